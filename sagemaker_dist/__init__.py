@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Public names of sagemaker-dist: distributed training on SageMaker without a new script.
 
-Import everything from here. The import loads neither torch, sagemaker nor boto3; the estimators
-load when they are first used.
+Import all of them from this package. Importing it loads neither torch nor SageMaker's SDK nor
+boto3; a class that needs one of them is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ __all__ = [
     "metric_definitions",
 ]
 
-_HEAVY = {
+_LAZY = {
     "Estimator": "sagemaker_dist.estimators.generic",
     "HuggingFace": "sagemaker_dist.estimators.huggingface",
     "LocalSession": "sagemaker_dist.estimators.local_session",
@@ -90,9 +90,9 @@ _HEAVY = {
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return import_module("importlib.metadata").version("sagemaker-dist")
-    if name not in _HEAVY:
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HEAVY[name]), name)
+    return getattr(import_module(_LAZY[name]), name)
 
 
 def __dir__() -> list[str]:
@@ -100,8 +100,11 @@ def __dir__() -> list[str]:
 
 
 def _is_here(name: str) -> bool:
-    """Return whether a public name can be imported here; estimators need SageMaker's SDK v2."""
-    if ".estimators." not in _HEAVY.get(name, ""):
+    """Return whether a public name can be imported on this machine.
+
+    Estimators need version 2 of SageMaker's Python SDK; all other names can always be imported.
+    """
+    if ".estimators." not in _LAZY.get(name, ""):
         return True
     metadata = import_module("importlib.metadata")
     try:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors that this package raises on purpose.
+"""Errors that this package raises on purpose, and what their receiver should do.
 
 DistError
-├── OptionError (ValueError)   the request is wrong            -> fix the call
-│   └── OptionErrors           several faults of one request   -> fix each
-├── SkewError                  SDK and image disagree          -> upgrade one of them
-├── SetupError                 this machine lacks something    -> install it
-└── JobError                   a job failed or was stopped     -> read its log
-    └── LaunchError            a host could not start its ranks -> read which step failed
+├── OptionError (ValueError)   the request is wrong                  -> fix the call
+│   └── OptionErrors           the request has several faults        -> fix each
+├── SkewError                  SDK and image have incompatible versions -> upgrade one of them
+├── SetupError                 this machine lacks something          -> install it
+└── JobError                   a job failed or was stopped           -> read its log
+    └── LaunchError            a host could not start its ranks      -> read which step failed
 
 A runner may define subclasses of its own (runners/sagemaker/api_errors.py).
 """
@@ -24,13 +24,16 @@ _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class DistError(Exception):
-    """Base class: what went wrong, why, and a hint; each is a field, too.
+    """Base class of this package's errors; its text is "what: why. hint.", each also a field.
 
     Attributes:
+        what: What is wrong, with the offending value.
+        why: Reason why that is wrong.
+        hint: Action that fixes it.
         about: Path of the option or key that is wrong, such as ("inputs", "train", "uri");
-            empty if the error is about none.
-        kind: One word for programs: "option", "setup", "job" and others, by class; finer if
-            one was given.
+            () if the error is not about an option.
+        kind: One word by which programs distinguish errors: the class's `default_kind`, such as
+            "option", "setup" or "job", or a more specific one such as "unknown".
     """
 
     default_kind: ClassVar[str] = "error"
@@ -49,7 +52,7 @@ class DistError(Exception):
         return f"{self.what}: {self.why}. {self.hint}{end}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON has them."""
+        """Return the fields as a JSON object; `about` is its dotted path, or None if empty."""
         return {
             "kind": self.kind,
             "about": dotted(self.about) or None,
@@ -60,13 +63,17 @@ class DistError(Exception):
 
 
 class OptionError(DistError, ValueError):
-    """The request is wrong; nothing was started."""
+    """Error in a request: an option is wrong. Nothing was started."""
 
     default_kind = "option"
 
 
 class OptionErrors(OptionError):  # noqa: N818 - it holds several errors
-    """Several faults of one request, in the order they were found."""
+    """Several errors of one request, raised together.
+
+    Attributes:
+        faults: The errors, in the order in which they were found.
+    """
 
     def __init__(self, faults: tuple[OptionError, ...]) -> None:
         Exception.__init__(self, faults)
@@ -78,47 +85,50 @@ class OptionErrors(OptionError):  # noqa: N818 - it holds several errors
         return "\n".join([f"{len(self.faults)} faults in this request:", *lines])
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields of every fault."""
+        """Return the kind, and the fields of every fault, as a JSON object."""
         return {"kind": self.kind, "faults": [fault.as_dict() for fault in self.faults]}
 
 
 class SkewError(DistError):
-    """The SDK and the image have incompatible versions."""
+    """Error of the SDK and the training image: their versions are incompatible."""
 
     default_kind = "skew"
 
 
 class SetupError(DistError):
-    """Something this machine needs is not installed or not running."""
+    """Error of this machine: a program that is needed is not installed or not running."""
 
     default_kind = "setup"
 
 
 class JobError(DistError):
-    """A job failed or was stopped."""
+    """Error of a job: it failed, or it was stopped."""
 
     default_kind = "job"
 
 
 class LaunchError(JobError):
-    """A host could not start its ranks."""
+    """Error of one host: it could not start its ranks."""
 
     default_kind = "launch"
 
 
 def require(condition: bool, *, what: str, why: str, hint: str, about: str | KeyPath = ()) -> None:
-    """Raise OptionError with these parts unless `condition` holds."""
+    """Raise an OptionError with these parts if `condition` is False."""
     if not condition:
         raise OptionError(what, why, hint, about)
 
 
 def parts_of(error: OptionError) -> tuple[OptionError, ...]:
-    """Return the faults of an error: those of several, or the one that it is."""
+    """Return the faults in an error: those of an OptionErrors, else the error itself alone."""
     return error.faults if isinstance(error, OptionErrors) else (error,)
 
 
 def raise_all(faults: Iterable[OptionError]) -> None:
-    """Raise all faults together: none if there are none, one as it is, several as OptionErrors."""
+    """Raise all faults together.
+
+    One fault is raised unchanged, several as one OptionErrors. Without faults, nothing is raised.
+    """
     flat = tuple(part for fault in faults for part in parts_of(fault))
     if len(flat) == 1:
         raise flat[0]
@@ -127,7 +137,11 @@ def raise_all(faults: Iterable[OptionError]) -> None:
 
 
 def within(faults: Iterable[OptionError], *parents: str | int) -> Iterator[OptionError]:
-    """Return faults of an inner table, with the keys of the outer tables before their own."""
+    """Yield each fault with `parents` put before its path `about`.
+
+    A check of one channel reports ("uri",); `within(faults, "inputs", "train")` makes it
+    ("inputs", "train", "uri"). An OptionErrors is yielded with all its faults changed.
+    """
     for fault in faults:
         for part in parts_of(fault):
             part.about = *parents, *part.about
@@ -135,13 +149,13 @@ def within(faults: Iterable[OptionError], *parents: str | int) -> Iterator[Optio
 
 
 def subscripted(path: KeyPath) -> str:
-    """Spell a path as Python does: `tags[0]['Key']`."""
+    """Return a path of keys in Python's notation, such as `tags[0]['Key']`."""
     first, *rest = path
     return f"{first}{''.join(f'[{part!r}]' for part in rest)}"
 
 
 def dotted(path: KeyPath) -> str:
-    """Spell a path as TOML does: `inputs.train.uri`, `instance_groups[0].instance_type`."""
+    """Return a path of keys in TOML's notation, such as `inputs.train.uri` or `groups[0].name`."""
     text = ""
     for part in path:
         if isinstance(part, int):
@@ -153,7 +167,7 @@ def dotted(path: KeyPath) -> str:
 
 
 def closest(word: str, valid: Iterable[str]) -> str:
-    """Return a hint with the valid word closest to `word`, or with all valid words."""
+    """Return a hint that names the valid word most like `word`; if none is, all valid words."""
     valid = sorted(valid)
     match = get_close_matches(word.lower(), valid, n=1, cutoff=0.5)
     return f"Did you mean {match[0]!r}?" if match else f"Valid are {', '.join(map(repr, valid))}"

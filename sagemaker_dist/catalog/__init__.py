@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts about SageMaker as tables with a source and a date."""
+"""Tables of instance types and accelerators, each fact with its source and date."""
 
 from sagemaker_dist.catalog.accelerators import Accelerator, accelerator_of, accelerators
 from sagemaker_dist.catalog.instances import LOCAL, LOCAL_PROCESS, Instance

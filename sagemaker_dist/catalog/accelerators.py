@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Peak speeds of accelerators by their makers' data sheets, for estimates of step time.
+"""Peak speeds of accelerators from their makers' data sheets, for estimates of step time.
 
-accelerators.json holds the figures with source and date; people write it. A figure is the most that
-the hardware could do, never what a program reaches.
+The figures are in accelerators.json with source and date, written by hand. They are upper limits of
+the hardware; programs are slower.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ class Accelerator:
     """Data-sheet figures of one accelerator model.
 
     Attributes:
-        name: Name in EC2's descriptions, such as "A100".
-        memory_gib: Memory in GiB, where models with the same name differ by it; else None.
-        dtype: Type that `flops_per_second` holds for: "bfloat16", or "float16" on accelerators
-            without bfloat16.
-        flops_per_second: Dense matrix products in that type, FLOP/s.
-        bytes_per_second: Memory bandwidth, bytes/s.
-        link_bytes_per_second: Bandwidth to a neighbour in the same host, one way, bytes/s.
-        source: Data sheet and date.
+        name: Model name in EC2's descriptions, such as "A100".
+        memory_gib: Memory in GiB if several models with this name differ in it, otherwise None.
+        dtype: Data type for which `flops_per_second` is stated: "bfloat16", or "float16" on
+            accelerators without bfloat16.
+        flops_per_second: Speed of dense matrix products with that data type, in FLOP/s.
+        bytes_per_second: Bandwidth of its memory, in bytes/s.
+        link_bytes_per_second: Bandwidth to another accelerator of the same host, in one direction,
+            in bytes/s.
+        source: Data sheet, and the date on which it was read.
     """
 
     name: str
@@ -44,7 +45,7 @@ class Accelerator:
 
 
 def accelerator_of(instance: Instance) -> Accelerator | None:
-    """Return the data sheet of an instance type's accelerators, or None if there is none."""
+    """Return the data-sheet figures of an instance type's accelerators, or None if not listed."""
     for each in accelerators():
         if each.name == instance.accelerator and each.memory_gib in (
             None,
@@ -56,7 +57,7 @@ def accelerator_of(instance: Instance) -> Accelerator | None:
 
 @cache
 def accelerators() -> tuple[Accelerator, ...]:
-    """Return every row of the table."""
+    """Return all accelerators of the table."""
     return tuple(_read(json.loads(_TABLE.read_text("utf-8"))))
 
 

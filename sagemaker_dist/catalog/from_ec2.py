@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversion of `ec2.describe_instance_types` answers to `Instance`. Pure."""
+"""Conversion of answers of `ec2.describe_instance_types` to `Instance`; makes no calls itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,14 @@ _BANDWIDTH: Final = re.compile(r"(?P<burst>Up to )?((?P<cards>\d+)x )?(?P<gbps>[
 
 
 def instance_of(described: Mapping[str, Any], source: str) -> Instance:
-    """Convert one element of InstanceTypes; the name gets the prefix "ml."."""
+    """Return the Instance for one element of InstanceTypes in EC2's answer.
+
+    Args:
+        described: The element.
+        source: Source and date of the answer, which becomes the source of the Instance.
+
+    The name of the Instance is EC2's with the prefix "ml.".
+    """
     best, sustained = _network(described.get("NetworkInfo", {}))
     return Instance(
         name=f"ml.{described['InstanceType']}",
@@ -40,7 +47,7 @@ def _accelerators(described: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _devices(devices: list[dict[str, Any]]) -> dict[str, Any]:
-    first, *_ = devices  # no type mixes models
+    first, *_ = devices  # an instance type has accelerators of one model only
     return {
         "accelerator": first["Name"],
         "num_accelerators": sum(each["Count"] for each in devices),
@@ -54,21 +61,22 @@ def _gib(holder: Mapping[str, Any]) -> float | None:
 
 
 def _network(network: Mapping[str, Any]) -> tuple[float | None, float | None]:
-    """Return the best and the sustained bandwidth in Gbit/s.
+    """Return the best and the sustained bandwidth of a host in Gbit/s, each None if unknown.
 
-    The headline ("4x 100 Gigabit") is preferred to the cards' figures: these add up to four times
-    the host's bandwidth on g6e, and to half of EFA's on p6-b200. The cards' sum is used only if the
-    headline is a word, such as "High".
+    EC2 states a summary in NetworkPerformance, such as "4x 100 Gigabit", and figures for each
+    network card. The summary is preferred, because the sum over the cards is four times the host's
+    bandwidth on g6e, and half of EFA's bandwidth on p6-b200. The sum is used only if the summary
+    has no number, such as "High".
     """
     headline = _BANDWIDTH.fullmatch(network.get("NetworkPerformance", ""))
-    lasting = _of_cards(network, "BaselineBandwidthInGbps")
+    sustained = _sum_over_cards(network, "BaselineBandwidthInGbps")
     if headline is None:
-        return _of_cards(network, "PeakBandwidthInGbps"), lasting
+        return _sum_over_cards(network, "PeakBandwidthInGbps"), sustained
     best = int(headline["cards"] or 1) * float(headline["gbps"])
-    return best, lasting if headline["burst"] else best
+    return best, sustained if headline["burst"] else best
 
 
-def _of_cards(network: Mapping[str, Any], figure: str) -> float | None:
+def _sum_over_cards(network: Mapping[str, Any], figure: str) -> float | None:
     figures = [card.get(figure) for card in network.get("NetworkCards", [])]
     return None if None in figures or not figures else float(sum(figures))
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts about one instance type, with units.
+"""Facts about one instance type.
 
-No code here compares names of types: what a type can do follows from its facts.
+The abilities of a type are derived from its facts, never from its name.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-LOCAL_PROCESS: Final = "local_process"  # hosts are processes of this machine (sagemaker-dist only)
-LOCAL: Final = frozenset({"local", "local_gpu"})  # hosts are Docker containers; SageMaker's names
+LOCAL_PROCESS: Final = "local_process"  # emulated hosts are processes; only sagemaker-dist has it
+LOCAL: Final = frozenset({"local", "local_gpu"})  # emulated hosts are Docker containers
 _PLATFORMS: Final = {"arm64": "linux/arm64", "x86_64": "linux/amd64"}
 
 
@@ -19,21 +19,22 @@ class Instance:
     """Facts about one training instance type. An unknown fact is None.
 
     Attributes:
-        name: As in CreateTrainingJob, such as "ml.p4d.24xlarge".
+        name: Name of the type in CreateTrainingJob, such as "ml.p4d.24xlarge".
         accelerator: Model of its accelerators, such as "A100".
-        accelerator_kind: "gpu" (CUDA) or "neuron" (AWS Trainium and Inferentia).
-        num_accelerators: Accelerators per host.
-        num_neuron_cores: Neuron cores of all accelerators together; None for GPUs.
-        accelerator_memory_gib: Memory of each accelerator in GiB, as EC2 counts it: 22.4 for a card
-            that is sold as one of 24 GB.
-        accelerator_link: Link between the accelerators of one host; None also for hosts with fewer
-            than two.
-        num_vcpus: vCPUs of the host.
+        accelerator_kind: "gpu" (with CUDA) or "neuron" (AWS Trainium and Inferentia).
+        num_accelerators: Number of accelerators of one host.
+        num_neuron_cores: Number of Neuron cores of all accelerators together; None for GPUs.
+        accelerator_memory_gib: Memory of each accelerator in GiB, as EC2 reports it, for example
+            22.4 for a GPU that is sold with 24 GB.
+        accelerator_link: Link between the accelerators of one host; None also if a host has fewer
+            than two accelerators.
+        num_vcpus: Number of vCPUs of the host.
         memory_gib: Memory of the host in GiB.
-        network_gbps: Best bandwidth of all network cards together, Gbit/s.
-        network_sustained_gbps: Bandwidth that lasts, Gbit/s. It is lower than `network_gbps` for
-            types that AWS rates "up to": the rest is for bursts of minutes.
-        num_efa: Most EFA interfaces; 0 without EFA.
+        network_gbps: Best bandwidth of all network cards together, in Gbit/s.
+        network_sustained_gbps: Bandwidth without time limit, in Gbit/s. It is lower than
+            `network_gbps` for types with bandwidth "up to" a number, which reach that number only
+            for some minutes.
+        num_efa: Largest number of EFA interfaces; 0 without EFA.
         architecture: CPU architecture, for which images must be built.
         sources: Sources of these facts, with dates.
     """
@@ -55,7 +56,7 @@ class Instance:
 
     @property
     def family(self) -> str:
-        """Return the name without "ml." and size, such as "p4d"."""
+        """Return the instance family, such as "p4d" of "ml.p4d.24xlarge"."""
         return self.name.removeprefix("ml.").partition(".")[0]
 
     @property
@@ -70,12 +71,12 @@ class Instance:
 
     @property
     def is_neuron(self) -> bool:
-        """Return whether its accelerators are AWS's own, which need the Neuron SDK."""
+        """Return whether its accelerators are AWS Trainium or Inferentia, which need AWS Neuron."""
         return self.accelerator_kind == "neuron"
 
     @property
     def has_fast_link(self) -> bool:
-        """Return whether its accelerators are joined by a link faster than PCIe."""
+        """Return whether its accelerators are connected by a link faster than PCIe."""
         return self.accelerator_link in ("NVLink", "NeuronLink")
 
     @property
@@ -85,12 +86,12 @@ class Instance:
 
     @property
     def platform(self) -> str | None:
-        """Return Docker's name of its architecture, such as "linux/amd64", or None."""
+        """Return Docker's name of its CPU architecture, such as "linux/amd64"; None if unknown."""
         return _PLATFORMS.get(self.architecture or "")
 
     @property
     def total_accelerator_memory_gib(self) -> float | None:
-        """Return the memory of all accelerators of one host in GiB, or None."""
+        """Return the memory of all accelerators of one host in GiB; None if unknown."""
         if self.accelerator_memory_gib is None:
             return None
         return self.num_accelerators * self.accelerator_memory_gib

@@ -17,15 +17,15 @@ from sagemaker_dist.errors import SetupError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refresh:
-    """A new table, and how it differs from the one before.
+    """New table of instance types, and its differences from the previous table.
 
     Attributes:
-        table: The new table, not written yet.
-        described: Names that EC2 described this time.
-        kept: Names with the facts of the table before, because EC2 did not describe them in this
-            region.
-        added: Names that are new.
-        removed: Names that SageMaker no longer lists.
+        table: The new table, not written to disk yet.
+        described: Names of the types that EC2 described this time.
+        kept: Names of the types with the facts of the previous table, because EC2 did not describe
+            them in this region.
+        added: Names of the types that the previous table did not have.
+        removed: Names of the types of the previous table that SageMaker no longer lists.
     """
 
     table: Table
@@ -36,18 +36,29 @@ class Refresh:
 
 
 def refresh_table(session: Any, *, before: Table) -> Refresh:
-    """Read all types from EC2 in a session's region; the calls are free and change nothing.
+    """Return a new table with facts that EC2 reports in the region of a boto3 session.
+
+    The calls of EC2's API are free of charge and change nothing.
+
+    Args:
+        session: boto3 session.
+        before: Previous table; types that EC2 does not describe keep its facts.
 
     Raises:
         SetupError: EC2 did not answer: no region, no credentials, no permission or no network.
     """
-    with _translated(session.region_name):
+    with _boto3_errors_translated(session.region_name):
         clients = session.client("ec2"), session.client("sagemaker")
     return refresh_with(*clients, before=before)
 
 
 def refresh_with(ec2: Any, sagemaker: Any, *, before: Table) -> Refresh:
-    """Read all types of SageMaker training with two boto3 clients.
+    """Return a new table with facts that EC2 reports about all instance types of training jobs.
+
+    Args:
+        ec2: boto3 client of EC2.
+        sagemaker: boto3 client of SageMaker, whose service model lists the names.
+        before: Previous table; types that EC2 does not describe keep its facts.
 
     Raises:
         SetupError: EC2 did not answer: no region, no credentials, no permission or no network.
@@ -61,12 +72,12 @@ def refresh_with(ec2: Any, sagemaker: Any, *, before: Table) -> Refresh:
         date=datetime.now(timezone.utc).date().isoformat(),
         instances={},
     )
-    with _translated(ec2.meta.region_name):
+    with _boto3_errors_translated(ec2.meta.region_name):
         described = {each.name: each for each in _described(ec2, fresh.dated_source)}
-    return _compared(fresh, frozenset(names), described, before)
+    return _refreshed(fresh, frozenset(names), described, before)
 
 
-def _compared(
+def _refreshed(
     fresh: Table, names: frozenset[str], described: Mapping[str, Instance], before: Table
 ) -> Refresh:
     old = before.instances
@@ -92,8 +103,8 @@ def _described(ec2: Any, source: str) -> Iterator[Instance]:
 
 
 @contextmanager
-def _translated(region: str | None) -> Iterator[None]:
-    """Turn boto3's errors into SetupError with a hint."""
+def _boto3_errors_translated(region: str | None) -> Iterator[None]:
+    """Raise a SetupError with a hint in place of each error of boto3 inside the block."""
     from botocore import exceptions
 
     what = f"Amazon EC2 in region {region} did not answer"

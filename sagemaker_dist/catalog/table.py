@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of instance types that ships with the package.
+"""Table of instance types that is part of the package.
 
-Two files hold it, so that neither overwrites the other:
+It is stored in two files, so that a refresh does not overwrite what was written by hand:
 
-    instance_types.json   facts from EC2; `sagemaker-dist instances refresh` writes it
-    by_hand.json          facts that EC2 leaves out or states wrongly; people write it
+    instance_types.json   facts from EC2, written by `sagemaker-dist instances refresh`
+    by_hand.json          facts that EC2 does not report, or reports wrongly
 
-A key that a row leaves out is unknown. Because the table ships with the package, a
-misspelt type is found without a network.
+A fact that a row does not have is unknown. As the table is part of the package, misspelt types
+are found without network access.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _UNKNOWN: Final = Instance(name="")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Facts from EC2 as of one day.
+    """Instance types as EC2 described them on one day.
 
     Attributes:
-        source: Call that described the types.
+        source: Call of EC2's API that described the types, and its region.
         names: Source of the list of names.
-        date: Date of both, YYYY-MM-DD.
-        instances: Instance types by name. A type that EC2 did not describe has only its name; a
-            type kept from an older table names that table as its source.
+        date: Date of both sources, YYYY-MM-DD.
+        instances: Instance types by name. A type that EC2 has never described has only its name. A
+            type that EC2 did not describe on this day has the facts and source of an older table.
     """
 
     source: str
@@ -46,32 +46,32 @@ class Table:
 
     @property
     def dated_source(self) -> str:
-        """Return the source and date of every type that names no other source."""
+        """Return source and date as one text, the source of types that have no other source."""
         return f"{self.source}, {self.date}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Note:
-    """Facts of by_hand.json with one source."""
+    """Entry of by_hand.json: facts about several types from one source."""
 
     source: str
     date: str
-    corrects: bool  # True: overrides EC2's facts; False: only adds missing ones
+    corrects: bool  # True: replaces facts from EC2; False: only adds facts that are missing
     types: Mapping[str, Mapping[str, Any]]
 
 
 @cache
 def training_instances() -> Mapping[str, Instance]:
-    """Return every known training instance type by its name."""
+    """Return the instance types of the package's table, by name, with the corrections by hand."""
     notes = [_Note(**note) for note in json.loads(_BY_HAND.read_text("utf-8"))]
     table = read_table(SHIPPED)
     return MappingProxyType(
-        {name: _amended(instance, notes) for name, instance in table.instances.items()}
+        {name: _with_notes(instance, notes) for name, instance in table.instances.items()}
     )
 
 
 def read_table(path: Path) -> Table:
-    """Read a table that `write_table` wrote."""
+    """Return the table in a file that `write_table` wrote."""
     document = json.loads(path.read_text("utf-8"))
     rows = document.pop("types")
     table = Table(**document, instances={})
@@ -80,7 +80,7 @@ def read_table(path: Path) -> Table:
 
 
 def write_table(table: Table, path: Path) -> None:
-    """Write a table as JSON, one line per type, so that diffs are readable."""
+    """Write a table as JSON to `path`, with one line per type so that diffs are readable."""
     head = {"source": table.source, "names": table.names, "date": table.date}
     lines = [f" {json.dumps(key)}: {json.dumps(value)}," for key, value in head.items()]
     rows = [
@@ -110,15 +110,15 @@ def _is_unknown(instance: Instance, field: str) -> bool:
     return bool(getattr(instance, field) == getattr(_UNKNOWN, field))
 
 
-def _amended(instance: Instance, notes: list[_Note]) -> Instance:
+def _with_notes(instance: Instance, notes: list[_Note]) -> Instance:
     for note in notes:
         stated = note.types.get(instance.name, {})
-        news = {
+        changes = {
             field: value
             for field, value in stated.items()
             if _is_unknown(instance, field) or (note.corrects and getattr(instance, field) != value)
         }
-        if news:
+        if changes:
             sources = (*instance.sources, f"{note.source}, {note.date}")
-            instance = replace(instance, sources=sources, **news)
+            instance = replace(instance, sources=sources, **changes)
     return instance

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options, hyperparameter format and rank arithmetic shared by the SDK and the training image.
 
-The standard library is its only dependency, so that the image needs nothing else of the SDK.
+This package imports only the standard library and `sagemaker_dist.errors`, so that the training
+image needs nothing else of the SDK.
 """
 
 from sagemaker_dist.contract.data_parallel import DataParallel, host_faults

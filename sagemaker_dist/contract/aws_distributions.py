@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Typed options for the distributions of SageMaker's SDK; each returns the dict that it reads.
+"""Typed options for the distributions of SageMaker's SDK; each returns the dict that the SDK reads.
 
-    TorchDistributed()     {"torch_distributed": {"enabled": True}}
+    TorchDistributed()            {"torch_distributed": {"enabled": True}}
     MPI(processes_per_host=8)     {"mpi": {"enabled": True, "processes_per_host": 8}}
 
 Keys and their meaning: SageMaker Python SDK 2.257.7, read 2026-11-21. The table in
-`planning/distribution_support.py` lists the frameworks and images that run each.
+`planning/distribution_support.py` lists the frameworks and images that run each distribution.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Final, Protocol, runtime_checkable
 
-from sagemaker_dist.contract.pipeline_variable import is_open
-from sagemaker_dist.contract.unknown_option import Named
+from sagemaker_dist.contract.unknown_option import KeywordOptions
 from sagemaker_dist.errors import OptionError, raise_all
 
 _MOST_PROCESSES: Final = 1024
@@ -23,7 +22,7 @@ _MOST_PROCESSES: Final = 1024
 
 @runtime_checkable
 class Strategy(Protocol):
-    """A typed option that can be passed as `distribution=`."""
+    """Typed option that can be passed as `distribution=`, such as `DataParallel()` or `MPI()`."""
 
     def distribution(self) -> dict[str, Any]:
         """Return the dict that SageMaker's SDK takes as `distribution=`."""
@@ -31,8 +30,13 @@ class Strategy(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Switch(Named):
-    """One key of `distribution=` with "enabled" and a few options of its own.
+class _Switch(KeywordOptions):
+    """Base of typed options that stand for one key of `distribution=`, such as "mpi".
+
+    The dict of the key has "enabled": True and the dataclass's fields that were given.
+
+    Attributes:
+        key: The key of `distribution=`.
 
     Raises:
         OptionError: A value has the wrong type; all faults are reported.
@@ -52,9 +56,9 @@ class _Switch(Named):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchDistributed(_Switch):
-    """Start one rank per GPU with torchrun, also for DeepSpeed and FSDP in the script.
+    """Start one rank per GPU with torchrun; scripts with DeepSpeed or FSDP use this option, too.
 
-    In the sagemaker-dist image, a host without GPUs gets one rank.
+    In the sagemaker-dist image, one rank is started on a host without GPUs.
     """
 
     key: ClassVar[str] = "torch_distributed"
@@ -62,11 +66,11 @@ class TorchDistributed(_Switch):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PyTorchDDP(_Switch):
-    """Start ranks for torch's DistributedDataParallel.
+    """Start one rank per GPU for torch's DistributedDataParallel.
 
     Attributes:
-        custom_mpi_options: Options of mpirun, for AWS's image, which starts these ranks with
-            mpirun. The sagemaker-dist image has no MPI and refuses them.
+        custom_mpi_options: Further arguments of mpirun, with which AWS's image starts these ranks.
+            The sagemaker-dist image has no MPI and refuses them. Default "": none.
     """
 
     key: ClassVar[str] = "pytorchddp"
@@ -82,11 +86,11 @@ class PyTorchXLA(_Switch):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MPI(_Switch):
-    """Start ranks with mpirun, for Horovod among others, in AWS's images.
+    """Start ranks with mpirun in AWS's images, for example for Horovod.
 
     Attributes:
         processes_per_host: Ranks on each host, 1 to 1024. Default None: one.
-        custom_mpi_options: Further arguments of mpirun.
+        custom_mpi_options: Further arguments of mpirun. Default "": none.
     """
 
     key: ClassVar[str] = "mpi"
@@ -103,18 +107,23 @@ class ParameterServer(_Switch):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MultiWorkerMirroredStrategy(_Switch):
-    """Train with TensorFlow's MultiWorkerMirroredStrategy, version 2.9 or newer in AWS's images."""
+    """Train with TensorFlow's MultiWorkerMirroredStrategy.
+
+    AWS's images support it from TensorFlow 2.9 on.
+    """
 
     key: ClassVar[str] = "multi_worker_mirrored_strategy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SMDDP(_Switch):
-    """Use AWS's data parallel library in AWS's images; elsewhere the same as `DataParallel()`.
+    """Train with AWS's data parallel library (SMDDP) in AWS's images.
+
+    In the sagemaker-dist image, this option has the effect of `DataParallel()`.
 
     Attributes:
         custom_mpi_options: Further arguments of mpirun. The sagemaker-dist image has no MPI and
-            refuses them.
+            refuses them. Default "": none.
     """
 
     key: ClassVar[str] = "dataparallel"
@@ -126,13 +135,13 @@ class SMDDP(_Switch):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OnInstanceGroup(Named):
-    """A distribution for one instance group of a job that has several.
+class OnInstanceGroup(KeywordOptions):
+    """Distribution for one instance group of a job that has several groups.
 
     Attributes:
         strategy: `DataParallel(...)` or another typed option.
-        group: `InstanceGroup` of the estimator, or its name, whose hosts train. Hosts of other
-            groups run the script as one plain process.
+        group: Instance group whose hosts start ranks: an `InstanceGroup` of the estimator, or its
+            name. Each host of the other groups runs the script in one process, without ranks.
 
     Raises:
         OptionError: `strategy` is not a typed option.
@@ -145,15 +154,24 @@ class OnInstanceGroup(Named):
         raise_all(_group_faults(self.strategy))
 
     def distribution(self) -> dict[str, Any]:
-        """Return the dict that `distribution=` takes."""
+        """Return the dict that SageMaker's SDK takes as `distribution=`, with the group."""
         return {**self.strategy.distribution(), "instance_groups": [self.group]}
+
+
+def is_pipeline_variable(value: object) -> bool:
+    """Return whether a value is a pipeline variable of SageMaker's SDK.
+
+    Such a variable, for example a parameter of a SageMaker pipeline, gets its value only when the
+    pipeline runs.
+    """
+    return hasattr(value, "expr")
 
 
 def _faults(option: _Switch) -> Iterator[OptionError]:
     name = type(option).__name__
     processes = getattr(option, "processes_per_host", None)
     is_fine = type(processes) is int and 1 <= processes <= _MOST_PROCESSES
-    if processes is not None and not is_open(processes) and not is_fine:
+    if processes is not None and not is_pipeline_variable(processes) and not is_fine:
         yield OptionError(
             f"processes_per_host of {name} is {processes!r}",
             f"a host starts between 1 and {_MOST_PROCESSES} ranks",
@@ -161,10 +179,10 @@ def _faults(option: _Switch) -> Iterator[OptionError]:
             about="processes_per_host",
         )
     further = getattr(option, "custom_mpi_options", "")
-    if not isinstance(further, str) and not is_open(further):
+    if not isinstance(further, str) and not is_pipeline_variable(further):
         yield OptionError(
             f"custom_mpi_options of {name} is {further!r}",
-            "the value is part of a command line",
+            "it is appended to mpirun's command line and must be a str",
             "Pass one str such as '-x NCCL_DEBUG=INFO'",
             about="custom_mpi_options",
         )
@@ -175,7 +193,7 @@ def _group_faults(strategy: Any) -> Iterator[OptionError]:
     if isinstance(strategy, OnInstanceGroup) or not is_one:
         yield OptionError(
             f"strategy of OnInstanceGroup is {strategy!r}",
-            "it is not an option of sagemaker_dist",
-            "Pass DataParallel(), TorchDistributed() or another one",
+            "it is not a typed option of sagemaker_dist for one distribution",
+            "Pass DataParallel(), TorchDistributed() or another typed option",
             about="strategy",
         )

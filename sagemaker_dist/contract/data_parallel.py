@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`DataParallel`, the options of data parallel training; they check themselves."""
+"""`DataParallel`, the options of data parallel training, checked when they are created."""
 
 from __future__ import annotations
 
@@ -8,45 +8,46 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from sagemaker_dist.contract.ranges import WEIGHTS, MiB, range_faults
-from sagemaker_dist.contract.unknown_option import Named
+from sagemaker_dist.contract.unknown_option import KeywordOptions
 from sagemaker_dist.errors import OptionError, raise_all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DataParallel(Named):
-    """Replicate the model on every rank and average gradients each step.
+class DataParallel(KeywordOptions):
+    """Replicate the model on every rank and average gradients over all ranks in each step.
 
     Attributes:
-        processes_per_host: Ranks started on each host, 1 to 1024. The default,
-            None, starts one rank per GPU, or one on a host without GPUs.
+        processes_per_host: Ranks started on each host, 1 to 1024. Default None: one rank per GPU,
+            or one rank on a host without GPUs.
         fusion_bytes: Size of the buffers that gradients are packed into before each all-reduce, in
             bytes, 1 MiB to 4 GiB. It takes effect in
             `smdist.dataparallel.torch.DistributedDataParallel`. Default 25 MiB.
-        timeout_seconds: Deadline of a collective, 1 to 86,400: when it passes, every rank gets an
-            error. A timeout that the script passes to `init_process_group` is used instead. Default
-            1,800, as in torch.
-        start_timeout_seconds: Deadline for all hosts to connect at the start, 1 to 86,400. Default
-            600.
-        lanes: Connections between two ranks of different hosts, 1 to 16. Several fill a network
-            that is faster than one TCP flow may be: 5 Gbit/s, or 10 in a cluster placement group
-            (AWS, Amazon EC2 instance network bandwidth, read 2026-11-21). Default None: measured at
-            the start of the job.
-        chunk_bytes: Size of the pieces that are reduced and sent on, 64 KiB to 16 MiB and a
-            multiple of 64: small pieces overlap reducing with sending, large ones need fewer
-            messages. Default None: measured at the start of the job.
-        one_shot_bytes: Largest all-reduce that takes one step instead of two: every rank sends its
-            whole buffer to every other rank and reduces by itself. 0 to 1 MiB; 0 turns it off.
+        timeout_seconds: Longest duration of a collective, in seconds, 1 to 86,400. When it is
+            exceeded, an error is raised on every rank. A timeout that the script passes to
+            `init_process_group` takes precedence. Default 1,800, as in torch.
+        start_timeout_seconds: Longest time for all hosts to connect at the start of the job, in
+            seconds, 1 to 86,400. Default 600.
+        lanes: Number of TCP connections between two ranks of different hosts, 1 to 16. One TCP
+            connection reaches at most 5 Gbit/s, or 10 Gbit/s in a cluster placement group (AWS,
+            Amazon EC2 instance network bandwidth, read 2026-11-21); several use a faster network.
             Default None: measured at the start of the job.
-        single_owner_bytes: Largest all-reduce, above `one_shot_bytes`, that one rank reduces alone,
-            a different rank each time; this takes fewer messages than shards. 0 to 1 MiB; 0 turns
-            it off. Default None: measured at the start of the job.
-        arriving_bytes: Most bytes in flight to one host from all others, so that they do not
-            overflow a switch with short queues. 0 to 64 MiB; 0 leaves it to the kernel. Default
-            None: measured at the start of the job.
-        shard_weights: Weight of each host for hosts with unequal networks: a host reduces a share
-            of every buffer in proportion to its weight. One integer per host in numeric order
-            (algo-2 before algo-10), each 0 to 65,535 and at least one above 0; a list becomes a
-            tuple. Default None: equal shares.
+        chunk_bytes: Size in bytes of the pieces in which a buffer is sent and reduced, 64 KiB to
+            16 MiB and a multiple of 64. Small pieces overlap reducing with sending; large pieces
+            need fewer messages. Default None: measured at the start of the job.
+        one_shot_bytes: Largest buffer, in bytes, that is all-reduced in one step: every rank sends
+            its whole buffer to every other rank, and each rank reduces all of them. 0 to 1 MiB; 0
+            turns this off. Default None: measured at the start of the job.
+        single_owner_bytes: Largest buffer, in bytes, that one rank reduces alone if it is larger
+            than `one_shot_bytes`. The rank changes from buffer to buffer. This needs fewer
+            messages than dividing the buffer among all ranks. 0 to 1 MiB; 0 turns this off.
+            Default None: measured at the start of the job.
+        arriving_bytes: Most bytes that all other hosts together may have in flight to one host.
+            A limit prevents packet loss in switches with short queues. 0 to 64 MiB; 0 sets no
+            limit beyond that of the kernel's TCP. Default None: measured at the start of the job.
+        shard_weights: Weight of each host, for hosts with unequal networks: a host reduces a share
+            of every buffer in proportion to its weight. One integer per host in numeric order of
+            hosts (algo-2 before algo-10), each 0 to 65,535 and at least one above 0. A list is
+            converted to a tuple. Default None: equal shares.
 
     Raises:
         OptionError: A value is outside its range; all faults are reported.
@@ -75,7 +76,7 @@ class DataParallel(Named):
 
 
 def host_faults(options: DataParallel, num_hosts: int) -> Iterator[OptionError]:
-    """Yield the faults of the options for a job with `num_hosts` hosts."""
+    """Yield a fault if the options have another number of shard weights than `num_hosts`."""
     weights = options.shard_weights
     if weights is not None and len(weights) != num_hosts:
         yield OptionError(

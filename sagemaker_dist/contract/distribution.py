@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parser of `distribution=`: a typed option, its dict form, or a dict of SageMaker's SDK.
+"""Parser of `distribution=`: a typed option, the same options as a dict, or a dict of SageMaker's.
 
-        DataParallel(fusion_bytes=...)                            typed
-        {"smdist": {"dataparallel": {"fusion_bytes": ...}}}       the dict form
-        ModelParallel(microbatches=...)                           typed
-        {"smdist": {"modelparallel": {"microbatches": ...}}}      the dict form
-    {"torch_distributed": {"enabled": True}}                  SageMaker's, typed TorchDistributed()
+    DataParallel(fusion_bytes=...)                            typed option
+    {"smdist": {"dataparallel": {"fusion_bytes": ...}}}       the same as a dict
+    ModelParallel(microbatches=...)                           typed option
+    {"smdist": {"modelparallel": {"microbatches": ...}}}      the same as a dict
+    {"torch_distributed": {"enabled": True}}                  dict of SageMaker's SDK
 
-The image decides which launcher starts the ranks. In SageMaker's images, keys other
-than "smdist" go to SageMaker's SDK unchanged. In the sagemaker-dist image,
-`claim_for_launcher` selects the keys that the sagemaker-dist launcher serves; the
-others are refused.
+The image decides which launcher starts the ranks. For SageMaker's images, keys other
+than "smdist" are passed to SageMaker's SDK unchanged. For the sagemaker-dist image,
+`claim_for_launcher` selects the keys for which the sagemaker-dist launcher starts ranks;
+the checks in `planning` refuse the others.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sagemaker_dist.contract.aws_distributions import Strategy
+from sagemaker_dist.contract.aws_distributions import Strategy, is_pipeline_variable
 from sagemaker_dist.contract.data_parallel import DataParallel
 from sagemaker_dist.contract.distribution_keys import (
     AWS,
@@ -36,7 +36,6 @@ from sagemaker_dist.contract.distribution_keys import (
 )
 from sagemaker_dist.contract.hyperparameter_format import Options
 from sagemaker_dist.contract.model_parallel import ModelParallel
-from sagemaker_dist.contract.pipeline_variable import is_open
 from sagemaker_dist.contract.smp import smp_warnings
 from sagemaker_dist.contract.smp_takeover import take_over
 from sagemaker_dist.errors import OptionError, raise_all
@@ -44,18 +43,20 @@ from sagemaker_dist.errors import OptionError, raise_all
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distribution:
-    """A parsed `distribution=`.
+    """Parsed value of `distribution=`.
 
     Attributes:
-            engine: Options of ranks and connections for the smdist runtime; None if the runtime
-                is not used.
-            model: Options for splitting the model, whose engine is `engine`; None for a model
-                that is not split.
-            sdk_key: Key of SageMaker's SDK that the sagemaker-dist launcher serves, or None.
-            groups: Instance groups in which the sagemaker-dist launcher starts ranks, each a name
-                or an InstanceGroup; () for a job without groups.
-            rest: Keys that go to SageMaker's SDK unchanged.
-            warnings: Options of AWS's library without effect in the sagemaker-dist image.
+        engine: Options of ranks and connections for the smdist runtime; None if the job does not
+            use the runtime.
+        model: Options for splitting the model; its `engine` is the field above. None if the model
+            is not split.
+        sdk_key: Key of SageMaker's SDK, such as "torch_distributed", for which the sagemaker-dist
+            launcher starts ranks without the smdist runtime; None if there is none.
+        groups: Instance groups in which the sagemaker-dist launcher starts ranks, each a name or
+            an InstanceGroup; () for a job without groups.
+        rest: Keys that are passed to SageMaker's SDK unchanged.
+        warnings: Warnings, one sentence each, about options of AWS's library that have no effect in
+            the sagemaker-dist image.
     """
 
     engine: DataParallel | None = None
@@ -67,34 +68,37 @@ class Distribution:
 
     @property
     def options(self) -> Options | None:
-        """Return the options that are sent to the runtime, or None."""
+        """Return the options that are sent to the smdist runtime; None if it is not used."""
         return self.engine if self.model is None else self.model
 
     @property
     def is_launched(self) -> bool:
-        """Return whether the sagemaker-dist launcher starts the ranks."""
+        """Return whether the sagemaker-dist launcher starts the ranks, not SageMaker's."""
         return self.engine is not None or self.sdk_key is not None
 
     @property
     def launched_keys(self) -> dict[str, Any]:
-        """Return the dict form of what the sagemaker-dist launcher starts, without groups."""
+        """Return the dict for `distribution=` of what the sagemaker-dist launcher starts.
+
+        Instance groups are left out. Returns {} if that launcher starts nothing.
+        """
         if self.options is not None:
             return self.options.distribution()
         return {} if self.sdk_key is None else {self.sdk_key: {"enabled": True}}
 
     @property
     def group_names(self) -> list[str]:
-        """Return the names of the groups that train, for any launcher."""
+        """Return the names of the instance groups that start ranks, with any launcher."""
         groups = self.groups or self.rest.get(GROUPS) or ()
         return [getattr(each, "instance_group_name", each) for each in groups]
 
 
 def read_distribution(value: object) -> Distribution:
-    """Parse a `distribution=`.
+    """Parse the value of `distribution=`: a typed option, a dict, or None for no distribution.
 
     Raises:
-        OptionError: `value` is not a distribution; all unknown keys and bad values are
-            reported together, each with the closest valid key.
+        OptionError: `value` is not a distribution. All unknown keys and wrong values are
+            reported together; a hint has the closest valid key.
     """
     if value is None:
         return Distribution()
@@ -102,7 +106,7 @@ def read_distribution(value: object) -> Distribution:
         name = value.__name__
         raise OptionError(
             f"distribution is the class {name}",
-            "distribution needs an object of it",
+            "it needs an instance of the class",
             f"Pass {name}()",
             about="distribution",
         )
@@ -110,7 +114,7 @@ def read_distribution(value: object) -> Distribution:
     if not isinstance(given, dict):
         raise OptionError(
             f"distribution is {value!r}",
-            "it is neither an option of sagemaker_dist nor a dict",
+            "it is neither a typed option of sagemaker_dist nor a dict",
             "Pass distribution=DataParallel()",
             about="distribution",
         )
@@ -120,11 +124,14 @@ def read_distribution(value: object) -> Distribution:
 
 
 def claim_for_launcher(given: Distribution) -> Distribution:
-    """Return the distribution with the keys that the sagemaker-dist launcher serves taken out of
-    `rest`.
+    """Return the distribution as the sagemaker-dist launcher runs it.
 
-    Keys that are switched off are dropped, so that `rest` has only keys that the image cannot
-    serve, such as a strategy with options for mpirun.
+    Keys for which this launcher starts ranks are moved from `rest` to `engine`, `model` or
+    `sdk_key`. Keys that are switched off are dropped. `rest` then has only keys that the
+    sagemaker-dist image cannot run, such as "mpi".
+
+    Raises:
+        OptionError: An "enabled" is a pipeline variable, whose value is not known yet.
     """
     raise_all(_open_faults(given.rest))
     rest = {key: part for key, part in given.rest.items() if is_on(key, part)}
@@ -156,20 +163,20 @@ def claim_for_launcher(given: Distribution) -> Distribution:
 
 
 def _open_faults(rest: Mapping[str, Any]) -> Iterator[OptionError]:
-    """Yield a fault for each switch whose value only a pipeline will set."""
+    """Yield a fault for each "enabled" that is a pipeline variable, whose value is unknown."""
     switches = {key: part for key, part in rest.items() if key not in (AWS, GROUPS)}
     for key, part in {**switches, **rest.get(AWS, {})}.items():
-        if is_open(part.get("enabled")):
+        if is_pipeline_variable(part.get("enabled")):
             yield OptionError(
                 f"'enabled' of {key!r} in distribution is a pipeline variable",
-                "sagemaker_dist needs the value when the pipeline is created",
+                "sagemaker_dist needs its value already when the pipeline is created",
                 "Pass True or False",
                 about=("distribution", key, "enabled"),
             )
 
 
 def is_on(key: str, part: Any) -> bool:
-    """Return whether a key of `distribution=` is switched on."""
+    """Return whether a key of `distribution=` is enabled by its value `part`."""
     if key == GROUPS:
         return bool(part)
     if key == AWS:
@@ -178,9 +185,9 @@ def is_on(key: str, part: Any) -> bool:
 
 
 def _build(section: Mapping[str, Any] | None) -> Options | None:
-    """Return the options of the "smdist" section; it has at most one strategy."""
+    """Return the options in the "smdist" section, or None if it is missing or not enabled."""
     for key, options in (section or {}).items():
-        if is_open(options.get("enabled")):
+        if is_pipeline_variable(options.get("enabled")):
             raise_all(_open_faults({AWS: section}))
         if options.get("enabled", True):
             return KINDS[key](**{name: options[name] for name in OPTIONS[key] if name in options})
@@ -188,7 +195,7 @@ def _build(section: Mapping[str, Any] | None) -> Options | None:
 
 
 def distribution_of(options: Options | None, **parts: Any) -> Distribution:
-    """Return the Distribution of some options; `parts` are its other fields."""
+    """Return the Distribution with these options; `parts` are its other fields."""
     if isinstance(options, ModelParallel):
         return Distribution(engine=options.engine, model=options, **parts)
     return Distribution(engine=options, **parts)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The keys of a `distribution=`, and checks of a dict of them.
+"""Keys of the dict that is passed as `distribution=`, and checks of such a dict.
 
-SageMaker's SDK ignores unknown keys and strategies that are not enabled: the job then runs one
-process per host. Here both are errors.
+SageMaker's SDK silently ignores unknown keys, and keys without "enabled": the job then runs one
+process per host. These checks report both as errors.
 """
 
 from __future__ import annotations
@@ -11,23 +11,21 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields
 from typing import Any, Final
 
+from sagemaker_dist.contract.aws_distributions import is_pipeline_variable
 from sagemaker_dist.contract.data_parallel import DataParallel
 from sagemaker_dist.contract.model_parallel import ModelParallel
-from sagemaker_dist.contract.pipeline_variable import is_open
 from sagemaker_dist.errors import KeyPath, OptionError, closest, subscripted, within
 
 SMDIST: Final = "smdist"
 AWS: Final = "smdistributed"
 GROUPS: Final = "instance_groups"
-LAUNCH_KEYS: Final = ("torch_distributed", "pytorchddp")  # keys that both launchers serve
-STRATEGY_KEYS: Final = (
-    "parameter_server",
-    "multi_worker_mirrored_strategy",
-)  # the same for TensorFlow
+# Keys for which SageMaker's and the sagemaker-dist launcher start ranks, of torch and TensorFlow.
+LAUNCH_KEYS: Final = ("torch_distributed", "pytorchddp")
+STRATEGY_KEYS: Final = ("parameter_server", "multi_worker_mirrored_strategy")
 DATA: Final = "dataparallel"
 MODEL: Final = "modelparallel"
 MPI_OPTIONS: Final = "custom_mpi_options"
-_SWITCHES: Final = {  # SageMaker SDK 2.257.7, fw_utils.py and estimator.py: key to its own keys
+_SWITCHES: Final = {  # each key's own keys; SageMaker SDK 2.257.7, fw_utils.py and estimator.py
     "torch_distributed": ("enabled",),
     "pytorchddp": ("enabled", MPI_OPTIONS),
     "pytorchxla": ("enabled",),
@@ -40,7 +38,7 @@ _AWS_SWITCHES: Final = {
     DATA: ("enabled", MPI_OPTIONS),
     MODEL: ("enabled", "parameters"),
 }
-OPTIONS: Final = {  # of the smdist strategies, by key
+OPTIONS: Final = {  # names of options below "smdist", by key
     DATA: tuple(option.name for option in fields(DataParallel)),
     MODEL: tuple(option.name for option in fields(ModelParallel)),
 }
@@ -49,7 +47,7 @@ KINDS: Final[Mapping[str, type[DataParallel] | type[ModelParallel]]] = {
     MODEL: ModelParallel,
 }
 _IN_SCRIPT: Final = "The script sets it up by itself: pass {'torch_distributed': {'enabled': True}}"
-_HINTS: Final = {  # for common keys that do not exist
+_HINTS: Final = {  # for keys that users try although they do not exist
     **dict.fromkeys(("accelerate", "ddp", "deepspeed", "fsdp", "lightning"), _IN_SCRIPT),
     "horovod": (
         "Pass DataParallel(), and in a script for TensorFlow"
@@ -59,7 +57,7 @@ _HINTS: Final = {  # for common keys that do not exist
 
 
 def spelling_faults(value: Mapping[str, Any]) -> Iterator[OptionError]:
-    """Yield unknown keys and values of the wrong type in the dict form of a `distribution=`."""
+    """Yield a fault for each unknown key and wrongly typed value in the dict of `distribution=`."""
     valid = {SMDIST, AWS, GROUPS, *_SWITCHES}
     for key, part in value.items():
         where = "distribution", key
@@ -74,8 +72,8 @@ def spelling_faults(value: Mapping[str, Any]) -> Iterator[OptionError]:
     if SMDIST in value and isinstance(value.get(AWS), dict) and DATA in value[AWS]:
         yield OptionError(
             f"distribution has both {SMDIST!r} and {AWS!r}",
-            "both ask for data parallelism",
-            f"Keep {SMDIST!r}",
+            "both request data parallelism, and a job has one implementation of it",
+            f"Keep {SMDIST!r}, and leave {AWS!r} out",
             about="distribution",
         )
 
@@ -85,7 +83,7 @@ def _section_faults(key: str, part: Any) -> Iterator[OptionError]:
     if not isinstance(part, dict) or not all(isinstance(each, dict) for each in part.values()):
         yield OptionError(
             f"{subscripted(where)} is {part!r}",
-            "a strategy is a dict of dicts",
+            "its value is a dict of dicts",
             f"Pass {{{key!r}: {{{DATA!r}: {{'enabled': True}}}}}}",
             about=where,
         )
@@ -100,13 +98,18 @@ def _section_faults(key: str, part: Any) -> Iterator[OptionError]:
             yield from _switch_faults((*where, name), part[name], valid[name])
     if not part:
         yield OptionError(
-            f"{subscripted(where)} is empty", "it has no strategy", f"Add {DATA!r}", about=where
+            f"{subscripted(where)} is empty",
+            f"it needs {DATA!r} or {MODEL!r}",
+            f"Add {DATA!r}",
+            about=where,
         )
     if len(set(part) & set(_AWS_SWITCHES)) > 1:
         yield OptionError(
             f"{subscripted(where)} has both {DATA!r} and {MODEL!r}",
-            "a job has one strategy of the two",
-            "Keep one" if key == AWS else f"Keep {MODEL!r}, and pass the other as its 'engine'",
+            "a job uses only one of the two",
+            "Keep one of them"
+            if key == AWS
+            else f"Keep {MODEL!r}, and pass the options of {DATA!r} as its 'engine'",
             about=where,
         )
 
@@ -140,12 +143,16 @@ def _switch_faults(where: KeyPath, part: Any, valid: Collection[str]) -> Iterato
     elif not set(part) - set(valid):
         yield OptionError(
             f"{subscripted(where)} has no 'enabled'",
-            "SageMaker's SDK then treats it as off",
-            "Pass 'enabled': True, or leave the whole key out",
+            "SageMaker's SDK then ignores the whole key",
+            "Add 'enabled': True, or leave the whole key out",
             about=where,
         )
-    processes = part.get("processes_per_host")  # None means left out, as in SageMaker's SDK
-    if not is_open(processes) and processes is not None and not _is_positive(processes):
+    processes = part.get("processes_per_host")  # None has the meaning of a missing key
+    if (
+        not is_pipeline_variable(processes)
+        and processes is not None
+        and not _is_positive(processes)
+    ):
         yield OptionError(
             f"{subscripted(where)} has processes_per_host={processes!r}",
             "a host starts at least one rank" if type(processes) is int else "it is not an integer",
@@ -153,20 +160,22 @@ def _switch_faults(where: KeyPath, part: Any, valid: Collection[str]) -> Iterato
             about=(*where, "processes_per_host"),
         )
     further = part.get(MPI_OPTIONS, "")
-    if not is_open(further) and not isinstance(further, str):
+    if not is_pipeline_variable(further) and not isinstance(further, str):
         yield OptionError(
             f"{subscripted(where)} has custom_mpi_options={further!r}",
-            "the value is part of a command line",
+            "it is appended to mpirun's command line and must be a str",
             "Pass one str such as '-x NCCL_DEBUG=INFO'",
             about=(*where, MPI_OPTIONS),
         )
 
 
 def _enabled_faults(where: KeyPath, enabled: Any) -> Iterator[OptionError]:
-    if not is_open(enabled) and type(enabled) is not bool:
+    if not is_pipeline_variable(enabled) and type(enabled) is not bool:
         yield OptionError(
             f"{subscripted(where)} has enabled={enabled!r}",
-            "a string would count as true" if isinstance(enabled, str) else "it is not a bool",
+            "SageMaker's SDK treats every non-empty string as True"
+            if isinstance(enabled, str)
+            else "it is not a bool",
             "Pass True or False",
             about=(*where, "enabled"),
         )
@@ -175,17 +184,20 @@ def _enabled_faults(where: KeyPath, enabled: Any) -> Iterator[OptionError]:
 def _list_faults(where: KeyPath, part: Any) -> Iterator[OptionError]:
     if not isinstance(part, (list, tuple)):
         yield OptionError(
-            f"{subscripted(where)} is {part!r}", "it is not a list", "Pass [group]", about=where
+            f"{subscripted(where)} is {part!r}",
+            "it is not a list of instance groups",
+            "Pass a list with one group, such as [group]",
+            about=where,
         )
         return
     for each in part:
         name = getattr(each, "instance_group_name", each)
         if not isinstance(name, str):
-            known = "a pipeline variable" if is_open(name) else f"{name!r}"
+            known = "a pipeline variable" if is_pipeline_variable(name) else f"{name!r}"
             yield OptionError(
                 f"{subscripted(where)} has a group whose name is {known}",
-                "a name is a str",
-                "Pass the group's name",
+                "the name of an instance group is a str",
+                "Pass the group's name as a str",
                 about=where,
             )
 

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Format in which options travel to the image: one hyperparameter, compact JSON with a version.
+"""Format in which the SDK sends options to the training image: one hyperparameter, as compact JSON.
 
     sagemaker_dist_config = {"version":2,"dataparallel":{"fusion_bytes":26214400,...}}
     sagemaker_dist_config = {"version":3,"modelparallel":{"microbatches":4,...,"engine":{...}}}
     sagemaker_dist_config = {"version":4,"dataparallel":{...},"framework":"tensorflow"}
 
-Every option is written, so that an image's own defaults never matter. A reader
-refuses newer versions and unknown keys; it reads all older versions (golden files in
-tests/contract/golden). A document is written in the oldest version that can express
-it, so that older images keep running such jobs. The framework is written for
-TensorFlow only, whose ranks older images cannot start; without it the launcher
-trains with the framework that its image has.
+Every option is written, also those with their default, so that a job does not depend on the
+defaults of its image. A reader accepts its own version and all older ones (golden files in
+tests/contract/golden); it refuses newer versions and unknown keys. A document gets the
+oldest version that can express it, so that older images can still run such jobs. The
+framework is written only for TensorFlow, for which older images cannot start ranks; without
+it, the launcher uses the framework that is in its image.
 
-SageMaker carries at most 2,500 characters per hyperparameter and no line break
+SageMaker allows at most 2,500 characters per hyperparameter and no line break
 (AWS API reference, CreateTrainingJob, read 2026-11-21).
 """
 
@@ -40,7 +40,12 @@ FRAMEWORKS: Final = ("torch", "tensorflow")
 
 
 def spell(options: Options, framework: str | None = None) -> str:
-    """Return the options as a document of any length; torch is the default framework."""
+    """Return the options as a JSON document, whose length is not checked.
+
+    Args:
+        options: Options of the job.
+        framework: "torch" or "tensorflow"; None leaves the choice to the image.
+    """
     section = _MODEL if isinstance(options, ModelParallel) else _DATA
     document: dict[str, Any] = {"version": _WRITTEN[section], section: asdict(options)}
     if framework not in (None, "torch"):
@@ -51,6 +56,10 @@ def spell(options: Options, framework: str | None = None) -> str:
 def render(options: Options, framework: str | None = None) -> str:
     """Return the options as the value of the hyperparameter `KEY`.
 
+    Args:
+        options: Options of the job.
+        framework: "torch" or "tensorflow"; None leaves the choice to the image.
+
     Raises:
         OptionError: The document is longer than SageMaker allows.
     """
@@ -58,18 +67,22 @@ def render(options: Options, framework: str | None = None) -> str:
     if len(text) > MAX_CHARACTERS:
         raise OptionError(
             f"the distribution options take {len(text)} characters",
-            f"SageMaker allows at most {MAX_CHARACTERS}",
-            "Shorten or leave out long values",
+            f"SageMaker allows at most {MAX_CHARACTERS} in one hyperparameter",
+            "Shorten long values such as plan or shard_weights, or leave them out",
             about="distribution",
         )
     return text
 
 
 def parse(text: str, where: str = KEY) -> Options:
-    """Read the value of the hyperparameter `KEY`; messages call it `where`.
+    """Return the options in a value of the hyperparameter `KEY`.
 
-    The SDK's framework estimators encode a string once more as JSON, the plain API does not; both
-    are read.
+    SageMaker's framework estimators encode the text as a JSON string once more, the plain API does
+    not; both are accepted.
+
+    Args:
+        text: Value of the hyperparameter.
+        where: Name of the hyperparameter in messages.
 
     Raises:
         SkewError: The document is newer than this reader, or sagemaker-dist did not write it.
@@ -93,13 +106,19 @@ def parse(text: str, where: str = KEY) -> Options:
 
 
 def parse_framework(text: str, where: str = KEY) -> str | None:
-    """Return the framework in a document that `parse` reads, or None if the image decides."""
+    """Return "torch" or "tensorflow", as written in a document that `parse` accepts.
+
+    Returns None if the document names no framework; then the launcher uses the one in its image.
+    """
     found: str | None = _read(text, where)[0].get(_FRAMEWORK)
     return found
 
 
 def parse_engine(text: str) -> DataParallel:
-    """Return the options of ranks and connections in a document that `parse` reads."""
+    """Return the options of ranks and connections in a document that `parse` accepts.
+
+    For a `ModelParallel`, these are its `engine`.
+    """
     options = parse(text)
     return options.engine if isinstance(options, ModelParallel) else options
 
@@ -139,12 +158,14 @@ def _check_keys(unknown: set[str], version: int, where: str) -> None:
     if unknown:
         raise SkewError(
             f"{where} of version {version} has the unknown keys {sorted(unknown)}",
-            f"this image reads version {VERSION} without them",
+            f"this image reads versions up to {VERSION}, which do not have them",
             "Install the same release of sagemaker-dist and of sagemaker-dist-runtime",
         )
 
 
 def _invalid(text: str, why: str, where: str) -> SkewError:
     return SkewError(
-        f"{where} is {text[:200]!r}", why, "Let sagemaker_dist write it; do not set it by hand"
+        f"{where} is {text[:200]!r}",
+        why,
+        "Do not set this hyperparameter yourself: sagemaker_dist writes it",
     )

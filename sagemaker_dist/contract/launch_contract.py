@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hyperparameters for the sagemaker-dist launcher: its document, or the flags of SageMaker's SDK.
+"""Hyperparameters by which the SDK instructs the sagemaker-dist launcher.
 
+`distribution=`                            hyperparameter
 DataParallel()                             sagemaker_dist_config = {"version": ...}
-the same for TensorFlow                     sagemaker_dist_config = {..., "framework": ...}
+DataParallel() with TensorFlow             sagemaker_dist_config = {..., "framework": ...}
 {"torch_distributed": {"enabled": True}}   sagemaker_torch_distributed_enabled = true
 {..., "instance_groups": [group]}          sagemaker_distribution_instance_groups = ["name"]
 """
@@ -19,9 +20,12 @@ from sagemaker_dist.contract.sdk_flags import GROUPS_KEY, INSTANCE_KEY, SERVED_F
 def launch_parameters(
     distribution: Distribution, instance_type: Any, framework: str | None = None
 ) -> dict[str, Any]:
-    """Return the hyperparameters for the sagemaker-dist launcher, before they are encoded.
+    """Return the hyperparameters for the sagemaker-dist launcher, by name, not yet encoded as JSON.
 
-    Without a framework, the launcher trains with the one that its image has.
+    Args:
+        distribution: Parsed `distribution=` of the job.
+        instance_type: Instance type of the job; None for instance groups.
+        framework: "torch" or "tensorflow"; None: the launcher uses the one in its image.
     """
     added: dict[str, Any] = {}
     if distribution.options is not None:

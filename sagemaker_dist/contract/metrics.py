@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log line with a training's metrics, and the expressions with which SageMaker reads it.
+"""Log line with the metrics of a training, and the regular expressions that extract them.
 
     smdist: step=200 loss=0.6931 samples_per_second=1234.5 steps_per_second=4.8 all_reduce_ms=12.3
 
-The runtime writes the line and the SDK sends the expressions to SageMaker: both use this
-module, so that they cannot differ. docs/metrics.md explains each figure.
+The runtime writes the line, and the SDK sends the expressions to SageMaker, which applies
+them to the job's log. Both use this module, so that they cannot differ. docs/metrics.md
+explains each metric.
 
-Expressions use only syntax that Java, Python and RE2 share: no lookaround, no flags. Each
-has one group, which is a number: SageMaker accepts nothing else. At most 40
-definitions, names of 255 and expressions of 500 characters (AWS API reference,
+The expressions use only syntax that Java, Python and RE2 share: no lookaround, no flags. Each
+has one group, which matches a number, as SageMaker requires. SageMaker allows at most 40
+metric definitions, 255 characters in a name and 500 in an expression (AWS API reference,
 AlgorithmSpecification and MetricDefinition, read 2026-11-21).
 """
 
@@ -26,7 +27,11 @@ LOSS: Final = "loss"
 STEP: Final = "step"
 SAMPLES_PER_SECOND: Final = "samples_per_second"
 STEPS_PER_SECOND: Final = "steps_per_second"
-TIMED: Final = ("all_reduce", "reduce_scatter", "all_gather")  # operations; fields add _ms
+TIMED: Final = (
+    "all_reduce",
+    "reduce_scatter",
+    "all_gather",
+)  # collectives; their fields end in _ms
 FIELDS: Final = (
     STEP,
     LOSS,
@@ -34,25 +39,26 @@ FIELDS: Final = (
     STEPS_PER_SECOND,
     *(f"{kind}_ms" for kind in TIMED),
 )
-LOSS_METRIC: Final = "train:loss"  # as SageMaker's own algorithms call it
+LOSS_METRIC: Final = "train:loss"  # name of this metric in SageMaker's own algorithms
 _LINE: Final = "smdist:"
 _FIELD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 _DIGITS: Final = 6
 _NUMBER: Final = r"(-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)"
-# A number must not be part of another figure: 1,234.5 and 3/10 do not match; 0.5, and 0.5. do.
+# The text after a number: "1,234.5" and "3/10" do not match; "0.5," and "0.5." do.
 _NUMBER_ENDS: Final = r"(?:[^0-9.,/eE]|,(?:[^0-9]|$)|\.(?:[^0-9eE]|$)|$)"
-_FEW: Final = "{0,99}?"  # Java recurses for each repetition, so thousands overflow its stack
-_NO_TRAINING: Final = ("test", "val", "eval")  # first letters of words for other losses
+_FEW: Final = "{0,99}?"  # Java recurses for each repetition; thousands would overflow its stack
+_NO_TRAINING: Final = ("test", "val", "eval")  # beginnings of words that mark other losses
 
 
 def render_line(fields: Mapping[str, float]) -> str:
-    """Return the metrics line, without line end: known fields first and in order, then the others.
+    """Return the metrics line, without a line break at its end.
 
+    The names in `FIELDS` are first, in that order; the other names follow in the order given.
     Numbers have six significant digits and no exponent; integers have all their digits. `nan` and
-    `inf` are written for people: no expression reads them.
+    `inf` are written for human readers, because no metric expression matches them.
 
     Raises:
-        OptionError: A name is not allowed in the line.
+        OptionError: A name is not allowed in the line; see `check_field`.
     """
     names = [name for name in FIELDS if name in fields]
     names += [name for name in fields if name not in FIELDS]
@@ -62,7 +68,7 @@ def render_line(fields: Mapping[str, float]) -> str:
 
 
 def check_field(name: str) -> None:
-    """Check that the line can have a field of this name.
+    """Check that `name` is allowed as a field of the metrics line.
 
     Raises:
         OptionError: The name is too long, or has other characters than letters, digits and
@@ -70,20 +76,25 @@ def check_field(name: str) -> None:
     """
     require(
         _FIELD.fullmatch(name) is not None,
-        what=f"a reported value is called {name[:200]!r}",
-        why="the log line has names of up to 100 letters, digits and underscores",
+        what=f"a reported metric is named {name[:200]!r}",
+        why="a name consists of up to 100 letters, digits and underscores, and does not begin"
+        " with a digit",
         hint="Pass another name, such as val_loss",
+        about=name,
     )
 
 
 def metric_definitions(*more: str) -> list[dict[str, str]]:
-    """Return the metric definitions with which SageMaker reads the metrics lines from a job's log.
+    """Return the metric definitions by which SageMaker extracts metrics from a job's log.
+
+    Each is a dict with "Name" and "Regex", as CreateTrainingJob requires.
 
     Args:
-        more: Names of further values that the script reports; their metrics are `smdist:<name>`.
+        more: Names of further values that the script reports, such as "val_loss"; their metrics
+            are named `smdist:<name>`.
 
     Raises:
-        OptionError: A name is not allowed in the line.
+        OptionError: A name is not allowed in the metrics line; see `check_field`.
     """
     for name in more:
         check_field(name)
@@ -103,18 +114,20 @@ def _written(value: float) -> str:
 
 
 def _field(name: str) -> str:
-    """Return the expression for one field of the metrics line, after any prefix of the launcher."""
+    """Return the expression for one field of the metrics line; any text may precede the line."""
     return rf"{_LINE}(?: [A-Za-z0-9_]+=[^ ]+){_FEW} {name}={_NUMBER}"
 
 
 def _loss() -> str:
-    """Return the expression for the training loss on the metrics line, or as scripts print it.
+    """Return the expression for the training loss, on the metrics line or as scripts print it.
 
-    `loss=0.5`, `Loss: 0.5`, `{'loss': 0.5, ...}`, `epoch 3  loss 0.5`, `train_loss=0.5`,
-    `Training loss: 0.5` match. Lines with test, val... or eval... before the loss do not
-    match, nor do `ce_loss` or `average loss`, which are other figures, nor a quoted
-    'train_loss', which in Hugging Face's Trainer is the mean of the whole training, nor the
-    beginning of `1,234.5`, `0,5` or `3/10`.
+    These match: `loss=0.5`, `Loss: 0.5`, `{'loss': 0.5, ...}`, `epoch 3  loss 0.5`,
+    `train_loss=0.5`, `Training loss: 0.5`.
+
+    These do not match: a line with a word that begins with test, val or eval before the loss;
+    `ce_loss` and `average loss`, which are other quantities; 'train_loss' in quotes, which
+    in Hugging Face's Trainer is the mean of the whole training; and the first digits of
+    `1,234.5`, `0,5` or `3/10`.
     """
     before = rf"^(?:(?:^|[\W\d_]+){_word_that_begins_otherwise(_NO_TRAINING)}){_FEW}[\W\d_]*?"
     start = r"(?:^|[^\sA-Za-z_.-]|\s-)\s*"
@@ -123,14 +136,14 @@ def _loss() -> str:
 
 
 def _word_that_begins_otherwise(words: tuple[str, ...]) -> str:
-    """Return an expression for a word that begins with none of `words`, without lookahead."""
+    """Return an expression, without lookahead, for a word that begins with none of `words`."""
     firsts = "".join(dict.fromkeys(word[0].upper() + word[0] for word in words))
     rest = "|".join(_other_end(word) for word in words)
     return rf"(?:[^\W\d_{firsts}][^\W\d_]*|{rest})"
 
 
 def _other_end(word: str) -> str:
-    """Return an expression for the rest of a word that begins like `word` but differs later."""
+    """Return an expression for words with the first letter of `word` that do not begin with it."""
     letter, rest = f"[{word[0].upper()}{word[0]}]", word[1:]
     if not rest:
         return ""

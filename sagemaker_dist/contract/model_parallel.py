@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ModelParallel`, the options for splitting a model over ranks; they check themselves.
+"""`ModelParallel`, the options for splitting a model over ranks, checked when they are created.
 
-The arithmetic of ranks is in `model_parallel_ranks`; the conversion from SMP v1's parameters is in
-`smp.to_model_parallel`.
+The arithmetic of ranks is in `model_parallel_ranks`; the conversion of parameters of AWS's model
+parallel library v1 (SMP v1) is in `smp.to_model_parallel`.
 """
 
 from __future__ import annotations
@@ -18,54 +18,58 @@ from sagemaker_dist.contract.model_parallel_checks import option_faults
 from sagemaker_dist.contract.model_parallel_ranks import replicas_of, split_faults
 from sagemaker_dist.contract.schedule_limits import AUTO
 from sagemaker_dist.contract.smp.to_model_parallel import model_parallel_options, smp_warnings
-from sagemaker_dist.contract.unknown_option import Named
+from sagemaker_dist.contract.unknown_option import KeywordOptions
 from sagemaker_dist.errors import OptionError, closest, raise_all, within
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelParallel(Named):
-    """Split the model into stages on several ranks, and train replicas of it side by side.
+class ModelParallel(KeywordOptions):
+    """Split the model into stages on several ranks, and train several replicas of it in parallel.
 
     Attributes:
-        pipeline_parallel_degree: Ranks that hold one model, at least 1; it divides the ranks of the
-            job. Default "auto": the degree that the planner finds the fastest.
-        microbatches: Microbatches of a replica's batch, at least 1; it divides that batch. Default
-            "auto": the planner chooses.
+        pipeline_parallel_degree: Number of ranks over which one model is split, at least 1; the
+            number of ranks of the job is a multiple of it. Default "auto": the planner chooses the
+            fastest.
+        microbatches: Number of equal parts into which a replica's batch is divided, at least 1; the
+            size of that batch is a multiple of it. Default "auto": the planner chooses.
         pipeline: Pipeline schedule: "simple", "interleaved", "1f1b", "interleaved_1f1b",
             "looped_bfs", "zero_bubble", "zero_bubble_v" or "dualpipe_v". Default "auto": the
             planner chooses.
-        active_microbatches: For the pipeline "interleaved": most microbatches that a rank holds
-            between forward and backward, at least 1. Default None: ranks + 2, as in SMP v1.
-        virtual_stages: Stages on each rank, for schedules that allow several. Default None: the
-            planner chooses.
-        placement_strategy: "cluster" (neighbouring ranks hold one model), "spread" (ranks of one
-            model are as far apart as possible), or an order of D, P and T (replicas, stages,
-            tensors), whose last letter varies fastest over the ranks. Default "cluster", which is
-            "DPT"; "spread" is "TPD", as in SMP v1.
-        optimize: "speed" or "memory": the quantity by which stages are balanced. Default None:
-            speed.
-        memory_weight: The same choice as a number from 0 (speed) to 1 (memory); pass at most one of
-            the two.
-        auto_partition: True: the planner assigns layers to stages. False: `smp.partition` in the
-            script does. Default True.
-        default_partition: With auto_partition=False: stage of layers that the script does not
-            assign, from 0. Default None: such layers are an error.
-        plan: Path of a saved plan, relative to the directory of the script; it sets the stages and
-            their schedule. Default None.
+        active_microbatches: For the pipeline "interleaved": largest number of microbatches of
+            which a rank has run the forward pass and not yet the backward pass, at least 1.
+            Default None: ranks + 2, as in SMP v1.
+        virtual_stages: Number of stages on each rank, for schedules that allow several. Default
+            None: the planner chooses.
+        placement_strategy: Ranks on which the stages of one model are placed: "cluster" for
+            neighbouring ranks, "spread" for ranks as far apart as possible, or an order of the
+            letters D, P and T (replicas, stages, tensors), of which the last varies fastest with
+            the rank. Default "cluster", which is "DPT"; "spread" is "TPD", as in SMP v1.
+        optimize: Quantity that is balanced between stages: "speed" (their time) or "memory".
+            Default None: "speed".
+        memory_weight: Compromise between the two as a number from 0 (speed) to 1 (memory); cannot
+            be combined with `optimize`. Default None.
+        auto_partition: True if the planner assigns layers to stages, False if `smp.partition` in
+            the script does. Default True.
+        default_partition: Stage, counted from 0, of layers that the script does not assign; only
+            with auto_partition=False. Default None: such layers are an error.
+        plan: Path of a saved plan, relative to the directory of the script; the plan sets the
+            stages and their schedule. Default None: no plan.
         device_memory: Memory that a rank may use, in bytes or as text such as "16GiB". Default
             None: all memory of its device.
-        sharding: "none" (each replica holds all its weights), "optimizer" (replicas shard the
-            optimizer's state) or "full" (replicas shard weights and gradients too). Default "none".
-        shard_degree: Replicas that shard together, at least 1; it divides their number. Default
-            None: all.
-        gradient_clipping: Largest L2 norm of all gradients together; larger ones are scaled down
-            before each optimizer step. Default None: no clipping.
-        bf16: With sharding: compute in bfloat16 with weights stored in float32. Default False.
-        global_batch_size: Samples of one step over all replicas, at least 1, checked before the job
-            starts. Default None: only the script knows it.
+        sharding: What replicas divide among each other instead of storing it in full: "none",
+            "optimizer" (the optimizer's state) or "full" (also weights and gradients). Default
+            "none".
+        shard_degree: Number of replicas that divide one set of state among each other, at least 1;
+            the number of replicas is a multiple of it. Default None: all replicas.
+        gradient_clipping: Largest L2 norm of all gradients together; if it is larger, the gradients
+            are scaled down before the optimizer step. Default None: no clipping.
+        bf16: True to compute in bfloat16 with weights stored in float32; needs sharding. Default
+            False.
+        global_batch_size: Samples of one step over all replicas, at least 1; it is used to check
+            the divisions above before the job starts. Default None: not checked.
         seed: Seed of dropout and other random numbers, 0 to 2**63 - 1. Default 0.
-        engine: `DataParallel` options for ranks, connections and timeouts, or a dict of them. Its
-            `fusion_bytes` is for gradients that replicas sum.
+        engine: Options for ranks, connections and timeouts, as a `DataParallel` or a dict of its
+            options. Its `fusion_bytes` applies to gradients that replicas sum.
 
     Raises:
         OptionError: A value is wrong, or options exclude each other; all faults are reported.
@@ -109,10 +113,15 @@ class ModelParallel(Named):
     def from_smp(
         cls, parameters: Mapping[str, Any], *, engine: DataParallel | None = None
     ) -> ModelParallel:
-        """Return options from the `parameters` of AWS's model parallel library v1, with its
-        defaults.
+        """Return options converted from `parameters` of AWS's model parallel library v1 (SMP v1).
 
-        Parameters that have no effect here and do not change the training's result cause a warning.
+        Missing parameters get the defaults of that library. A parameter that has no effect here,
+        and does not change the result of the training, causes a UserWarning.
+
+        Args:
+            parameters: Keys and values of `distribution["smdistributed"]["modelparallel"]
+                ["parameters"]`.
+            engine: Options for ranks, connections and timeouts. Default None: `DataParallel()`.
 
         Raises:
             OptionError: A key is unknown or not supported, or a value is wrong; all faults are
@@ -124,20 +133,25 @@ class ModelParallel(Named):
         return options
 
     def replicas(self, world_size: int) -> int | None:
-        """Return the number of replicas on `world_size` ranks: 2 for 4 stages on 8 ranks; None
-        while "auto".
+        """Return the number of replicas on `world_size` ranks: 2 if a model is split over 4 of 8.
+
+        Returns None if `pipeline_parallel_degree` is "auto".
 
         Raises:
-            OptionError: The degrees or the batch do not fit `world_size` ranks; all faults.
+            OptionError: The degrees do not divide `world_size`, or the batch is not divisible; all
+                faults are reported.
         """
         raise_all(split_faults(self, world_size=world_size))
         return replicas_of(self, world_size)
 
     def batch_per_replica(self, world_size: int) -> int | None:
-        """Return the samples of one replica's step: 32 of 64 for 2 replicas; None while unknown.
+        """Return the samples of one replica in one step: 32 of 64 if there are 2 replicas.
+
+        Returns None if `pipeline_parallel_degree` is "auto" or `global_batch_size` is None.
 
         Raises:
-            OptionError: The degrees or the batch do not fit `world_size` ranks; all faults.
+            OptionError: The degrees do not divide `world_size`, or the batch is not divisible; all
+                faults are reported.
         """
         replicas = self.replicas(world_size)
         if self.global_batch_size is None or replicas is None:
@@ -145,16 +159,16 @@ class ModelParallel(Named):
         return self.global_batch_size // replicas
 
     def iterations(self, records: int) -> int | None:
-        """Return the steps of an epoch of `records` samples; None without `global_batch_size`.
+        """Return the number of steps in an epoch of `records` samples.
 
-        The last step may be smaller.
+        The last step may have fewer samples. Returns None if `global_batch_size` is None.
         """
         size = self.global_batch_size
         return None if size is None else -(-records // size)
 
 
 def _engine(section: Mapping[str, Any]) -> tuple[DataParallel, list[OptionError]]:
-    """Return the options of a dict, or the default options and the dict's faults."""
+    """Return the options in a dict and its faults; with faults, the options are the defaults."""
     names = [option.name for option in fields(DataParallel)]
     faults = [
         OptionError(

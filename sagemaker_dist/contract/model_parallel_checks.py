@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of the options of `ModelParallel` that hold for every job."""
+"""Checks of the options of `ModelParallel` that need no facts about the job."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from sagemaker_dist.contract.byte_sizes import MOST_BYTES, size_in_bytes
 from sagemaker_dist.contract.data_parallel import DataParallel
+from sagemaker_dist.contract.ranges import MOST_BYTES, size_in_bytes
 from sagemaker_dist.contract.schedule_limits import (
     AUTO,
     PIPELINES,
@@ -18,9 +18,9 @@ from sagemaker_dist.contract.smp.keys import V1, Key
 from sagemaker_dist.errors import OptionError, closest
 
 Faults = Iterator[OptionError]
-Unchecked = Any  # a ModelParallel whose values may still have any type
+Unchecked = Any  # a ModelParallel before its checks: values may have any type
 SHARDINGS: Final = ("none", "optimizer", "full")
-_SEEDS: Final = 1 << 63  # torch takes 64 bits; JSON's readers agree on 63
+_SEEDS: Final = 1 << 63  # torch accepts 64 bits, but not every reader of JSON more than 63
 _MOST_RANKS: Final = 1 << 20
 
 
@@ -37,10 +37,12 @@ def _is_clip(value: object) -> bool:
 
 
 _COUNT: Final = Key(
-    holds=_counts, why="it is a count", hint=f"Pass an integer from 1 to {_MOST_RANKS}"
+    is_valid=_counts,
+    why=f"it is a number of at least 1 and at most {_MOST_RANKS}",
+    hint=f"Pass an integer from 1 to {_MOST_RANKS}",
 )
 _COUNT_OR_AUTO: Final = Key(
-    holds=_is_count_or_auto,
+    is_valid=_is_count_or_auto,
     why="it is a number, or 'auto' for the planner's choice",
     hint=f"Pass an integer from 1 to {_MOST_RANKS}, or 'auto'",
 )
@@ -49,9 +51,9 @@ _KEYS: Final[Mapping[str, Key]] = {
     "pipeline_parallel_degree": _COUNT_OR_AUTO,
     "microbatches": _COUNT_OR_AUTO,
     "pipeline": Key(
-        holds=lambda value: value in [AUTO, *PIPELINES],
+        is_valid=lambda value: value in [AUTO, *PIPELINES],
         why="no such schedule exists",
-        words=(AUTO, *PIPELINES),
+        choices=(AUTO, *PIPELINES),
     ),
     "active_microbatches": _COUNT,
     "virtual_stages": _COUNT,
@@ -61,34 +63,36 @@ _KEYS: Final[Mapping[str, Key]] = {
     "auto_partition": _SWITCH,
     "default_partition": V1["default_partition"],
     "plan": Key(
-        holds=lambda value: isinstance(value, str) and bool(value),
-        why="it is the path of a file",
+        is_valid=lambda value: isinstance(value, str) and bool(value),
+        why="it must be the path of a file",
         hint="Pass the path of a saved plan, relative to the directory of the script",
     ),
     "device_memory": Key(
-        holds=lambda value: size_in_bytes(value) is not None,
-        why=f"it is a number of bytes up to {MOST_BYTES}, or text such as '16GiB'",
+        is_valid=lambda value: size_in_bytes(value) is not None,
+        why=f"it must be a number of bytes from 1 to {MOST_BYTES}, or text such as '16GiB'",
         hint="Pass a number of bytes, or a size such as '16GiB'",
     ),
     "sharding": Key(
-        holds=lambda value: value in SHARDINGS,
+        is_valid=lambda value: value in SHARDINGS,
         why="no such kind of sharding exists",
-        words=SHARDINGS,
+        choices=SHARDINGS,
     ),
     "shard_degree": _COUNT,
     "gradient_clipping": Key(
-        holds=_is_clip, why="it is a norm", hint="Pass a finite number above 0, or leave it out"
+        is_valid=_is_clip,
+        why="it is the largest allowed norm, which must be above 0 and finite",
+        hint="Pass a finite number above 0, or leave it out",
     ),
     "bf16": _SWITCH,
     "global_batch_size": _COUNT,
     "seed": Key(
-        holds=lambda value: type(value) is int and 0 <= value < _SEEDS,
-        why="random numbers start from it",
+        is_valid=lambda value: type(value) is int and 0 <= value < _SEEDS,
+        why="a seed must be an integer of 63 bits",
         hint="Pass an integer from 0 to 2**63 - 1",
     ),
     "engine": Key(
-        holds=lambda value: isinstance(value, DataParallel),
-        why="it holds the options of the ranks and their connections",
+        is_valid=lambda value: isinstance(value, DataParallel),
+        why="it must be a DataParallel, the options of ranks and connections",
         hint="Pass DataParallel(...)",
     ),
 }
@@ -99,7 +103,10 @@ _OF_PLAN: Final = (  # options that a saved plan sets
 
 
 def option_faults(options: Unchecked) -> Faults:
-    """Yield options with a wrong value, then combinations that exclude each other."""
+    """Yield the faults of a `ModelParallel`: wrong values first, then options that exclude others.
+
+    A combination is checked only if each of its values is valid.
+    """
     faults = [fault for name, key in _KEYS.items() for fault in _value_faults(options, name, key)]
     yield from faults
     wrong = {name for fault in faults for name in fault.about}
@@ -112,8 +119,8 @@ def _value_faults(options: Unchecked, name: str, key: Key) -> Faults:
     value: Any = getattr(options, name)
     if value is None and _default(options, name) is None:
         return
-    if not key.holds(value):
-        hint = closest(str(value), key.words) if key.words else key.hint
+    if not key.is_valid(value):
+        hint = closest(str(value), key.choices) if key.choices else key.hint
         yield OptionError(f"{name} is {value!r}", key.why, hint, about=name)
 
 
@@ -135,14 +142,17 @@ def _balance(options: Unchecked) -> Faults:
     if options.optimize is not None and options.memory_weight is not None:
         yield OptionError(
             f"optimize is {options.optimize!r} and memory_weight is {options.memory_weight!r}",
-            "both set the balance of stages",
+            "both set the quantity by which stages are balanced",
             "Leave one of them out",
             about="optimize",
         )
 
 
 def _placing(options: Unchecked) -> Faults:
-    """Yield options of one way to assign layers that are passed with the other way."""
+    """Yield a fault for each option of automatic layer assignment passed with the manual one.
+
+    An option of manual assignment passed with the automatic one is a fault as well.
+    """
     if options.auto_partition and options.default_partition is not None:
         yield OptionError(
             f"default_partition is {options.default_partition} with auto_partition=True",
@@ -164,7 +174,9 @@ def _placing(options: Unchecked) -> Faults:
 def _default_partition(options: Unchecked) -> Faults:
     degree, stage = options.pipeline_parallel_degree, options.default_partition
     stages = degree * (options.virtual_stages or 1) if isinstance(degree, int) else None
-    is_known = options.virtual_stages is not None or options.pipeline in ("simple", "interleaved")
+    schedule = PIPELINES.get(options.pipeline)
+    has_one_each = schedule is not None and schedule.most_virtual_stages == 1
+    is_known = options.virtual_stages is not None or has_one_each
     if stages is not None and stage is not None and is_known and stage >= stages:
         yield OptionError(
             f"default_partition is {stage}",
@@ -180,14 +192,14 @@ def _sharding(options: Unchecked) -> Faults:
     if options.shard_degree is not None:
         yield OptionError(
             f"shard_degree is {options.shard_degree} with sharding='none'",
-            "without sharding, replicas share nothing",
+            "without sharding, each replica stores all its state, so the option has no effect",
             "Pass sharding='optimizer' or sharding='full', or leave shard_degree out",
             about="shard_degree",
         )
     if options.bf16:
         yield OptionError(
             "bf16 is True with sharding='none'",
-            "weights are cast when their shards are gathered",
+            "weights are converted to bfloat16 only when their shards are gathered",
             "Use torch.autocast(device, torch.bfloat16) in the step, or pass sharding='full'",
             about="bf16",
         )
@@ -201,7 +213,7 @@ def _plan(options: Unchecked) -> Faults:
         if value != _default(options, name):
             yield OptionError(
                 f"{name} is {value!r} together with plan={options.plan!r}",
-                "the plan sets it",
+                "the plan already sets this option",
                 f"Leave {name} out, or leave plan out",
                 about=name,
             )
@@ -211,7 +223,7 @@ def _default(options: Unchecked, name: str) -> object:
     return type(options).__dataclass_fields__[name].default
 
 
-_RULES: Final = {  # rule: the options that it reads
+_RULES: Final = {  # each rule, and the options that it reads
     _schedule: ("pipeline", "virtual_stages", "active_microbatches"),
     _microbatches: ("pipeline", "pipeline_parallel_degree", "microbatches"),
     _balance: ("optimize", "memory_weight"),

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arithmetic of `ModelParallel` on the ranks of a job: replicas and batch sizes. Pure.
+"""Arithmetic of `ModelParallel` on the ranks of a job: numbers of replicas and batch sizes.
 
-8 ranks with 4 stages make 2 replicas; a global batch of 64 gives each replica 32 samples; 4
-microbatches of a replica have 8 samples each. Values that the planner chooses later are not checked
-here.
+Example: on 8 ranks, models split over 4 ranks make 2 replicas; with a global batch of 64, each
+replica trains 32 samples in a step; with 4 microbatches, each of them has 8 samples. Values that
+are "auto" are not checked here, because the planner chooses them later.
 """
 
 from __future__ import annotations
@@ -18,27 +18,30 @@ _DEGREE = "pipeline_parallel_degree"
 
 
 class Degrees(Protocol):
-    """The options of `ModelParallel` that this arithmetic reads."""
+    """Options of `ModelParallel` that this module reads."""
 
     @property
     def pipeline_parallel_degree(self) -> int | str:
-        """Return the ranks of one model, or "auto"."""
+        """Return the number of ranks over which one model is split, or "auto"."""
 
     @property
     def microbatches(self) -> int | str:
-        """Return the microbatches of a replica's batch, or "auto"."""
+        """Return the number of microbatches in a replica's batch, or "auto"."""
 
     @property
     def shard_degree(self) -> int | None:
-        """Return the replicas that shard together, or None."""
+        """Return the number of replicas that divide one set of state, or None for all replicas."""
 
     @property
     def global_batch_size(self) -> int | None:
-        """Return the samples of one step over all replicas, or None."""
+        """Return the samples of one step over all replicas, or None if unknown."""
 
 
 def replicas_of(options: Degrees, world_size: int) -> int | None:
-    """Return the replicas on `world_size` ranks, or None if the planner chooses the degree."""
+    """Return the number of replicas on `world_size` ranks.
+
+    Returns None if the planner chooses `pipeline_parallel_degree`.
+    """
     degree = options.pipeline_parallel_degree
     return world_size // degree if isinstance(degree, int) else None
 
@@ -46,8 +49,15 @@ def replicas_of(options: Degrees, world_size: int) -> int | None:
 def split_faults(
     options: Degrees, *, world_size: int, num_hosts: int | None = None
 ) -> Iterator[OptionError]:
-    """Yield numbers that do not divide: ranks by stages, replicas by shards, the batch by replicas
-    and microbatches.
+    """Yield a fault for each number that is not divisible as the options require.
+
+    These are: the ranks by `pipeline_parallel_degree`, the replicas by `shard_degree`, the global
+    batch by the replicas, and a replica's batch by `microbatches`.
+
+    Args:
+        options: Options of the job.
+        world_size: Ranks of the job.
+        num_hosts: Hosts of the job, for the messages; None if unknown.
     """
     ranks = Ranks(size=world_size, num_hosts=num_hosts)
     degree, shards = options.pipeline_parallel_degree, options.shard_degree or 1
@@ -65,7 +75,7 @@ def split_faults(
 
 
 def _open_faults(options: Degrees, ranks: Ranks) -> Iterator[OptionError]:
-    """Yield faults that hold for every degree the planner may choose."""
+    """Yield faults that exist with every `pipeline_parallel_degree` that the planner may choose."""
     shards = options.shard_degree or 1
     if ranks.size % shards:
         yield division_fault(ranks, {"shard_degree": shards}, "hold all shards of a model")
@@ -80,7 +90,7 @@ def _batch_faults(options: Degrees, replicas: int) -> Iterator[OptionError]:
     if batch % replicas:
         yield OptionError(
             f"global_batch_size is {batch} and there are {replicas} replicas",
-            f"replicas get equal shares of it, and {batch} is not a multiple of {replicas}",
+            f"all replicas have batches of equal size, and {batch} is not a multiple of {replicas}",
             f"Pass global_batch_size={_nearest(batch, replicas)}",
             about="global_batch_size",
         )
@@ -102,7 +112,10 @@ def _nearest(number: int, step: int) -> str:
 
 
 def _divisors(number: int, near: int) -> str:
-    """Return the divisors of a number next below and above `near`, as text."""
+    """Return the two divisors of `number` nearest to `near`, one below and one above it, as text.
+
+    If one of them does not exist, the text has only the other.
+    """
     valid = [each for each in range(1, number + 1) if number % each == 0]
     nearest = [each for each in valid if each < near][-1:]
     nearest += [each for each in valid if each > near][:1]

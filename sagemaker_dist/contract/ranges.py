@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Allowed values of each option, one table for the SDK's arguments and the ranks' environment."""
+"""Allowed values of the options of `DataParallel`, and parsing of sizes such as "16GiB".
+
+The same table of ranges checks the SDK's arguments and the environment variables that a rank reads.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -11,11 +15,22 @@ from sagemaker_dist.errors import OptionError
 
 KiB: Final = 1024
 MiB: Final = 1024 * KiB
+MOST_BYTES: Final = 1 << 60  # more than any machine has: a larger size is a wrong unit
+_SIZE: Final = re.compile(r"\s*(?P<number>\d+(\.\d+)?)\s*(?P<unit>[A-Za-z]*)\s*")
+_UNITS: Final = {
+    "": 1, "b": 1,
+    "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """The multiples of `step` from `least` to `most`."""
+    """Allowed integers: the multiples of `step` from `least` to `most`, both included.
+
+    Attributes:
+        why: Reason for refusing other values, for messages.
+    """
 
     least: int
     most: int
@@ -37,41 +52,52 @@ _RANGES: Final = {
     "fusion_bytes": Range(
         least=MiB,
         most=4096 * MiB,
-        why="below 1 MiB every all-reduce is latency rather than data, and above 4 GiB"
-        " nothing is left to overlap with the backward pass",
+        why="buffers below 1 MiB spend more time on latency than on data, and buffers above 4 GiB"
+        " leave no gradients to send during the backward pass",
     ),
     "timeout_seconds": Range(
-        least=1, most=86_400, why="a collective may take between one second and one day"
+        least=1, most=86_400, why="the deadline of a collective is between one second and one day"
     ),
     "start_timeout_seconds": Range(
-        least=1, most=86_400, why="hosts may wait between one second and one day"
+        least=1,
+        most=86_400,
+        why="the deadline for the hosts to connect is between one second and one day",
     ),
-    "lanes": Range(least=1, most=16, why="two ranks hold between 1 and 16 connections"),
+    "lanes": Range(least=1, most=16, why="two ranks open between 1 and 16 connections"),
     "chunk_bytes": Range(
         least=64 * KiB,
         most=16 * MiB,
         step=64,
-        why="smaller pieces are latency rather than data, bigger ones leave nothing to overlap,"
-        " and sums are made 64 bytes at a time",
+        why="smaller pieces spend more time on latency than on data, larger ones cannot overlap"
+        " sending with reducing, and 64 bytes are reduced at a time",
     ),
     "one_shot_bytes": Range(
         least=0,
         most=MiB,
-        why="sending whole buffers to every rank is for small buffers, and 0 turns it off",
+        why="sending whole buffers to every rank pays off only for small buffers, and 0 turns it"
+        " off",
     ),
     "single_owner_bytes": Range(
-        least=0, most=MiB, why="reducing on one rank is for small buffers, and 0 turns it off"
+        least=0,
+        most=MiB,
+        why="reducing a buffer on one rank pays off only for small buffers, and 0 turns it off",
     ),
     "arriving_bytes": Range(
         least=0,
         most=64 * MiB,
-        why="the queues of switches are short, and 0 leaves it to the kernel",
+        why="more than 64 MiB overflow the queues of switches, and 0 sets no limit",
     ),
 }
 
 
 def range_faults(option: str, value: object, label: str) -> Iterator[OptionError]:
-    """Yield the faults of an option's value; messages call it `label`."""
+    """Yield the faults of one option's value.
+
+    Args:
+        option: Name of the option of `DataParallel`.
+        value: Value to check, of any type.
+        label: Name of the option in messages and in `about`, such as its environment variable.
+    """
     if option == WEIGHTS:
         yield from _weight_faults(value, label)
     elif value not in _RANGES[option]:
@@ -83,7 +109,7 @@ def _weight_faults(value: object, label: str) -> Iterator[OptionError]:
     if not isinstance(value, tuple):
         yield OptionError(
             f"{label} is {value!r}",
-            "it has one weight for each host",
+            "it must be a tuple with one weight for each host",
             "Pass a tuple of integers such as (1, 2, 1)",
             about=label,
         )
@@ -99,7 +125,21 @@ def _weight_faults(value: object, label: str) -> Iterator[OptionError]:
     if not wrong and not any(value):
         yield OptionError(
             f"{label} is {value!r}",
-            "a host of weight 0 reduces nothing, and at least one host has to",
+            "a host of weight 0 reduces nothing, so no host would reduce",
             "Pass a weight above 0 for at least one host",
             about=label,
         )
+
+
+def size_in_bytes(size: object) -> int | None:
+    """Return a size in bytes: of a text such as "16GiB" or "16 GB", or of an int.
+
+    Returns None for any other value, and for sizes below 1 or above `MOST_BYTES`. A text such as
+    "16Gb" is not a size either, because "Gb" would mean gigabits.
+    """
+    number = size if type(size) is int else 0
+    found = _SIZE.fullmatch(size) if isinstance(size, str) else None
+    if found and not (found["unit"][1:] == "b" and found["unit"][0].isupper()):
+        unit = _UNITS.get(found["unit"].lower(), 0)
+        number = int(min(float(found["number"]) * unit, MOST_BYTES + 1))
+    return number if 1 <= number <= MOST_BYTES else None

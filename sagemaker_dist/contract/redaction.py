@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Redaction of secrets in command lines and environments that the SDK and the launcher print.
+"""Replacement of secrets by *** in the command lines and environments that are printed.
 
-A value is a secret if its name says so; see `is_private`.
+A value is treated as a secret if its name contains a word such as password; see `is_private`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ _LOGIN: Final = re.compile(r"(?<=://)[^/\s\"']*@")  # of a URI
 
 
 def masked(name: str, value: Any) -> Any:
-    """Return the value, or *** if its name marks a secret.
+    """Return the value, or "***" if its name marks it as a secret.
 
-    Dicts are redacted entry by entry. Numbers and empty values stay: max_tokens=512.
+    In a dict, each entry is treated by its own key. Numbers and empty values are returned
+    unchanged, so that max_tokens=512 is printed.
     """
     if isinstance(value, Mapping):
         return {key: masked(str(key), part) for key, part in value.items()}
@@ -33,13 +34,14 @@ def masked(name: str, value: Any) -> Any:
 
 
 def is_private(name: str) -> bool:
-    """Return whether a name marks a secret, by its last or first word: wandbApiKey, db_password,
-    password_db.
+    """Return whether the last or first word of a name marks its value as a secret.
+
+    Examples: wandbApiKey, db_password, password_db.
     """
     words = _HUMP.sub("_", name)
     return bool(_LAST_WORD.search(words) or _FIRST_WORD.match(words))
 
 
 def without_login(text: str) -> str:
-    """Return the text with user and password removed from its URIs."""
+    """Return the text with *** in place of user and password in each of its URIs."""
     return _LOGIN.sub(f"{MASK}@", text)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits of the pipeline schedules, so that requests can be checked without the runtime.
+"""Limits of the pipeline schedules, so that the SDK can check requests without the runtime.
 
-The runtime's own table is `smdist.modelparallel.core.schedule.SCHEDULES`; a test compares the two.
+The runtime has a table of its own, `smdist.modelparallel.core.schedule.SCHEDULES`; a test checks
+that both are equal.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ AUTO: Final = "auto"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """Limits of one schedule.
+    """Limits of one pipeline schedule.
 
     Attributes:
-        least_virtual_stages: Fewest stages on each rank.
-        most_virtual_stages: Most stages on each rank; None for any number.
-        takes_active_microbatches: Whether the schedule uses `active_microbatches`.
-        least_microbatches_per_rank: Fewest microbatches per rank of the pipeline.
+        least_virtual_stages: Smallest number of stages on each rank.
+        most_virtual_stages: Largest number of stages on each rank; None for any number.
+        takes_active_microbatches: True if the schedule uses the option `active_microbatches`.
+        least_microbatches_per_rank: Smallest number of microbatches, divided by the number of
+            ranks that hold one model; 0 for any number.
     """
 
     least_virtual_stages: int = 1
@@ -33,7 +35,7 @@ class Pipeline:
     least_microbatches_per_rank: int = 0
 
     def takes_virtual_stages(self, number: int) -> bool:
-        """Return whether a rank may have `number` stages."""
+        """Return whether each rank may have `number` stages."""
         most = self.most_virtual_stages
         return number >= self.least_virtual_stages and (most is None or number <= most)
 
@@ -58,14 +60,14 @@ PIPELINES: Final[Mapping[str, Pipeline]] = MappingProxyType(
 def pipeline_faults(
     name: str, *, virtual_stages: int | None, active_microbatches: int | None
 ) -> Iterator[OptionError]:
-    """Yield options that the schedule `name` cannot use; "auto" accepts all."""
+    """Yield a fault for each option that the schedule `name` cannot use; "auto" accepts all."""
     kind = PIPELINES.get(name)
     if kind is None:
         return
     if active_microbatches is not None and not kind.takes_active_microbatches:
         yield OptionError(
             f"active_microbatches is {active_microbatches} with pipeline={name!r}",
-            "its order sets how many microbatches are in flight",
+            "the order of this schedule already sets how many microbatches are in flight",
             "Leave active_microbatches out, or pass pipeline='interleaved'",
             about="active_microbatches",
         )
@@ -77,19 +79,19 @@ def pipeline_faults(
         ]
         yield OptionError(
             f"virtual_stages is {virtual_stages} with pipeline={name!r}",
-            f"the schedule has {has} on each rank",
+            f"the schedule needs {has} stages on each rank",
             f"Pass virtual_stages={least}, or pipeline={' or '.join(map(repr, fitting))}",
             about="virtual_stages",
         )
 
 
 def microbatch_faults(name: str, *, degree: int, microbatches: int) -> Iterator[OptionError]:
-    """Yield a fault if the schedule `name` needs more microbatches on `degree` ranks."""
+    """Yield a fault if the schedule `name` needs more than `microbatches` on `degree` ranks."""
     least = PIPELINES[name].least_microbatches_per_rank * degree if name in PIPELINES else 0
     if microbatches < least:
         yield OptionError(
             f"microbatches is {microbatches} with pipeline={name!r}",
-            f"the schedule needs {least} on {degree} ranks",
+            f"the schedule needs at least {least} on {degree} ranks",
             f"Pass microbatches={least} or more, or pipeline='1f1b'",
             about="microbatches",
         )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hyperparameters with which SageMaker's SDK requests ranks; the sagemaker-dist launcher reads them
-too.
+"""Hyperparameters by which SageMaker's SDK requests ranks from a launcher.
 
-Names: SageMaker Python SDK 2.257.7, estimator.py, read 2026-11-21.
+The sagemaker-dist launcher reads them as well. Names: SageMaker Python SDK 2.257.7, estimator.py,
+read 2026-11-21.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-FLAGS: Final = {  # by the key of `distribution=`
+FLAGS: Final = {  # for torch ranks, by the key of `distribution=`
     "torch_distributed": "sagemaker_torch_distributed_enabled",
     "pytorchddp": "sagemaker_pytorch_ddp_enabled",
     "smdistributed.dataparallel": "sagemaker_distributed_dataparallel_enabled",
 }
-STRATEGY_FLAGS: Final = {  # of TensorFlow's own strategies
+STRATEGY_FLAGS: Final = {  # for TensorFlow's own strategies, by the key of `distribution=`
     "parameter_server": "sagemaker_parameter_server_enabled",
     "multi_worker_mirrored_strategy": "sagemaker_multi_worker_mirrored_strategy_enabled",
 }
 SERVED_FLAGS: Final = {**FLAGS, **STRATEGY_FLAGS}
-OTHER_FLAGS: Final = (  # of launchers that the sagemaker-dist image lacks
+OTHER_FLAGS: Final = (  # for launchers that the sagemaker-dist image does not have
     "sagemaker_mpi_enabled",
     "sagemaker_pytorch_xla_multi_worker_enabled",
     "mp_parameters",
@@ -32,15 +32,19 @@ _OFF: Final = ("false", "0", "none", "null", "")
 
 
 def is_flag_on(value: object) -> bool | None:
-    """Return the value of a switch in JSON's or Python's spelling; None if it is neither on nor
-    off.
+    """Return whether the value of a flag is true, as JSON or Python writes it: true, True, 1.
+
+    Returns None if the value is neither true nor false.
     """
     text = str(value).strip().strip('"').lower()
     return text in _ON if text in (*_ON, *_OFF) else None
 
 
 def flagged_framework(hyperparameters: Mapping[str, Any]) -> str | None:
-    """Return the framework of the flag that is on; None for SMDDP's, which both frameworks have."""
+    """Return "torch" or "tensorflow", the framework of the flag that is on.
+
+    Returns None if no flag is on, or only that of SMDDP, which supports both frameworks.
+    """
     on = [key for key, flag in SERVED_FLAGS.items() if is_flag_on(hyperparameters.get(flag))]
     if any(key in STRATEGY_FLAGS for key in on):
         return "tensorflow"
@@ -48,5 +52,5 @@ def flagged_framework(hyperparameters: Mapping[str, Any]) -> str | None:
 
 
 def requests_ranks(hyperparameters: Mapping[str, Any]) -> bool:
-    """Return whether one of the flags is on."""
+    """Return whether any flag that requests ranks from the sagemaker-dist launcher is on."""
     return any(is_flag_on(hyperparameters.get(flag)) for flag in SERVED_FLAGS.values())

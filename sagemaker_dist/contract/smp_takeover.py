@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Takeover of requests for AWS's model parallel library v1 by the smdist runtime.
+"""Conversion of requests for AWS's model parallel library v1 (SMP v1) to the smdist runtime.
 
     {"smdistributed": {"modelparallel": {"enabled": True, "parameters": {...}}},
      "mpi": {"enabled": True, "processes_per_host": 2}}
 
-The sagemaker-dist launcher starts the ranks that mpi would start, one per host by default.
-Version 2 of the library, which torch_distributed starts, is only in AWS's images.
+In the sagemaker-dist image, the smdist runtime splits the model in place of AWS's library. The
+sagemaker-dist launcher starts as many ranks as mpi would, one per host by default. Version 2 of
+the library, which is requested with torch_distributed, is only in AWS's images.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from sagemaker_dist.contract.aws_distributions import is_pipeline_variable
 from sagemaker_dist.contract.data_parallel import DataParallel
 from sagemaker_dist.contract.distribution_keys import AWS, LAUNCH_KEYS, MODEL, MPI_OPTIONS
 from sagemaker_dist.contract.model_parallel import ModelParallel
-from sagemaker_dist.contract.pipeline_variable import is_open
 from sagemaker_dist.contract.smp import model_parallel_options, runtime_faults
 from sagemaker_dist.errors import OptionError, subscripted, within
 
@@ -26,7 +27,15 @@ _WHERE: Final = subscripted(_PATH)
 
 
 def take_over(rest: Mapping[str, Any]) -> ModelParallel | None:
-    """Return the options of the keys that are on, or None if they have a fault."""
+    """Return the options for a request for SMP v1.
+
+    Args:
+        rest: Keys of `distribution=` that are enabled, with their values.
+
+    Returns:
+        None if the request is not for AWS's model parallel library, or has a fault, which
+        `takeover_faults` reports.
+    """
     if MODEL not in rest.get(AWS, ()) or any(takeover_faults(rest)):
         return None
     processes = (rest["mpi"].get(_PROCESSES) or 1) if "mpi" in rest else None
@@ -37,18 +46,22 @@ def take_over(rest: Mapping[str, Any]) -> ModelParallel | None:
 
 
 def takeover_faults(rest: Mapping[str, Any]) -> Iterator[OptionError]:
-    """Yield the reasons why the smdist runtime cannot take over a request for AWS's library."""
+    """Yield the faults of a request for SMP v1 that keep the smdist runtime from running it.
+
+    Args:
+        rest: Keys of `distribution=` that are enabled, with their values.
+    """
     launcher = next((key for key in LAUNCH_KEYS if key in rest), None)
     if launcher is not None:
         yield OptionError(
-            f"distribution asks for '{AWS}.{MODEL}' with {launcher!r}, which is SMP v2",
-            "the runtime of sagemaker_dist runs SMP v1, and splits no tensors",
-            "Use ModelParallel(sharding='full') for sharding, or SageMaker's image",
+            f"distribution requests '{AWS}.{MODEL}' with {launcher!r}, which is SMP v2",
+            "the runtime of sagemaker_dist runs only requests for SMP v1",
+            "Use ModelParallel(sharding='full') for sharding, or SageMaker's image for SMP v2",
             about=("distribution", launcher),
         )
         return
     parameters = rest[AWS][MODEL].get("parameters", {})
-    if not isinstance(parameters, Mapping):  # files were read before
+    if not isinstance(parameters, Mapping):  # a JSON file was already replaced by its content
         why = "it is neither a dict nor the path of a file"
         yield OptionError(
             f"{_WHERE} is {parameters!r}", why, "Pass a dict of SMP's parameters", about=_PATH
@@ -66,10 +79,10 @@ def _mpi_faults(section: Mapping[str, Any]) -> Iterator[OptionError]:
             f"Leave {MPI_OPTIONS} out",
             about=("distribution", "mpi", MPI_OPTIONS),
         )
-    if is_open(section.get(_PROCESSES)):
+    if is_pipeline_variable(section.get(_PROCESSES)):
         yield OptionError(
             f"{_PROCESSES} of 'mpi' in distribution is a pipeline variable",
-            "sagemaker_dist needs the value when the pipeline is created",
+            "sagemaker_dist needs its value already when the pipeline is created",
             "Pass a number",
             about=("distribution", "mpi", _PROCESSES),
         )

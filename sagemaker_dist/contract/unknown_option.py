@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Base class of options with a hint for misspelt names."""
+"""Base class of typed options, which refuses unknown names with a hint at the closest valid one."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Any, TypeVar
 
 from sagemaker_dist.errors import OptionError, closest, raise_all
 
-T = TypeVar("T", bound="Named")
+T = TypeVar("T", bound="KeywordOptions")
 
 
-class Named:
-    """Base of a dataclass whose fields are passed by name.
+class KeywordOptions:
+    """Base of a dataclass of options whose fields are passed by name.
 
     Raises:
-        OptionError: An unknown option is passed; all of them are reported.
+        OptionError: An unknown option is passed; all unknown options are reported together.
     """
 
     __slots__ = ()
 
     def __new__(cls: type[T], *_: object, **options: object) -> T:
-        """Check the names, before the class's own `__init__` refuses the first unknown one."""
+        """Check the names of all options, before `__init__` would fail at the first unknown one."""
         known: dict[str, Any] = getattr(cls, "__dataclass_fields__", {})
         raise_all(
             OptionError(

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arithmetic of ranks: the host and local rank of every rank.
+"""Arithmetic of ranks: host and local rank of every rank.
 
-Ranks are numbered host by host: with P processes per host, rank r is local
-rank r mod P of host r div P, and hosts are in numeric order (algo-2 before
-algo-10).
+Ranks are numbered host by host: with P ranks on each host, rank r has local rank r mod P on host
+r div P. Hosts are in numeric order (algo-2 before algo-10).
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from sagemaker_dist.errors import require
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """The hosts of a job and the ranks on them.
+    """Hosts of a job, and the ranks on them.
 
     Attributes:
-        hosts: Host names; stored in numeric order.
-        processes_per_host: Ranks on each host.
+        hosts: Host names, which are sorted in numeric order.
+        processes_per_host: Number of ranks on each host.
 
     Raises:
         OptionError: No host, a host named twice, or fewer than one rank per host.
@@ -36,8 +35,8 @@ class World:
         require(
             len(set(self.hosts)) == len(self.hosts) > 0,
             what=f"hosts are {self.hosts!r}",
-            why="a world has at least one host, each named once",
-            hint="Name every host once",
+            why="a job has at least one host, and each host is listed once",
+            hint="List every host once",
         )
         require(
             self.processes_per_host >= 1,
@@ -48,15 +47,15 @@ class World:
 
     @property
     def size(self) -> int:
-        """Return the number of ranks."""
+        """Return the number of ranks on all hosts together."""
         return len(self.hosts) * self.processes_per_host
 
     def rank(self, host: str, local_rank: int) -> int:
-        """Return the global rank of a host's local rank."""
+        """Return the rank, over all hosts, of the process with `local_rank` on `host`."""
         return self.hosts.index(host) * self.processes_per_host + local_rank
 
     def host(self, rank: int) -> str:
-        """Return the host that a rank runs on."""
+        """Return the name of the host on which a rank runs."""
         return self.hosts[rank // self.processes_per_host]
 
     def local_rank(self, rank: int) -> int:
@@ -64,7 +63,7 @@ class World:
         return rank % self.processes_per_host
 
     def label(self, host: str) -> str:
-        """Return a host's name in messages: its name, or algo-N if hosts are addresses."""
+        """Return the host's name for messages: the name, or algo-N if it is an IP address."""
         return f"algo-{self.hosts.index(host) + 1}" if _is_address(host) else host
 
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts about this machine, the user's files and boto3's models, for the checks in `planning`."""
+"""Reading of the user's files, this machine and boto3's models, for the checks in `planning`.
+
+Those checks use the facts collected here and read nothing themselves.
+"""
 
 from sagemaker_dist.gathering.arguments import (
     add_runtime_metrics,
@@ -9,7 +12,7 @@ from sagemaker_dist.gathering.arguments import (
 )
 from sagemaker_dist.gathering.plan_file import find_plan
 from sagemaker_dist.gathering.service_model import is_known_to_boto3, service_limits
-from sagemaker_dist.gathering.user_code import find_obstacle, find_source, is_there
+from sagemaker_dist.gathering.user_code import find_obstacle, find_source, path_exists
 
 __all__ = [
     "add_runtime_metrics",
@@ -17,7 +20,7 @@ __all__ = [
     "find_plan",
     "find_source",
     "is_known_to_boto3",
-    "is_there",
+    "path_exists",
     "plain_count",
     "service_limits",
     "service_terms",

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments of a job in the form that the checks read; None is left out or a pipeline variable."""
+"""Conversion of a job's arguments to the values that the checks read.
+
+In these values, None stands for an argument that is left out or is a pipeline variable.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,15 @@ def service_terms(
     encodes_json: bool = True,
     **known: Any,
 ) -> Terms:
-    """Return the arguments that SageMaker reads; `passed` are the names that the user passed."""
+    """Return the arguments that SageMaker reads, with the limits of SageMaker's service model.
+
+    Args:
+        given: All arguments of the job by name; None if left out or a pipeline variable.
+        passed: Names of the arguments that the user passed, also as pipeline variables.
+        runs_script: True if hyperparameters become the command line of a script.
+        encodes_json: True if the SDK writes hyperparameters as JSON, False for str().
+        known: Further fields of `Terms`, such as `region`.
+    """
     read: dict[str, Any] = {name: given.get(name) for name in TERMS}
     return Terms(
         limits=service_limits(),
@@ -43,18 +54,20 @@ def service_terms(
 
 
 def plain_count(value: Any) -> Any:
-    """Return a number of hosts as a plain int; numpy integers become int, other values stay."""
+    """Return an integer of any type, such as numpy's, as an int; return other values unchanged."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         return value
     return index(value)
 
 
 def with_parameters(distribution: Any) -> Any:
-    """Return the `distribution=` with the file of its model parallel parameters replaced by the
-    content.
+    """Return `distribution=` with the parameters of AWS's model parallel library as a dict.
+
+    SageMaker's SDK also accepts the path of a JSON file for them; such a path is replaced by the
+    content of the file. Any other distribution is returned unchanged.
 
     Raises:
-        OptionError: The file cannot be read, or does not hold a JSON object.
+        OptionError: The file cannot be read, or does not contain a JSON object.
     """
     path = _parameters(distribution)
     if not isinstance(path, (str, PathLike)) or not _parameters(distribution, "enabled"):
@@ -65,15 +78,16 @@ def with_parameters(distribution: Any) -> Any:
     except (OSError, ValueError) as error:
         raise _unread(path, str(getattr(error, "strerror", None) or error)) from error
     if not isinstance(found, dict):
-        raise _unread(path, f"it holds a {type(found).__name__}, not an object")
+        raise _unread(path, f"it contains a JSON {type(found).__name__}, not an object")
     model = {**distribution[AWS][MODEL], "parameters": found}
     return {**distribution, AWS: {**distribution[AWS], MODEL: model}}
 
 
 def add_runtime_metrics(given: Any) -> Any:
-    """Return metric definitions with those of the runtime's log line added; at most 40 in all.
+    """Return the user's metric definitions with those of the runtime's metrics line appended.
 
-    An empty list stays empty, and a pipeline variable stays as it is.
+    Definitions beyond SageMaker's limit of 40, and those whose name the user already defines, are
+    not appended. An empty list and a pipeline variable are returned unchanged.
     """
     if given is not None and not (isinstance(given, list) and given):
         return given

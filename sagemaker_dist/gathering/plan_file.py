@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The saved plan that a job's `ModelParallel` names.
+"""Reading of the saved plan that `ModelParallel(plan=...)` names.
 
-It is read without the runtime, which may not be installed here; the runtime checks the whole plan
-against the model.
+Only its degrees and batch sizes are read, without the runtime, which may not be installed on this
+machine. The runtime checks the whole plan against the model when the job starts.
 """
 
 from __future__ import annotations
@@ -24,16 +24,25 @@ _NUMBERS: Final = (
 def find_plan(
     distribution: Distribution, source: Source | None, dependencies: Iterable[Any] | None = None
 ) -> PlanFile | None:
-    """Return the plan, or None if there is none or it cannot be looked for on this machine."""
+    """Return the saved plan of a job, or the reason why it cannot be used, as a `PlanFile`.
+
+    Returns None if the distribution names no plan, or if the script's directory is in S3 or does
+    not exist.
+
+    Args:
+        distribution: Distribution of the job.
+        source: Place of the script.
+        dependencies: Files and directories that are sent next to the script.
+    """
     name = None if distribution.model is None else distribution.model.plan
     if name is None or source is None or source.in_s3 or not source.directory_exists:
         return None
     if source.directory is None:
-        where = "among the dependencies; without source_dir only they and the script are sent"
+        where = "among the dependencies; without source_dir, only these and the script are sent"
     else:
         where = f"in source_dir {source.directory!r}"
     if Path(name).is_absolute() or ".." in Path(name).parts:
-        problem = "only paths below the directory of the script are sent, and it was looked for"
+        problem = "it is not a path below the directory of the script; a plan must be"
         return PlanFile(path=name, where=where, problem=problem)
     found = next((each for each in _places(name, source, dependencies) if each.is_file()), None)
     if found is None:
@@ -54,9 +63,9 @@ def _read(name: str, found: Path, where: str) -> PlanFile:
         document = json.loads(found.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         why = str(getattr(error, "strerror", None) or error)
-        return PlanFile(path=name, where=where, problem=f"it cannot be read: {why};")
+        return PlanFile(path=name, where=where, problem=f"it cannot be read ({why}); it was found")
     plan = document if isinstance(document, dict) else {}
     numbers = {key: plan[key] for key in _NUMBERS if type(plan.get(key)) is int and plan[key] > 0}
     if len(numbers) < len(_NUMBERS):
-        return PlanFile(path=name, where=where, problem="it is not a plan, the file")
+        return PlanFile(path=name, where=where, problem="it is not a saved plan; it was found")
     return PlanFile(path=name, where=where, numbers=numbers)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts from the installed boto3's model of SageMaker: no network, no credentials."""
+"""Facts from the model of SageMaker's API in the installed boto3, read without network access."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ import botocore.session
 from sagemaker_dist.catalog import LOCAL, LOCAL_PROCESS, training_instances
 from sagemaker_dist.planning import Limit
 
-# Java's regex classes that Python lacks, with wider replacements, so that no valid text is refused.
+# Java's character classes that Python's re does not have, with classes that contain them.
 _JAVA_CLASSES: Final = {
     r"\p{L}": r"\w", r"\p{N}": r"\w", r"\p{Alnum}": r"\w", r"\p{Z}": r"\s"
 }  # fmt: skip
 
 
 def is_known_to_boto3(instance_type: Any) -> bool:
-    """Return whether an instance type that the shipped table lacks is in boto3's newer model."""
+    """Return whether boto3's model has an instance type that the package's table does not have.
+
+    This is so for types that AWS added after this package was released.
+    """
     table = {*training_instances(), *LOCAL, LOCAL_PROCESS}
     if not isinstance(instance_type, str) or instance_type in table:
         return False
@@ -29,7 +32,10 @@ def is_known_to_boto3(instance_type: Any) -> bool:
 
 @cache
 def service_limits() -> Mapping[str, Limit]:
-    """Return the limits of CreateTrainingJob's parameters, by the names of their shapes."""
+    """Return the limits of CreateTrainingJob's parameters, by the names of their shapes.
+
+    A shape is a type of the service model, such as "TrainingJobName".
+    """
     found: dict[str, Limit] = {}
     shapes = [_model().operation_model("CreateTrainingJob").input_shape]
     while shapes:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts about the user's files: the script, and directories to be written to."""
+"""Checks on disk: whether the script exists, and whether directories can be written to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ from sagemaker_dist.planning.locations import FILE, S3
 
 
 def find_source(entry_point: Any, source_dir: Any, *, is_launched: bool = False) -> Source:
-    """Return where the entry point should be, and whether it is there."""
+    """Return the place of the entry point, and whether it exists.
+
+    Args:
+        entry_point: Path of the script, relative to `source_dir` if that is given.
+        source_dir: Directory of the script, or URI of a tarball in S3, which is not inspected.
+        is_launched: True if the sagemaker-dist launcher starts the script.
+    """
     if source_dir is not None and str(source_dir).lower().startswith(S3):
         return Source(entry_point=str(entry_point), directory=str(source_dir), in_s3=True)
     directory = None if source_dir is None else str(source_dir)
@@ -21,19 +27,19 @@ def find_source(entry_point: Any, source_dir: Any, *, is_launched: bool = False)
     return Source(
         entry_point=str(entry_point),
         directory=directory,
-        exists=_holds((folder / str(entry_point)).is_file),
-        directory_exists=_holds(folder.is_dir),
+        exists=_is_true((folder / str(entry_point)).is_file),
+        directory_exists=_is_true(folder.is_dir),
         is_launched=is_launched,
     )
 
 
-def is_there(path: Path) -> bool:
-    """Return whether the path exists."""
-    return _holds(path.exists)
+def path_exists(path: Path) -> bool:
+    """Return whether a file or directory exists at `path`; False also if the path is too long."""
+    return _is_true(path.exists)
 
 
-def _holds(check: Callable[[], bool]) -> bool:
-    """Return the check's result, or False for a path that is too long."""
+def _is_true(check: Callable[[], bool]) -> bool:
+    """Return the result of `check`, or False if it raises OSError, as for a path too long."""
     try:
         return check()
     except OSError:
@@ -41,7 +47,10 @@ def _holds(check: Callable[[], bool]) -> bool:
 
 
 def find_obstacle(uri: Any) -> Obstacle | None:
-    """Return what keeps a file:// directory from being written to, or None."""
+    """Return the existing file or directory that prevents writing to a file:// URI.
+
+    Returns None if the directory of the URI exists or can be created, and for other URIs.
+    """
     if not isinstance(uri, str) or not uri.startswith(FILE + "/"):
         return None
     path = Path(directory_of(uri))

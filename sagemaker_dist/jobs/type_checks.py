@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sagemaker_dist.errors import OptionError
-from sagemaker_dist.gathering import is_there
+from sagemaker_dist.gathering import path_exists
 from sagemaker_dist.planning import directory_of
 from sagemaker_dist.planning.request import FileSystemInput, InstanceGroup, S3Input, TrainingOptions
 
@@ -87,7 +87,7 @@ def missing_files(options: TrainingOptions) -> Iterator[OptionError]:
             about="dependencies",
         )
     for each in options.dependencies:
-        if not is_there(Path(each)):
+        if not path_exists(Path(each)):
             yield OptionError(
                 f"dependencies has {str(each)!r}",
                 "there is no such file",

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of jobs in SageMaker's own images for requests that SageMaker's SDK drops silently.
+"""Checks of jobs in SageMaker's own images for requests that SageMaker's SDK silently ignores.
 
-SageMaker's behaviour stays unchanged: a request that it cannot run is refused here, and one that it
-runs only in part causes a warning.
+The request itself is not changed: if SageMaker cannot run it, it is refused here; if SageMaker runs
+only a part of it, a warning is given.
 """
 
 from __future__ import annotations
@@ -26,21 +26,23 @@ _LAUNCHERS: Final = (
     "parameter_server",
     "multi_worker_mirrored_strategy",
 )
-_LAST_SMP_V1: Final = (2, 0)  # of PyTorch, SMP 1.15.0 (AWS's release notes, read 2026-11-21)
-_FIRST_MWMS: Final = (2, 9)  # of TensorFlow, SageMaker SDK 2.257.7
+# Last PyTorch with SMP v1: SMP 1.15.0 (AWS's release notes, read 2026-11-21).
+_LAST_SMP_V1: Final = (2, 0)
+# First TensorFlow with MultiWorkerMirroredStrategy in SageMaker SDK 2.257.7.
+_FIRST_MWMS: Final = (2, 9)
 _MWMS: Final = "multi_worker_mirrored_strategy"
 _MODEL: Final = f"{AWS}.{MODEL}"
 _DATA: Final = f"{AWS}.{DATA}"
 
 
 def aws_image_faults(job: Job) -> Iterator[OptionError]:
-    """Yield requests that SageMaker's SDK would drop, or that its image cannot run."""
+    """Yield a fault for each request that SageMaker's SDK would ignore or its image cannot run."""
     keys = active_keys(job.distribution)
     for key in keys:
         if SUPPORT[key].in_aws_image(job.kind) == "refused":
             yield OptionError(
-                f"distribution asks for {key!r}",
-                f"SageMaker's {job.kind} does not start it",
+                f"distribution requests {key!r}",
+                f"SageMaker's {job.kind} does not support it",
                 f"Leave {key!r} out",
                 about="distribution",
             )
@@ -61,9 +63,9 @@ def _launcher_faults(launchers: list[str], keys: list[str]) -> Iterator[OptionEr
     if len(launchers) > 1 or (_DATA in keys and others):
         named = [*launchers, *([_DATA] if _DATA in keys else [])]
         yield OptionError(
-            f"distribution asks for {' and '.join(map(repr, named))}",
-            "a job has one launcher, and SageMaker's SDK would drop the others",
-            "Keep one",
+            f"distribution requests {' and '.join(map(repr, named))}",
+            "a job has one launcher, and SageMaker's SDK would ignore the others",
+            "Keep one of them",
             about="distribution",
         )
 
@@ -71,16 +73,18 @@ def _launcher_faults(launchers: list[str], keys: list[str]) -> Iterator[OptionEr
 def _group_faults(job: Job, keys: list[str]) -> Iterator[OptionError]:
     if keys == [GROUPS]:
         yield OptionError(
-            "distribution names instance_groups",
-            "none of its strategies is enabled",
-            "Enable one, or leave distribution out",
+            "distribution has instance_groups",
+            "no other key of it is enabled, so nothing would start ranks in them",
+            "Enable a key such as 'mpi', or leave distribution out",
             about=("distribution", GROUPS),
         )
-    elif GROUPS in keys and not _sends_groups(job, keys) and not _leaves_groups(job, keys):
+    elif (
+        GROUPS in keys and not _sends_groups(job, keys) and not _strategy_dropping_groups(job, keys)
+    ):
         rest = " and ".join(repr(key) for key in keys if key != GROUPS)
         yield OptionError(
-            f"distribution names instance_groups with {rest}",
-            "SageMaker's SDK takes them only with 'mpi' and 'smdistributed.dataparallel'",
+            f"distribution has instance_groups with {rest}",
+            "SageMaker's SDK sends them only with 'mpi' and 'smdistributed.dataparallel'",
             "Leave one of the two out",
             about=("distribution", GROUPS),
         )
@@ -90,37 +94,36 @@ def _version_faults(job: Job, keys: list[str]) -> Iterator[OptionError]:
     version = job.framework_version
     if _MWMS in keys and job.kind == TENSORFLOW and _is_older(version, _FIRST_MWMS):
         yield OptionError(
-            f"distribution asks for {_MWMS!r} and framework_version is {version!r}",
-            "SageMaker starts it from 2.9 on",
-            "Pass framework_version of at least 2.9",
+            f"distribution requests {_MWMS!r} and framework_version is {version!r}",
+            "SageMaker supports it only from TensorFlow 2.9 on",
+            "Pass a framework_version of at least 2.9",
             about="framework_version",
         )
 
 
 def aws_image_warnings(job: Job) -> Iterator[str]:
-    """Yield warnings for requests that SageMaker's SDK runs only in part, without a message of its
-    own.
-    """
+    """Yield a warning for each request of which SageMaker's SDK silently ignores a part."""
     keys = active_keys(job.distribution)
     for key in keys:
         if SUPPORT[key].in_aws_image(job.kind) == "ignored":
             yield (
-                f"distribution asks for {key!r}, which SageMaker's {job.kind} ignores:"
+                f"distribution requests {key!r}, which SageMaker's {job.kind} ignores:"
                 " every host runs one process."
             )
     if _MODEL in keys and "mpi" in keys and _is_newer(job.framework_version, _LAST_SMP_V1):
         yield (
-            f"distribution asks for {_MODEL!r} with 'mpi', which is SMP v1: SageMaker's images"
-            f" of PyTorch {job.framework_version} do not have it; the last with it are those of"
-            f" {_LAST_SMP_V1[0]}.{_LAST_SMP_V1[1]}."
+            f"distribution requests {_MODEL!r} with 'mpi', which is SMP v1: SageMaker's images"
+            f" of PyTorch {job.framework_version} do not have it; the last images with it are those"
+            f" of PyTorch {_LAST_SMP_V1[0]}.{_LAST_SMP_V1[1]}."
         )
     options = _part(job, "pytorchddp").get(MPI_OPTIONS)
     if job.kind == "HuggingFace" and "pytorchddp" in keys and options:
-        yield f"custom_mpi_options {options!r} are dropped by SageMaker's HuggingFace."
-    if GROUPS in keys and _leaves_groups(job, keys):
+        yield f"SageMaker's HuggingFace ignores the custom_mpi_options {options!r}."
+    if GROUPS in keys and _strategy_dropping_groups(job, keys):
         yield (
-            "distribution names instance_groups: SageMaker's SDK does not send them with"
-            f" {_leaves_groups(job, keys)!r}, and each group starts a world of its own."
+            "distribution has instance_groups: SageMaker's SDK does not send them with"
+            f" {_strategy_dropping_groups(job, keys)!r}, so the ranks of each group train"
+            " separately from those of the others."
         )
 
 
@@ -130,13 +133,16 @@ def _part(job: Job, key: str) -> Mapping[str, Any]:
 
 
 def _sends_groups(job: Job, keys: list[str]) -> bool:
-    """Return whether SageMaker SDK 2.257.7 sends the groups (_distribution_configuration)."""
+    """Return whether SageMaker's SDK sends the instance groups of the distribution to the job.
+
+    Source: SageMaker SDK 2.257.7, _distribution_configuration.
+    """
     is_smddp = _DATA in keys or (job.kind == "PyTorch" and "pytorchddp" in keys)
     return "mpi" in keys or is_smddp
 
 
-def _leaves_groups(job: Job, keys: list[str]) -> str | None:
-    """Return the strategy with which SageMaker's SDK drops the groups silently, or None."""
+def _strategy_dropping_groups(job: Job, keys: list[str]) -> str | None:
+    """Return the enabled key with which SageMaker's SDK silently ignores the groups, or None."""
     if job.kind == TENSORFLOW or any(key.startswith(AWS) for key in keys):
         return None
     return next((key for key in ("torch_distributed", "pytorchddp") if key in keys), None)
@@ -156,7 +162,7 @@ def _gpu_faults(job: Job, key: str) -> Iterator[OptionError]:
     instance = training_instances().get(str(name))
     if instance is not None and not instance.has_gpu:
         yield OptionError(
-            f"distribution asks for {key!r} on {instance.name}",
+            f"distribution requests {key!r} on {instance.name}",
             "AWS's library runs on GPUs, and this instance type has none",
             "Use an instance type with GPUs: sagemaker-dist instances list --accelerated",
             about=("distribution", *key.split(".")),
@@ -170,21 +176,21 @@ def _model_faults(job: Job, launchers: list[str]) -> Iterator[OptionError]:
     version = {"mpi": 1, "torch_distributed": 2}.get(launchers[0] if launchers else "")
     if version is None:
         yield OptionError(
-            f"distribution asks for {_MODEL!r}",
-            "nothing starts its ranks",
+            f"distribution requests {_MODEL!r}",
+            "no key that starts its ranks is enabled",
             "Add 'mpi': {'enabled': True, 'processes_per_host': ...} for SMP v1,"
             " or 'torch_distributed': {'enabled': True} for SMP v2",
             about="distribution",
         )
     if version == 2 and job.kind != "PyTorch":
         yield OptionError(
-            f"distribution asks for {_MODEL!r} with 'torch_distributed'",
-            f"SageMaker's {job.kind} drops it then",
+            f"distribution requests {_MODEL!r} with 'torch_distributed'",
+            f"with this key, SageMaker's {job.kind} ignores it",
             "Use PyTorch for SMP v2, or 'mpi' for SMP v1",
             about="distribution",
         )
     parameters = section.get("parameters", {})
-    if not isinstance(parameters, Mapping):  # files were read before
+    if not isinstance(parameters, Mapping):  # a JSON file was already replaced by its content
         why = "it is neither a dict nor the path of a file"
         yield OptionError(
             f"{where} is {parameters!r}", why, "Pass a dict of SMP's parameters", about=path
@@ -203,11 +209,11 @@ def _placement_faults(where: str, parameters: Mapping[str, Any]) -> Iterator[Opt
         return
     same = SDK_PLACEMENTS.get(strategy)
     call = f"smp.init({{'placement_strategy': {strategy!r}}})"
-    in_script = f"Leave it out; call {call} in the script"
+    in_script = f"Leave it out, and call {call} in the script"
     yield OptionError(
         f"{where} has placement_strategy={strategy!r}",
-        "SageMaker's SDK accepts only 'cluster' and 'spread', though the library has more",
-        f"Pass {same!r}, which is the same" if same else in_script,
+        "SageMaker's SDK accepts only 'cluster' and 'spread'",
+        f"Pass {same!r}, which means the same order" if same else in_script,
         about="placement_strategy",
     )
 

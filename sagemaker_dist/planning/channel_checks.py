@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that a job can read its data from where it runs.
+"""Checks that a job can read its input channels, on SageMaker or on this machine.
 
-DataSource              how a job of this machine reads it
-file://                 the directory itself; a copy of its part where it is sharded
+DataSource              how a local job reads it
+file:// URI             in place; if it is sharded, each host gets a copy of its part
 S3DataSource            downloaded once for all hosts
-FileSystemDataSource    the directory that `file_systems` maps it to
+FileSystemDataSource    in place, in the local directory that `file_systems` has for it
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 
 from sagemaker_dist.errors import OptionError, closest, within
-from sagemaker_dist.planning.locations import FILE, S3, directory_of, meant_place, scheme_of
+from sagemaker_dist.planning.locations import FILE, S3, corrected_s3_uri, directory_of, scheme_of
 
 MODES: Final = ("File", "FastFile", "Pipe")
 DISTRIBUTIONS: Final = ("FullyReplicated", "ShardedByS3Key")
@@ -30,17 +30,18 @@ _KNOWN: Final = frozenset(
         "FileSystemId", "FileSystemType", "FileSystemAccessMode", "DirectoryPath",
     }
 )  # fmt: skip
-_SPELLINGS: Final = {"InstanceGroupNames": "instance_groups"}  # the others are in snake_case
+_SPELLINGS: Final = {"InstanceGroupNames": "instance_groups"}  # all other names in snake_case
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSystem:
-    """A directory of Amazon EFS or FSx.
+    """Directory in a file system of Amazon EFS or FSx for Lustre.
 
     Attributes:
-        kind: FileSystemType, "EFS" or "FSxLustre".
+        id: FileSystemId, such as "fs-0123456789abcdef0".
         directory: DirectoryPath, from the root of the file system.
-        here: Directory of this machine where its root is mounted, or None.
+        kind: FileSystemType, "EFS" or "FSxLustre"; None if unknown.
+        here: Directory of this machine where the root is mounted; None if unknown.
     """
 
     id: str
@@ -50,7 +51,7 @@ class FileSystem:
 
     @property
     def path(self) -> str | None:
-        """Return the directory on this machine, or None."""
+        """Return the path of the directory on this machine; None if it is not known."""
         return self.here and str(PurePosixPath(self.here, self.directory.lstrip("/")))
 
 
@@ -59,8 +60,9 @@ _KINDS: Final = {"efs": "EFS", "fsx": "FSxLustre"}
 
 
 def parse_file_system(uri: str) -> FileSystem | None:
-    """Return the file system of efs://fs-…/directory or fsx://fs-…/mount/directory; None for other
-    URIs.
+    """Return the file system in a URI efs://fs-…/directory or fsx://fs-…/mount/directory.
+
+    Returns None for other URIs.
     """
     match = _VOLUME.fullmatch(uri)
     if match is None:
@@ -71,19 +73,25 @@ def parse_file_system(uri: str) -> FileSystem | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Channel:
-    """One input channel of a job, with the fields of CreateTrainingJob.
+    """Input channel of a job.
 
-    None means left out, or a pipeline variable.
+    A field that is None was left out, or is a pipeline variable.
 
     Attributes:
-        name: Name, such as "training".
-        uri: URI of its data, or None if unknown or not a URI.
-        exists: Whether a path of this machine exists.
-        kind: Type of the data source if it is not a URI, such as "RecordSet".
-        mode: InputMode of the channel or of the job.
-        instance_groups: Instance groups that get the channel; () for all. None in it is a pipeline
-            variable.
-        other: Fields without meaning for a local job.
+        name: Name of the channel, such as "training".
+        uri: URI of its data; None if unknown, or if the data has no URI.
+        exists: False if the data is on this machine and its path does not exist.
+        kind: Type of the data source if it has no URI, such as "RecordSet".
+        file_system: Directory of EFS or FSx that has the data, or None.
+        mode: InputMode of the channel, or of the job if the channel has none.
+        distribution: S3DataDistributionType or FileDataDistributionType of CreateTrainingJob.
+        data_type: S3DataType of CreateTrainingJob.
+        compression: CompressionType of CreateTrainingJob.
+        record_wrapper: RecordWrapperType of CreateTrainingJob.
+        is_shuffled: True if the channel has a ShuffleConfig.
+        instance_groups: Instance groups that get the channel; () for all groups. An element that
+            is None is a pipeline variable.
+        other: Names of further fields, which have no meaning for a local job.
     """
 
     name: str
@@ -102,7 +110,7 @@ class Channel:
 
     @property
     def directory(self) -> str | None:
-        """Return its directory or file on this machine, or None."""
+        """Return the path of its data on this machine; None if the data is not there."""
         if self.file_system is not None:
             return self.file_system.path
         is_file = isinstance(self.uri, str) and self.uri.startswith(FILE)
@@ -116,7 +124,14 @@ def parse_channel(
     mode: Any = None,
     file_systems: Mapping[str, str] | None = None,
 ) -> Channel:
-    """Return the channel for a member of InputDataConfig; `mode` is the job's."""
+    """Return the channel in an element of CreateTrainingJob's InputDataConfig.
+
+    Args:
+        name: Name of the channel.
+        part: The element.
+        mode: Input mode of the job, for channels without one.
+        file_systems: Directories of this machine where file systems are mounted, by FileSystemId.
+    """
     sources = part.get("DataSource", {})
     source = {key: value for place in sources.values() for key, value in place.items()}
     return Channel(
@@ -150,12 +165,15 @@ def _file_system(source: Mapping[str, Any], file_systems: Mapping[str, str]) -> 
 
 
 def name_faults(channels: Iterable[Channel]) -> Iterator[OptionError]:
-    """Yield channels whose name SageMaker does not allow; the name is also a directory's."""
+    """Yield a fault for each channel whose name SageMaker does not allow.
+
+    The name also becomes the name of a directory.
+    """
     for channel in channels:
         if not _NAME.fullmatch(channel.name) or channel.name in {".", ".."}:
             yield OptionError(
                 f"a channel is named {channel.name!r}",
-                "a name is 1 to 64 letters, digits, '.', '-' and '_'",
+                "a name consists of 1 to 64 letters, digits, '.', '-' and '_'",
                 "Rename the channel",
                 about=("inputs", channel.name),
             )
@@ -164,7 +182,13 @@ def name_faults(channels: Iterable[Channel]) -> Iterator[OptionError]:
 def channel_faults(
     channels: Iterable[Channel], *, on_this_machine: bool, instance_type: str = "local_process"
 ) -> Iterator[OptionError]:
-    """Yield channels that the job could not read, with hints."""
+    """Yield a fault for each channel that the job cannot read.
+
+    Args:
+        channels: Input channels of the job.
+        on_this_machine: True for a local job, False for one on SageMaker.
+        instance_type: Instance type of a local job, for messages.
+    """
     channels = list(channels)
     for channel in channels:
         if on_this_machine:
@@ -182,22 +206,22 @@ def _local_faults(channel: Channel, here: str) -> Iterator[OptionError]:
     elif channel.kind is not None:
         yield OptionError(
             f"channel {channel.name!r} is a {channel.kind}",
-            f"{here} reads file:// and s3:// places",
+            f"{here} reads only data with a file:// or s3:// URI",
             "Pass such a URI, or a TrainingInput with it",
         )
     yield from _value_faults(channel)
     if channel.data_type not in (None, "S3Prefix"):
         yield OptionError(
             f"s3_data_type of channel {channel.name!r} is {channel.data_type!r}",
-            f"{here} reads all objects below a prefix, not manifests",
-            "Pass a prefix and leave s3_data_type out",
+            f"{here} reads all objects below a prefix, but no manifests",
+            "Pass a prefix as the URI, and leave s3_data_type out",
             about="s3_data_type",
         )
     if channel.record_wrapper not in (None, "None"):
         yield OptionError(
             f"record_wrapping of channel {channel.name!r} is {channel.record_wrapper!r}",
-            f"{here} passes objects on unchanged",
-            "Write the objects as RecordIO and leave record_wrapping out",
+            f"{here} does not wrap records: the script gets the objects unchanged",
+            "Store the objects as RecordIO, and leave record_wrapping out",
             about="record_wrapping",
         )
     yield from _pipe_only_faults(channel)
@@ -232,14 +256,14 @@ def _pipe_only_faults(channel: Channel) -> Iterator[OptionError]:
     if channel.compression == "Gzip":
         yield OptionError(
             f"compression of channel {channel.name!r} is 'Gzip'",
-            "only Pipe mode unpacks data, as on SageMaker",
-            "Leave compression out and unpack in the script, or pass input_mode='Pipe'",
+            "data is decompressed only in Pipe mode, as on SageMaker",
+            "Leave compression out and decompress in the script, or pass input_mode='Pipe'",
             about="compression",
         )
     if channel.is_shuffled:
         yield OptionError(
             f"shuffle_config of channel {channel.name!r} is set",
-            "only Pipe mode has an order of objects",
+            "objects are shuffled only in Pipe mode",
             "Leave shuffle_config out and shuffle in the script, or pass input_mode='Pipe'",
             about="shuffle_config",
         )
@@ -251,14 +275,14 @@ def _pipe_faults(channels: list[Channel]) -> Iterator[OptionError]:
         for other in (each.name for each in channels if fifo.fullmatch(each.name)):
             yield OptionError(
                 f"a channel is named {other!r}",
-                f"a FIFO of channel {pipe.name!r} has this name",
-                "Pass another name",
+                f"the pipe of an epoch of channel {pipe.name!r} has the same file name",
+                "Rename one of the two channels",
                 about=("inputs", other),
             )
 
 
 def mount_faults(channel: Channel) -> Iterator[OptionError]:
-    """Yield a fault if a file system is requested as a stream."""
+    """Yield a fault if a file system has a streaming input mode, FastFile or Pipe."""
     if channel.mode in ("FastFile", "Pipe"):
         yield OptionError(
             f"input_mode of channel {channel.name!r} is {channel.mode!r}",
@@ -272,53 +296,64 @@ def _file_system_faults(channel: Channel, place: FileSystem, here: str) -> Itera
     what = f"channel {channel.name!r} is {place.directory!r} of file system {place.id!r}"
     yield from mount_faults(channel)
     if ".." in PurePosixPath(place.directory).parts:
-        yield OptionError(what, "'..' leads out of the file system", "Pass a path from its root")
+        yield OptionError(
+            what, "'..' is not allowed in the path", "Pass the path from the file system's root"
+        )
     elif place.here is None:
         yield OptionError(
             what,
-            f"{here} does not know where it is mounted on this machine",
+            f"{here} needs the directory of this machine where the file system is mounted",
             f"Pass sagemaker_session=LocalSession(file_systems={{{place.id!r}: '/its/directory'}}),"
             " or the directory as file://",
         )
     elif not place.here.startswith("/"):
         yield OptionError(
-            what, f"file_systems maps it to {place.here!r}, a relative path", "Pass an absolute one"
+            what,
+            f"file_systems has the relative path {place.here!r} for it",
+            "Pass an absolute path in file_systems",
         )
     elif not channel.exists:
         yield OptionError(
-            what, f"there is no {place.path}", "Create the directory or correct file_systems"
+            what,
+            f"{place.path} does not exist",
+            "Create the directory, or correct the path in file_systems",
         )
 
 
 def _uri_faults(channel: Channel, on_this_machine: bool) -> Iterator[OptionError]:
     what, uri = f"channel {channel.name!r} is {channel.uri!r}", str(channel.uri)
-    scheme, meant = scheme_of(uri), meant_place(uri)
+    scheme, meant = scheme_of(uri), corrected_s3_uri(uri)
     if meant is not None:
         yield OptionError(what, f"an S3 URI begins with {S3}", f"Did you mean {meant!r}?")
     elif not scheme:
         hint = "Path(...).absolute().as_uri()" if on_this_machine else f"{S3} and a prefix"
-        yield OptionError(what, "a bare path is ambiguous", f"Pass {hint}")
+        yield OptionError(
+            what, "a path without a scheme may be of this machine or of S3", f"Pass {hint}"
+        )
     elif scheme == "s3":
         if not uri.removeprefix(S3).partition("/")[0]:
             yield OptionError(
-                what, "it does not name a bucket", f"Pass {S3}, a bucket and a prefix"
+                what, "the URI has no bucket", f"Pass {S3} followed by a bucket and a prefix"
             )
     elif scheme != "file":
-        known = f"{FILE} and a directory, or {S3}" if on_this_machine else S3
-        yield OptionError(what, f"{scheme}:// is not supported", f"Pass {known} and a prefix")
+        s3 = f"an {S3} URI"
+        known = f"a {FILE} URI of a directory, or {s3}" if on_this_machine else s3
+        yield OptionError(what, f"the scheme {scheme}:// is not supported", f"Pass {known}")
     elif not on_this_machine:
         yield OptionError(
             what,
-            "an instance of SageMaker cannot read this machine's disk",
-            "Upload it to S3 and pass the s3:// prefix, or use instance_type='local_process'",
+            "an instance of SageMaker cannot read the disk of this machine",
+            "Upload the data to S3 and pass its s3:// URI, or use instance_type='local_process'",
         )
     elif not directory_of(uri).startswith("/"):
         yield OptionError(
-            what, "a file:// URI has an absolute path", "Pass Path(...).absolute().as_uri()"
+            what, "a file:// URI needs an absolute path", "Pass Path(...).absolute().as_uri()"
         )
     elif not channel.exists:
         yield OptionError(
-            what, f"there is no {directory_of(uri)}", "Create the directory or correct the path"
+            what,
+            f"{directory_of(uri)} does not exist",
+            "Create the directory, or correct the path",
         )
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Table of the launchers that serve each key of `distribution=`, by image and estimator class.
+"""Table of what each launcher does with each key of `distribution=`, by image and estimator class.
 
 The checks use this table, and docs/distributions.md is generated from it. SageMaker's behaviour was
-read from, and tried with, SageMaker Python SDK 2.257.7 and sagemaker-training 5.1.4 on 2026-11-21.
+read from the source code of SageMaker Python SDK 2.257.7 and sagemaker-training 5.1.4, and tried,
+on 2026-11-21.
 """
 
 from __future__ import annotations
@@ -34,28 +35,29 @@ CLASSES: Final = ("PyTorch", "HuggingFace", TENSORFLOW, GENERIC)
 _MODEL: Final = f"{AWS}.{MODEL}"
 _TORCH: Final[Mapping[str, Served]] = {"PyTorch": "runs", "HuggingFace": "runs"}
 _ALL: Final[Mapping[str, Served]] = {**_TORCH, TENSORFLOW: "runs"}
-_RANKS: Final = "pass DataParallel() for a rank per GPU"
+_RANKS: Final = "pass DataParallel() for one rank per GPU"
 _TORCHRUN: Final = "it starts ranks of torch"
-_WHOLE: Final = "the runtime of sagemaker_dist splits no models of TensorFlow"
-_NO_XLA: Final = "the image of sagemaker_dist holds no XLA"
+_NO_SPLITTING: Final = "the runtime of sagemaker_dist splits no models of TensorFlow"
+_NO_XLA: Final = "the image of sagemaker_dist has no XLA"
 _NO_MPI: Final = "the image of sagemaker_dist has no MPI"
 _TF_STRATEGY: Final = "it is a strategy of TensorFlow"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Support:
-    """Support of one key of `distribution=`.
+    """Support of one key of `distribution=` by SageMaker's and by the sagemaker-dist launcher.
 
     Attributes:
-        option: Typed option that produces the key.
-        in_aws: Result of the key in SageMaker's image, by estimator class; classes that are missing
-            refuse it.
-        why_not: Why the sagemaker-dist launcher does not start it on torch; "" if it does.
-        hint: Alternative to the key, or "".
-        not_tensorflow: Why the sagemaker-dist launcher does not start it on TensorFlow; "" if it
-            does.
-        tensorflow_hint: Alternative on TensorFlow, or "".
-        note: Further remarks for the docs.
+        option: Name of the typed option that stands for the key.
+        in_aws: Effect of the key in SageMaker's image, by estimator class; classes that are not in
+            it refuse the key.
+        why_not: Reason why the sagemaker-dist launcher refuses the key with torch; "" if it
+            starts ranks for it.
+        hint: Alternative to the key with torch, or "".
+        not_tensorflow: Reason why the sagemaker-dist launcher refuses the key with TensorFlow;
+            "" if it starts ranks for it.
+        tensorflow_hint: Alternative to the key with TensorFlow, or "".
+        note: Remarks for docs/distributions.md.
     """
 
     option: str
@@ -67,19 +69,19 @@ class Support:
     note: str = ""
 
     def in_aws_image(self, kind: str) -> Served:
-        """Return what SageMaker's SDK and image do with the key."""
+        """Return the effect of the key in SageMaker's image, for the estimator class `kind`."""
         return self.in_aws.get(kind, "refused")
 
     def with_launcher(self, kind: str) -> Served:
-        """Return what the sagemaker-dist launcher does with the key."""
+        """Return the effect of the key with the sagemaker-dist launcher, for the class `kind`."""
         return "refused" if self.refusal(kind) else "runs"
 
     def refusal(self, kind: str) -> str:
-        """Return why the sagemaker-dist launcher does not start it, or ""."""
+        """Return the reason why the sagemaker-dist launcher refuses the key, or ""."""
         return self.not_tensorflow if kind == TENSORFLOW else self.why_not
 
-    def instead(self, kind: str) -> str:
-        """Return an alternative for the sagemaker-dist launcher, or ""."""
+    def alternative(self, kind: str) -> str:
+        """Return an alternative to the key for the sagemaker-dist launcher, or ""."""
         return self.tensorflow_hint if kind == TENSORFLOW else self.hint
 
 
@@ -95,7 +97,7 @@ SUPPORT: Final[Mapping[str, Support]] = {
     _MODEL: Support(
         option="SMPv1, SMPv2",
         in_aws=_ALL,
-        not_tensorflow=_WHOLE,
+        not_tensorflow=_NO_SPLITTING,
         note="v1 with `mpi`, v2 with `torch_distributed` and only in `PyTorch`; the sagemaker-dist"
         " image runs v1 as `ModelParallel`, and refuses v2",
     ),
@@ -121,9 +123,9 @@ SUPPORT: Final[Mapping[str, Support]] = {
     "mpi": Support(
         option="MPI",
         in_aws=_ALL,
-        why_not=f"{_NO_MPI}, its ranks are started by torchrun",
-        not_tensorflow=f"{_NO_MPI}, its launcher starts the ranks",
-        hint="pass {'torch_distributed': {'enabled': True}} for a rank per GPU",
+        why_not=f"{_NO_MPI}, because it starts ranks with torchrun",
+        not_tensorflow=f"{_NO_MPI}, because its own launcher starts the ranks",
+        hint="pass {'torch_distributed': {'enabled': True}} for one rank per GPU",
     ),
     "parameter_server": Support(
         option="ParameterServer",
@@ -149,7 +151,10 @@ SUPPORT: Final[Mapping[str, Support]] = {
 
 
 def active_keys(distribution: Distribution) -> list[str]:
-    """Return the keys of SUPPORT that are on and that the sagemaker-dist launcher did not claim."""
+    """Return the enabled keys of a distribution that are left for SageMaker's SDK.
+
+    They are keys of `SUPPORT`, such as "mpi" or "smdistributed.dataparallel".
+    """
     rest = distribution.rest
     keys = [key for key, part in rest.items() if key != AWS and is_on(key, part)]
     strategies = rest.get(AWS, {})
@@ -157,13 +162,13 @@ def active_keys(distribution: Distribution) -> list[str]:
 
 
 def launcher_faults(job: Job) -> Iterator[OptionError]:
-    """Yield keys that the sagemaker-dist launcher cannot start."""
+    """Yield a fault for each key of the distribution that the sagemaker-dist launcher refuses."""
     distribution = job.distribution
     if (fault := _launched_fault(job)) is not None:
         yield fault
         return
     keys = active_keys(distribution)
-    if _MODEL in keys:  # the key that starts AWS's library is not a fault of its own
+    if _MODEL in keys:  # no second fault for the key that would start AWS's library
         keys = [key for key in keys if key not in ("mpi", *LAUNCH_KEYS)]
     if _MODEL in keys and not distribution.is_launched:
         keys.remove(_MODEL)
@@ -172,31 +177,35 @@ def launcher_faults(job: Job) -> Iterator[OptionError]:
         )
         keys = [key for key in keys if key != GROUPS]
     if keys == [GROUPS]:
-        what, why = "distribution names instance_groups", "none of its strategies is enabled"
-        hint = "Add one, such as 'smdist': {'dataparallel': {}}"
+        what = "distribution has instance_groups"
+        why = "no other key of it is enabled, so nothing would start ranks in them"
+        hint = "Add a key, such as 'smdist': {'dataparallel': {}}"
         yield OptionError(what, why, hint, about=("distribution", GROUPS))
     yield from (_key_fault(job, key) for key in keys if key != GROUPS)
 
 
 def _key_fault(job: Job, key: str) -> OptionError:
-    """Return the fault of a key that the launcher cannot start, or not beside another one."""
+    """Return the fault of a key that the sagemaker-dist launcher refuses.
+
+    It refuses the key itself, or its options of mpirun, or the key beside the one that it starts.
+    """
     distribution = job.distribution
     if options := _mpi_options(distribution, key):
         return OptionError(
-            f"distribution asks for {key!r} with custom_mpi_options {options!r}",
+            f"distribution requests {key!r} with custom_mpi_options {options!r}",
             "the launcher of sagemaker_dist starts ranks with torchrun and uses no MPI",
             "Leave custom_mpi_options out",
             about=("distribution", *key.split("."), "custom_mpi_options"),
         )
     if why := SUPPORT[key].refusal(job.kind):
         return OptionError(
-            f"distribution asks for {key!r}",
+            f"distribution requests {key!r}",
             why,
             _hint(key, job),
             about=("distribution", *key.split(".")),
         )
     return OptionError(
-        f"distribution asks for {_launcher(distribution)} and for {key!r}",
+        f"distribution requests {_launcher(distribution)} and {key!r}",
         "a job has one launcher",
         f"Leave {key!r} out",
         about="distribution",
@@ -208,15 +217,15 @@ def _launcher(distribution: Distribution) -> str:
 
 
 def _hint(key: str, job: Job) -> str:
-    """Return the alternatives to a key."""
+    """Return a hint with the alternatives to a key, in one sentence."""
     has_ranks = job.distribution.engine is not None and job.distribution.model is None
-    instead = "" if has_ranks else SUPPORT[key].instead(job.kind)
+    alternative = "" if has_ranks else SUPPORT[key].alternative(job.kind)
     runs_in_aws = SUPPORT[key].in_aws_image(job.kind) == "runs"
     if job.instance_type == LOCAL_PROCESS:
-        image = "run it on SageMaker in its image (framework_version, py_version)"
+        image = "run the job on SageMaker in its image (pass framework_version and py_version)"
     else:
-        image = "name SageMaker's image by framework_version and py_version"
-    ways = [instead, image if runs_in_aws else "", "leave it out"]
+        image = "select SageMaker's image by framework_version and py_version"
+    ways = [alternative, image if runs_in_aws else "", "leave it out"]
     text = ", or ".join(filter(None, ways))
     return text[0].upper() + text[1:]
 
@@ -231,7 +240,10 @@ def _mpi_options(distribution: Distribution, key: str) -> Any:
 
 
 def _launched_fault(job: Job) -> OptionError | None:
-    """Return the fault of a request that the launcher starts only for the other framework."""
+    """Return the fault of a request that the sagemaker-dist launcher refuses for this framework.
+
+    Returns None if there is no such fault.
+    """
     distribution = job.distribution
     if distribution.model is not None and job.kind == TENSORFLOW:
         key, what = _MODEL, "ModelParallel"
@@ -242,7 +254,7 @@ def _launched_fault(job: Job) -> OptionError | None:
     why = SUPPORT[key].refusal(job.kind)
     return (
         OptionError(
-            f"distribution asks for {what}",
+            f"distribution requests {what}",
             why,
             _hint(key, job),
             about=("distribution", *key.split(".")),

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warnings about how gradients will travel on an instance type, before a job starts.
+"""Warnings, before a job starts, about how its gradients will be sent on its instance type.
 
-smdist carries only CPU tensors. The instance's facts decide what carries the others, and over which
-links; unknown facts are left out of the text. NCCL (2.29.7 in PyPI's torch 2.13.0, read 2026-11-21)
-uses EFA only through a plugin, and refuses ranks that share a GPU.
+smdist sends only CPU tensors. The facts about the instance type decide which library sends the
+others, and over which links; facts that are unknown are left out of the text. NCCL (2.29.7 in
+PyPI's torch 2.13.0, read 2026-11-21) uses EFA only through a plugin, and refuses ranks that share
+a GPU.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from sagemaker_dist.catalog import Instance, training_instances
 from sagemaker_dist.planning.job import Job
 
 _DATA_PARALLEL: Final = 'init_process_group("cpu:smdist,cuda:nccl")'
-_SPLIT: Final = "smp.init()"  # starts these backends
+_SPLIT: Final = "smp.init()"  # initializes the same two backends
 _ANY: Final = 'init_process_group("nccl"), or "cpu:smdist,cuda:nccl",'
 _HINT: Final = (
     "Use {} in the script, and an image with a CUDA build"
@@ -25,7 +26,7 @@ _HINT: Final = (
 
 
 def transport_warning(job: Job) -> str | None:
-    """Return a warning about ranks on the job's instance type, or None."""
+    """Return a warning about sending gradients on the job's instance type, or None if needless."""
     kind, count = job.training_hosts
     instance = training_instances().get(str(kind))
     if not job.distribution.is_launched or instance is None:
@@ -41,7 +42,7 @@ def transport_warning(job: Job) -> str | None:
         backends=_backends(job),
     )
     if text and splits and instance.has_gpu:
-        return f"{text} Stages send activations through the memory of their hosts."
+        return f"{text} Activations between stages are sent through the memory of the hosts."
     return text
 
 
@@ -52,12 +53,14 @@ def describe_transport(
     num_hosts: int | None = None,
     backends: str | None = _DATA_PARALLEL,
 ) -> str | None:
-    """Return the text for an instance's facts, or None.
+    """Return sentences about how gradients are sent on an instance type, or None if needless.
 
     Args:
-        processes_per_host: None is one rank per GPU.
-        num_hosts: None if unknown.
-        backends: Initialization call in a torch script; None for TensorFlow.
+        instance: Facts about the instance type.
+        processes_per_host: Ranks on each host. Default None: one rank per GPU.
+        num_hosts: Hosts of the job; None if unknown.
+        backends: Call that initializes the backends in a torch script, for the text; None for
+            TensorFlow.
     """
     sentences: list[str] = []
     if instance.has_gpu and backends is None:
@@ -89,17 +92,17 @@ def _gpu_sentences(
     instance: Instance, requested: int | None, num_hosts: int | None, backends: str
 ) -> Iterator[str]:
     ranks = instance.num_accelerators if requested is None else requested
-    yield f"{instance.name} has {_accelerators(instance)}; smdist carries only CPU tensors."
+    yield f"{instance.name} has {_accelerators(instance)}; smdist sends only CPU tensors."
     yield _HINT.format(backends)
     ways = list(_ways(instance, min(ranks, instance.num_accelerators), num_hosts))
     if ways:
-        yield f"Gradients then travel by NCCL: {', and '.join(ways)}."
+        yield f"NCCL then sends gradients {', and '.join(ways)}."
     elif ranks == 1:
         yield "A job of one rank has no gradients to send."
     if instance.num_efa and (num_hosts is None or num_hosts > 1):
         yield (
             f"EFA ({_count(instance.num_efa, 'interface')}) needs NCCL's plugin aws-ofi-nccl in the"
-            " image, which the default image lacks."
+            " image, which the default image does not have."
         )
     yield from _share_sentences(instance, ranks)
 
@@ -109,17 +112,17 @@ def _copied_sentences(
 ) -> Iterator[str]:
     ranks = instance.num_accelerators if requested is None else requested
     yield (
-        f"{instance.name} has {_accelerators(instance)}; TensorFlow copies their gradients to the"
-        " memory of their host, where smdist sums them."
+        f"{instance.name} has {_accelerators(instance)}; TensorFlow copies gradients from GPUs to"
+        " the memory of their host, where smdist sums them."
     )
     if num_hosts is None or num_hosts > 1:
-        yield f"Between hosts they travel over TCP{_rate(instance)}."
+        yield f"Between hosts, smdist sends them over TCP{_rate(instance)}."
     if ranks < instance.num_accelerators:
         yield from _share_sentences(instance, ranks)
 
 
 def _ways(instance: Instance, num_used: int, num_hosts: int | None) -> Iterator[str]:
-    """Yield the links that NCCL uses for hosts with `num_used` GPUs in use."""
+    """Yield the links that NCCL uses between GPUs if ranks use `num_used` GPUs of each host."""
     if num_used > 1:
         link = instance.accelerator_link
         yield "between the GPUs of a host" + (f" over {link}" if link else "")
@@ -130,14 +133,14 @@ def _ways(instance: Instance, num_used: int, num_hosts: int | None) -> Iterator[
 
 
 def _rate(instance: Instance) -> str:
-    best, lasting = instance.network_gbps, instance.network_sustained_gbps
+    best, sustained = instance.network_gbps, instance.network_sustained_gbps
     if best is None:
         return ""
-    if instance.supports_efa:  # the figure is EFA's for all network cards
+    if instance.supports_efa:  # the bandwidth is that of EFA over all network cards
         return f", which may not fill the network's {best:g} Gbit/s"
-    if lasting is None or lasting == best:
+    if sustained is None or sustained == best:
         return f" with up to {best:g} Gbit/s"
-    return f" with {lasting:g} Gbit/s, in bursts {best:g}"
+    return f" with {sustained:g} Gbit/s, and up to {best:g} Gbit/s for some minutes"
 
 
 def _share_sentences(instance: Instance, ranks: int) -> Iterator[str]:
@@ -145,19 +148,19 @@ def _share_sentences(instance: Instance, ranks: int) -> Iterator[str]:
     if ranks > num_gpus > 0:
         yield (
             f"processes_per_host is {ranks}, and a host has {_count(num_gpus, 'GPU')}: NCCL"
-            " refuses ranks that share one. By default there is one rank per GPU."
+            " refuses ranks that share a GPU. The default is one rank per GPU."
         )
     elif ranks < num_gpus:
         yield (
             f"processes_per_host is {ranks}: {num_gpus - ranks} of the {num_gpus} GPUs of a host"
-            " are idle, unless ranks use several."
+            " are idle, unless a rank uses several GPUs."
         )
 
 
 def _neuron_sentences(instance: Instance, requested: int | None) -> Iterator[str]:
     yield (
-        f"{instance.name} has {_accelerators(instance)}, and smdist carries only CPU tensors:"
-        " the image's Neuron SDK has to carry the others."
+        f"{instance.name} has {_accelerators(instance)}, and smdist sends only CPU tensors:"
+        " the Neuron SDK in the image must send the others."
     )
     if requested is None:
         yield "processes_per_host is left out: each host starts one rank."
@@ -168,7 +171,7 @@ def _host_sentences(instance: Instance, requested: int | None) -> Iterator[str]:
     if requested is not None and num_vcpus is not None and requested > num_vcpus:
         yield (
             f"processes_per_host is {requested}, and a host of {instance.name} has"
-            f" {_count(num_vcpus, 'vCPU')}: ranks share them."
+            f" {_count(num_vcpus, 'vCPU')}, which the ranks share."
         )
     if instance.architecture == "arm64":
         yield (

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts about a job for the checks, gathered before so that the checks stay pure.
+"""Facts about a job that the checks need.
 
-None means left out, or a pipeline variable; checks skip it.
+They are collected first, so that the checks read neither disk nor network. None stands for a
+value that is left out or is a pipeline variable; checks skip it.
 """
 
 from __future__ import annotations
@@ -18,15 +19,16 @@ from sagemaker_dist.planning.service.terms import Terms, is_groups
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Place of the entry point.
+    """Place of the script that a job runs.
 
     Attributes:
-        entry_point: Path that the user passed.
+        entry_point: Path of the script that the user passed.
         directory: The source_dir that the user passed, or None.
-        exists: Whether the entry point exists.
-        directory_exists: Whether the source_dir exists.
-        in_s3: Whether the source_dir is a tarball in S3, which is not inspected.
-        is_launched: Whether the sagemaker-dist launcher starts it, which sees only the source_dir.
+        exists: True if the script exists.
+        directory_exists: True if the source_dir exists.
+        in_s3: True if the source_dir is a tarball in S3, which is not inspected.
+        is_launched: True if the sagemaker-dist launcher starts the script. It gets only files of
+            the source_dir.
     """
 
     entry_point: str
@@ -39,11 +41,11 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Obstacle:
-    """Nearest existing part of a path below which nothing can be written.
+    """File or directory that prevents writing to a path below it.
 
     Attributes:
-        path: Path of that part.
-        is_directory: Whether it is a directory without write permission.
+        path: Longest part of the path that exists.
+        is_directory: True if it is a directory without write permission, False if it is a file.
     """
 
     path: str
@@ -52,13 +54,13 @@ class Obstacle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFile:
-    """The saved plan that `ModelParallel(plan=...)` names, on this machine.
+    """File of the saved plan that `ModelParallel(plan=...)` names, on this machine.
 
     Attributes:
         path: Path that the user passed.
-        where: Where it was looked for, in words.
-        problem: Why it is not a plan; "" if it is one.
-        numbers: Its degrees and batch sizes by name, all above 0.
+        where: Place where the file was searched, for messages, such as "in source_dir 'src'".
+        problem: Reason why the file is not a plan, for messages before `where`; "" if it is one.
+        numbers: The plan's degrees and batch sizes by name, all above 0.
     """
 
     path: str
@@ -69,25 +71,37 @@ class PlanFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Facts about a job for the checks.
+    """Facts about a job that the checks need.
 
     Attributes:
         kind: Class of SageMaker's SDK that the estimator replaces, such as "PyTorch".
-        uses_launcher: Whether the sagemaker-dist launcher runs the job, as far as known.
-        names_image: Whether image_uri is given, possibly as a pipeline variable.
-        known_to_boto3: Whether boto3's service model has the instance type.
-        keeps_checkpoints: Whether checkpoint_s3_uri is given, possibly as a pipeline variable.
-        framework_version: Version that the user passed, or None if an image is named.
+        uses_launcher: True if the sagemaker-dist launcher runs the job, as far as known.
+        names_image: True if image_uri is given, possibly as a pipeline variable.
+        distribution: Parsed `distribution=`.
+        instance_type: Instance type of the job without instance groups.
+        instance_count: Number of hosts of the job without instance groups.
+        known_to_boto3: True if boto3's service model has the instance type, and the package's
+            table does not.
+        keeps_checkpoints: True if checkpoint_s3_uri is given, possibly as a pipeline variable.
+        framework_version: Version that the user passed; None if an image is passed.
         image_version: Version of the framework in the sagemaker-dist image.
-        own_session: Whether the session is a sagemaker-dist LocalSession, or was left out.
-        local_session: Whether the session is one of SageMaker's local mode, or was left out.
-        obstacles: Obstacles to writing, by the argument that names the place.
-        environment: Environment variables; "" for pipeline variables.
+        own_session: True if the session is a LocalSession of sagemaker_dist, or was left out.
+        local_session: True if the session is one of SageMaker's local mode, or was left out.
+        output_path: URI for the model.
+        checkpoint_s3_uri: URI for checkpoints.
+        checkpoint_local_path: Directory of the checkpoints on each host.
+        obstacles: Files or directories that prevent writing, by the argument with the place.
+        environment: Environment variables by name; "" for pipeline variables.
+        base_job_name: Beginning of a generated job name.
         other: Further arguments that checks read, by name.
-        plan: Saved plan of a split model, or None if it cannot be looked for.
-        unknown: Names of arguments that do not exist in SageMaker's SDK.
+        unknown: Names of passed arguments that do not exist in SageMaker's SDK.
         valid: Names of all arguments that exist.
-        terms: Further arguments that SageMaker reads, or None if not gathered.
+        job_name: Name of the job.
+        job_exists: True if a job of this name exists already.
+        source: Place of the script; None if there is none.
+        plan: Saved plan of a split model; None if there is none or it cannot be searched.
+        channels: Input channels.
+        terms: Further arguments that SageMaker reads; None if they were not collected.
     """
 
     kind: str = "PyTorch"
@@ -120,7 +134,10 @@ class Job:
 
     @property
     def training_hosts(self) -> tuple[Any, Any]:
-        """Return type and number of the hosts that train, in the job or in its training group."""
+        """Return instance type and number of the hosts that start ranks, each None if unknown.
+
+        With instance groups, these are the hosts of the group that the distribution names.
+        """
         groups = self.terms.instance_groups if self.terms else None
         if groups is None:
             return self.instance_type, self.instance_count
@@ -134,13 +151,14 @@ class Job:
 
     @property
     def on_this_machine(self) -> bool:
-        """Return whether the sagemaker-dist runner runs the job here; SageMaker's LocalSession has
-        a runner of its own.
+        """Return whether sagemaker-dist runs the job on this machine.
+
+        False for jobs that SageMaker's own local mode runs here.
         """
         is_container = self.instance_type in LOCAL and self.own_session
         return bool(self.instance_type == LOCAL_PROCESS or is_container)
 
     @property
     def on_sagemaker(self) -> bool:
-        """Return whether SageMaker runs the job; the instance type may be a pipeline variable."""
+        """Return whether the job runs on SageMaker; True if the instance type is not known yet."""
         return self.instance_type not in {LOCAL_PROCESS, *LOCAL}

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """All checks of a job before it starts.
 
-Facts are gathered before. Faults are yielded as errors; the caller raises them together.
+They use the facts in a `Job`, which were collected before. Faults are yielded as errors, which the
+caller raises together.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from sagemaker_dist.catalog import LOCAL, LOCAL_PROCESS, training_instances
 from sagemaker_dist.contract import host_faults
 from sagemaker_dist.errors import OptionError, closest
 from sagemaker_dist.planning.aws_image_checks import aws_image_faults, aws_image_warnings
-from sagemaker_dist.planning.capabilities import capability_faults
 from sagemaker_dist.planning.channel_checks import channel_faults, name_faults
 from sagemaker_dist.planning.distribution_support import launcher_faults
 from sagemaker_dist.planning.gradient_transport import transport_warning
@@ -40,16 +40,16 @@ _DEEP_LEARNING_CONTAINER: Final = re.compile(
     r"(huggingface-)?(pytorch|tensorflow|mxnet)-(training|trcomp)(-\w+)?"
     r"|smdistributed-modelparallel"
 )
-_BASE_NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9-]*")  # the SDK cuts and adds the time
+_BASE_NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9-]*")  # the SDK shortens it, adds the time
 JOB_NAME: Final = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")  # CreateTrainingJob
 
 
 def construction_faults(job: Job) -> Iterator[OptionError]:
-    """Yield faults of an estimator's arguments, independent of its input data."""
+    """Yield the faults of an estimator's arguments that need no knowledge of its input data."""
     for name in job.unknown:
         yield OptionError(
             f"the estimator has the argument {name}=",
-            "no such argument exists; SageMaker's SDK would drop it silently",
+            "no such argument exists, and SageMaker's SDK would silently ignore it",
             closest(name, job.valid),
             about=name,
             kind="unknown",
@@ -59,14 +59,14 @@ def construction_faults(job: Job) -> Iterator[OptionError]:
     if job.checkpoint_local_path and not job.keeps_checkpoints:
         yield OptionError(
             f"checkpoint_local_path is {job.checkpoint_local_path!r}",
-            "without checkpoint_s3_uri, files written there are not kept",
+            "without checkpoint_s3_uri, files that are written there are lost after the job",
             "Pass checkpoint_s3_uri too, or leave checkpoint_local_path out",
             about="checkpoint_local_path",
         )
     if job.base_job_name is not None and not _BASE_NAME.fullmatch(str(job.base_job_name)):
         yield OptionError(
             f"base_job_name is {job.base_job_name!r}",
-            "a name is letters, digits and inner hyphens",
+            "a name consists of letters, digits and hyphens, and does not begin with a hyphen",
             "Correct the name, or leave base_job_name out",
             about="base_job_name",
         )
@@ -87,7 +87,7 @@ def construction_faults(job: Job) -> Iterator[OptionError]:
 
 
 def construction_warnings(job: Job) -> Iterator[str]:
-    """Yield warnings: requests that work, but differently from what the user may expect."""
+    """Yield warnings about requests that work differently from what the user may expect."""
     yield from job.distribution.warnings
     transport = transport_warning(job)
     if transport is not None:
@@ -102,26 +102,26 @@ def _image_warnings(image: Any) -> Iterator[str]:
     name = image.rpartition("/")[2].partition(":")[0] if isinstance(image, str) else ""
     if _DEEP_LEARNING_CONTAINER.fullmatch(name):
         yield (
-            f"image_uri is {image!r}, a name of AWS's Deep Learning Containers: their launcher does"
-            " not read sagemaker-dist's options, so every host would run one process. Pass an image"
-            " with sagemaker-dist-runtime."
+            f"image_uri is {image!r}, which is an image of AWS's Deep Learning Containers: their"
+            " launcher ignores the options of sagemaker-dist, so every host would run one process."
+            " Pass an image with sagemaker-dist-runtime."
         )
 
 
 def fit_faults(job: Job) -> Iterator[OptionError]:
-    """Yield faults that would keep the job from starting or from reading its data."""
+    """Yield the faults that would prevent the job from starting or from reading its data."""
     yield from source_faults(job.source)
     if job.on_this_machine and job.source is not None and job.source.in_s3:
         yield OptionError(
             f"source_dir is {job.source.directory!r}",
-            f"{job.instance_type} runs code from this machine",
-            "Download and unpack it, and pass the directory",
+            f"{job.instance_type} runs only code on this machine",
+            "Download and unpack the tarball, and pass its directory",
             about="source_dir",
         )
     if job.on_this_machine and job.instance_count is None:
         yield OptionError(
             "instance_count is left out",
-            "the job needs the number of its hosts",
+            "a job needs the number of its hosts",
             "Pass instance_count=1",
             about="instance_count",
         )
@@ -144,21 +144,25 @@ def _name_faults(job: Job) -> Iterator[OptionError]:
     if job.job_name is not None and not JOB_NAME.fullmatch(str(job.job_name)):
         yield OptionError(
             f"job_name is {job.job_name!r}",
-            "a name is 1 to 63 letters, digits and inner hyphens",
+            "a name consists of 1 to 63 letters, digits and hyphens, and neither begins nor ends"
+            " with a hyphen",
             "Correct the name, or leave job_name out",
             about="job_name",
         )
     elif job.job_exists:
         yield OptionError(
             f"job_name is {job.job_name!r}",
-            "a job of this name exists",
+            "a job with this name exists already",
             "Pass another name, or leave job_name out",
             about="job_name",
         )
 
 
 def _local_hyperparameter_faults(job: Job) -> Iterator[OptionError]:
-    """Yield hyperparameters that no script can get; SageMaker's limits do not hold locally."""
+    """Yield faults of hyperparameters that cannot be passed to the script of a local job.
+
+    SageMaker's limits are not checked, because they do not apply to local jobs.
+    """
     if job.terms is not None and job.on_this_machine:
         terms = replace(job.terms, limits={})
         yield from hyperparameter_faults(terms, has_launcher=job.distribution.is_launched)
@@ -170,7 +174,7 @@ def _service_faults(job: Job, terms: Terms) -> Iterator[OptionError]:
         terms, distribution.group_names, has_launcher=distribution.is_launched
     )
     yield from environment_faults(terms, job.environment)
-    if job.instance_type is not None:  # a pipeline may choose a local type, with file://
+    if job.instance_type is not None:  # a pipeline could select a local type, which takes file://
         yield from place_faults(terms, "output_path", job.output_path)
         yield from place_faults(terms, "checkpoint_s3_uri", job.checkpoint_s3_uri)
 
@@ -197,13 +201,13 @@ def _count_faults(job: Job) -> Iterator[OptionError]:
 
 
 def source_faults(source: Source | None) -> Iterator[OptionError]:
-    """Yield a fault if the entry point or source_dir does not exist."""
+    """Yield a fault if the entry point or source_dir does not exist or cannot be launched."""
     if source is None or source.in_s3:
         return
     if not source.directory_exists:
         yield OptionError(
             f"source_dir is {source.directory!r}",
-            "there is no such directory",
+            "this directory does not exist",
             "Correct the path",
             about="source_dir",
         )
@@ -213,7 +217,7 @@ def source_faults(source: Source | None) -> Iterator[OptionError]:
             where = " in the current directory"
         yield OptionError(
             f"entry_point is {source.entry_point!r}",
-            f"there is no such file{where}",
+            f"this file does not exist{where}",
             "Correct the path",
             about="entry_point",
         )
@@ -225,14 +229,17 @@ def _script_faults(source: Source) -> Iterator[OptionError]:
     what = f"entry_point is {source.entry_point!r}"
     if not source.entry_point.endswith(".py"):
         yield OptionError(
-            what, "only Python scripts are started", "Pass a .py file", about="entry_point"
+            what,
+            "ranks run only Python scripts",
+            "Pass the path of a .py file",
+            about="entry_point",
         )
     path = PurePosixPath(normpath(source.entry_point))
     if source.directory is not None and (path.is_absolute() or path.parts[:1] == ("..",)):
         yield OptionError(
             what,
-            f"it is not inside source_dir {source.directory!r}, and the job sees nothing else",
-            "Pass the path of the script below source_dir",
+            f"it is not in source_dir {source.directory!r}, and only that directory is sent",
+            "Pass a path of the script that is relative to source_dir",
             about="entry_point",
         )
 
@@ -240,8 +247,8 @@ def _script_faults(source: Source) -> Iterator[OptionError]:
 def _environment_faults(environment: Any) -> Iterator[OptionError]:
     if not isinstance(environment, Mapping):
         yield OptionError(
-            f"environment is a {type(environment).__name__}",
-            "it maps names to values",
+            f"environment is of type {type(environment).__name__}",
+            "it must be a dict of names and values",
             "Pass a dict such as {'NAME': 'value'}",
             about="environment",
         )
@@ -250,14 +257,14 @@ def _environment_faults(environment: Any) -> Iterator[OptionError]:
         if not isinstance(name, str) or not name or "=" in name or "\0" in name:
             yield OptionError(
                 f"environment has the name {name!r}",
-                "a name is text without '=' and NUL",
+                "a name must be a non-empty str without '=' and NUL",
                 "Correct the name",
                 about="environment",
             )
         if not isinstance(value, str) or "\0" in value:
             yield OptionError(
                 f"environment[{name!r}] is {value!r}",
-                "a value is text without NUL",
+                "a value must be a str without NUL",
                 "Pass a str",
                 about=("environment", name),
             )
@@ -269,14 +276,14 @@ def _instance_faults(job: Job) -> Iterator[OptionError]:
     if name in LOCAL and not job.local_session:
         yield OptionError(
             f"instance_type is {name!r}",
-            "sagemaker_session is not a LocalSession",
+            "a job on this machine needs a LocalSession, and sagemaker_session is not one",
             "Leave sagemaker_session out, or pass a LocalSession",
             about="instance_type",
         )
     if name is None or name in valid or job.known_to_boto3:
         return
     hint = closest(str(name), valid)
-    if len(hint) > 200:  # a list of all types does not help
+    if len(hint) > 200:  # a list of all types would be too long
         hint = "Pass a type such as 'ml.p4d.24xlarge', or 'local_process'"
     yield OptionError(
         f"instance_type is {name!r}",
@@ -286,13 +293,33 @@ def _instance_faults(job: Job) -> Iterator[OptionError]:
     )
 
 
+def capability_faults(job: Job) -> Iterator[OptionError]:
+    """Yield a fault if ranks in the default image cannot use the accelerators of the instance type.
+
+    Nothing is checked if the user passes an image.
+    """
+    kind, _ = job.training_hosts
+    instance = training_instances().get(str(kind))
+    if not job.distribution.is_launched or instance is None or job.names_image:
+        return
+    if instance.is_neuron:
+        yield OptionError(
+            f"instance_type is {instance.name!r}",
+            "it has Neuron accelerators, and the sagemaker-dist image has no Neuron SDK:"
+            " ranks would train on the host's CPUs",
+            "Pass a type with GPUs or with CPUs alone,"
+            " or the image_uri of an image with the Neuron SDK",
+            about="instance_type",
+        )
+
+
 def _launch_faults(job: Job) -> Iterator[OptionError]:
     groups: Any = job.other.get("instance_groups")
     groups = groups if isinstance(groups, (list, tuple)) else ()
     if len(groups) > 1 and not job.distribution.group_names:
         yield OptionError(
-            f"instance_groups has {len(groups)} groups, and distribution names none",
-            "each group would train on its own",
+            f"instance_groups has {len(groups)} groups, and distribution names none of them",
+            "the ranks of each group would train separately from those of the others",
             "Pass OnInstanceGroup(strategy=..., group=...), or add 'instance_groups': [group]"
             " to the dict",
             about="instance_groups",
@@ -301,7 +328,7 @@ def _launch_faults(job: Job) -> Iterator[OptionError]:
         if job.other.get(name) is not None:
             yield OptionError(
                 f"{name} is set",
-                "the distribution of sagemaker_dist does not run with it",
+                "the sagemaker-dist launcher does not support it",
                 f"Leave {name} out, or leave distribution out",
                 about=name,
             )
@@ -309,12 +336,12 @@ def _launch_faults(job: Job) -> Iterator[OptionError]:
 
 
 def _version_faults(job: Job) -> Iterator[OptionError]:
-    requested, held = job.framework_version, job.image_version
-    if requested is None or f"{held}.".startswith(f"{requested}."):
+    requested, available = job.framework_version, job.image_version
+    if requested is None or f"{available}.".startswith(f"{requested}."):
         return
-    why = f"the image of this version of sagemaker_dist holds {held}"
+    why = f"the image of this version of sagemaker_dist has version {available}"
     hint = "Leave framework_version out, or pass image_uri"
     if job.instance_type == LOCAL_PROCESS:
-        why = f"{LOCAL_PROCESS} uses no image: it runs the installed {job.kind}"
+        why = f"{LOCAL_PROCESS} uses no image, but the {job.kind} that is installed"
         hint = "Leave framework_version out"
     yield OptionError(f"framework_version is {requested!r}", why, hint, about="framework_version")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Input channels of a local job, read from its request."""
+"""Input channels of a local job, from its CreateTrainingJob request."""
 
 from __future__ import annotations
 
@@ -10,21 +10,24 @@ from typing import Any, Final
 from sagemaker_dist.errors import raise_all
 from sagemaker_dist.planning.channel_checks import Channel, channel_faults, parse_channel
 
-FILE_SYSTEMS: Final = "LocalFileSystems"  # a field that SageMaker's API lacks
+FILE_SYSTEMS: Final = (
+    "LocalFileSystems"  # field of a local job's request; SageMaker has no such one
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalChannel:
-    """An input channel as the hosts of one job see it.
+    """Input channel of a local job, the same for all its hosts.
 
     Attributes:
-        path: A directory or file of this machine, or "" where the data is in S3.
-        config: Its entry in inputdataconfig.json.
+        name: Name of the channel.
+        path: Directory or file of this machine with the data; "" if the data is in S3.
+        config: Entry of the channel in inputdataconfig.json.
         uri: URI that the user passed.
-        gunzip: Whether the pipe unpacks its data.
-        seed: Seed for the order of a pipe's objects, drawn anew for each epoch; None for no
+        gunzip: True if a pipe must decompress its data.
+        seed: Seed by which a pipe shuffles its objects, in a new order in each epoch; None for no
             shuffling.
-        writable: Whether hosts may change the data.
+        writable: True if the job may change the data.
     """
 
     name: str
@@ -37,24 +40,25 @@ class LocalChannel:
 
     @property
     def is_pipe(self) -> bool:
-        """Return whether its data comes through a FIFO instead of a directory."""
+        """Return whether the script reads the data from a FIFO, not from a directory."""
         return self.config["TrainingInputMode"] == "Pipe"
 
     @property
     def is_sharded(self) -> bool:
-        """Return whether each host gets its part of the objects."""
+        """Return whether each host gets only a part of the objects."""
         return self.config["S3DistributionType"] == "ShardedByS3Key"
 
     @property
     def is_split(self) -> bool:
-        """Return whether each host has a directory of its own; a pipe selects its host's part by
-        itself.
+        """Return whether each host needs a directory of its own with its part of the objects.
+
+        False for a pipe, which reads only the objects of its host.
         """
         return self.is_sharded and not self.is_pipe
 
     @property
     def is_fetched(self) -> bool:
-        """Return whether its data is copied into the job's folder; other data is read in place."""
+        """Return whether the data is copied into the job's folder, not read in place."""
         return not self.path or self.is_split
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of local jobs: unsupported options, and places that they may not write to."""
+"""Checks of local jobs: unsupported options, and directories that they cannot write to."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from sagemaker_dist.planning.job import Job
 from sagemaker_dist.planning.locations import FILE, scheme_of
 
 _ML_ROOT: Final = PurePosixPath("/opt/ml")
-_TAKEN: Final = ("code", "input", "model", "output")  # directories that every job has there
+_TAKEN: Final = ("code", "input", "model", "output")  # directories in it that every job has
 CONTAINER_ONLY: Final = (
     "container_arguments",
     "container_entry_point",
     "enable_network_isolation",
 )
-NO_EFFECT: Final = (  # for SageMaker's instances and networks only
+NO_EFFECT: Final = (  # options of SageMaker's instances and networks
     "keep_alive_period_in_seconds",
     "rules",
     "security_group_ids",
@@ -29,27 +29,27 @@ NO_EFFECT: Final = (  # for SageMaker's instances and networks only
 
 
 def local_faults(job: Job) -> Iterator[OptionError]:
-    """Yield faults of the arguments of a local job."""
+    """Yield the faults of arguments that exist only for jobs on this machine."""
     here = job.instance_type
     if not job.own_session:
         yield OptionError(
             "sagemaker_session is not a LocalSession of sagemaker_dist",
-            f"{here} does not talk to SageMaker",
+            f"a job with instance_type={here!r} runs on this machine and does not call SageMaker",
             "Leave sagemaker_session out",
             about="sagemaker_session",
         )
     for key in [] if job.uses_launcher else active_keys(job.distribution):
         yield OptionError(
-            f"distribution asks for {key!r} in SageMaker's image",
+            f"distribution requests {key!r} in SageMaker's image",
             f"{here} starts ranks only in images with the sagemaker-dist launcher",
-            "Leave the framework version out, or pass a LocalSession of sagemaker.local",
+            "Leave framework_version and py_version out, or pass a LocalSession of sagemaker.local",
             about=("distribution", *key.split(".")),
         )
     if job.uses_launcher and job.distribution.group_names and not job.other.get("instance_groups"):
         yield OptionError(
-            "distribution names instance_groups",
-            f"{here} has no instance groups",
-            "Leave them out",
+            "distribution has instance_groups",
+            f"a job with instance_type={here!r} has no instance groups",
+            "Leave instance_groups out",
             about=("distribution", "instance_groups"),
         )
     for name in ("instance_groups", "training_recipe", "use_spot_instances"):
@@ -70,8 +70,13 @@ def _place_faults(job: Job) -> Iterator[OptionError]:
     for name in ("output_path", "checkpoint_s3_uri"):
         uri = getattr(job, name)
         if uri and not str(uri).startswith(FILE + "/"):
-            known = {"s3": f"{job.instance_type} does not upload to S3", "": "it is a bare path"}
-            reason = known.get(scheme_of(str(uri)), "only absolute file:// URIs can be written")
+            known = {
+                "s3": f"{job.instance_type} does not upload to S3",
+                "": "it is a path, and a file:// URI is needed",
+            }
+            reason = known.get(
+                scheme_of(str(uri)), "a local job writes only to absolute file:// URIs"
+            )
             yield OptionError(
                 f"{name} is {uri!r}",
                 reason,
@@ -82,7 +87,7 @@ def _place_faults(job: Job) -> Iterator[OptionError]:
             at = job.obstacles[name]
             yield OptionError(
                 f"{name} is {uri!r}",
-                f"{at.path} is {'not writable' if at.is_directory else 'not a directory'}",
+                f"{at.path} is not {'writable' if at.is_directory else 'a directory'}",
                 "Pass a directory that can be written to, or leave it out",
                 about=name,
             )
@@ -99,6 +104,6 @@ def _place_faults(job: Job) -> Iterator[OptionError]:
 
 def _why_not(job: Job, path: PurePosixPath) -> str | None:
     if ".." in path.parts or path == _ML_ROOT or not path.is_relative_to(_ML_ROOT):
-        return f"{job.instance_type} maps only directories below /opt/ml"
+        return f"{job.instance_type} supports only directories below /opt/ml"
     taken = next((name for name in _TAKEN if path.is_relative_to(_ML_ROOT / name)), None)
     return f"/opt/ml/{taken} is used for other files" if taken else None

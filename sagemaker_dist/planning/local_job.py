@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan of a local job: from a CreateTrainingJob request to its emulated hosts.
+"""Plan of a local job, made from a CreateTrainingJob request.
 
-Each host becomes a directory tree like /opt/ml, and one launcher in a process
-(local_process) or in a container (local, local_gpu):
+Each emulated host has a directory like /opt/ml, an address, and one launcher, which runs in a
+process (local_process) or in a container (local, local_gpu):
 
-    hosts/algo-1  at 127.0.0.1      hosts/algo-2  at 127.0.0.2      ...
-    hosts/algo-1  at algo-1         hosts/algo-2  at algo-2         ...
+                directory and address            directory and address
+    process     hosts/algo-1, 127.0.0.1          hosts/algo-2, 127.0.0.2      ...
+    container   hosts/algo-1, algo-1             hosts/algo-2, algo-2         ...
 """
 
 from __future__ import annotations
@@ -20,24 +21,24 @@ from typing import Any, Final
 from sagemaker_dist.catalog import LOCAL
 from sagemaker_dist.contract import KEY, DataParallel, host_faults, parse_engine, parse_framework
 from sagemaker_dist.contract.sdk_flags import flagged_framework, requests_ranks
-from sagemaker_dist.errors import raise_all
+from sagemaker_dist.errors import OptionError, raise_all
 from sagemaker_dist.planning.local_channel import LocalChannel, plan_channels
 from sagemaker_dist.planning.locations import FILE, directory_of
 
-SUBMIT_DIRECTORY: Final = "sagemaker_submit_directory"  # SageMaker's names, as in its toolkit
+SUBMIT_DIRECTORY: Final = "sagemaker_submit_directory"  # hyperparameters of SageMaker's toolkit
 PROGRAM: Final = "sagemaker_program"
-REGION: Final = "us-east-1"  # a placeholder: scripts expect some region
+REGION: Final = "us-east-1"  # any region, because scripts expect one
 CONTAINER_ROOT: Final = PurePosixPath("/opt/ml")
 _GROUP: Final = "homogeneousCluster"  # SageMaker's name for a job's only group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalHost:
-    """One emulated host.
+    """Emulated host of a local job.
 
     Attributes:
-        label: Name in messages and directories: algo-1.
-        address: Address for other hosts: a loopback address, or its label.
+        label: Name of the host in messages and directories, such as "algo-1".
+        address: Address by which other hosts connect: a loopback address, or the label.
     """
 
     label: str
@@ -46,11 +47,11 @@ class LocalHost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalSource:
-    """The user's code on this machine.
+    """Code of the user on this machine.
 
     Attributes:
         folder: Directory of the entry point.
-        only: Name of the only file that is needed; None for the whole folder.
+        only: Name of the single file in `folder` that the job gets; None for the whole folder.
         dependencies: Files and directories that the job gets next to the entry point.
     """
 
@@ -59,13 +60,13 @@ class LocalSource:
     dependencies: tuple[Path, ...] = ()
 
     def request(self) -> dict[str, Any]:
-        """Return its form in the request of a local job; SageMaker's API lacks this field."""
+        """Return the field LocalSource of a local job's request, which SageMaker does not have."""
         dependencies = [str(each) for each in self.dependencies]
         return {"Folder": str(self.folder), "Only": self.only, "Dependencies": dependencies}
 
     @classmethod
     def parse(cls, part: Mapping[str, Any] | None) -> LocalSource | None:
-        """Return the source from the form of `request`, or None."""
+        """Return the source from the field that `request` returned; None for None."""
         if part is None:
             return None
         dependencies = tuple(Path(each) for each in part["Dependencies"])
@@ -74,21 +75,27 @@ class LocalSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalJob:
-    """Everything that a job's supervisor needs to know.
+    """Plan of a local job: all facts that the process running it needs.
 
     Attributes:
+        name: Name of the job.
         instance_type: "local_process", "local" or "local_gpu".
-        image: Image of the containers; unused for processes.
-        entrypoint: Entry point instead of the image's own, or None.
-        arguments: Arguments instead of "train", or None.
-        isolated: Whether containers can reach only each other.
-        processes_per_host: Ranks on each host, or None if the launcher decides.
-        output: Directory that gets <name>/output/model.tar.gz, or None for the job's own folder.
-        checkpoints: Directory that all hosts share, or None for one in the job's own folder.
-        checkpoint_folder: Path of the checkpoints in a host, below its root.
-        compress: Whether the model becomes model.tar.gz instead of a directory.
-        max_run_seconds: Longest run; then the job is stopped.
-        source: The user's code, or None if the hyperparameter sagemaker_submit_directory names it.
+        hosts: Emulated hosts.
+        processes_per_host: Ranks on each host; None if the launcher decides.
+        hyperparameters: Hyperparameters by name, as SageMaker writes them.
+        environment: Environment variables by name.
+        channels: Input channels.
+        output: Directory in which <name>/output/model.tar.gz is written; None for the job's own
+            folder.
+        checkpoints: Directory that all hosts share; None for one in the job's own folder.
+        checkpoint_folder: Path of the checkpoints on each host, relative to /opt/ml.
+        compress: True to write the model as model.tar.gz, False as a directory.
+        max_run_seconds: Longest duration in seconds, after which the job is stopped.
+        source: Code of the user; None if the hyperparameter sagemaker_submit_directory names it.
+        image: Image of the containers; "" for processes.
+        entrypoint: Command that replaces the image's entry point, or None.
+        arguments: Arguments that replace "train", or None.
+        isolated: True if containers can connect only to each other.
     """
 
     name: str
@@ -111,17 +118,17 @@ class LocalJob:
 
     @property
     def in_containers(self) -> bool:
-        """Return whether its hosts are containers."""
+        """Return whether the emulated hosts are containers, not processes."""
         return self.instance_type in LOCAL
 
     @property
     def has_world(self) -> bool:
-        """Return whether its ranks form one world over all hosts, started by the launcher."""
+        """Return whether the launcher starts ranks that form one world over all hosts."""
         return KEY in self.hyperparameters or requests_ranks(self.hyperparameters)
 
     @property
     def framework(self) -> str | None:
-        """Return the framework of its ranks, or None if the image decides."""
+        """Return "torch" or "tensorflow", the framework of the ranks; None if the image decides."""
         document = self.hyperparameters.get(KEY)
         if document is not None:
             return parse_framework(document)
@@ -129,18 +136,18 @@ class LocalJob:
 
     @property
     def arn(self) -> str:
-        """Return an ARN in AWS's form, for scripts that need one."""
+        """Return an invented ARN of the job, for scripts that read one."""
         return f"arn:aws:sagemaker:{REGION}:000000000000:training-job/{self.name}"
 
     @property
     def layout(self) -> str:
-        """Return the size of the job in words: 2 hosts x 4 ranks."""
+        """Return the size of the job as text, such as "2 hosts x 4 ranks"."""
         ranks = self.processes_per_host
         words = [_count(len(self.hosts), "host"), *([_count(ranks, "rank")] if ranks else [])]
         return " x ".join(words)
 
     def resource_config(self, host: LocalHost) -> dict[str, Any]:
-        """Return the resourceconfig.json of one host, with all fields that SageMaker writes."""
+        """Return the content of resourceconfig.json for one host, with all fields of SageMaker."""
         addresses = [each.address for each in self.hosts]
         group = {
             "instance_group_name": _GROUP,
@@ -157,21 +164,21 @@ class LocalJob:
         }
 
     def submitted(self) -> LocalSource | None:
-        """Return the local directory in sagemaker_submit_directory, or None."""
+        """Return the code in the hyperparameter sagemaker_submit_directory; None if it is in S3."""
         place = json.loads(self.hyperparameters.get(SUBMIT_DIRECTORY, '""'))
         return LocalSource(folder=Path(place)) if place.startswith("/") else None
 
     def input_data_config(self) -> dict[str, dict[str, str]]:
-        """Return the inputdataconfig.json of every host."""
+        """Return the content of inputdataconfig.json, the same for every host."""
         return {channel.name: channel.config for channel in self.channels}
 
     def dump(self) -> dict[str, Any]:
-        """Return the job as JSON carries it."""
+        """Return the plan as values that JSON can represent."""
         return {**asdict(self), "source": self.source and self.source.request()}
 
     @classmethod
     def load(cls, document: Mapping[str, Any]) -> LocalJob:
-        """Return the job from the form of `dump`."""
+        """Return the plan from the values that `dump` returned."""
         parts = dict(document)
         parts["hosts"] = tuple(LocalHost(**host) for host in parts["hosts"])
         parts["channels"] = tuple(LocalChannel(**channel) for channel in parts["channels"])
@@ -181,7 +188,9 @@ class LocalJob:
 
 
 def plan_local_job(request: Mapping[str, Any]) -> LocalJob:
-    """Return the plan for a CreateTrainingJob request whose output is file://.
+    """Return the plan of a local job for its CreateTrainingJob request.
+
+    Output and checkpoints of the request are file:// URIs.
 
     Raises:
         OptionError: The options of the distribution are for another number of hosts, or a
@@ -214,6 +223,30 @@ def plan_local_job(request: Mapping[str, Any]) -> LocalJob:
         arguments=_words(algorithm.get("ContainerArguments")),
         isolated=request.get("EnableNetworkIsolation", False),
     )
+
+
+def divide_gpus(gpus: Sequence[str], num_hosts: int) -> tuple[tuple[str, ...], ...]:
+    """Return the GPUs of each emulated host, in the order of the hosts.
+
+    All hosts get the same number of neighbouring GPUs, because all hosts of a job run the same
+    number of ranks; the remaining GPUs are not used. For 8 GPUs and 3 hosts: (0 1) (2 3) (4 5).
+
+    Args:
+        gpus: Ids of this machine's GPUs.
+        num_hosts: Number of emulated hosts.
+
+    Raises:
+        OptionError: There are fewer GPUs than hosts.
+    """
+    share = len(gpus) // num_hosts
+    if not share:
+        raise OptionError(
+            f"instance_count is {num_hosts} with instance_type='local_gpu'",
+            f"this machine has {len(gpus)} GPUs, and every host needs at least one",
+            "Pass a smaller instance_count, or instance_type='local'",
+            about="instance_count",
+        )
+    return tuple(tuple(gpus[i * share : (i + 1) * share]) for i in range(num_hosts))
 
 
 def _hosts(count: int, in_containers: bool) -> list[LocalHost]:

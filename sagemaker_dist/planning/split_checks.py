@@ -14,10 +14,10 @@ from sagemaker_dist.planning.job import Job, PlanFile
 
 
 def ranks_per_host(distribution: Distribution, kind: Any) -> int | None:
-    """Return the ranks that the launcher will start: processes_per_host, else one per GPU, else
-    one.
+    """Return the number of ranks that the launcher will start on each host.
 
-    None if the machine that runs the job decides, or the instance type is unknown.
+    This is processes_per_host if it is given, otherwise the number of GPUs, at least 1. Returns
+    None if it depends on the machine that runs the job, or the instance type is unknown.
     """
     engine = distribution.engine
     if engine is not None and engine.processes_per_host is not None:
@@ -29,8 +29,9 @@ def ranks_per_host(distribution: Distribution, kind: Any) -> int | None:
 
 
 def model_faults(job: Job) -> Iterator[OptionError]:
-    """Yield numbers that do not divide, and contradictions to the plan; unknown hosts are not
-    checked.
+    """Yield the faults of a split model's numbers: degrees, batch sizes and those of its plan.
+
+    A number of ranks that is unknown is not checked.
     """
     model, (kind, hosts) = job.distribution.model, job.training_hosts
     if model is None:
@@ -64,7 +65,7 @@ def _plan_faults(model: ModelParallel, plan: PlanFile, size: int | None) -> Iter
             option = name.removeprefix("num_")
             yield OptionError(
                 f"{option} is {number} together with plan={plan.path!r}",
-                f"the plan has {planned}",
+                f"the plan was made for {planned}",
                 f"Leave {option} out, or make a new plan",
                 about=option,
             )
@@ -76,22 +77,25 @@ def _size_faults(model: ModelParallel, plan: PlanFile, size: int | None) -> Iter
     if size is not None and stages * replicas != size:
         yield OptionError(
             f"plan {plan.path!r} is for {stages * replicas} ranks ({stages} x {replicas})",
-            f"the job has {size}",
-            f"Start {stages * replicas} ranks, or plan for {size}",
+            f"the job has {size} ranks",
+            f"Start {stages * replicas} ranks, or make a plan for {size}",
             about="plan",
         )
     batch, each = model.global_batch_size, plan.numbers["batch_size"]
     if batch is not None and batch != replicas * each:
         yield OptionError(
             f"global_batch_size is {batch} together with plan={plan.path!r}",
-            f"the plan is for {replicas * each}: {each} for each of {replicas} replicas",
+            f"the plan was made for {replicas * each}: {each} for each of {replicas} replicas",
             "Leave global_batch_size out, or make a new plan",
             about="global_batch_size",
         )
 
 
 def describe_split(model: ModelParallel, world_size: int | None) -> dict[str, str]:
-    """Return the division of ranks and batch, for people."""
+    """Return texts that describe how ranks and batch are divided, for the output of a command.
+
+    The keys are "split", and "batch" and "steps" if the global batch size is known.
+    """
     degree = model.pipeline_parallel_degree
     if not isinstance(degree, int):
         return {"split": "number of stages chosen by the planner", **_epoch(model)}

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SageMaker's ModelTrainer (SDK v3 or v2) with smdist ranks.
+"""Use of the smdist runtime with SageMaker's ModelTrainer, of SDK v3 or v2.
 
-        ModelTrainer(..., distributed=DataParallelConfig())     for SageMaker's class, and this one
-        ModelTrainer(..., distributed=ModelParallelConfig())    likewise
-        check(trainer, inputs)                                  report all faults before the start
+    ModelTrainer(..., distributed=DataParallelConfig())     replicates the model on every rank
+    ModelTrainer(..., distributed=ModelParallelConfig())    splits the model over ranks
+    check(trainer, inputs)                                  reports all faults of a request
 
-Importing this package loads neither SDK; its names load when they are first used.
+Both values of `distributed=` work with SageMaker's own ModelTrainer and with the class in this
+package, which also runs the checks. Importing this package does not import SageMaker's SDK; each
+of its names does so when it is first used.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DataParallelConfig", "ModelParallelConfig", "ModelTrainer", "check"]
 
-_HEAVY = {
+_LAZY = {
     "DataParallelConfig": "sagemaker_dist.trainer.trainer_config",
     "ModelParallelConfig": "sagemaker_dist.trainer.trainer_config",
     "ModelTrainer": "sagemaker_dist.trainer.model_trainer",
@@ -28,9 +30,9 @@ _HEAVY = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HEAVY:
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HEAVY[name]), name)
+    return getattr(import_module(_LAZY[name]), name)
 
 
 def __dir__() -> list[str]:

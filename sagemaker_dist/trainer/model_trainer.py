@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ModelTrainer` with checks before anything starts."""
+"""SageMaker's `ModelTrainer` with checks that run before a job starts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,14 @@ else:
 
 
 def check(trainer: Any, inputs: Any = None, *, wait: bool = True) -> None:
-    """Check what `trainer.train(inputs, wait)` would run, without starting or calling anything.
+    """Check the job that `trainer.train(inputs, wait)` would start; nothing is started.
+
+    A UserWarning says how gradients will be sent, if that deserves attention.
+
+    Args:
+        trainer: ModelTrainer, of SageMaker or of this package.
+        inputs: Input data that would be passed to `train`.
+        wait: Value of `wait` that would be passed to `train`.
 
     Raises:
         OptionError: The request is wrong; all faults are reported together.
@@ -36,23 +43,27 @@ def check(trainer: Any, inputs: Any = None, *, wait: bool = True) -> None:
 
 
 class ModelTrainer(SageMakerModelTrainer):  # type: ignore[misc]  # SageMaker's SDK is untyped
-    """SageMaker's ModelTrainer, checked when it is built and when it trains.
+    """SageMaker's ModelTrainer, with checks when it is created and when `train` is called.
 
-    With `distributed=DataParallelConfig()`, its jobs also get the metric definitions of the
-    runtime's log line.
+    With `distributed=DataParallelConfig()`, the metric definitions of the runtime's metrics line
+    are added to each job.
 
     Raises:
         pydantic.ValidationError: The request is wrong; all faults are reported.
     """
 
     def model_post_init(self, context: Any, /) -> None:
-        """Check the request before the SDK does, which calls AWS."""
+        """Check the request, before the initialization of SageMaker's class, which calls AWS."""
         check(self)
         super().model_post_init(context)
         self.with_metric_definitions(None)
 
     def with_metric_definitions(self, metric_definitions: Any) -> Any:
-        """Set metric definitions, with those of the runtime added for smdist ranks."""
+        """Set the metric definitions of the jobs; return this ModelTrainer, as SageMaker's does.
+
+        With `DataParallelConfig`, those of the runtime's metrics line are added, unless the list
+        is empty.
+        """
         if isinstance(self.distributed, DataParallelConfig) and metric_definitions != []:
             given = [{"Name": each.name, "Regex": each.regex} for each in metric_definitions or ()]
             metric_definitions = [
@@ -68,7 +79,7 @@ class ModelTrainer(SageMakerModelTrainer):  # type: ignore[misc]  # SageMaker's 
         logs: bool = True,
         **further: Any,
     ) -> Any:
-        """Train the model; all checks run before anything starts.
+        """Check the request, and start the training job as SageMaker's `train` does.
 
         Raises:
             OptionError: The request is wrong; all faults are reported together.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Import of the installed ModelTrainer, from SageMaker's SDK v3 or v2."""
+"""Import of SageMaker's ModelTrainer from the installed SDK, which is v3 or v2."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 
 from sagemaker_dist.errors import SetupError
 
-_PLACES: Final = (  # v3 first; (the trainer, its distributed=)
+_PLACES: Final = (  # v3 first; modules of the trainer, and of the classes for distributed=
     ("sagemaker.train.model_trainer", "sagemaker.train.distributed"),
     ("sagemaker.modules.train.model_trainer", "sagemaker.modules.distributed"),
 )
@@ -26,7 +26,7 @@ def find_sdk() -> tuple[ModuleType, ModuleType]:
     for trainer, distributed in _PLACES:
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # the SDK's warnings about itself
+                warnings.simplefilter("ignore")  # warnings that the SDK causes by itself
                 return import_module(trainer), import_module(distributed)
         except ModuleNotFoundError as error:
             if error.name is None or not f"{trainer}.".startswith(f"{error.name}."):

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of a ModelTrainer's job before it starts.
 
-Some of these faults pass SageMaker's SDK and make its container fail, or worse. Its behaviour was
-read from, and tried with, SageMaker's Python SDK 3.27.0 on 2026-11-21.
+SageMaker's SDK does not report some of these faults; its container then fails, or trains
+differently from what was requested. Its behaviour was read from the source code of SageMaker's
+Python SDK 3.27.0, and tried, on 2026-11-21.
 """
 
 from __future__ import annotations
@@ -13,20 +14,22 @@ from typing import Final
 
 from sagemaker_dist.catalog import LOCAL, LOCAL_PROCESS
 from sagemaker_dist.contract import KEY, distribution_of
-from sagemaker_dist.errors import OptionError
+from sagemaker_dist.errors import KeyPath, OptionError
 from sagemaker_dist.planning import Channel, Job, Terms, construction_faults, fit_faults
 from sagemaker_dist.planning.service.hyperparameter_checks import hyperparameter_faults
-from sagemaker_dist.planning.service.limits import shown
+from sagemaker_dist.planning.service.limits import short_repr
 from sagemaker_dist.trainer.trainer_job import Training
 
-_VARIABLE: Final = re.compile(r"[A-Za-z0-9_]+")  # after SM_HP_ or SM_CHANNEL_
+_VARIABLE: Final = re.compile(
+    r"[A-Za-z0-9_]+"
+)  # rest of a variable's name after SM_HP_, SM_CHANNEL_
 _RESERVED: Final = ("code", "sm_drivers")
 _AWS: Final = "763104351884.dkr.ecr."  # the registry of AWS's Deep Learning Containers, 2026-11-21
 _COUNT: Final = "HyperParameters"
 _SHELL: Final = "ModelTrainer passes it to a shell"
 _NO_SHELL: Final = (
-    "train with DataParallelConfig() in an image of `sagemaker-dist image build`, which runs"
-    " without that shell"
+    "train with DataParallelConfig() in an image of `sagemaker-dist image build`, which does not"
+    " use that shell"
 )
 
 
@@ -43,14 +46,15 @@ def training_faults(training: Training) -> Iterator[OptionError]:
         yield OptionError(
             f"a channel is named {name!r}",
             "ModelTrainer sends its own files in a channel with this name",
-            "Pass another name",
+            "Rename the channel",
+            about=("inputs", name),
         )
     if training.runs_here:
-        yield from _here_faults(training)
+        yield from _local_mode_faults(training)
 
 
 def job_of(training: Training) -> Job:
-    """Return the job's facts for the checks that estimators share."""
+    """Return the facts about a ModelTrainer's job for the checks that estimators use, too."""
     return Job(
         kind="ModelTrainer",
         names_image=not training.uses_launcher,
@@ -65,7 +69,10 @@ def job_of(training: Training) -> Job:
 
 
 def _is_elsewhere(training: Training) -> bool:
-    """Return whether the instance type is checked elsewhere, or is free text."""
+    """Return whether the shared checks must skip the instance type.
+
+    Either the job runs on this machine, where it has no meaning, or `_plan_faults` checks it.
+    """
     return training.runs_here or training.instance_type in {LOCAL_PROCESS, *LOCAL}
 
 
@@ -74,26 +81,32 @@ def _code_faults(training: Training) -> Iterator[OptionError]:
     script = training.entry_script
     if not training.has_source:
         yield OptionError(
-            f"{what}, and there is no source_code",
-            "there is nothing to run",
+            f"{what}, and source_code is left out",
+            "the ranks need a script to run",
             "Pass source_code=SourceCode(source_dir=..., entry_script='train.py')",
+            about="source_code",
         )
         return
     if training.command:
         yield OptionError(
-            f"{what}, and source_code has command={shown(training.command)}",
+            f"{what}, and source_code has command={short_repr(training.command)}",
             "ModelTrainer runs the command once on every host and starts no ranks",
             "Pass entry_script instead of command, or leave distributed out",
+            about=("source_code", "command"),
         )
     elif script == "":
         yield OptionError(
             f"{what}, and source_code has no entry_script",
             "the ranks need a script to run",
             "Pass entry_script='train.py'",
+            about=("source_code", "entry_script"),
         )
     if script and not script.endswith(".py"):
         yield OptionError(
-            f"entry_script is {script!r}", "ranks run only Python scripts", "Pass a .py file"
+            f"entry_script is {script!r}",
+            "ranks run only Python scripts",
+            "Pass the name of a .py file",
+            about=("source_code", "entry_script"),
         )
 
 
@@ -105,15 +118,17 @@ def _launcher_faults(training: Training) -> Iterator[OptionError]:
             "ModelTrainer calls mpirun with the number of ranks of one host, so only the first"
             " host gets ranks",
             "Pass DataParallelConfig() or Torchrun()",
+            about="distributed",
         )
     if training.num_groups > 1:
-        why = "each group would train on its own"
+        why = "the ranks of each group would train separately from those of the others"
         if training.options is None:
-            why = "ModelTrainer starts one world on the hosts of all groups"
+            why = "ModelTrainer starts one world of ranks over the hosts of all groups"
         yield OptionError(
             f"compute has {training.num_groups} instance groups",
             why,
             "Pass instance_type and instance_count, or one group",
+            about=("compute", "instance_groups"),
         )
 
 
@@ -121,14 +136,16 @@ def _plan_faults(training: Training) -> Iterator[OptionError]:
     if training.instance_type in {LOCAL_PROCESS, *LOCAL} and not training.runs_here:
         yield OptionError(
             f"instance_type is {training.instance_type!r}",
-            "ModelTrainer would send it to SageMaker",
+            "ModelTrainer would send the job to SageMaker, which has no such type",
             "Pass training_mode=Mode.LOCAL_CONTAINER as well",
+            about="instance_type",
         )
     if str(training.image).startswith(_AWS):
         yield OptionError(
             f"training_image is {training.image!r}",
-            "it is AWS's image, which lacks the launcher for distributed=",
+            "it is an image of AWS, which does not have the sagemaker-dist launcher",
             "Pass an image of `sagemaker-dist image build`, or one that is based on it",
+            about="training_image",
         )
     job = job_of(training)
     found = (*construction_faults(job), *fit_faults(job))
@@ -140,14 +157,16 @@ def _plan_faults(training: Training) -> Iterator[OptionError]:
     if most is not None and most.most is not None and len(given) > most.most:
         yield OptionError(
             f"hyperparameters has {len(given)} entries",
-            f"SageMaker takes at most {most.most}",
-            "Leave some out, or pass a file of them as a channel",
+            f"SageMaker allows at most {most.most}",
+            "Leave some out, or pass them in a file of an input channel",
+            about="hyperparameters",
         )
     if KEY in given:
         yield OptionError(
             f"hyperparameters has the name {KEY!r}",
-            "distributed= sends it to the sagemaker-dist launcher",
+            "the options of distributed= are sent under this name",
             "Leave it out",
+            about=("hyperparameters", KEY),
         )
     terms = Terms(limits=limits, hyperparameters=given, encodes_json=False, is_written=True)
     yield from hyperparameter_faults(terms, has_launcher=False)
@@ -156,43 +175,51 @@ def _plan_faults(training: Training) -> Iterator[OptionError]:
 def _shell_faults(training: Training) -> Iterator[OptionError]:
     for name, value in training.hyperparameters.items():
         if not _VARIABLE.fullmatch(name.replace("-", "_")):
-            yield _name_fault(f"hyperparameters has the name {shown(name)}")
-        yield from _quote_faults(f"hyperparameters[{shown(name)}]", value)
+            what = f"hyperparameters has the name {short_repr(name)}"
+            yield _name_fault(what, ("hyperparameters", name))
+        what = f"hyperparameters[{short_repr(name)}]"
+        yield from _quote_faults(what, value, ("hyperparameters", name))
     for each in training.inputs:
         if not _VARIABLE.fullmatch(each.name):
-            yield _name_fault(f"a channel is named {shown(each.name)}")
-        yield from _quote_faults(f"content_type of channel {each.name!r}", each.content_type)
-    yield from _quote_faults("entry_script", training.entry_script)
+            yield _name_fault(f"a channel is named {short_repr(each.name)}", ("inputs", each.name))
+        what, about = f"content_type of channel {each.name!r}", ("inputs", each.name)
+        yield from _quote_faults(what, each.content_type, (*about, "content_type"))
+    about = "source_code", "entry_script"
+    yield from _quote_faults("entry_script", training.entry_script, about)
 
 
-def _name_fault(what: str) -> OptionError:
+def _name_fault(what: str, about: KeyPath) -> OptionError:
     return OptionError(
         what,
-        f"{_SHELL} as the name of a variable, and the job fails if it has other characters than"
-        " letters, digits and '_'",
+        f"{_SHELL} as the name of a variable, which may have only letters, digits and '_'",
         f"Rename it, or {_NO_SHELL}",
+        about=about,
     )
 
 
-def _quote_faults(what: str, value: str | None) -> Iterator[OptionError]:
+def _quote_faults(what: str, value: str | None, about: KeyPath) -> Iterator[OptionError]:
     if value is not None and "'" in value:
         yield OptionError(
-            f"{what} is {shown(value)}",
-            f"{_SHELL} in single quotes, and the text after the quote would run as commands",
-            f"Pass it in a file, or {_NO_SHELL}",
+            f"{what} is {short_repr(value)}",
+            f"{_SHELL} in single quotes, and the text after a single quote would run as commands",
+            f"Pass the text in a file, or {_NO_SHELL}",
+            about=about,
         )
 
 
-def _here_faults(training: Training) -> Iterator[OptionError]:
-    if training.doomed:
+def _local_mode_faults(training: Training) -> Iterator[OptionError]:
+    if training.deleted:
         yield OptionError(
             f"local_container_root is {training.root!r}",
-            f"ModelTrainer deletes {', '.join(training.doomed)} in it when the job has ended",
+            f"ModelTrainer deletes {', '.join(training.deleted)} in this directory when the job"
+            " has ended",
             "Pass an empty directory, such as tempfile.mkdtemp()",
+            about="local_container_root",
         )
     if not training.waits:
         yield OptionError(
             "wait is False in Mode.LOCAL_CONTAINER",
-            "ModelTrainer deletes the input of the job while it runs",
+            "without waiting, ModelTrainer deletes the input of the job while the job runs",
             "Pass wait=True",
+            about="wait",
         )

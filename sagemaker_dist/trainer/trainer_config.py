@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values for `distributed=` of SageMaker's ModelTrainer, with the options of the estimators.
+"""Values for `distributed=` of SageMaker's ModelTrainer, with the same options as for estimators.
 
-ModelTrainer reads two things from such an object: the content of `distributed.json` in the
-container, and the directory and script to send and run.
+ModelTrainer reads three things from such an object: the content of `distributed.json` in the
+container, a directory to send with the job, and the script in it that starts the ranks.
 """
 
 from __future__ import annotations
@@ -30,31 +30,36 @@ _DRIVER: Final = Path(__file__).parent / "driver" / "sagemaker_dist_driver.py"
 
 
 class SmdistConfig(DistributedConfig):  # type: ignore[misc]  # SageMaker's SDK is untyped
-    """Base of the values that select the sagemaker-dist launcher."""
+    """Base of the values for `distributed=` with which the sagemaker-dist launcher starts ranks.
+
+    Attributes:
+        kind: Class of the options.
+    """
 
     kind: ClassVar[type[DataParallel] | type[ModelParallel]]
 
     @model_validator(mode="before")
     @classmethod
     def _check(cls, given: Any) -> Any:
-        """Check the options before pydantic, which would convert "8" to a number and suggest no
-        names.
+        """Check the options by our own rules, before pydantic converts values such as "8".
+
+        The result is the dict of options; one that `model_dump` wrote is converted to it.
         """
         if not isinstance(given, dict):
             return given
-        if set(given) == {KEY}:  # the form of model_dump
+        if set(given) == {KEY}:  # written by model_dump
             return asdict(parse(json.dumps(given[KEY])))
         raise_all(_faults(cls, given))
         return given
 
     @property
     def options(self) -> DataParallel | ModelParallel:
-        """Return the options as estimators take them."""
+        """Return the options as the class that estimators take as `distribution=`."""
         return self.kind(**{name: getattr(self, name) for name in _names(self.kind)})
 
     @model_serializer
     def _document(self) -> dict[str, Any]:
-        """Return the content of `distributed.json`: one document under its key."""
+        """Return the content of `distributed.json`: the options as a dict, below the key `KEY`."""
         return {KEY: json.loads(render(self.options))}
 
     @property
@@ -64,16 +69,16 @@ class SmdistConfig(DistributedConfig):  # type: ignore[misc]  # SageMaker's SDK 
 
     @property
     def driver_script(self) -> str:
-        """Return the script in it that ModelTrainer runs."""
+        """Return the name of the script in `driver_dir` that ModelTrainer runs in the container."""
         return _DRIVER.name
 
 
 class DataParallelConfig(SmdistConfig):
-    """Replicate the model on every rank and average gradients each step.
+    """Replicate the model on every rank and average gradients over all ranks in each step.
 
         ModelTrainer(..., distributed=DataParallelConfig(processes_per_host=8))
 
-    Takes the options of `sagemaker_dist.DataParallel`, which documents them.
+    The options are those of `sagemaker_dist.DataParallel`, where they are documented.
 
     Raises:
         pydantic.ValidationError: An option is unknown or out of its range; all faults are
@@ -94,11 +99,11 @@ class DataParallelConfig(SmdistConfig):
 
 
 class ModelParallelConfig(SmdistConfig):
-    """Split the model into stages on several ranks, and train replicas of it side by side.
+    """Split the model into stages on several ranks, and train several replicas of it in parallel.
 
         ModelTrainer(..., distributed=ModelParallelConfig(pipeline_parallel_degree=4))
 
-    Takes the options of `sagemaker_dist.ModelParallel`, which documents them.
+    The options are those of `sagemaker_dist.ModelParallel`, where they are documented.
 
     Raises:
         pydantic.ValidationError: An option is unknown or out of its range; all faults are
@@ -130,11 +135,13 @@ class ModelParallelConfig(SmdistConfig):
     def from_smp(
         cls, parameters: Mapping[str, Any], *, engine: DataParallel | None = None
     ) -> ModelParallelConfig:
-        """Return a config from the `parameters` of AWS's model parallel library v1, as
-        `ModelParallel.from_smp` does.
+        """Return a config with options converted from `parameters` of AWS's SMP v1.
+
+        `ModelParallel.from_smp` documents the conversion.
 
         Raises:
-            OptionError: A key is unknown or not supported, or a value is wrong; all faults.
+            OptionError: A key is unknown or not supported, or a value is wrong; all faults are
+                reported.
         """
         model = ModelParallel.from_smp(parameters, engine=engine)
         return cls(**{name: getattr(model, name) for name in _names(ModelParallel)})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts about a ModelTrainer for the checks, at construction and before it trains."""
+"""Reading of the facts about a ModelTrainer that the checks need, at creation and at `train`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,13 @@ _INSTANCE: Final = ("ml.m5.xlarge", 1)  # ModelTrainer's defaults
 def training_of(
     trainer: Any, inputs: Iterable[Any] | None = None, *, waits: bool = True
 ) -> Training:
-    """Return the facts about a ModelTrainer; `inputs` replace its own inputs of the same name."""
+    """Return the facts about the job that a ModelTrainer would start.
+
+    Args:
+        trainer: ModelTrainer, of SageMaker or of this package.
+        inputs: Input data passed to `train`; they replace the trainer's own of the same name.
+        waits: Value of `wait` passed to `train`.
+    """
     source, distributed = trainer.source_code, trainer.distributed
     kind, count = _INSTANCE if trainer.compute is None else _instance(trainer.compute)
     runs_here = trainer.training_mode.name == "LOCAL_CONTAINER"
@@ -54,13 +60,15 @@ def training_of(
         environment=_environment(trainer.environment),
         inputs=tuple(_inputs([*(trainer.input_data_config or ()), *(inputs or ())])),
         root=root,
-        doomed=tuple(_doomed(Path(root), count)) if runs_here and source is not None else (),
+        deleted=tuple(_deleted_entries(Path(root), count))
+        if runs_here and source is not None
+        else (),
         limits=service_limits(),
     )
 
 
 def _plan(options: Any, source: Any) -> PlanFile | None:
-    """Return the saved plan of a split model, or None if the source_dir cannot be read."""
+    """Return the saved plan that the options name, or None if there is none or no source_dir."""
     folder, script = _text(source, "source_dir"), _text(source, "entry_script")
     if not folder or not script:
         return None
@@ -68,13 +76,13 @@ def _plan(options: Any, source: Any) -> PlanFile | None:
 
 
 def _known_value(value: Any) -> Any:
-    """Return the value, or None if it is left out or a pipeline variable."""
+    """Return the value, or None if it is a pipeline variable or SageMaker's `Unassigned`."""
     is_unknown = any(each.__name__ in _UNKNOWN for each in type(value).__mro__)
     return None if is_unknown else value
 
 
 def _instance(compute: Any) -> tuple[Any, Any]:
-    """Return type and number of the training hosts, or None for several groups."""
+    """Return instance type and number of hosts, each None if unknown or for several groups."""
     groups = _groups(compute)
     if len(groups) > 1:
         return None, None
@@ -91,13 +99,17 @@ def _groups(compute: Any) -> list[Any]:
 
 
 def _text(source: Any, name: str) -> str | None:
-    """Return a text of SourceCode; "" if left out, None for a pipeline variable."""
+    """Return a field of SourceCode: its text, "" if left out, None for a pipeline variable."""
     value = getattr(source, name, None)
     return "" if value is None else _known_value(value)
 
 
 def _written(given: Any) -> dict[str, str]:
-    """Return every hyperparameter as ModelTrainer writes it; a file's are read when it is built."""
+    """Return the text that ModelTrainer sends for each hyperparameter, by name.
+
+    Returns {} if they are not a dict. (A path of a file is replaced by its content when a
+    ModelTrainer is created.)
+    """
     if not isinstance(given, Mapping):
         return {}
     return {
@@ -115,7 +127,7 @@ def _serialized(value: Any) -> str:
 
 
 def _environment(given: Any) -> dict[str, Any]:
-    """Return the job's environment variables, with "" for pipeline variables."""
+    """Return the job's environment variables by name, with "" for pipeline variables."""
     values = {name: _known_value(value) for name, value in (given or {}).items()}
     return {name: "" if value is None else value for name, value in values.items()}
 
@@ -128,8 +140,13 @@ def _inputs(channels: Iterable[Any]) -> Iterable[Input]:
             yield Input(name=str(name), content_type=content_type and str(content_type))
 
 
-def _doomed(root: Path, count: Any) -> Iterable[str]:
-    """Yield the existing directories that ModelTrainer would remove when the job has ended."""
+def _deleted_entries(root: Path, count: Any) -> Iterable[str]:
+    """Yield names of existing entries of `root` that ModelTrainer deletes when the job has ended.
+
+    Args:
+        root: The local_container_root.
+        count: Number of hosts of the job.
+    """
     hosts = range(1, count + 1) if type(count) is int else ()
     for name in ("input", "shared", *(f"algo-{number}" for number in hosts)):
         if (root / name).exists():

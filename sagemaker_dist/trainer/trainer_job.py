@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts about a ModelTrainer for the checks, gathered before so that the checks stay pure.
+"""Facts about a ModelTrainer's job that the checks need.
 
-None means left out, or a pipeline variable; checks skip it.
+They are collected first, so that the checks read neither disk nor network. None stands for a
+value that is left out or is a pipeline variable; checks skip it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _OPT_OUT = ("SMDIST_TAKE_OVER", "SMDIST_INIT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """An input channel.
+    """Input channel of a ModelTrainer's job.
 
     Attributes:
         name: Name of the channel.
@@ -32,25 +33,31 @@ class Input:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """Facts about a ModelTrainer.
+    """Facts about a ModelTrainer's job.
 
     Attributes:
-        options: Options for the sagemaker-dist launcher, or None for other launchers.
-        plan: Saved plan of a split model, or None if it cannot be read.
-        launcher: Class name of `distributed=`, such as "Torchrun", or "".
+        options: Options for the sagemaker-dist launcher; None if another launcher starts the job.
+        plan: Saved plan that the options name, or None.
+        launcher: Name of the class of `distributed=`, such as "Torchrun"; "" if it is None.
         image: The training_image.
-        uses_launcher: Whether it has the name of a sagemaker-dist image, or is a pipeline variable.
-        has_source: Whether there is a source_code.
+        uses_launcher: True if the image has the name of a sagemaker-dist image, or is a pipeline
+            variable.
+        has_source: True if source_code is given.
         entry_script: Script in source_code; "" if left out.
         command: Command in source_code; "" if left out.
-        runs_here: Whether the job runs in containers of this machine.
-        waits: Whether `train` waits for the job.
-        num_groups: Number of instance groups.
-        known_to_boto3: Whether boto3's service model has the instance type.
-        hyperparameters: Hyperparameters as ModelTrainer writes them.
+        runs_here: True if the job runs in containers on this machine.
+        waits: True if `train` waits for the end of the job.
+        instance_type: Type of the training hosts.
+        instance_count: Number of the training hosts.
+        num_groups: Number of instance groups; 0 if the job has none.
+        known_to_boto3: True if boto3's service model has the instance type, and the package's
+            table does not.
+        hyperparameters: Text that ModelTrainer sends for each hyperparameter, by name.
+        environment: Environment variables of the job; "" for pipeline variables.
+        inputs: Input channels.
         root: The local_container_root.
-        doomed: Directories in it that ModelTrainer would delete.
-        limits: Limits of SageMaker's service model.
+        deleted: Names of entries of `root` that ModelTrainer deletes when the job has ended.
+        limits: Limits of SageMaker's service model, by the names of its shapes.
     """
 
     options: DataParallel | ModelParallel | None = None
@@ -71,12 +78,12 @@ class Training:
     environment: Mapping[str, str] = field(default_factory=dict)
     inputs: tuple[Input, ...] = ()
     root: str = ""
-    doomed: tuple[str, ...] = ()
+    deleted: tuple[str, ...] = ()
     limits: Mapping[str, Limit] = field(default_factory=dict)
 
     @property
     def uses_shell(self) -> bool:
-        """Return whether names and values pass through the shell of ModelTrainer's sm_train.sh."""
+        """Return whether ModelTrainer's shell script sm_train.sh evaluates names and values."""
         has_launcher = self.options is not None and self.uses_launcher
         takes_over = has_launcher and not any(self.environment.get(name) for name in _OPT_OUT)
         return self.has_source and not takes_over

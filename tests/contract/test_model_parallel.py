@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sagemaker_dist.contract import DataParallel, ModelParallel, read_distribution, render
-from sagemaker_dist.contract.byte_sizes import size_in_bytes
+from sagemaker_dist.contract.ranges import size_in_bytes
 from sagemaker_dist.contract.schedule_limits import PIPELINES
 from sagemaker_dist.contract.smp.keys import V1
 from sagemaker_dist.errors import OptionError, OptionErrors
@@ -190,8 +190,8 @@ def test_the_example_of_the_guide():
         (
             {"pipeline_parallel_degree": 2, "global_batch_size": 62},
             8,
-            "global_batch_size is 62 and there are 4 replicas: replicas get equal shares of"
-            " it, and 62 is not a multiple of 4. Pass global_batch_size=60 or 64.",
+            "global_batch_size is 62 and there are 4 replicas: all replicas have batches of"
+            " equal size, and 62 is not a multiple of 4. Pass global_batch_size=60 or 64.",
         ),
         (
             {"pipeline_parallel_degree": 4, "global_batch_size": 64, "microbatches": 5},
@@ -277,7 +277,7 @@ def test_documents_have_every_option():
 def test_schedules_are_those_of_the_runtime():
     """By name: the runtime reads their limits from the contract."""
     assert set(SCHEDULES) == set(PIPELINES)
-    assert set(OPTIMIZE) == set(V1["optimize"].words)
+    assert set(OPTIMIZE) == set(V1["optimize"].choices)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AWS's model parallel options as a dict: every wrong request is told."""
+"""Checks of AWS's model parallel options as a dict: every wrong request is reported."""
 
 import warnings
 from itertools import product
@@ -7,12 +7,11 @@ from itertools import product
 import pytest
 from smp_requests import (
     COMPANIONS,
-    ONE,
     PP,
     RIGHT_V1,
     RIGHT_V2,
     SDP,
-    SWITCH,
+    TEXTS,
     TP,
     VALID_V1,
     VALID_V2,
@@ -25,22 +24,30 @@ from sagemaker_dist.contract import smp_faults
 from sagemaker_dist.contract.smp.keys import V1, V2
 
 
-def told(parameters, version):
+def messages(parameters, version):
     return [str(fault) for fault in smp_faults(parameters, version=version, where="P")]
 
 
-@pytest.mark.parametrize(("version", "parameters", "expected"), WRONG)
-def test_a_wrong_request_is_told_in_one_sentence(version, parameters, expected):
-    """It names the place, the key and its value, says why, and what to do."""
-    assert [f"P has {expected}"] == told(parameters, version)
+@pytest.mark.parametrize(("version", "parameters", "kind", "key"), WRONG)
+def test_a_wrong_request_is_one_fault(version, parameters, kind, key):
+    """The fault has the key, and its kind distinguishes values from conflicts."""
+    assert [(kind, (key,))] == [
+        (fault.kind, fault.about) for fault in smp_faults(parameters, version=version, where="P")
+    ]
+
+
+@pytest.mark.parametrize(("version", "parameters", "text"), TEXTS)
+def test_messages_of_wrong_requests(version, parameters, text):
+    """A message has the place, the key and its value, the reason and a hint."""
+    assert [f"P has {text}"] == messages(parameters, version)
 
 
 def test_every_key_has_a_wrong_request_and_a_right_one():
     """The tables of this file leave no key out."""
     alone = {"default_partition", "ddp_port", "ddp_dist_backend"}
 
-    assert set(V1) == {key for case, _ in WRONG_V1 for key in case}
-    assert set(V2) == {key for case, _ in WRONG_V2 for key in case}
+    assert set(V1) == {key for case, *_ in WRONG_V1 for key in case}
+    assert set(V2) == {key for case, *_ in WRONG_V2 for key in case}
     assert set(V1) - alone == set(VALID_V1)
     assert set(V2) == set(VALID_V2)
     assert alone <= {key for case in COMPANIONS for key in case}
@@ -52,8 +59,8 @@ def test_every_key_has_a_wrong_request_and_a_right_one():
 )
 def test_a_right_request_passes(version, parameters):
     """So it does where the version is not known."""
-    assert [] == told(parameters, version)
-    assert [] == told(parameters, None)
+    assert [] == messages(parameters, version)
+    assert [] == messages(parameters, None)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +113,7 @@ def test_a_right_request_passes(version, parameters):
     ],
 )
 def test_a_key_that_has_no_place_is_told(version, parameters, expected):
-    assert [expected] == told(parameters, version)
+    assert [expected] == messages(parameters, version)
 
 
 @pytest.mark.parametrize("key", sorted((set(V1) ^ set(V2)) - {"placement_strategy"}))
@@ -123,18 +130,21 @@ def test_without_a_version_only_keys_are_checked():
     """Rules between keys wait until it is known which library runs."""
     parameters = {TP: 2, "bf16": True, "hybrid_shard_degree": 2, "context_parallel_degree": 4}
 
-    assert [] == told(parameters, None)
-    assert [f"P has {TP}=0: a layer is on at least one rank. {ONE}"] == told({TP: 0}, None)
+    assert [] == messages(parameters, None)
+    assert [
+        f"P has {TP}=0: a layer is on at least one rank. Pass an integer of at least 1."
+    ] == messages({TP: 0}, None)
 
 
 def test_a_rule_is_silent_about_a_value_that_is_wrong_by_itself():
     """One mistake is one fault."""
-    assert [f"P has ddp='yes': {SWITCH}"] == told({TP: 2, "ddp": "yes"}, 1)
-    assert [f"P has ddp=0: {SWITCH}"] == told({TP: 2, "ddp": 0}, 1)
-    assert [f"P has horovod='true': {SWITCH}"] == told({"ddp": True, "horovod": "true"}, 1)
-    assert 1 == len(told({"bf16": True, SDP: "2"}, 1))
-    assert 1 == len(told({"default_partition": 0, "partitions": "2"}, 1))
-    assert 1 == len(told({"context_parallel_degree": 4, "hybrid_shard_degree": "2"}, 2))
+    for given in ({TP: 2, "ddp": "yes"}, {TP: 2, "ddp": 0}, {"horovod": True, "ddp": "true"}):
+        (fault,) = smp_faults(given, version=1, where="P")
+
+        assert ("option", ("ddp",)) == (fault.kind, fault.about)
+    assert 1 == len(messages({"bf16": True, SDP: "2"}, 1))
+    assert 1 == len(messages({"default_partition": 0, "partitions": "2"}, 1))
+    assert 1 == len(messages({"context_parallel_degree": 4, "hybrid_shard_degree": "2"}, 2))
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +183,7 @@ def test_what_the_sdk_refuses_we_refuse(validate_mp_config):
         if key not in other
     ]
 
-    silent = [case for case in cases if refused(validate_mp_config, case) and not told(case, 1)]
+    silent = [case for case in cases if refused(validate_mp_config, case) and not messages(case, 1)]
 
     assert [] == silent
     assert 500 < len(cases)

@@ -67,7 +67,7 @@ def test_options_spell_the_dicts_that_users_have(option, expected):
             lambda: OnInstanceGroup(
                 strategy=OnInstanceGroup(strategy=MPI(), group="a"), group="b"
             ),
-            "it is not an option of sagemaker_dist",
+            "it is not a typed option of sagemaker_dist for one distribution",
         ),
     ],
 )  # fmt: skip

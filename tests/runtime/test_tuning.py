@@ -45,7 +45,7 @@ def test_hands_may_write_spaces_and_leave_variables_empty():
 @pytest.mark.parametrize(
     ("name", "text", "fault"),
     [
-        ("LANES", "17", "is 17: two ranks hold between 1 and 16 connections. Pass an integer"),
+        ("LANES", "17", "is 17: two ranks open between 1 and 16 connections. Pass an integer"),
         ("LANES", "many", "is 'many': "),
         ("LANES", "4.0", "is '4.0': "),
         ("CHUNK_BYTES", "65537", "is 65537: "),

@@ -98,7 +98,7 @@ def test_all_faults_come_at_once(sdk, arguments, tmp_path):
         f"local_container_root is {str(tmp_path / 'root')!r}",
         "wait is False in Mode.LOCAL_CONTAINER",
     ] == [fault.what for fault in caught.value.faults]
-    assert "deletes shared, algo-2 in it" in str(caught.value)
+    assert "deletes shared, algo-2 in this directory" in str(caught.value)
 
 
 def test_groups_and_defaults_of_compute(sdk, arguments):
@@ -120,7 +120,7 @@ def _instances(training):
 def test_ours_checks_when_it_is_built(arguments):
     """Also what SageMaker's own answers with an AttributeError."""
     given = arguments(distributed=DataParallelConfig()) | {"source_code": None}
-    with pytest.raises(ValidationError, match="distributed is DataParallelConfig, and there is no"):
+    with pytest.raises(ValidationError, match="and source_code is left out"):
         ModelTrainer(**given)
 
 

@@ -41,7 +41,7 @@ def test_all_faults_come_at_once():
         "3 faults in this request:\n  1. DataParallelConfig has the argument fusoin_bytes=: no"
         " such option exists. Did you mean 'fusion_bytes'?\n  2. processes_per_host is '8': a"
         " host starts between 1 and 1024 ranks. Pass an integer from 1 to 1024.\n  3. lanes is"
-        " 99: two ranks hold between 1 and 16 connections. Pass an integer from 1 to 16."
+        " 99: two ranks open between 1 and 16 connections. Pass an integer from 1 to 16."
     ) in str(caught.value)
 
 

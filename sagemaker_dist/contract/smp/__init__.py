@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of AWS's model parallel library ("SMP"), checked before a cluster starts.
+"""Options of AWS's model parallel library ("SMP"), checked before a job starts.
 
 SageMaker's SDK sends unknown keys, impossible degrees and empty parameters without a check; the job
-then fails on a paid cluster, or trains something else. AWS's images run versions 1 and 2; the
-smdist runtime runs the options of version 1 that `to_model_parallel` can convert.
+then fails on paid instances, or trains differently from what was requested. AWS's images run
+versions 1 and 2 of the library. The smdist runtime runs requests for version 1 whose options
+`to_model_parallel` can convert.
 """
 
 from sagemaker_dist.contract.smp.rank_layout import smp_world_faults

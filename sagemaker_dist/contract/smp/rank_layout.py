@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that a job's ranks can be arranged with SMP's parallel degrees.
+"""Checks that the number of a job's ranks is divisible by the parallel degrees of SMP.
 
-Version 1: pipeline x tensor x reduced data parallelism is the world, and
-`sharded_data_parallel_degree` divides the data parallel degree, which is world / pipeline
-(Amazon SageMaker Developer Guide, Ranking Mechanism and Sharded Data Parallelism). Version 2: each
-degree divides the number of GPUs (the pages of the core features of SMP v2), and a rank is in one
-tensor parallel group and, across these, in one sharding and one context parallel group. All read
-2026-11-21.
+Version 1: the world size is pipeline degree x tensor degree x reduced data parallel degree, and
+`sharded_data_parallel_degree` divides the data parallel degree, which is world size / pipeline
+degree (Amazon SageMaker Developer Guide, Ranking Mechanism and Sharded Data Parallelism).
+Version 2: each degree divides the number of GPUs (the pages of the core features of SMP v2). A
+rank belongs to one tensor parallel group; ranks of different tensor parallel groups form the
+sharding groups and the context parallel groups. All read 2026-11-21.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Final
 from sagemaker_dist.contract.smp.keys import V1, V2
 from sagemaker_dist.errors import OptionError
 
-# Degrees whose product divides the world size, and what the ranks of the product share.
+# Degrees whose product must divide the world size, and the role of that many ranks in messages.
 _V1: Final = (
     (("partitions", "pipeline_parallel_degree", "tensor_parallel_degree"), "hold a whole model"),
     (
@@ -37,14 +37,19 @@ _GROUPS: Final = {1: _V1, 2: _V2}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
-    """Ranks of a job, and their hosts if known."""
+    """Number of ranks and hosts of a job.
+
+    Attributes:
+        size: Ranks on all hosts together.
+        num_hosts: Hosts, or None if unknown.
+    """
 
     size: int
     num_hosts: int | None = None
 
     @property
     def processes_per_host(self) -> int:
-        """Return the ranks of each host."""
+        """Return the number of ranks on each host; all ranks if the hosts are unknown."""
         return self.size // (self.num_hosts or 1)
 
     def __str__(self) -> str:
@@ -62,10 +67,16 @@ def smp_world_faults(
     num_hosts: int | None,
     processes_per_host: int | None,
 ) -> Iterator[OptionError]:
-    """Yield degrees in `parameters` that do not divide the job's ranks.
+    """Yield a fault for each product of degrees that does not divide the number of ranks.
 
-    Nothing is checked if the version, the hosts or the processes are unknown (None). Degrees that
-    are wrong by themselves are reported by `smp_faults`.
+    Nothing is checked if the version, the hosts or the ranks per host are None (unknown). Invalid
+    degrees, such as -1, are skipped, because `smp_faults` reports them.
+
+    Args:
+        parameters: Parameters of SMP, by key.
+        version: Version of SMP, 1 or 2.
+        num_hosts: Hosts of the job.
+        processes_per_host: Ranks on each host.
     """
     if version is None or not num_hosts or not processes_per_host:
         return
@@ -81,12 +92,15 @@ def smp_world_faults(
 
 
 def _degrees(parameters: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, int]:
-    """Return the degrees above 1; if both names for the stages are given, only `partitions`."""
+    """Return the valid degrees above 1 among `names`, by name.
+
+    If both names of the number of stages are given, only `partitions` is returned.
+    """
     keys = {**V1, **V2}
     found = {
         name: parameters[name]
         for name in names
-        if keys[name].holds(parameters.get(name)) and parameters[name] > 1
+        if keys[name].is_valid(parameters.get(name)) and parameters[name] > 1
     }
     if "partitions" in found:
         found.pop("pipeline_parallel_degree", None)
@@ -94,10 +108,12 @@ def _degrees(parameters: Mapping[str, Any], names: tuple[str, ...]) -> dict[str,
 
 
 def division_fault(world: Ranks, degrees: Mapping[str, int], together: str) -> OptionError:
-    """Return the fault of a world that is not a multiple of the product of some degrees.
+    """Return the fault of a number of ranks that is not a multiple of the product of degrees.
 
     Args:
-        together: Role of the ranks of that product, such as "hold a whole model".
+        world: Ranks of the job.
+        degrees: Degrees by name, whose product is the divisor.
+        together: Role of that many ranks in the message, such as "hold a whole model".
     """
     product = prod(degrees.values())
     values = " and ".join(f"{name}={degree}" for name, degree in degrees.items())
@@ -112,7 +128,10 @@ def division_fault(world: Ranks, degrees: Mapping[str, int], together: str) -> O
 
 
 def _hosts(world: Ranks, product: int) -> str:
-    """Return the nearest numbers of hosts, or of ranks, that fit these degrees."""
+    """Return the nearest numbers of hosts with which the ranks are a multiple of `product`.
+
+    The text is such as "2 or 4 hosts"; it has numbers of ranks if the hosts are unknown.
+    """
     if world.num_hosts is None:
         step, number, unit = product, world.size, "ranks"
     else:
@@ -123,7 +142,7 @@ def _hosts(world: Ranks, product: int) -> str:
 
 
 def _divisors(size: int, product: int, degrees: Mapping[str, int]) -> str:
-    """Return the nearest degrees that fit this world."""
+    """Return the divisors of `size` nearest to `product`, as values for the degrees, as text."""
     valid = [number for number in range(1, size + 1) if size % number == 0]
     below = [number for number in valid if number < product][-1:]
     above = [number for number in valid if number > product][:1]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of SMP parameters: unknown keys, wrong values, keys that exclude each other.
 
-Each rule names its source: pages are listed in `keys`; "SDK" is SageMaker SDK 2.257.7,
-fw_utils.validate_mp_config (all read 2026-11-21). A rule skips values that are wrong by
-themselves, because they are reported already.
+Each rule names its source: documentation pages are listed in `keys`; "SDK" is the source code of
+SageMaker SDK 2.257.7, fw_utils.validate_mp_config (all read 2026-11-21). A rule skips invalid
+values, because the check of single keys reports them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _STARTER: Final = {1: "mpi", 2: "torch_distributed"}
 _STAGES: Final = "pipeline_parallel_degree"
 _SHARDED: Final = "sharded_data_parallel_degree"
 _TENSOR: Final = "tensor_parallel_degree"
-_FIRST: Final = {  # a key to begin with
+_FIRST: Final = {  # key that the hint proposes for empty parameters, by version
     1: repr(_STAGES),
     2: "'hybrid_shard_degree'",
     None: f"{_STAGES!r} for SMP v1 or 'hybrid_shard_degree' for SMP v2",
@@ -32,16 +32,15 @@ def smp_faults(
 ) -> Faults:
     """Yield the faults of the `parameters` of an enabled `modelparallel` section.
 
-    Pipeline variables are not allowed: leave their keys out of `parameters`. (SageMaker's SDK
-    cannot send them in it either.)
+    A pipeline variable as a value is a fault, because SageMaker's SDK cannot send it either.
 
     Args:
-        parameters: The keys as a dict; if the user passes a JSON file, read it first.
+        parameters: Parameters by key.
         version: 1 if mpi starts the library, 2 if torch_distributed does. None if unknown:
-            then the keys of both are valid, and rules between keys are not checked.
-        where: Place of the parameters in messages.
-        for_smdist: The smdist runtime reads them as version 1: rules of SageMaker's SDK alone
-            are skipped, and a pipeline with shards is allowed.
+            then the keys of both versions are allowed, and rules between keys are not checked.
+        where: Place of the parameters in messages, such as "SMPv1".
+        for_smdist: True if the smdist runtime runs the job as SMP v1 would. Then rules that only
+            SageMaker's SDK has are skipped, and a pipeline with sharding is allowed.
     """
     if not parameters and not for_smdist:
         yield OptionError(
@@ -78,28 +77,34 @@ def _key_faults(name: str, value: object, version: int | None, where: str) -> Fa
         )
 
 
-Rule = Iterator[tuple[str, str, str, str]]  # key, what, why, hint
+Rule = Iterator[tuple[str, str, str, str]]  # for each fault: key, what, why, hint
 
 
 def _one_name_for_stages(given: Given) -> Rule:
-    """SDK documentation: `partitions` became `pipeline_parallel_degree` with v1.6 for PyTorch."""
+    """Refuse both names of the number of stages.
+
+    Source: SDK documentation; `partitions` was renamed for PyTorch in v1.6.
+    """
     if "partitions" in given and _STAGES in given:
         yield (
             _STAGES,
             f"both 'partitions' and {_STAGES!r}",
-            "they are two names of one number",
+            "they are two names of the same parameter",
             "Keep one of them",
         )
 
 
 def _default_partition(given: Given) -> Rule:
-    """Source: SDK."""
+    """Refuse manual partitioning without a default partition, and one that does not exist.
+
+    Source: SDK.
+    """
     name = "default_partition"
     if given.get("auto_partition") is False and name not in given:
         yield (
             "auto_partition",
             "auto_partition=False without default_partition",
-            "layers that the script does not assign go to that partition",
+            "layers that the script does not assign need a partition",
             "Add default_partition",
         )
     stages = "partitions" if "partitions" in given else _STAGES
@@ -115,25 +120,31 @@ def _default_partition(given: Given) -> Rule:
 
 
 def _old_name(given: Given) -> Rule:
-    """Source: SDK; it compares with `partitions` alone and ends in a KeyError without it."""
+    """Refuse `default_partition` without `partitions`, with which SageMaker's SDK compares it.
+
+    Source: SDK; without `partitions` it raises a KeyError.
+    """
     name = "default_partition"
     if name in given and "partitions" not in given:
         yield (
             name,
             f"{name}={given[name]!r} without partitions",
-            "SageMaker's SDK compares the two, and fails without partitions",
+            "SageMaker's SDK compares the two parameters, and fails without partitions",
             f"Pass the number of stages as partitions, not as {_STAGES}",
         )
 
 
 def _data_parallel(given: Given) -> Rule:
-    """Source: SDK; it requires that `ddp` is named, not that it is true."""
+    """Refuse options of `ddp` without `ddp`, and `ddp` together with `horovod`.
+
+    Source: SDK; it requires that `ddp` is given, not that it is True.
+    """
     for name in ("ddp_port", "ddp_dist_backend"):
         if name in given and "ddp" not in given:
             yield (
                 name,
                 f"{name}={given[name]!r} without ddp",
-                "it is an option of ddp",
+                "the parameter has an effect only with ddp",
                 "Pass ddp=True",
             )
     if given.get("ddp") is True and given.get("horovod") is True:
@@ -146,7 +157,10 @@ def _data_parallel(given: Given) -> Rule:
 
 
 def _half_precision(given: Given) -> Rule:
-    """Source: Developer Guide: BF16 only with sharded data parallelism, and instead of FP16."""
+    """Refuse BF16 without sharded data parallelism, and BF16 together with FP16.
+
+    Source: Developer Guide.
+    """
     if given.get("bf16") is not True:
         return
     if _valid_value(given, _SHARDED) == 1:
@@ -160,13 +174,16 @@ def _half_precision(given: Given) -> Rule:
         yield (
             "bf16",
             "both bf16=True and fp16=True",
-            "a model trains in one of them",
+            "a model is trained in only one of the two formats",
             "Keep one of them",
         )
 
 
 def _sharded(given: Given) -> Rule:
-    """Source: Developer Guide: not with pipelines; with tensors since v1.15."""
+    """Refuse sharded data parallelism together with a pipeline.
+
+    Source: Developer Guide; tensor parallelism is allowed since v1.15.
+    """
     degree = _valid_value(given, _SHARDED)
     if degree is None or degree == 1:
         return
@@ -181,7 +198,10 @@ def _sharded(given: Given) -> Rule:
 
 
 def _sharded_twice(given: Given) -> Rule:
-    """Source: Developer Guide: sharded data parallelism shards the optimizer's state, too."""
+    """Refuse `shard_optimizer_state` with sharded data parallelism, which shards that state, too.
+
+    Source: Developer Guide.
+    """
     degree = _valid_value(given, _SHARDED)
     if degree is None or degree == 1:
         return
@@ -195,34 +215,38 @@ def _sharded_twice(given: Given) -> Rule:
 
 
 def _tensor_parallel(given: Given) -> Rule:
-    """Source: SDK documentation: a `tensor_parallel_degree` above 1 needs `ddp`."""
+    """Refuse a `tensor_parallel_degree` above 1 without `ddp`. Source: SDK documentation."""
     degree = _valid_value(given, _TENSOR)
     if degree and degree > 1 and given.get("ddp", False) is False:
         yield (
             _TENSOR,
             f"{_TENSOR}={degree} without ddp=True",
-            "tensors are split among the ranks of ddp",
+            "SMP splits tensors over ranks only together with DistributedDataParallel",
             "Pass ddp=True",
         )
 
 
 def _context_parallel(given: Given) -> Rule:
-    """Source: V2 reference: at most `hybrid_shard_degree`; 0 there means any."""
+    """Refuse a `context_parallel_degree` above `hybrid_shard_degree`, unless that is 0 (any).
+
+    Source: reference of SMP v2.
+    """
     context = _valid_value(given, "context_parallel_degree")
     shards = _valid_value(given, "hybrid_shard_degree", default=0)
     if context and shards and context > shards:
         yield (
             "context_parallel_degree",
             f"context_parallel_degree={context} with hybrid_shard_degree={shards}",
-            "a sequence is split among ranks of one sharding group",
+            "a sequence is split over the ranks of one sharding group",
             f"Pass a context_parallel_degree of {_from_to(1, shards)},"
             f" or a hybrid_shard_degree of at least {context}",
         )
 
 
 def _expert_parallel(given: Given) -> Rule:
-    """Source: Developer Guide, Expert parallelism: currently not compatible with tensor
-    parallelism.
+    """Refuse expert parallelism together with tensor parallelism.
+
+    Source: Developer Guide, Expert parallelism: currently not compatible.
     """
     experts, tensors = _valid_value(given, "expert_parallel_degree"), _valid_value(given, _TENSOR)
     if experts and tensors and experts > 1 and tensors > 1:
@@ -258,9 +282,9 @@ _SMDIST_RULES: Final = (
 
 
 def _valid_value(given: Given, name: str, *, default: int = 1) -> int | None:
-    """Return a valid value, AWS's default if it is left out, or None for an invalid value."""
+    """Return the value of a key, `default` if it is missing, or None if it is invalid."""
     value: int = given.get(name, default)
-    return value if {**V1, **V2}[name].holds(value) else None
+    return value if {**V1, **V2}[name].is_valid(value) else None
 
 
 def _from_to(least: int, most: int) -> str:

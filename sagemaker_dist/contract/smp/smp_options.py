@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Typed options of SMP: `distribution=SMPv1(...).distribution()` for SageMaker's SDK.
+"""Typed options of AWS's model parallel library (SMP), versions 1 and 2.
 
-Options that are left out are not sent, so that AWS's defaults hold; sources are listed in `keys`.
+With SageMaker's SDK: `distribution=SMPv1(...).distribution()`. Options that are None are not
+sent, so that the library uses its own defaults. Sources are listed in `keys`.
 """
 
 from __future__ import annotations
@@ -20,66 +21,79 @@ SDK_PLACEMENTS: Final = {"DPT": "cluster", "TPD": "spread"}  # SDK documentation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SMPv1:
-    """Version 1 of the model parallel library, which mpi starts (archived by AWS in 2023).
+    """Options of AWS's model parallel library, version 1, which mpi starts.
+
+    AWS archived this version in 2023. Every option that is None is not sent.
 
     Attributes:
-        partitions: Stages that the model is cut into, at least 1: the name for TensorFlow, and
-            for PyTorch before v1.6. AWS's default is 1 where data parallelism is sharded, else
-            there is none.
-        pipeline_parallel_degree: The same for PyTorch from v1.6 on; pass one of the two.
-        microbatches: Pieces of each batch; 1 is no pipelining. AWS's default is 1.
+        partitions: Number of stages into which the model is divided, at least 1: the name for
+            TensorFlow, and for PyTorch before v1.6. AWS's default is 1 with sharded data
+            parallelism; otherwise it must be given.
+        pipeline_parallel_degree: Name of `partitions` for PyTorch from v1.6 on; pass only one of
+            the two.
+        microbatches: Number of parts of each batch; 1 turns pipelining off. AWS's default is 1.
         pipeline: "interleaved" (backward passes as soon as possible) or "simple" (all forward
-            passes first). AWS's default is "interleaved". AWS takes "_only_forward", too,
-            without describing it.
-        optimize: "memory" or "speed", for transformer layers that are split and for automatic
-            partitions. AWS's default is "memory".
-        placement_strategy: "cluster" (neighbouring ranks hold one model), "spread" (ranks of one
-            model are as far apart as possible), or an order of D, P and T (data, pipeline, tensor),
-            whose last letter varies fastest over the ranks. AWS's default is "cluster", which is
-            "DPT"; "spread" is "TPD". SageMaker's images take no other order from its SDK.
-        auto_partition: Let the library assign layers to partitions. AWS's default is True.
-        default_partition: Partition of layers that the script does not assign, 0 to partitions - 1;
-            needed if auto_partition is False, and together with `partitions`. AWS's default is 0.
-        contiguous: TensorFlow: partitions are connected in the graph. AWS's default is True.
-        horovod: TensorFlow: Horovod averages gradients. AWS's default is False.
-        memory_weight: Weight of memory against computation for automatic partitions, 0.0 to 1.0.
+            passes first). AWS's default is "interleaved". AWS's library also accepts
+            "_only_forward", which AWS does not document.
+        optimize: "memory" or "speed": quantity to optimize in tensor parallel transformer layers
+            and in automatic partitioning. AWS's default is "memory".
+        placement_strategy: Ranks on which the parts of one model are placed: "cluster" for
+            neighbouring ranks, "spread" for ranks as far apart as possible, or an order of the
+            letters D, P and T (data, pipeline, tensor), of which the last varies fastest with the
+            rank. AWS's default is "cluster", which is "DPT"; "spread" is "TPD". SageMaker's SDK
+            accepts no other order.
+        auto_partition: True if the library assigns layers to partitions. AWS's default is True.
+        default_partition: Partition of layers that the script does not assign, 0 to partitions - 1.
+            It is required if auto_partition is False, and needs `partitions`. AWS's default is 0.
+        contiguous: For TensorFlow: True if the operations of a partition must be connected in the
+            graph. AWS's default is True.
+        horovod: For TensorFlow: True if Horovod averages gradients. AWS's default is False.
+        memory_weight: Weight of memory against computation in automatic partitioning, 0.0 to 1.0.
             AWS's default is 0.8, or 0.2 if optimize is "speed".
-        ddp: DistributedDataParallel averages gradients; needed if tensor_parallel_degree is above
-            1. AWS's default is False.
-        ddp_port: The port of ddp. AWS's default is that of the job.
-        ddp_dist_backend: "auto" (SMDDP's AllGather where it works) or "nccl". AWS's default is
-            "auto".
-        active_microbatches: Most microbatches in flight, at least 1. AWS's default is partitions +
-            2.
-        deterministic_server: Execute requests in the same order on all replicas. AWS's default
+        ddp: True if DistributedDataParallel averages gradients; required if
+            tensor_parallel_degree is above 1. AWS's default is False.
+        ddp_port: TCP port of DistributedDataParallel. AWS's default is the port of the job.
+        ddp_dist_backend: "auto" (SMDDP's AllGather where it is supported) or "nccl". AWS's default
+            is "auto".
+        active_microbatches: Largest number of microbatches in flight, at least 1. AWS's default
+            is partitions + 2.
+        deterministic_server: True to execute requests in the same order on all replicas. AWS's
+            default is False.
+        offload_activations: True to move checkpointed activations to CPU memory. AWS's default is
+            False.
+        activation_loading_horizon: Number of pipeline tasks by which activations are loaded back
+            to the GPU in advance, at least 1. AWS's default is 4.
+        tensor_parallel_degree: Number of ranks over which a layer is split. AWS's default is 1.
+        prescaled_batch: True if the ranks that share a layer get the same batch. AWS's default is
+            False.
+        shard_optimizer_state: True to divide the optimizer's state among replicas. AWS's default
             is False.
-        offload_activations: Checkpointed activations go to the CPU. AWS's default is False.
-        activation_loading_horizon: Pipeline tasks ahead of which activations are loaded back, at
-            least 1. AWS's default is 4.
-        tensor_parallel_degree: Ranks that a layer is split among. AWS's default is 1.
-        prescaled_batch: Ranks that share a layer get the same batch. AWS's default is False.
-        shard_optimizer_state: Split the optimizer's state among replicas. AWS's default is False.
-        fp16: Train in FP16. AWS's default is False.
-        fp16_params: Make parameters of split layers in FP16. AWS's default is False.
-        bf16: Train in BF16; only with sharded data parallelism. AWS's default is False.
-        skip_tracing: Do not trace the model first. AWS's default is False.
-        sharded_data_parallel_degree: Ranks that parameters, gradients and optimizer state are
-            split among; divides the data parallel degree. AWS's default is 1.
-        sdp_reduce_bucket_size: Elements of a gradient bucket. AWS's default is 500,000,000.
-        sdp_param_persistence_threshold: Parameters of fewer elements are not split. AWS's
-            default is 1,000,000.
-        sdp_max_live_parameters: Parameters that may be whole at once. AWS's default is
-            1,000,000,000.
-        sdp_hierarchical_allgather: Gather within hosts first. AWS's default is True.
-        sdp_gradient_clipping: The L2 norm that gradients are clipped to. AWS's default is 1.0.
-        load_partition: Load a saved partition. AWS does not describe it.
-        partition_file: Path of the saved partition. AWS does not describe it.
-        delayed_parameter_initialization: Initialize parameters after they are assigned. AWS does
-            not describe it; its examples have False.
-        static_mode: AWS does not describe it; its examples have False.
-        fast_mode: AWS does not describe it; its examples have False.
-        processes_per_host: Ranks on each host, at most one per GPU; part of the mpi block.
-        custom_mpi_options: Further options of mpirun; part of the mpi block.
+        fp16: True to train in FP16. AWS's default is False.
+        fp16_params: True to create the parameters of tensor parallel layers in FP16. AWS's default
+            is False.
+        bf16: True to train in BF16; requires sharded data parallelism. AWS's default is False.
+        skip_tracing: True to skip tracing of the model before training. AWS's default is False.
+        sharded_data_parallel_degree: Number of ranks among which parameters, gradients and
+            optimizer state are divided; the data parallel degree is a multiple of it. AWS's
+            default is 1.
+        sdp_reduce_bucket_size: Size of a gradient bucket, in elements. AWS's default is
+            500,000,000.
+        sdp_param_persistence_threshold: Size in elements below which a parameter is not sharded.
+            AWS's default is 1,000,000.
+        sdp_max_live_parameters: Largest number of parameters that are gathered at the same time.
+            AWS's default is 1,000,000,000.
+        sdp_hierarchical_allgather: True to gather shards within each host first. AWS's default is
+            True.
+        sdp_gradient_clipping: L2 norm to which larger gradients are scaled down. AWS's default is
+            1.0.
+        load_partition: True to load a saved partition. AWS does not document it.
+        partition_file: Path of the saved partition. AWS does not document it.
+        delayed_parameter_initialization: True to initialize parameters only after they are
+            assigned to ranks. AWS does not document it; its examples have False.
+        static_mode: Switch that AWS does not document; its examples have False.
+        fast_mode: Switch that AWS does not document; its examples have False.
+        processes_per_host: Ranks on each host, at most one per GPU; sent in `distribution["mpi"]`.
+        custom_mpi_options: Further arguments of mpirun; sent in `distribution["mpi"]`.
 
     Raises:
         OptionError: A value is wrong, or options exclude each other; all faults are reported.
@@ -128,16 +142,13 @@ class SMPv1:
         raise_all(_v1_faults(self))
 
     def distribution(self) -> dict[str, Any]:
-        """Return the dict that SageMaker's SDK takes as `distribution=`, with the options that were
-        given.
+        """Return the dict that SageMaker's SDK takes as `distribution=`, with the given options.
 
-        SageMaker's SDK takes only 'cluster' and 'spread' as placement_strategy; the sagemaker-dist
-        image takes all.
+        As placement_strategy, the SDK accepts only "cluster" and "spread", so "DPT" and "TPD" are
+        replaced by these; the sagemaker-dist image accepts every order.
         """
         parameters = _given(self, V1)
-        if (
-            _PLACEMENT in parameters
-        ):  # the SDK's name of the order (2.257.7, fw_utils.validate_mp_config)
+        if _PLACEMENT in parameters:  # checked by the SDK: 2.257.7, fw_utils.validate_mp_config
             order = parameters[_PLACEMENT]
             parameters[_PLACEMENT] = SDK_PLACEMENTS.get(order, order)
         return {**_section(parameters), "mpi": {"enabled": True, **_given(self, MPI)}}
@@ -145,25 +156,27 @@ class SMPv1:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SMPv2:
-    """Version 2 of the model parallel library (`torch.sagemaker`), which torch_distributed starts.
+    """Options of AWS's model parallel library, version 2, which torch_distributed starts.
+
+    Scripts import it as `torch.sagemaker`. Every option that is None is not sent.
 
     Attributes:
-        hybrid_shard_degree: Ranks that FSDP splits the model among: 0 leaves it to the script's
-            FSDP, or takes the most that fit with tensor_parallel_degree; 1 splits nothing. AWS's
-            default is 0.
-        sm_activation_offloading: Offload activations with the library's own code instead of
-            PyTorch's. AWS's default is True.
-        activation_loading_horizon: How many offloaded layers may have their inputs in GPU memory
-            at once, at least 1. AWS's default is 2.
-        fsdp_cache_flush_warnings: Warn when PyTorch's memory cache is flushed. AWS's default is
-            True.
-        allow_empty_shards: Allow shards without elements. AWS's default is False.
-        tensor_parallel_degree: Ranks that a layer is split among. AWS's default is 1.
-        context_parallel_degree: Ranks that a sequence is split among, at most
+        hybrid_shard_degree: Number of ranks among which FSDP divides the model. 0 leaves it to
+            the script's FSDP; with tensor_parallel_degree, 0 is the largest possible number. 1
+            turns sharding off. AWS's default is 0.
+        sm_activation_offloading: True to offload activations with the library's own code, False
+            with PyTorch's. AWS's default is True.
+        activation_loading_horizon: Largest number of offloaded layers whose inputs are in GPU
+            memory at the same time, at least 1. AWS's default is 2.
+        fsdp_cache_flush_warnings: True to warn when PyTorch's memory cache is flushed. AWS's
+            default is True.
+        allow_empty_shards: True to allow shards without elements. AWS's default is False.
+        tensor_parallel_degree: Number of ranks over which a layer is split. AWS's default is 1.
+        context_parallel_degree: Number of ranks over which a sequence is split, at most
             hybrid_shard_degree. AWS's default is 1.
-        expert_parallel_degree: Ranks that experts are divided among; not together with tensor
-            parallelism. AWS's default is 1.
-        random_seed: Seed of the ranks that share a layer or experts. AWS names no default.
+        expert_parallel_degree: Number of ranks among which experts are divided; cannot be combined
+            with tensor parallelism. AWS's default is 1.
+        random_seed: Seed for ranks that share a layer or experts. AWS documents no default.
 
     Raises:
         OptionError: A value is wrong, or options exclude each other; all faults are reported.
@@ -183,9 +196,7 @@ class SMPv2:
         raise_all(smp_faults(_given(self, V2), version=2, where="SMPv2"))
 
     def distribution(self) -> dict[str, Any]:
-        """Return the dict that SageMaker's SDK takes as `distribution=`, with the options that were
-        given.
-        """
+        """Return the dict that SageMaker's SDK takes as `distribution=`, with the given options."""
         return {**_section(_given(self, V2)), "torch_distributed": {"enabled": True}}
 
 

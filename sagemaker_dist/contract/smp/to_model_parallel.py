@@ -2,8 +2,8 @@
 """Conversion of SMP v1's parameters to options of `ModelParallel`, with hints for unsupported ones.
 
 Every key of `keys.V1` is in one of the tables below, or is converted by `model_parallel_options`; a
-test checks all keys. A key with a value that switches nothing on, such as `fp16: False`, is
-allowed. Defaults are AWS's: one microbatch, "interleaved", balanced by "memory".
+test checks all keys. A value that turns nothing on, such as `fp16: False`, is always allowed.
+Missing parameters get AWS's defaults: one microbatch, "interleaved", balanced by "memory".
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from sagemaker_dist.contract.schedule_limits import pipeline_faults
 from sagemaker_dist.contract.smp.keys import V1
 from sagemaker_dist.contract.smp.smp_checks import smp_faults
 from sagemaker_dist.errors import OptionError, raise_all
@@ -20,27 +21,29 @@ WHERE: Final = "the dict of modelparallel"
 _STAGES: Final = "pipeline_parallel_degree"
 _SHARDED: Final = "sharded_data_parallel_degree"
 _CLIPPING: Final = "sdp_gradient_clipping"
+_PIPELINE: Final = "interleaved"  # AWS's default
 
-_TENSORFLOW: Final = "it is an option for TensorFlow, and only torch models are split here"
-_TENSORS: Final = "layers are not split here: stages hold whole layers"
+_TENSORFLOW: Final = "it is an option for TensorFlow, and sagemaker_dist splits only torch models"
+_TENSORS: Final = "sagemaker_dist does not split layers: a stage consists of whole layers"
 _AUTOCAST: Final = "Use torch.autocast in the step, with smp.amp.GradScaler for float16"
-_GATHERING: Final = "shards are gathered layer by layer with FSDP2"
-REFUSED: Final[Mapping[str, tuple[tuple[object, ...], str, str]]] = {  # allowed values, why, hint
+_GATHERING: Final = "FSDP2 gathers shards layer by layer, without this option"
+# Keys that are refused unless their value is among the allowed ones: allowed values, why, hint.
+REFUSED: Final[Mapping[str, tuple[tuple[object, ...], str, str]]] = {
     "tensor_parallel_degree": (
         (1,),
         _TENSORS,
-        f"Use more stages ({_STAGES}), or shards ({_SHARDED}), and leave it out",
+        f"Leave it out, and use more stages ({_STAGES}) or sharding ({_SHARDED})",
     ),
     "contiguous": ((), _TENSORFLOW, "Leave it out"),
     "horovod": ((False,), _TENSORFLOW, "Pass ddp=True: replicas average their gradients"),
-    "ddp_port": ((), "the job sets the port itself", "Leave it out"),
+    "ddp_port": ((), "the launcher chooses the port", "Leave it out"),
     "offload_activations": (
         (False,),
-        "activations stay on their device",
-        "Use smp.set_activation_checkpointing and more microbatches, and leave it out",
+        "sagemaker_dist does not move activations to CPU memory",
+        "Leave it out, and use smp.set_activation_checkpointing and more microbatches",
     ),
-    "fp16": ((False,), "weights stay in float32", _AUTOCAST),
-    "fp16_params": ((False,), "weights stay in float32", _AUTOCAST),
+    "fp16": ((False,), "sagemaker_dist stores weights in float32", _AUTOCAST),
+    "fp16_params": ((False,), "sagemaker_dist stores weights in float32", _AUTOCAST),
     "load_partition": (
         (False,),
         "partition files of AWS's library have a format of their own",
@@ -53,21 +56,26 @@ REFUSED: Final[Mapping[str, tuple[tuple[object, ...], str, str]]] = {  # allowed
     ),
     "delayed_parameter_initialization": (
         (False,),
-        "the script sets this itself",
-        "Create the model under smp.delay_param_initialization(), and leave this out",
+        "it is set in the script",
+        "Leave it out, and create the model in a smp.delay_param_initialization() block",
     ),
 }
-_OF_SHARDS: Final = {  # refused with sharding, without effect otherwise
-    "sdp_reduce_bucket_size": "gradients are summed layer by layer with FSDP2",
-    "sdp_param_persistence_threshold": "all weights are sharded with FSDP2",
+_OF_SHARDS: Final = {  # keys that are refused with sharding, and have no effect without it; why
+    "sdp_reduce_bucket_size": "FSDP2 reduces gradients layer by layer, without this option",
+    "sdp_param_persistence_threshold": "FSDP2 shards all weights, also small ones",
     "sdp_max_live_parameters": _GATHERING,
-    "sdp_hierarchical_allgather": "the way to gather shards is measured at the start of the job",
+    "sdp_hierarchical_allgather": "the algorithm that gathers shards is chosen by measurement at"
+    " the start of the job",
 }
 _UNKNOWN: Final = ("static_mode", "fast_mode")
 
 
 def model_parallel_options(parameters: Given, *, where: str = WHERE) -> dict[str, Any]:
-    """Return the options of `ModelParallel` that correspond to SMP's parameters.
+    """Return the options of `ModelParallel` that correspond to SMP v1's parameters, by name.
+
+    Args:
+        parameters: Parameters of SMP v1, by key.
+        where: Place of the parameters in messages.
 
     Raises:
         OptionError: A key is unknown or not supported, or a value is wrong; all faults are
@@ -78,7 +86,7 @@ def model_parallel_options(parameters: Given, *, where: str = WHERE) -> dict[str
     options: dict[str, Any] = {
         _STAGES: parameters.get("partitions", parameters.get(_STAGES, 1)),
         "microbatches": parameters.get("microbatches", 1),
-        "pipeline": parameters.get("pipeline", "interleaved"),
+        "pipeline": parameters.get("pipeline", _PIPELINE),
         "active_microbatches": parameters.get("active_microbatches"),
         "placement_strategy": parameters.get("placement_strategy", "cluster"),
         "bf16": parameters.get("bf16", False),
@@ -95,17 +103,22 @@ def model_parallel_options(parameters: Given, *, where: str = WHERE) -> dict[str
 def _placing(parameters: Given) -> dict[str, Any]:
     if not parameters.get("auto_partition", True):
         return {"auto_partition": False, "default_partition": parameters["default_partition"]}
-    if "memory_weight" in parameters:  # it replaces optimize, which has a default
+    if "memory_weight" in parameters:  # takes the place of optimize, which has a default
         return {"memory_weight": parameters["memory_weight"]}
     return {"optimize": parameters.get("optimize", "memory")}
 
 
 def runtime_faults(parameters: Given, *, where: str = WHERE) -> Iterator[OptionError]:
-    """Yield the faults of parameters that the smdist runtime is to run."""
+    """Yield the faults of SMP v1's parameters for a job that the smdist runtime runs.
+
+    Args:
+        parameters: Parameters of SMP v1, by key.
+        where: Place of the parameters in messages.
+    """
     faults = list(smp_faults(parameters, version=1, where=where, for_smdist=True))
     yield from faults
     for name, (fine, why, hint) in REFUSED.items():
-        is_valid = name in parameters and V1[name].holds(parameters[name])
+        is_valid = name in parameters and V1[name].is_valid(parameters[name])
         if is_valid and parameters[name] not in fine:
             yield OptionError(f"{where} has {name}={parameters[name]!r}", why, hint, about=name)
     if not faults:
@@ -125,16 +138,15 @@ def _job_faults(parameters: Given, where: str) -> Iterator[OptionError]:
     if parameters.get("pipeline") == "_only_forward":
         yield OptionError(
             f"{where} has pipeline='_only_forward'",
-            "AWS does not document it",
-            "Pass 'simple' or 'interleaved': a step without backward runs only forward",
+            "AWS does not document this schedule, and sagemaker_dist does not have it",
+            "Pass 'simple' or 'interleaved'; a step that does not call backward runs only forward",
             about="pipeline",
         )
-    elif parameters.get("pipeline") == "simple" and "active_microbatches" in parameters:
-        yield OptionError(
-            f"{where} has active_microbatches with pipeline='simple'",
-            "that schedule runs all forward passes first",
-            "Leave active_microbatches out, or pass pipeline='interleaved'",
-            about="active_microbatches",
+    else:
+        yield from pipeline_faults(
+            parameters.get("pipeline", _PIPELINE),
+            virtual_stages=None,
+            active_microbatches=parameters.get("active_microbatches"),
         )
     for name, why in _OF_SHARDS.items() if is_sharded else ():
         if name in parameters:
@@ -151,8 +163,9 @@ def _job_faults(parameters: Given, where: str) -> Iterator[OptionError]:
 
 
 def smp_warnings(parameters: Given) -> Iterator[str]:
-    """Yield warnings for parameters that have no effect here and do not change the training's
-    result.
+    """Yield warnings, one sentence each, for parameters that have no effect in the smdist runtime.
+
+    Only parameters are included that do not change the result of the training.
     """
     for name in _UNKNOWN:
         if parameters.get(name) is True:
@@ -162,27 +175,27 @@ def smp_warnings(parameters: Given) -> Iterator[str]:
             "skip_tracing=True has no effect: models are traced without allocating their weights."
         )
     if parameters.get("ddp") is False:
-        yield "ddp=False has no effect: with several replicas, gradients are averaged."
+        yield "ddp=False has no effect: with several replicas, gradients are always averaged."
     if parameters.get("ddp_dist_backend") == "nccl":
-        yield "ddp_dist_backend='nccl' carries GPU tensors; CPU tensors are carried by smdist."
-    yield from _idle(parameters)
+        yield "ddp_dist_backend='nccl' is used only for GPU tensors; smdist sends CPU tensors."
+    yield from _unused_option_warnings(parameters)
 
 
-def _idle(parameters: Given) -> Iterator[str]:
-    """Yield warnings for options of features that are off."""
+def _unused_option_warnings(parameters: Given) -> Iterator[str]:
+    """Yield warnings for parameters of a feature that is turned off."""
     is_sharded = parameters.get(_SHARDED, 1) != 1
-    idle = dict.fromkeys((*_OF_SHARDS, _CLIPPING), _SHARDED) if not is_sharded else {}
-    idle |= {"activation_loading_horizon": "offload_activations"}
+    unused = dict.fromkeys((*_OF_SHARDS, _CLIPPING), _SHARDED) if not is_sharded else {}
+    unused |= {"activation_loading_horizon": "offload_activations"}
     if parameters.get("auto_partition", True):
-        idle |= {"default_partition": "auto_partition=False"}
+        unused |= {"default_partition": "auto_partition=False"}
     else:
-        idle |= dict.fromkeys(("optimize", "memory_weight"), "auto_partition=True")
+        unused |= dict.fromkeys(("optimize", "memory_weight"), "auto_partition=True")
     if not parameters.get("tensor_parallel_degree", 1) > 1:
-        idle |= (
+        unused |= (
             {"prescaled_batch": "tensor_parallel_degree"}
             if parameters.get("prescaled_batch")
             else {}
         )
-    for name, switch in idle.items():
+    for name, switch in unused.items():
         if name in parameters:
-            yield f"{name} has no effect: it is an option of {switch}, which is not on."
+            yield f"{name} has no effect: it is an option of {switch}, which is not set."

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CreateTrainingJob request of a `TrainingJob`, built from its options. Pure."""
+"""Building of the CreateTrainingJob request from the options of a `TrainingJob`."""
 
 from sagemaker_dist.planning.request.create_request import Resolved, training_request
 from sagemaker_dist.planning.request.inputs import FileSystemInput, S3Input, input_channels

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CreateTrainingJob request, field by field as SageMaker's SDK v2 sends it.
+"""Building of a CreateTrainingJob request, with the same fields as SageMaker's SDK v2 sends.
 
-Options that are left out are left out of the request, so that the service's own defaults hold.
-Profiler and debugger are off, because the sagemaker-dist image lacks both.
+An option that is None is not in the request, so that the service uses its own default. Profiler and
+debugger are off, because the sagemaker-dist image has neither.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from sagemaker_dist.planning.local_job import PROGRAM, SUBMIT_DIRECTORY
 from sagemaker_dist.planning.request.inputs import input_channels
 from sagemaker_dist.planning.request.training_options import TrainingOptions
 
-_CODE: Final = "code"  # channel with the code of jobs without network
+_CODE: Final = "code"  # channel by which jobs without network access get their code
 _CODE_PLACE: Final = f"/opt/ml/input/data/{_CODE}"
 _CHECKPOINTS: Final = "SM_CHECKPOINT_DIR"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
-    """Values that the options leave open, resolved before the request is built.
+    """Values of a request that are derived from the options and the user's AWS account.
 
     Attributes:
         name: Name of the job.
         image: URI of the image.
-        role: ARN of the role.
+        role: ARN of the IAM role.
         region: Region of the job.
-        output: URI of the model's directory.
-        code: Tarball in S3, a directory of this machine, or None.
-        script: Script of the code to run, or None.
-            distribution: The parsed distribution.
-            parameters: Hyperparameters for the sagemaker-dist launcher, before they are encoded.
-            metrics: Metric definitions, with those of the runtime's log line.
+        output: URI of the directory for the model.
+        code: URI of the code's tarball in S3, a directory of this machine, or None without code.
+        script: Name of the script in the code, or None without code.
+        distribution: Parsed `distribution=`.
+        parameters: Hyperparameters for the sagemaker-dist launcher, not yet encoded as JSON.
+        metrics: Metric definitions, with those of the runtime's metrics line; None for none.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Resolved:
 
 
 def training_request(options: TrainingOptions, resolved: Resolved) -> dict[str, Any]:
-    """Return the whole request, without any call."""
+    """Return the whole CreateTrainingJob request, by the names of its fields."""
     return {
         "TrainingJobName": resolved.name,
         "RoleArn": resolved.role,
@@ -92,7 +92,10 @@ def _algorithm(options: TrainingOptions, resolved: Resolved) -> dict[str, Any]:
 
 
 def _hyperparameters(options: TrainingOptions, resolved: Resolved) -> dict[str, str]:
-    """Return hyperparameters as JSON for a script, and by str() for the image's own program."""
+    """Return all hyperparameters of the request, by name.
+
+    Values are encoded as JSON for a script, and by str() for the image's own program.
+    """
     given = dict(options.hyperparameters)
     if resolved.script is None:
         launch = {name: json.dumps(value) for name, value in resolved.parameters.items()}
@@ -141,7 +144,7 @@ def _resources(options: TrainingOptions) -> dict[str, Any]:
 
 
 def _environment(options: TrainingOptions, resolved: Resolved) -> dict[str, str]:
-    path = options.checkpoint_local_path  # SageMaker does not pass it to the job
+    path = options.checkpoint_local_path  # SageMaker does not report it to the job
     known = {_CHECKPOINTS: path} if path and resolved.distribution.is_launched else {}
     return {**known, **options.environment}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Input data of a job, converted to CreateTrainingJob's InputDataConfig."""
+"""Typed input data of a job, and its conversion to CreateTrainingJob's InputDataConfig."""
 
 from __future__ import annotations
 
@@ -16,15 +16,21 @@ DEFAULT_CHANNEL: Final = "training"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Input:
-    """Data in S3, or at a file:// URI for a local job.
+    """Input data in S3, or of a local job at a file:// URI.
 
     Attributes:
-        uri: Prefix, or manifest if `s3_data_type` is one.
-        distribution: "FullyReplicated" or "ShardedByS3Key".
-        input_mode: "File", "FastFile" or "Pipe". Default: the job's.
-        s3_data_type: "S3Prefix", "ManifestFile" or "AugmentedManifestFile".
-        shuffle_seed: Seed that shuffles the objects of a pipe, anew for each epoch.
-        instance_groups: Names of the groups that get the data. Default: all.
+        uri: URI of a prefix, or of a manifest if `s3_data_type` is a type of manifest.
+        distribution: "FullyReplicated" (every host gets all objects) or "ShardedByS3Key" (each
+            host gets a part of them). Default "FullyReplicated".
+        input_mode: "File", "FastFile" or "Pipe". Default None: the mode of the job.
+        s3_data_type: "S3Prefix", "ManifestFile" or "AugmentedManifestFile". Default "S3Prefix".
+        content_type: MIME type of the data, which the job can read. Default None.
+        compression: "Gzip" if Pipe mode must decompress the data. Default None.
+        record_wrapping: "RecordIO" if Pipe mode must wrap each object as a record. Default None.
+        attribute_names: Attributes to read from an augmented manifest. Default None.
+        shuffle_seed: Seed by which Pipe mode shuffles the objects, in a new order in each epoch.
+            Default None: no shuffling.
+        instance_groups: Names of the instance groups that get the data. Default None: all.
     """
 
     uri: str
@@ -39,7 +45,7 @@ class S3Input:
     instance_groups: Sequence[str] | None = None
 
     def part(self) -> dict[str, Any]:
-        """Return CreateTrainingJob's form, without the channel's name."""
+        """Return the element of CreateTrainingJob's InputDataConfig, without ChannelName."""
         if self.uri.startswith(FILE):
             local = {"FileUri": self.uri, "FileDataDistributionType": self.distribution}
             place: dict[str, Any] = {"FileDataSource": local}
@@ -67,11 +73,14 @@ class S3Input:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSystemInput:
-    """Directory of Amazon FSx for Lustre or EFS; the job needs subnets and security groups.
+    """Input data in a directory of Amazon FSx for Lustre or EFS.
+
+    On SageMaker, the job needs subnets and security groups, too.
 
     Attributes:
         uri: URI such as "fsx://fs-0123456789abcdef0/mount/data" or "efs://fs-…/data".
-        writable: Whether the job may write there.
+        writable: True if the job may write to the directory. Default False.
+        content_type: MIME type of the data, which the job can read. Default None.
     """
 
     uri: str
@@ -79,7 +88,7 @@ class FileSystemInput:
     content_type: str | None = None
 
     def part(self) -> dict[str, Any]:
-        """Return CreateTrainingJob's form, without the channel's name."""
+        """Return the element of CreateTrainingJob's InputDataConfig, without ChannelName."""
         place = parse_file_system(self.uri)
         source = {
             "FileSystemId": place.id if place else self.uri,
@@ -92,7 +101,10 @@ class FileSystemInput:
 
 
 def input_channels(inputs: Any) -> list[dict[str, Any]]:
-    """Return the InputDataConfig of `inputs=`; values of unknown types are left to the checks."""
+    """Return CreateTrainingJob's InputDataConfig for the value of `inputs=`.
+
+    A value of an unknown type becomes a channel that the checks refuse.
+    """
     if inputs is None:
         return []
     is_named = isinstance(inputs, Mapping) and "DataSource" not in inputs

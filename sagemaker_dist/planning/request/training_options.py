@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of a training job, with the names of SageMaker's estimators."""
+"""Options of a training job, which have the names of the arguments of SageMaker's estimators."""
 
 from __future__ import annotations
 
@@ -11,14 +11,20 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceGroup:
-    """Hosts of one instance type in a job that has several."""
+    """Group of hosts of one instance type, in a job with several instance types.
+
+    Attributes:
+        instance_group_name: Name of the group.
+        instance_type: Type such as "ml.p4d.24xlarge".
+        instance_count: Number of hosts in the group.
+    """
 
     instance_group_name: str
     instance_type: str
     instance_count: int
 
     def part(self) -> dict[str, Any]:
-        """Return CreateTrainingJob's form."""
+        """Return the element of CreateTrainingJob's InstanceGroups."""
         return {
             "InstanceGroupName": self.instance_group_name,
             "InstanceType": self.instance_type,
@@ -32,35 +38,58 @@ class TrainingOptions:
     2.257.7).
 
     Attributes:
-        entry_point: The script, below `source_dir` if that is given. None runs the image's own
-            program.
-        source_dir: Directory of the script, which is sent as a whole; or a tarball in S3.
+        entry_point: Path of the script, relative to `source_dir` if that is given. Default None:
+            the image runs its own program.
+        source_dir: Directory of the script, of which all files are sent, or URI of a tarball in S3.
+            Default None: only the script is sent.
         dependencies: Files and directories that the job gets next to the script.
-        image_uri: Default None: this version's image of `framework`, in the ECR of the
-            session's account and region, or on this machine.
-        framework: "torch" or "tensorflow", if no image is named.
+        image_uri: URI of the image. Default None: the sagemaker-dist image of `framework` in this
+            version, in the ECR of the session's account and region, or on this machine.
+        framework: "torch" or "tensorflow", which selects the image if `image_uri` is left out.
+            Default "torch".
         role: ARN or name of the job's IAM role; local jobs need none.
-        instance_type: Type such as "ml.p4d.24xlarge"; "local_process", "local", "local_gpu" for
-            this machine.
+        instance_type: Type such as "ml.p4d.24xlarge", or for a job on this machine
+            "local_process", "local" or "local_gpu".
         instance_count: Number of hosts. Default 1.
-        instance_groups: Hosts of several types, instead of the two options above.
-        distribution: Distribution as for the estimators, such as `DataParallel()`.
-        hyperparameters: Arguments of the script.
-        environment: Environment variables of the job.
-        inputs: A URI (`"s3://…"`, `"fsx://fs-…/mount"`, `"efs://fs-…/"`, a Path or file:// on this
-            machine), an `S3Input` or `FileSystemInput`, or a dict of these by channel name. A
-            single one is the channel "training".
-        input_mode: "File", "FastFile" or "Pipe", for channels without a mode of their own.
-        output_path: URI for the model. Default: the account's SageMaker bucket of the region, or
-            the job's folder on this machine.
-        code_location: S3 URI for uploading the code. Default: `output_path`.
-        base_job_name: Beginning of generated job names. Default: the image's framework.
-        job_name: The whole job name, 1 to 63 characters.
+        instance_groups: Groups of hosts with different instance types, in place of instance_type
+            and instance_count.
+        distribution: Typed option such as `DataParallel()`, or a dict, as for the estimators.
+            Default None: one process per host.
+        hyperparameters: Arguments of the script, by name.
+        environment: Environment variables of the job, by name.
+        inputs: URI of the data (`"s3://…"`, `"fsx://fs-…/mount"`, `"efs://fs-…/"`, or for a local
+            job a Path or a file:// URI), an `S3Input` or `FileSystemInput`, or a dict of these by
+            channel name. A single value becomes the channel "training".
+        input_mode: "File", "FastFile" or "Pipe", for channels without a mode of their own. Default
+            "File".
+        output_path: URI of the directory for the model. Default: the account's SageMaker bucket of
+            the region, or the job's folder on this machine.
+        output_kms_key: KMS key that encrypts the model and the uploaded code. Default: AWS's key
+            for S3.
+        code_location: S3 URI of the directory to which the code is uploaded. Default:
+            `output_path`.
+        disable_output_compression: True to store the model as files, False as model.tar.gz.
+            Default False.
+        base_job_name: Beginning of generated job names. Default: the framework of the image.
+        job_name: Name of the job, 1 to 63 characters. Default: generated.
         volume_size: Size of each host's EBS volume in GiB. Default 30.
-        max_run: Longest run in seconds. Default one day.
-        max_wait: Longest wait for Spot instances and run together, in seconds.
-        max_retry_attempts: Restarts after an error of the service.
-        keep_alive_period_in_seconds: Seconds that hosts stay for the next job (warm pool).
+        volume_kms_key: KMS key that encrypts the EBS volumes of the hosts.
+        max_run: Longest duration of the job, in seconds. Default one day.
+        max_wait: Longest duration of waiting for spot instances and running, in seconds.
+        use_spot_instances: True to train on spot instances. Default False.
+        max_retry_attempts: Largest number of restarts after errors of the service.
+        checkpoint_s3_uri: URI of the directory in which checkpoints are saved.
+        checkpoint_local_path: Directory of the checkpoints on each host. Default: the service's.
+        subnets: Ids of the VPC's subnets for the hosts.
+        security_group_ids: Ids of the VPC's security groups for the hosts.
+        encrypt_inter_container_traffic: True to encrypt the traffic between hosts. Default False.
+        enable_network_isolation: True to prevent network access of the job. Default False.
+        keep_alive_period_in_seconds: Time for which the hosts stay available for the next job (a
+            warm pool), in seconds.
+        training_plan: ARN of the training plan whose reserved capacity the job uses.
+        tags: Tags of the job, as a dict or as a list of {"Key": ..., "Value": ...}.
+        metric_definitions: Metric definitions of the user, each {"Name": ..., "Regex": ...}. Those
+            of the runtime's metrics line are added.
         container_log_level: Log level as a number of Python's logging. Default 20.
     """
 

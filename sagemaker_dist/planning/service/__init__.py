@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SageMaker's own rules for a training job, checked before anything is uploaded.
+"""Checks of a training job by SageMaker's own rules, before anything is uploaded.
 
 limits                  limits of texts, numbers and lists from the service model
-terms                   arguments of a job apart from its code and data
+terms                   class of a job's arguments, apart from its code and data
 service_checks          the arguments, one by one
 stopping                time limits, spot instances, warm pools
 groups                  instance groups

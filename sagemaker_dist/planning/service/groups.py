@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of instance groups: jobs whose hosts have several types."""
+"""Checks of instance groups, for jobs whose hosts have several instance types."""
 
 from __future__ import annotations
 
@@ -12,21 +12,26 @@ from sagemaker_dist.catalog import LOCAL, LOCAL_PROCESS, training_instances
 from sagemaker_dist.errors import KeyPath, OptionError, closest, subscripted
 from sagemaker_dist.planning.channel_checks import Channel
 from sagemaker_dist.planning.service.limits import (
-    amount_faults,
+    entry_count_faults,
     number_faults,
-    shown,
+    short_repr,
     text_faults,
 )
 from sagemaker_dist.planning.service.terms import Terms, is_groups
 
 
 def group_faults(terms: Terms, chosen: Sequence[str]) -> Iterator[OptionError]:
-    """Yield faults of the instance groups; `chosen` are the groups of the distribution."""
+    """Yield the faults of a job's instance groups.
+
+    Args:
+        terms: Arguments of the job.
+        chosen: Names of the groups in the distribution.
+    """
     given = terms.instance_groups
     if given is None:
         if chosen:
             yield OptionError(
-                f"distribution asks for the instance_groups {shown(list(chosen))}",
+                f"distribution requests the instance_groups {short_repr(list(chosen))}",
                 "the estimator has no instance_groups",
                 "Pass instance_groups=[...] instead of instance_type and instance_count",
                 about="distribution",
@@ -34,19 +39,19 @@ def group_faults(terms: Terms, chosen: Sequence[str]) -> Iterator[OptionError]:
         return
     if not is_groups(given):
         yield OptionError(
-            f"instance_groups is {shown(given)}",
+            f"instance_groups is {short_repr(given)}",
             "it is not a list of InstanceGroup",
             "Pass a list of InstanceGroup",
             about="instance_groups",
         )
         return
-    yield from amount_faults(
+    yield from entry_count_faults(
         "instance_groups", len(given), replace(terms.limit("InstanceGroups"), least=1)
     )
     for name in sorted({"instance_type", "instance_count"} & terms.passed):
         yield OptionError(
             f"{name} is set with instance_groups",
-            "each group has its own",
+            "each instance group has its own value of it",
             f"Leave {name} out, or leave instance_groups out",
             about=name,
         )
@@ -63,14 +68,17 @@ def _repeated_faults(names: Sequence[Any]) -> Iterator[OptionError]:
         if times > 1:
             yield OptionError(
                 f"instance_groups has {times} groups named {name!r}",
-                "names must be unique",
+                "each group needs a different name",
                 "Rename one of them",
                 about="instance_groups",
             )
 
 
 def hostless_faults(terms: Terms) -> Iterator[OptionError]:
-    """Yield a fault for a job without hosts; call it after the SDK's defaults are set."""
+    """Yield a fault if neither instance type and count nor instance groups are given.
+
+    It must be called after SageMaker's SDK has set its defaults.
+    """
     missing = sorted({"instance_type", "instance_count"} - terms.passed)
     if missing and "instance_groups" not in terms.passed:
         yield OptionError(
@@ -118,20 +126,29 @@ def _part_faults(terms: Terms, key: KeyPath, group: Mapping[str, Any]) -> Iterat
 
 
 def _chosen_faults(chosen: list[str], names: list[Any]) -> Iterator[OptionError]:
-    what = f"distribution asks for the instance_groups {shown(chosen)}"
+    what = f"distribution requests the instance_groups {short_repr(chosen)}"
     if len(chosen) != 1:
         yield OptionError(
-            what, "it runs on exactly one group", "Name one group", about="distribution"
+            what,
+            "a distribution runs on exactly one group",
+            "Name one group",
+            about="distribution",
         )
     for name in chosen:
         if None not in names and name not in names:
             yield OptionError(
-                what, f"there is no group {name!r}", closest(name, names), about="distribution"
+                what,
+                f"the job has no group {name!r}",
+                closest(name, names),
+                about="distribution",
             )
 
 
 def channel_group_faults(terms: Terms, channels: Sequence[Channel]) -> Iterator[OptionError]:
-    """Yield channels for groups that do not exist, and groups on some channels only."""
+    """Yield the faults of the instance groups that channels name.
+
+    These are groups that do not exist, and groups that only some of the channels have.
+    """
     groups = terms.instance_groups if is_groups(terms.instance_groups) else ()
     names = [each["InstanceGroupName"] for each in groups]
     for channel in channels:

@@ -12,16 +12,15 @@ from typing import Any, Final
 from sagemaker_dist.contract import KEY
 from sagemaker_dist.contract.sdk_flags import OTHER_FLAGS, SERVED_FLAGS
 from sagemaker_dist.errors import OptionError, within
-from sagemaker_dist.planning.service.limits import amount_faults, shown, text_faults
+from sagemaker_dist.planning.service.limits import entry_count_faults, short_repr, text_faults
 from sagemaker_dist.planning.service.terms import Terms
 
 _PREFIX: Final = "sagemaker_"
-_TOGETHER_BYTES: Final = (
-    120_000  # Linux allows 128 KiB for SM_TRAINING_ENV, which holds other values too
-)
-_FLAG: Final = re.compile(r"[^\s=-][^\s=]*")  # --name, for the script's parser
+# Linux allows 128 KiB for SM_TRAINING_ENV, which has other values besides the hyperparameters.
+_MOST_TOTAL_BYTES: Final = 120_000
+_FLAG: Final = re.compile(r"[^\s=-][^\s=]*")  # name in --name, as the script's parser can read it
 
-# Added by SageMaker's SDK to every job that runs a script (2.257.7, estimator.py).
+# Hyperparameters that SageMaker's SDK adds to every job with a script (2.257.7, estimator.py).
 SCRIPT_PARAMETERS: Final = frozenset(
     {
         "sagemaker_container_log_level",
@@ -31,7 +30,7 @@ SCRIPT_PARAMETERS: Final = frozenset(
         "sagemaker_submit_directory",
     }
 )
-# Also read by it, and by sagemaker-training 5.1.4 in the image (2026-11-21).
+# Hyperparameters that the SDK, or sagemaker-training 5.1.4 in the image, reads (2026-11-21).
 _KNOWN: Final = SCRIPT_PARAMETERS | {
     KEY,
     "sagemaker_additional_mpi_options",
@@ -65,17 +64,20 @@ _KNOWN: Final = SCRIPT_PARAMETERS | {
 
 
 def hyperparameter_faults(terms: Terms, *, has_launcher: bool) -> Iterator[OptionError]:
-    """Yield hyperparameters that SageMaker or the script's parser would not accept.
+    """Yield the faults of hyperparameters that SageMaker or the script would not accept.
 
-    With `has_launcher`, the sagemaker-dist launcher's own hyperparameter is counted too.
+    Args:
+        terms: Arguments of the job.
+        has_launcher: True if the sagemaker-dist launcher starts the job. Its own hyperparameter is
+            then counted, too, and others that request a launcher are refused.
     """
     given = terms.hyperparameters
     if given is None:
         return
     if not isinstance(given, Mapping):
         yield OptionError(
-            f"hyperparameters is a {type(given).__name__}",
-            "it maps names to values",
+            f"hyperparameters is of type {type(given).__name__}",
+            "it must be a dict of names and values",
             "Pass a dict such as {'lr': 0.1}",
             about="hyperparameters",
         )
@@ -84,23 +86,23 @@ def hyperparameter_faults(terms: Terms, *, has_launcher: bool) -> Iterator[Optio
         {KEY} if has_launcher else set()
     )
     yield from _amount_faults(terms, {str(name) for name in given}, added)
-    yield from _twice_faults([str(name) for name in given], added)
+    yield from _duplicate_faults([str(name) for name in given], added)
     yield from _launcher_faults(given) if has_launcher else ()
     for name, value in given.items():
         yield from _name_faults(terms, str(name))
         yield from _value_faults(terms, str(name), value)
-    yield from _together_faults(terms, given)
+    yield from _total_size_faults(terms, given)
 
 
 def _amount_faults(terms: Terms, names: set[str], added: frozenset[str]) -> Iterator[OptionError]:
     most = terms.limit("HyperParameters").most
     num_own = len(names - added)
     if most is not None and num_own + len(added) > most:
-        why = f"SageMaker takes at most {most}"
+        why = f"SageMaker allows at most {most}"
         yield OptionError(
             f"hyperparameters has {num_own} entries",
-            f"{why}, and the SDK needs {len(added)} of them" if added else why,
-            "Leave some out, or pass a file of them as a channel",
+            f"{why}, and the SDK adds {len(added)}" if added else why,
+            "Leave some out, or pass them in a file of an input channel",
             about="hyperparameters",
         )
 
@@ -110,31 +112,31 @@ def _launcher_faults(given: Mapping[Any, Any]) -> Iterator[OptionError]:
         if given.get(name):
             yield OptionError(
                 f"hyperparameters has the name {name!r}",
-                "it requests another launcher than distribution does",
+                "it requests another launcher than the option distribution",
                 "Leave it out, or leave distribution out",
                 about=("hyperparameters", name),
             )
 
 
-def _twice_faults(names: list[str], added: frozenset[str]) -> Iterator[OptionError]:
+def _duplicate_faults(names: list[str], added: frozenset[str]) -> Iterator[OptionError]:
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield OptionError(
-            f"hyperparameters has the name {shown(name)} twice",
-            "SageMaker's names are text, so one value would be lost",
-            "Rename one",
+            f"hyperparameters has the name {short_repr(name)} twice",
+            "the keys are equal when they are converted to text, so one value would be lost",
+            "Rename one of them",
             about=("hyperparameters", name),
         )
     if KEY in names and KEY in added:
         yield OptionError(
             f"hyperparameters has the name {KEY!r}",
-            "sagemaker-dist sends the distribution under this name",
+            "sagemaker-dist sends the options of distribution under this name",
             "Leave it out",
             about=("hyperparameters", KEY),
         )
 
 
 def _name_faults(terms: Terms, name: str) -> Iterator[OptionError]:
-    what = f"hyperparameters has the name {shown(name)}"
+    what = f"hyperparameters has the name {short_repr(name)}"
     yield from text_faults(
         ("hyperparameters", name),
         name,
@@ -145,29 +147,29 @@ def _name_faults(terms: Terms, name: str) -> Iterator[OptionError]:
     if terms.runs_script and not _FLAG.fullmatch(name):
         yield OptionError(
             what,
-            "the script gets it as --name, so it has no whitespace, no '=' and no leading '-'",
+            "the script gets it as --name, so whitespace, '=' and a leading '-' are not allowed",
             "Correct the name",
             about=("hyperparameters", name),
         )
     if terms.runs_script and name.startswith(_PREFIX) and name not in _KNOWN:
         yield OptionError(
             what,
-            f"names that begin with {_PREFIX} are not passed to scripts",
+            f"names that begin with {_PREFIX} are reserved, and not passed to scripts",
             _meant(name),
             about=("hyperparameters", name),
         )
-    yield from within(_letter_faults(terms, what, name), "hyperparameters", name)
+    yield from within(_character_faults(terms, what, name), "hyperparameters", name)
 
 
 def _value_faults(terms: Terms, name: str, value: Any) -> Iterator[OptionError]:
-    what = f"hyperparameters[{shown(name)}]"
+    what = f"hyperparameters[{short_repr(name)}]"
     try:
         text = _written(terms, value)
     except (TypeError, ValueError, RecursionError) as error:
         yield OptionError(
-            f"{what} is {shown(value)}",
-            f"the SDK cannot write it as JSON ({error})",
-            "Pass numbers, text, and lists or dicts of them",
+            f"{what} is {short_repr(value)}",
+            f"the SDK cannot encode it as JSON ({error})",
+            "Pass a number, a text, or a list or dict of them",
             about=("hyperparameters", name),
         )
         return
@@ -175,8 +177,8 @@ def _value_faults(terms: Terms, name: str, value: Any) -> Iterator[OptionError]:
     if limit.most is not None and len(text) > limit.most:
         yield OptionError(
             f"{what} has {len(text)} characters{' as JSON' if terms.encodes_json else ''}",
-            f"SageMaker takes at most {limit.most}",
-            "Pass it in a file of source_dir or in a channel",
+            f"SageMaker allows at most {limit.most}",
+            "Pass it in a file of source_dir or of an input channel",
             about=("hyperparameters", name),
         )
     else:
@@ -187,28 +189,33 @@ def _value_faults(terms: Terms, name: str, value: Any) -> Iterator[OptionError]:
     is_text = not (terms.encodes_json or terms.is_written or name.startswith(_PREFIX))
     if is_text and isinstance(value, str) and not _is_same(value, found):
         yield OptionError(
-            f"{what} is {shown(value)}",
-            f"without source_dir it is read as JSON: the script gets {shown(_argument(found))}",
-            "Pass source_dir: then text stays text",
+            f"{what} is {short_repr(value)}",
+            "without source_dir the text is read as JSON, and the script gets"
+            f" {short_repr(_argument(found))}",
+            "Pass source_dir, with which the script gets the text unchanged",
             about=("hyperparameters", name),
         )
-    faults = _letter_faults(terms, f"{what} is {shown(found)}", _argument(found))
+    faults = _character_faults(terms, f"{what} is {short_repr(found)}", _argument(found))
     yield from within(faults, "hyperparameters", name)
 
 
-def _letter_faults(terms: Terms, what: str, text: str) -> Iterator[OptionError]:
-    """Yield characters that JSON allows, but a command line or UTF-8 does not."""
+def _character_faults(terms: Terms, what: str, text: str) -> Iterator[OptionError]:
+    """Yield a fault for each kind of character in `text` that JSON allows, but other parts do not.
+
+    A command line cannot contain NUL, and UTF-8 cannot encode half of a surrogate pair.
+    """
     if terms.runs_script and "\0" in text:
-        hint = "Pass it in a file of source_dir or in a channel"
-        yield OptionError(what, "a command line cannot carry a NUL character", hint)
+        hint = "Pass it in a file of source_dir or of an input channel"
+        yield OptionError(what, "a command line cannot contain a NUL character", hint)
     if any("\ud800" <= letter <= "\udfff" for letter in text):
         why = "half of a surrogate pair is not a character, and UTF-8 cannot encode it"
-        yield OptionError(what, why, "Remove it, or decode the original bytes")
+        yield OptionError(what, why, "Remove the character, or decode the original bytes correctly")
 
 
-def _together_faults(terms: Terms, given: Mapping[Any, Any]) -> Iterator[OptionError]:
-    """Yield a fault if all values together exceed one variable: SM_HPS, SM_USER_ARGS,
-    SM_TRAINING_ENV.
+def _total_size_faults(terms: Terms, given: Mapping[Any, Any]) -> Iterator[OptionError]:
+    """Yield a fault if all hyperparameters together are too long for one environment variable.
+
+    These variables are SM_HPS, SM_USER_ARGS and SM_TRAINING_ENV.
     """
     if not terms.runs_script:
         return
@@ -219,22 +226,22 @@ def _together_faults(terms: Terms, given: Mapping[Any, Any]) -> Iterator[OptionE
     values = {name: _read(text) for name, text in written.items() if not name.startswith(_PREFIX)}
     arguments = [part for name, value in values.items() for part in (f"--{name}", _argument(value))]
     num_bytes = max(len(json.dumps(each)) for each in (values, arguments))
-    if num_bytes > _TOGETHER_BYTES:
+    if num_bytes > _MOST_TOTAL_BYTES:
         yield OptionError(
             f"hyperparameters take {num_bytes} bytes together",
             "the script gets them in one environment variable, which Linux limits to 128 KiB",
-            "Pass some in a file of source_dir or in a channel",
+            "Pass some of them in a file of source_dir or of an input channel",
             about="hyperparameters",
         )
 
 
 def _written(terms: Terms, value: Any) -> str:
-    """Return the text that the SDK writes into the request."""
+    """Return the text that SageMaker's SDK sends for a hyperparameter's value."""
     return json.dumps(value) if terms.encodes_json else str(value)
 
 
 def _read(text: str) -> Any:
-    """Return the value that the launcher in the image reads; a text that is not JSON stays text."""
+    """Return the value that the launcher in the image decodes from JSON; other texts unchanged."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -242,17 +249,25 @@ def _read(text: str) -> Any:
 
 
 def _argument(value: Any) -> str:
-    """Return the value on the script's command line (smdist.launch, sagemaker-training 5.1.4)."""
+    """Return a hyperparameter's value as written on the script's command line.
+
+    Source: `smdist.launch` and sagemaker-training 5.1.4 do the same.
+    """
     if isinstance(value, Mapping):
         return ",".join(f"{key}={part}" for key, part in sorted(value.items()))
     return str(value)
 
 
 def environment_faults(terms: Terms, environment: Any) -> Iterator[OptionError]:
-    """Yield variables beyond SageMaker's limits; invalid names are reported elsewhere."""
+    """Yield the faults of environment variables that exceed SageMaker's limits.
+
+    Names that are invalid on every machine are skipped, because another check reports them.
+    """
     if not isinstance(environment, Mapping):
         return
-    yield from amount_faults("environment", len(environment), terms.limit("TrainingEnvironmentMap"))
+    yield from entry_count_faults(
+        "environment", len(environment), terms.limit("TrainingEnvironmentMap")
+    )
     for name, value in environment.items():
         if isinstance(name, str) and name and "=" not in name and "\0" not in name:
             yield from text_faults(
@@ -263,15 +278,15 @@ def environment_faults(terms: Terms, environment: Any) -> Iterator[OptionError]:
                 label="a name of environment",
             )
         if isinstance(value, str):
-            yield from _long_faults(terms, name, value)
+            yield from _length_faults(terms, name, value)
 
 
-def _long_faults(terms: Terms, name: object, value: str) -> Iterator[OptionError]:
+def _length_faults(terms: Terms, name: object, value: str) -> Iterator[OptionError]:
     most = terms.limit("TrainingEnvironmentValue").most
     if most is not None and len(value) > most:
         yield OptionError(
-            f"environment[{shown(name)}] has {len(value)} characters",
-            f"SageMaker takes at most {most}",
+            f"environment[{short_repr(name)}] has {len(value)} characters",
+            f"SageMaker allows at most {most}",
             "Pass it as a hyperparameter, or in a file of source_dir",
             about=("environment", str(name)),
         )
@@ -280,11 +295,11 @@ def _long_faults(terms: Terms, name: object, value: str) -> Iterator[OptionError
 def _meant(name: str) -> str:
     stem = name.removeprefix(_PREFIX)
     near = get_close_matches(stem, [each.removeprefix(_PREFIX) for each in _KNOWN], n=1)
-    return f"Did you mean {_PREFIX + near[0]!r}?" if near else f"Call it {stem!r}"
+    return f"Did you mean {_PREFIX + near[0]!r}?" if near else f"Rename it to {stem!r}"
 
 
 def _is_same(text: str, found: Any) -> bool:
-    """Return whether a script reads the same value: 0.10 equals 0.1 as a number."""
+    """Return whether a script that gets `found` reads the value of `text`: 0.1 is equal to 0.10."""
     if _argument(found) == text:
         return True
     try:

@@ -9,22 +9,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from sagemaker_dist.errors import OptionError, within
-from sagemaker_dist.planning.service.limits import amount_faults, shown, text_faults
+from sagemaker_dist.planning.service.limits import entry_count_faults, short_repr, text_faults
 from sagemaker_dist.planning.service.terms import Terms
 
 _JAVA_NAME: Final = re.compile(r"\(\?<(?![=!])")  # SageMaker's expressions are Java's
-_OF_JAVA: Final = (
-    "bad escape",
-    "unknown extension",
-    "multiple repeat",
-)  # errors of Python's re for syntax that Java has
+# Errors of Python's re for syntax that Java supports, and SageMaker with it.
+_OF_JAVA: Final = ("bad escape", "unknown extension", "multiple repeat")
 
 
 def tag_faults(terms: Terms) -> Iterator[OptionError]:
-    """Yield tags that SageMaker would refuse."""
+    """Yield the faults of tags that SageMaker would refuse."""
     given = terms.tags
     is_mapping = isinstance(given, Mapping)
-    if isinstance(given, Mapping):  # as the SDK reads them
+    if isinstance(given, Mapping):  # SageMaker's SDK converts a dict in the same way
         given = [
             {"Key": str(key), "Value": None if value is None else str(value)}
             for key, value in given.items()
@@ -33,23 +30,23 @@ def tag_faults(terms: Terms) -> Iterator[OptionError]:
         return
     if not _is_list_of(given, {"Key", "Value"}):
         yield OptionError(
-            f"tags is {shown(given)}",
+            f"tags is {short_repr(given)}",
             "it is neither a dict nor a list of {'Key': ..., 'Value': ...}",
             "Pass a dict such as {'team': 'vision'}",
             about="tags",
         )
         return
-    yield from amount_faults("tags", len(given), terms.limit("TagList"))
+    yield from entry_count_faults("tags", len(given), terms.limit("TagList"))
     for number, tag in enumerate(given):
         faults = _tag_faults(terms, number, tag)
-        for fault in faults:  # of a dict, the key that was written is the tag's
+        for fault in faults:  # in a dict, the user's path to the tag is its key, not its number
             fault.about = ("tags", tag["Key"]) if is_mapping else fault.about
             yield fault
     for key, times in Counter(str(tag["Key"]) for tag in given if tag["Key"] is not None).items():
         if times > 1:
             yield OptionError(
                 f"tags has the key {key!r} {times} times",
-                "keys must be unique",
+                "each tag needs a different key",
                 "Keep one of them",
                 about="tags",
             )
@@ -65,27 +62,29 @@ def _tag_faults(terms: Terms, number: int, tag: Mapping[str, Any]) -> Iterator[O
         )
     if str(tag["Key"]).lower().startswith("aws:"):
         yield OptionError(
-            f"tags[{number}]['Key'] is {shown(tag['Key'])}",
-            "keys that begin with aws: are reserved",
+            f"tags[{number}]['Key'] is {short_repr(tag['Key'])}",
+            "keys that begin with aws: are reserved for AWS",
             "Pass another key",
             about=("tags", number, "Key"),
         )
 
 
 def metric_faults(terms: Terms) -> Iterator[OptionError]:
-    """Yield metric definitions that SageMaker would refuse, or that never match a number."""
+    """Yield faults of metric definitions that SageMaker refuses or that never match a number."""
     given = terms.metric_definitions
     if given is None:
         return
     if not _is_list_of(given, {"Name", "Regex"}):
         yield OptionError(
-            f"metric_definitions is {shown(given)}",
+            f"metric_definitions is {short_repr(given)}",
             "it is not a list of {'Name': ..., 'Regex': ...}",
             "Pass a list such as [{'Name': 'loss', 'Regex': 'loss=([0-9.]+)'}]",
             about="metric_definitions",
         )
         return
-    yield from amount_faults("metric_definitions", len(given), terms.limit("MetricDefinitionList"))
+    yield from entry_count_faults(
+        "metric_definitions", len(given), terms.limit("MetricDefinitionList")
+    )
     for number, metric in enumerate(given):
         what = f"metric_definitions[{number}]"
         for part, shape in (("Name", "MetricName"), ("Regex", "MetricRegex")):
@@ -96,7 +95,7 @@ def metric_faults(terms: Terms) -> Iterator[OptionError]:
                 hint=f"Pass a {part}",
             )
         if isinstance(metric["Regex"], str) and metric["Regex"]:
-            faults = _regex_faults(f"{what}['Regex'] is {shown(metric['Regex'])}", metric)
+            faults = _regex_faults(f"{what}['Regex'] is {short_repr(metric['Regex'])}", metric)
             yield from within(faults, "metric_definitions", number, "Regex")
 
 
@@ -112,8 +111,8 @@ def _regex_faults(what: str, metric: Mapping[str, str]) -> Iterator[OptionError]
     if not groups:
         yield OptionError(
             what,
-            "the number is its first group, and it has no group",
-            "Put the number's pattern in parentheses",
+            "SageMaker reads the number from its first group, and it has no group",
+            "Put the part that matches the number in parentheses",
         )
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits of SageMaker's service model, and faults of values that exceed them.
+"""Limits of SageMaker's service model, and checks of values against them.
 
-boto3 itself checks only types and minima: the service finds violations of a maximum, a pattern or
-an enumeration, after the code was uploaded.
+boto3 itself checks only types and minima. A value beyond a maximum, or against a pattern or a list
+of allowed values, would be reported only by the service, after the code was uploaded.
 """
 
 from __future__ import annotations
@@ -16,21 +16,19 @@ from typing import Any, Final
 from sagemaker_dist.errors import KeyPath, OptionError, closest, subscripted
 
 _ONE_LINE: Final = frozenset({".*", ".+"})
-_LINE_BREAKS: Final = frozenset(
-    "\n\r\u0085\u2028\u2029"
-)  # characters that "." does not match in Java
+_LINE_BREAKS: Final = frozenset("\n\r\u0085\u2028\u2029")  # "." does not match them in Java
 _SHOWN: Final = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """Limits of one shape of the service model.
+    """Limits of one shape (a type) of SageMaker's service model.
 
     Attributes:
-        least: Least number, characters of a text, or entries of a list; None for no limit.
-        most: Most of the same; None for no limit.
-        pattern: Expression that the whole text must match, or None.
-        values: Allowed texts, or () for any.
+        least: Minimum of a number, of a text's length or of a list's entries; None for no limit.
+        most: Maximum of the same quantity; None for no limit.
+        pattern: Regular expression that the whole text must match, or None.
+        values: Allowed texts; () if any text is allowed.
     """
 
     least: int | None = None
@@ -43,8 +41,8 @@ Limits = Mapping[str, Limit]  # by the name of the shape
 FREE: Final = Limit()
 
 
-def shown(value: object) -> str:
-    """Return the value's repr, shortened if it is long."""
+def short_repr(value: object) -> str:
+    """Return the repr of a value for messages, cut after 80 characters."""
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
@@ -52,16 +50,20 @@ def shown(value: object) -> str:
 def text_faults(
     key: str | KeyPath, value: Any, limit: Limit, *, hint: str, label: str = ""
 ) -> Iterator[OptionError]:
-    """Yield the fault of a text; None is a pipeline variable.
+    """Yield the fault of a text that does not match its limit.
 
     Args:
-        label: Name of the key in messages. Default: its path, as Python spells it.
+        key: Path of the option, for the error's `about`.
+        value: Value of the option; None (left out, or a pipeline variable) is not checked.
+        limit: Limit of the text.
+        hint: Hint for a text that is too short or does not match the pattern.
+        label: Name of the option in messages. Default: its path, such as `tags[0]['Key']`.
     """
     if value is None:
         return
     about = (key,) if isinstance(key, str) else key
     name = label or subscripted(about)
-    what = f"{name} is {shown(value)}"
+    what = f"{name} is {short_repr(value)}"
     if not isinstance(value, str):
         yield OptionError(what, "it is not a str", "Pass a str", about=about)
     elif limit.values:
@@ -72,7 +74,7 @@ def text_faults(
     elif limit.most is not None and len(value) > limit.most:
         yield OptionError(
             f"{name} has {len(value)} characters",
-            f"SageMaker takes at most {limit.most}",
+            f"SageMaker allows at most {limit.most}",
             "Shorten it",
             about=about,
         )
@@ -83,23 +85,32 @@ def text_faults(
     elif limit.pattern in _ONE_LINE:
         if not _LINE_BREAKS.isdisjoint(value):
             yield OptionError(
-                what, "SageMaker allows one line", "Remove the line break", about=about
+                what, "SageMaker allows no line break in it", "Remove the line break", about=about
             )
     elif limit.pattern is not None and not re.fullmatch(limit.pattern, value):
-        yield OptionError(what, f"SageMaker needs a match of {limit.pattern}", hint, about=about)
+        yield OptionError(
+            what, f"SageMaker requires that it matches {limit.pattern}", hint, about=about
+        )
 
 
 def number_faults(
     key: str | KeyPath, value: Any, limit: Limit, *, label: str = ""
 ) -> Iterator[OptionError]:
-    """Yield the fault of an integer; None is a pipeline variable."""
+    """Yield the fault of a number that is not an integer, or outside its limit.
+
+    Args:
+        key: Path of the option, for the error's `about`.
+        value: Value of the option; None (left out, or a pipeline variable) is not checked.
+        limit: Limit of the number.
+        label: Name of the option in messages. Default: its path, such as `tags[0]['Key']`.
+    """
     if value is None:
         return
     about = (key,) if isinstance(key, str) else key
     name = label or subscripted(about)
-    what, number = f"{name} is {shown(value)}", integer(value)
+    what, number = f"{name} is {short_repr(value)}", integer(value)
     if number is None:
-        yield OptionError(what, "it is not an integer", "Pass an int", about=about)
+        yield OptionError(what, "it is not an integer", "Pass an integer", about=about)
     elif limit.least is not None and number < limit.least:
         yield OptionError(
             what, f"the minimum is {limit.least}", f"Pass at least {limit.least}", about=about
@@ -110,24 +121,24 @@ def number_faults(
         )
 
 
-def amount_faults(name: str, amount: int, limit: Limit) -> Iterator[OptionError]:
-    """Yield a fault if a list or dict has too many or too few entries."""
+def entry_count_faults(name: str, amount: int, limit: Limit) -> Iterator[OptionError]:
+    """Yield a fault if the list or dict `name`, which has `amount` entries, exceeds its limit."""
     what = f"{name} has {amount} {'entry' if amount == 1 else 'entries'}"
     if limit.most is not None and amount > limit.most:
         yield OptionError(
-            what, f"SageMaker takes at most {limit.most}", "Leave some out", about=name
+            what, f"SageMaker allows at most {limit.most}", "Leave some of them out", about=name
         )
     elif limit.least is not None and amount < limit.least:
         yield OptionError(
             what,
             f"SageMaker needs at least {limit.least}",
-            f"Add one, or leave {name} out",
+            f"Add an entry, or leave {name} out",
             about=name,
         )
 
 
 def integer(value: Any) -> int | None:
-    """Return the value as an int, also from numpy integers, or None."""
+    """Return an integer of any type, such as numpy's, as an int; None for all other values."""
     if isinstance(value, bool):
         return None
     try:

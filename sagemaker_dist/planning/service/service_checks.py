@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of an estimator's arguments, one by one, by SageMaker's rules."""
+"""Checks of each of an estimator's arguments by SageMaker's rules."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from sagemaker_dist.planning.service.groups import group_faults
 from sagemaker_dist.planning.service.hyperparameter_checks import hyperparameter_faults
 from sagemaker_dist.planning.service.labels import metric_faults, tag_faults
 from sagemaker_dist.planning.service.limits import (
-    amount_faults,
+    entry_count_faults,
     number_faults,
-    shown,
+    short_repr,
     text_faults,
 )
 from sagemaker_dist.planning.service.s3_places import place_faults
@@ -22,7 +22,7 @@ from sagemaker_dist.planning.service.stopping import stopping_faults
 from sagemaker_dist.planning.service.terms import Terms
 from sagemaker_dist.planning.service.vpc_config import network_faults
 
-_TEXTS: Final = (  # name, shape, the hint
+_TEXTS: Final = (  # name of the argument, shape of the service model, hint
     ("input_mode", "TrainingInputMode", ""),
     ("volume_kms_key", "KmsKeyId", "Pass the id, the ARN or the alias of a key"),
     ("output_kms_key", "KmsKeyId", "Pass the id, the ARN or the alias of a key"),
@@ -44,7 +44,13 @@ _ROLE_NAME: Final = re.compile(r"[\w+=,.@-]{1,64}", re.ASCII)  # CreateRole of I
 def service_faults(
     terms: Terms, chosen_groups: Sequence[str], *, has_launcher: bool
 ) -> Iterator[OptionError]:
-    """Yield arguments that SageMaker would refuse; `chosen_groups` are the groups that train."""
+    """Yield the faults of arguments that SageMaker would refuse.
+
+    Args:
+        terms: Arguments of the job.
+        chosen_groups: Names of the instance groups in the distribution.
+        has_launcher: True if the sagemaker-dist launcher starts the job.
+    """
     yield from _role_faults(terms)
     yield from _image_faults(terms)
     for name, shape, hint in _TEXTS:
@@ -70,9 +76,9 @@ def _role_faults(terms: Terms) -> Iterator[OptionError]:
     hint = "Pass the name of a role, or its ARN such as 'arn:aws:iam::123456789012:role/training'"
     if isinstance(role, str) and "/" not in role and not role.startswith("arn:"):
         if not _ROLE_NAME.fullmatch(role):
-            why = "a role's name is 1 to 64 letters, digits and any of _+=,.@-"
-            yield OptionError(f"role is {shown(role)}", why, hint, about="role")
-    else:  # the SDK treats a text with a slash as an ARN
+            why = "the name of a role consists of 1 to 64 letters, digits and any of _+=,.@-"
+            yield OptionError(f"role is {short_repr(role)}", why, hint, about="role")
+    else:  # SageMaker's SDK treats a text with a slash as an ARN
         yield from text_faults("role", role, limit, hint=hint)
 
 
@@ -84,9 +90,9 @@ def _image_faults(terms: Terms) -> Iterator[OptionError]:
         return
     if "://" in image or re.search(r"\s", image) or not image:
         yield OptionError(
-            f"image_uri is {shown(image)}",
-            "it is not an image name",
-            "Pass registry/repository:tag, without scheme or spaces",
+            f"image_uri is {short_repr(image)}",
+            "the name of an image has neither a scheme nor spaces",
+            "Pass registry/repository:tag",
             about="image_uri",
         )
 
@@ -97,9 +103,9 @@ def _command_faults(terms: Terms, name: str, shape: str, entry: str) -> Iterator
         return
     if isinstance(given, str) or not isinstance(given, Sequence):
         yield OptionError(
-            f"{name} is {shown(given)}", "it is not a list", f"Pass {[given]!r}", about=name
+            f"{name} is {short_repr(given)}", "it is not a list", f"Pass {[given]!r}", about=name
         )
         return
-    yield from amount_faults(name, len(given), terms.limit(shape))
+    yield from entry_count_faults(name, len(given), terms.limit(shape))
     for number, value in enumerate(given):
         yield from text_faults((name, number), value, terms.limit(entry), hint="")

@@ -13,11 +13,11 @@ from sagemaker_dist.planning.service.terms import Terms
 _DAY: Final = 24 * 60 * 60
 # "The maximum value is 28 days": StoppingCondition in the API reference, 2026-11-21.
 _MOST_RUN: Final = 28 * _DAY
-_DEFAULT_RUN: Final = _DAY  # of the SDK, 2.257.7
+_DEFAULT_RUN: Final = _DAY  # default of SageMaker's SDK 2.257.7
 
 
 def stopping_faults(terms: Terms) -> Iterator[OptionError]:
-    """Yield time limits that contradict each other or the service's limits."""
+    """Yield the faults of time limits that contradict each other or exceed the service's limits."""
     for name, shape in (
         ("max_wait", "MaxWaitTimeInSeconds"),
         ("max_retry_attempts", "MaximumRetryAttempts"),
@@ -31,7 +31,7 @@ def stopping_faults(terms: Terms) -> Iterator[OptionError]:
         yield OptionError(
             f"keep_alive_period_in_seconds is {terms.keep_alive_period_in_seconds!r}"
             " with use_spot_instances",
-            "SageMaker keeps no spot instances warm",
+            "SageMaker has no warm pools of spot instances",
             "Leave one of them out",
             about="keep_alive_period_in_seconds",
         )
@@ -43,7 +43,7 @@ def _wait_faults(terms: Terms) -> Iterator[OptionError]:
     if terms.use_spot_instances and "max_wait" not in terms.passed:
         yield OptionError(
             "use_spot_instances is set without max_wait",
-            "SageMaker needs the longest time that the job may wait for them and run",
+            "SageMaker needs the longest time for waiting for spot instances and running",
             "Pass max_wait, in seconds, of at least max_run",
             about="use_spot_instances",
         )
@@ -53,14 +53,14 @@ def _wait_faults(terms: Terms) -> Iterator[OptionError]:
     ):
         yield OptionError(
             "max_wait is set without use_spot_instances",
-            "only jobs on spot instances, or with retries, can wait",
+            "only a job on spot instances, or with max_retry_attempts, can wait",
             "Pass use_spot_instances=True, or leave max_wait out",
             about="max_wait",
         )
     elif wait is not None and run is not None and wait < run:
         yield OptionError(
             f"max_wait is {wait} and max_run is {run}",
-            "max_wait includes the time of the run",
-            f"Pass max_wait of at least {run}",
+            "max_wait is the longest time for waiting and running together",
+            f"Pass a max_wait of at least {run}",
             about="max_wait",
         )

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments of a job that SageMaker reads, apart from its code and data.
-
-Names are those of the estimator's arguments. None, also inside a list or dict, means left out or a
-pipeline variable.
-"""
+"""Class of a job's arguments that SageMaker reads, apart from its code and data."""
 
 from __future__ import annotations
 
@@ -18,18 +14,22 @@ _GROUP: Final = {"InstanceGroupName", "InstanceType", "InstanceCount"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """Arguments of an estimator that SageMaker reads, as the user passed them.
+    """Arguments of a job that SageMaker reads, as the user passed them to an estimator.
+
+    A field without description is the estimator's argument of this name. None, also as an element
+    of a list or dict, stands for a value that was left out or is a pipeline variable.
 
     Attributes:
-        limits: Limits of SageMaker's service model; missing shapes have no limits.
+        limits: Limits of SageMaker's service model, by the names of its shapes; a shape that is
+            not in it has no limits.
         passed: Names of the arguments that were passed, possibly as pipeline variables.
-        runs_script: Whether hyperparameters become the command line of a script.
-        encodes_json: Whether the SDK writes hyperparameters as JSON, otherwise by str().
-        is_written: Whether hyperparameters are already written as JSON.
-        instance_groups: Groups in the form of CreateTrainingJob.
-        tags: Pairs of Key and Value as in CreateTrainingJob, or a dict.
-        region: Region of the job, or None if unknown.
-        bucket_regions: Regions of buckets, as far as known.
+        runs_script: True if hyperparameters become the command line of a script.
+        encodes_json: True if the SDK encodes hyperparameters as JSON, False if by str().
+        is_written: True if hyperparameters are texts that are encoded already.
+        instance_groups: Instance groups, each a dict as in CreateTrainingJob.
+        tags: List of {"Key": ..., "Value": ...} as in CreateTrainingJob, or a dict.
+        region: Region of the job; None if unknown.
+        bucket_regions: Region of each S3 bucket, as far as known.
     """
 
     limits: Limits = field(default_factory=dict)
@@ -66,12 +66,12 @@ class Terms:
     bucket_regions: Mapping[str, str] = field(default_factory=dict)
 
     def limit(self, shape: str) -> Limit:
-        """Return the service model's limit of a shape."""
+        """Return the limit of a shape of the service model, such as "TagKey"."""
         return self.limits.get(shape, FREE)
 
 
 def is_groups(given: Any) -> bool:
-    """Return whether the value is a list of instance groups in CreateTrainingJob's form."""
+    """Return whether a value is a list of instance groups, each a dict as in CreateTrainingJob."""
     return isinstance(given, Sequence) and all(
         isinstance(each, Mapping) and set(each) == _GROUP for each in given
     )

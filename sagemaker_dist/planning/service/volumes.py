@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of directories in Amazon EFS and FSx for Lustre that a job mounts."""
+"""Checks of input channels whose data is in Amazon EFS or FSx for Lustre."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sagemaker_dist.planning.service.terms import Terms
 
 
 def volume_faults(terms: Terms, channel: Channel, place: FileSystem) -> Iterator[OptionError]:
-    """Yield faults that keep a file system from being mounted as this channel."""
+    """Yield the faults that prevent SageMaker from mounting a file system as this channel."""
     of = f"of channel {channel.name!r}"
     yield from text_faults(
         "uri",
@@ -26,23 +26,29 @@ def volume_faults(terms: Terms, channel: Channel, place: FileSystem) -> Iterator
     what = f"the directory {of} is {place.directory!r}"
     if not place.directory.startswith("/"):
         yield OptionError(
-            what, "it is not an absolute path", "Pass one that begins with '/'", about="uri"
+            what,
+            "it is not an absolute path",
+            "Pass a directory that begins with '/'",
+            about="uri",
         )
     elif ".." in PurePosixPath(place.directory).parts:
         yield OptionError(
-            what, "'..' leads out of the file system", "Pass a path from its root", about="uri"
+            what,
+            "'..' is not allowed in the path",
+            "Pass the path from the file system's root",
+            about="uri",
         )
     elif place.kind == "FSxLustre" and not place.directory.strip("/"):
         yield OptionError(
             what,
-            "a path of FSx for Lustre begins with the mount name",
-            "Pass '/' and the file system's MountName, as FSx describes it",
+            "a path in FSx for Lustre begins with the file system's mount name",
+            "Pass '/' followed by the MountName that FSx shows for the file system",
             about="uri",
         )
     if channel.instance_groups:
         yield OptionError(
             f"instance_groups {of} is set",
-            "all instances mount a file system",
+            "SageMaker mounts a file system on the instances of all groups",
             "Leave instance_groups out",
             about="instance_groups",
         )

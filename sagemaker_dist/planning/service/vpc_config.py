@@ -8,11 +8,11 @@ from typing import Final
 
 from sagemaker_dist.errors import OptionError
 from sagemaker_dist.planning.channel_checks import Channel
-from sagemaker_dist.planning.service.limits import amount_faults, shown, text_faults
+from sagemaker_dist.planning.service.limits import entry_count_faults, short_repr, text_faults
 from sagemaker_dist.planning.service.terms import Terms
 
-# Name, shape of the list, shape of an entry, and how EC2 begins such ids (API reference of
-# CreateSubnet and CreateSecurityGroup, 2026-11-21).
+# Name of the argument, shape of the list, shape of an entry, and the beginning of such ids in EC2
+# (API reference of CreateSubnet and CreateSecurityGroup, 2026-11-21).
 _PARTS: Final = (
     ("subnets", "Subnets", "SubnetId", "subnet-"),
     ("security_group_ids", "VpcSecurityGroupIds", "SecurityGroupId", "sg-"),
@@ -20,13 +20,13 @@ _PARTS: Final = (
 
 
 def network_faults(terms: Terms) -> Iterator[OptionError]:
-    """Yield invalid ids, and subnets without security groups or the reverse."""
+    """Yield the faults of subnets and security groups: invalid ids, or one without the other."""
     given = [name for name, *_ in _PARTS if name in terms.passed]
     missing = [name for name, *_ in _PARTS if name not in terms.passed]
     if given and missing:
         yield OptionError(
             f"{given[0]} is set without {missing[0]}",
-            "a VPC configuration needs both",
+            "a VPC configuration needs subnets and security groups",
             f"Pass {missing[0]} too, or leave {given[0]} out",
             about=given[0],
             kind="missing",
@@ -37,28 +37,32 @@ def network_faults(terms: Terms) -> Iterator[OptionError]:
             continue
         if isinstance(ids, str) or not isinstance(ids, Sequence):
             yield OptionError(
-                f"{name} is {shown(ids)}", "it is not a list", f"Pass {[ids]!r}", about=name
+                f"{name} is {short_repr(ids)}", "it is not a list", f"Pass {[ids]!r}", about=name
             )
             continue
-        yield from amount_faults(name, len(ids), terms.limit(shape))
+        yield from entry_count_faults(name, len(ids), terms.limit(shape))
         for number, value in enumerate(ids):
             hint = f"Pass an id such as '{prefix}0a1b2c3d'"
             faults = list(text_faults((name, number), value, terms.limit(entry), hint=hint))
             yield from faults
             if not faults and value is not None and not value.startswith(prefix):
                 what = f"{name}[{number}] is {value!r}"
-                yield OptionError(what, f"such ids begin with {prefix}", hint, about=(name, number))
+                why = f"ids in {name} begin with {prefix}"
+                yield OptionError(what, why, hint, about=(name, number))
 
 
 def vpc_faults(terms: Terms, channels: Sequence[Channel]) -> Iterator[OptionError]:
-    """Yield a fault if a VPC is needed and missing; call it after the SDK's defaults are set."""
+    """Yield a fault for each option that needs a VPC if the job has none.
+
+    It must be called after SageMaker's SDK has set its defaults.
+    """
     if any(name in terms.passed for name, *_ in _PARTS):
         return
     hint = "Pass subnets and security_group_ids"
     for channel in (each for each in channels if each.file_system is not None):
         yield OptionError(
             f"channel {channel.name!r} is a file system",
-            "it can be reached only from your own VPC",
+            "a file system can be reached only from your own VPC",
             f"{hint} from which it can be mounted",
             about=("inputs", channel.name),
         )

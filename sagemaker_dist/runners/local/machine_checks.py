@@ -18,7 +18,7 @@ from sagemaker_dist.packaging.image_facts import (
     local_image,
 )
 from sagemaker_dist.planning import LocalJob
-from sagemaker_dist.planning.gpu_division import divide_gpus
+from sagemaker_dist.planning.local_job import divide_gpus
 from sagemaker_dist.runners.local.containers.nvidia_gpus import list_gpus
 from sagemaker_dist.runners.local.job_folder import JobFolder
 

@@ -42,7 +42,7 @@ def test_what_rank_0_cannot_read_alone_is_refused(world):
         ({"step": 0.5}, "a step is an integer"),
         ({"step": 2**63}, "step=9223372036854775808: a step is an integer of 64 bits"),
         ({"step": -(10**5000)}, "a step is an integer of 64 bits"),
-        ({"val/loss": 0.5}, "a reported value is called 'val/loss'"),
+        ({"val/loss": 0.5}, "a reported metric is named 'val/loss'"),
     ],
 )
 def test_values_that_are_no_numbers_are_refused(values, says):

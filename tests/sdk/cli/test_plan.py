@@ -43,7 +43,7 @@ def test_json(capsys, job_file):
     assert ["<account>"] == list(document["placeholders"])
     assert (16, 8) == (document["ranks"], document["hosts"][0]["ranks_per_host"])
     assert "A100" == document["hosts"][0]["instance"]["accelerator"]
-    assert "by NCCL" in document["warnings"][0]
+    assert "NCCL then sends" in document["warnings"][0]
 
 
 @mock_aws
@@ -201,7 +201,7 @@ def test_a_model_that_is_split(capsys, job_file):
     ("setting", "said"),
     [
         ("smdist.modelparallel.microbatches=5", "--set: microbatches is 5 and the batch of a"),
-        ("smdist.modelparallel.seed=-1", "--set: seed is -1: random numbers start from it"),
+        ("smdist.modelparallel.seed=-1", "--set: seed is -1: a seed must be an integer of 63 bits"),
         ("smdist.modelparallel.seeds=1", "Did you mean 'seed'"),
         ("smdist.modelparallel.engine.lanes=99", "--set: lanes is 99"),
         ("smdist.modelparallel.engine.lane=4", "Did you mean 'lanes'"),

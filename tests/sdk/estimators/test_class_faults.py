@@ -40,14 +40,14 @@ def arguments(script):
         (
             TensorFlow,
             {"distribution": ModelParallel(pipeline_parallel_degree=2)},
-            "distribution asks for ModelParallel: the runtime of sagemaker_dist splits no models"
-            " of TensorFlow. Pass DataParallel() for a rank per GPU, or name SageMaker's image by"
-            " framework_version and py_version, or leave it out.",
+            "distribution requests ModelParallel: the runtime of sagemaker_dist splits no"
+            " models of TensorFlow. Pass DataParallel() for one rank per GPU, or select"
+            " SageMaker's image by framework_version and py_version, or leave it out.",
         ),
         (
             HuggingFace,
             {**OURS, "pytorch_version": "2.1"},
-            "pytorch_version is '2.1': the image of this version of sagemaker_dist has version"
+            "pytorch_version is '2.1': the image of this version of sagemaker_dist holds"
             " 2.13.0. Leave pytorch_version out, or pass image_uri.",
         ),
         (
@@ -83,14 +83,14 @@ def arguments(script):
         (
             Estimator,
             {"image_uri": "mine:1", "distribution": {"mpi": {"enabled": True}}},
-            "distribution asks for 'mpi': the image of sagemaker_dist has no MPI, its ranks"
-            " are started by torchrun. Pass {'torch_distributed': {'enabled': True}} for a"
+            "distribution requests 'mpi': the image of sagemaker_dist has no MPI, because it"
+            " starts ranks with torchrun. Pass {'torch_distributed': {'enabled': True}} for one"
             " rank per GPU, or leave it out.",
         ),
         (
             Estimator,
             {"image_uri": "mine:1", "distribution": {"smdist": {"dataparallel": {}}, **MWMS}},
-            "distribution asks for 'multi_worker_mirrored_strategy': it is a strategy of"
+            "distribution requests 'multi_worker_mirrored_strategy': it is a strategy of"
             " TensorFlow. Leave it out.",
         ),
         (
@@ -185,6 +185,6 @@ def test_the_old_name_of_distribution_is_read(arguments):
     """TensorFlow accepts the old argument `distributions`, as its parent does."""
     with (
         pytest.warns(DeprecationWarning, match="distributions"),
-        pytest.raises(OptionError, match="asks for ModelParallel"),
+        pytest.raises(OptionError, match="requests ModelParallel"),
     ):
         TensorFlow(**arguments, distributions=ModelParallel())

@@ -23,13 +23,14 @@ from sagemaker_dist.contract import KEY
 pytestmark = pytest.mark.timeout(60)
 
 GIVEN = {**TEXTS, **VALUES, **commands("canary")}
-TOO_LONG = "has 2501 characters as JSON: SageMaker takes at most 2500. Pass it in a file"
+TOO_LONG = "has 2501 characters as JSON: SageMaker allows at most 2500. Pass it in a file"
 NUL = (
-    "a command line cannot carry a NUL character. Pass it in a file of source_dir or in a channel."
+    "a command line cannot contain a NUL character. Pass it in a file of source_dir or of an"
+    " input channel."
 )
 HALF = (
-    "half of a surrogate pair is not a character, and UTF-8 cannot encode it. Remove it, or"
-    " decode the original bytes."
+    "half of a surrogate pair is not a character, and UTF-8 cannot encode it. Remove the"
+    " character, or decode the original bytes correctly."
 )
 
 
@@ -101,20 +102,20 @@ def test_the_greatest_that_sagemaker_takes_are_taken(build, session):
     [
         ({}, {"a": "x" * 2499}, [f"hyperparameters['a'] {TOO_LONG}"]),
         ({}, {"a": "😀" * 208 + "xyz"}, [f"hyperparameters['a'] {TOO_LONG}"]),
-        ({}, {"n" * 257: 1}, ["a name of hyperparameters has 257 characters: SageMaker takes"]),
+        ({}, {"n" * 257: 1}, ["a name of hyperparameters has 257 characters: SageMaker allow"]),
         ({}, {f"k{n}": n for n in range(101)}, ["hyperparameters has 101 entries: SageMaker"]),
-        ({}, {"a": b"x"}, ["hyperparameters['a'] is b'x': the SDK cannot write it as JSON"]),
+        ({}, {"a": b"x"}, ["hyperparameters['a'] is b'x': the SDK cannot encode it as JSON"]),
         ({}, {"a": "x\0"}, [rf"hyperparameters['a'] is 'x\x00': {NUL}"]),
         ({}, {"a": {"k": "\0"}}, [rf"hyperparameters['a'] is {{'k': '\x00'}}: {NUL}"]),
         ({}, {"a\0": 1}, [rf"hyperparameters has the name 'a\x00': {NUL}"]),
         ({}, {"a": "\ud83d"}, [rf"hyperparameters['a'] is '\ud83d': {HALF}"]),
         ({}, {"\udc80": 1}, [rf"hyperparameters has the name '\udc80': {HALF}"]),
-        ({}, {1: "a", "1": "b"}, ["hyperparameters has the name '1' twice: SageMaker's names are"]),
+        ({}, {1: "a", "1": "b"}, ["hyperparameters has the name '1' twice: the keys are equal"]),
         ({}, {"sagemaker_q": 1}, ["hyperparameters has the name 'sagemaker_q': names that beg"]),
         (
             {"distribution": DataParallel()},
             {KEY: "{}"},
-            [f"hyperparameters has the name {KEY!r}: sagemaker-dist sends the distribution un"],
+            [f"hyperparameters has the name {KEY!r}: sagemaker-dist sends the options of"],
         ),
         (
             {},
@@ -136,7 +137,7 @@ def test_what_cannot_arrive_is_refused_by_name(build, session, changes, hyperpar
 @pytest.mark.parametrize("value", ["a\nb", "a\rb", "a\u2028b"])
 def test_a_line_break_needs_a_source_dir(build, session, value):
     """A line break is refused where the SDK does not encode values as JSON."""
-    with pytest.raises(OptionError, match="SageMaker allows one line"):
+    with pytest.raises(OptionError, match="SageMaker allows no line break in it"):
         build(Estimator, source_dir=None, hyperparameters={"a": value})
 
     assert {"a": json.dumps(value)} == sent(session, build(Estimator, hyperparameters={"a": value}))
@@ -153,7 +154,7 @@ def test_a_line_break_needs_a_source_dir(build, session, value):
 )
 def test_text_that_looks_like_json_needs_a_source_dir(build, session, value, got):
     """Text that looks like JSON is refused where the SDK sends it unchanged."""
-    why = f"it is read as JSON: the script gets {got!r}"
+    why = f"the text is read as JSON, and the script gets {got!r}"
     built = build(Estimator, source_dir=None)
     built.set_hyperparameters(a=value)
     with pytest.raises(OptionError, match=re.escape(why)):

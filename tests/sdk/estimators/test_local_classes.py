@@ -102,8 +102,8 @@ def test_a_version_that_is_not_installed_is_refused_without_talk_of_images(build
         build(kind, framework_version="2.5", py_version="py310", distribution=DataParallel())
 
     assert (
-        "framework_version is '2.5': local_process uses no image: it runs the"
-        f" installed {kind.__name__}. Leave framework_version out."
+        "framework_version is '2.5': local_process uses no image, but the"
+        f" {kind.__name__} that is installed. Leave framework_version out."
     ) == str(caught.value)
 
 
@@ -198,5 +198,5 @@ def test_an_image_of_ones_own_is_asked_by_our_launchers_names(build, option):
 @pytest.mark.parametrize("kind", [PyTorch, TensorFlow])
 def test_sagemakers_images_start_no_ranks_here(build, kind):
     versions = {"framework_version": "2.1", "py_version": "py310"}
-    with pytest.raises(OptionError, match="asks for 'mpi' in SageMaker's image: local starts"):
+    with pytest.raises(OptionError, match="requests 'mpi' in SageMaker's image: local starts"):
         build(kind, instance_type="local", distribution=MPI(), **versions)

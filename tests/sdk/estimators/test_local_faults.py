@@ -24,32 +24,32 @@ def faults_of(call):
             {"instance_count": None},
             None,
             (
-                "instance_count is left out: the job needs the number of its hosts. Pass"
+                "instance_count is left out: a job needs the number of its hosts. Pass"
                 " instance_count=1."
             ),
         ),
         (
             {},
             {"../up": "file:///tmp"},
-            "a channel is named '../up': a name is 1 to 64 letters, digits, '.', '-' and '_'."
-            " Rename the channel.",
+            "a channel is named '../up': a name consists of 1 to 64 letters, digits, '.', '-'"
+            " and '_'. Rename the channel.",
         ),
         (
             {"model_uri": "gs://bucket/model"},
             None,
-            "channel 'model' is 'gs://bucket/model': gs:// is not supported. Pass file:// and"
-            " a directory, or s3:// and a prefix.",
+            "channel 'model' is 'gs://bucket/model': the scheme gs:// is not supported. Pass a"
+            " file:// URI of a directory, or an s3:// URI.",
         ),
         (
             {"entry_point": "run.sh"},
             None,
-            "entry_point is 'run.sh': only Python scripts are started. Pass a .py file.",
+            "entry_point is 'run.sh': ranks run only Python scripts. Pass the path of a .py file.",
         ),
         (
             {"source_dir": "s3://bucket/source.tar.gz"},
             None,
-            "source_dir is 's3://bucket/source.tar.gz': local_process runs code from this"
-            " machine. Download and unpack it, and pass the directory.",
+            "source_dir is 's3://bucket/source.tar.gz': local_process runs only code on this"
+            " machine. Download and unpack the tarball, and pass its directory.",
         ),
     ],
 )
@@ -67,10 +67,11 @@ def test_the_script_lies_below_source_dir(estimator, script, form):
     given = form.format(folder=folder)
     built = estimator(entry_point=given)
 
-    assert [
-        f"entry_point is {given!r}: it is not inside source_dir {script()!r}, and the job"
-        " sees nothing else. Pass the path of the script below source_dir."
-    ] == faults_of(lambda: built.fit())
+    with pytest.raises(OptionError) as caught:
+        built.fit()
+
+    assert ("entry_point",) == caught.value.about
+    assert f"it is not in source_dir {script()!r}" in caught.value.why
 
 
 @pytest.mark.filterwarnings("ignore::sagemaker.deprecations.SageMakerV2DeprecationWarning")
@@ -99,12 +100,12 @@ def test_a_tuner_is_refused(estimator):
         ),
         (
             {"checkpoint_s3_uri": "checkpoints"},
-            "checkpoint_s3_uri is 'checkpoints': it is a bare path."
+            "checkpoint_s3_uri is 'checkpoints': it is a path, and a file:// URI is needed."
             " Pass Path(...).absolute().as_uri(), or leave it out.",
         ),
         (
             {"checkpoint_local_path": "/tmp/x"},
-            "checkpoint_local_path is '/tmp/x': local_process maps only directories below"
+            "checkpoint_local_path is '/tmp/x': local_process supports only directories below"
             " /opt/ml. Leave it out: the script finds the directory in SM_CHECKPOINT_DIR.",
         ),
         (
@@ -114,16 +115,17 @@ def test_a_tuner_is_refused(estimator):
         ),
         (
             {"distribution": {"mpi": {"enabled": True}}},
-            "distribution asks for 'mpi': the image of sagemaker_dist has no MPI, its ranks"
-            " are started by torchrun. Pass {'torch_distributed': {'enabled': True}} for a"
-            " rank per GPU, or run it on SageMaker in its image (framework_version,"
-            " py_version), or leave it out.",
+            "distribution requests 'mpi': the image of sagemaker_dist has no MPI, because it"
+            " starts ranks with torchrun. Pass {'torch_distributed': {'enabled': True}} for one"
+            " rank per GPU, or run the job on SageMaker in its image (pass framework_version"
+            " and py_version), or leave it out.",
         ),
         (
             {"distribution": {"torch_distributed": {"enabled": True}, "instance_groups": ["a"]}},
             (
-                "distribution names instance_groups: local_process has no instance groups."
-                " Leave them out."
+                "distribution has instance_groups: a job with"
+                " instance_type='local_process' has no instance groups. Leave"
+                " instance_groups out."
             ),
         ),
         (
@@ -153,8 +155,9 @@ def test_a_tuner_is_refused(estimator):
         ),
         (
             {"sagemaker_session": object()},
-            "sagemaker_session is not a LocalSession of sagemaker_dist: local_process does not talk"
-            " to SageMaker. Leave sagemaker_session out.",
+            "sagemaker_session is not a LocalSession of sagemaker_dist: a job with"
+            " instance_type='local_process' runs on this machine and does not call SageMaker. Leave"
+            " sagemaker_session out.",
         ),
         (
             {"subnets": ["subnet-1"]},
@@ -172,21 +175,22 @@ def test_a_tuner_is_refused(estimator):
         ),
         (
             {"base_job_name": "my_job"},
-            "base_job_name is 'my_job': a name is letters, digits and inner hyphens. Correct"
-            " the name, or leave base_job_name out.",
+            "base_job_name is 'my_job': a name consists of letters, digits and hyphens, and"
+            " does not begin with a hyphen. Correct the name, or leave base_job_name out.",
         ),
         (
             {"environment": {"A=B": "1"}},
-            "environment has the name 'A=B': a name is text without '=' and NUL. Correct the name.",
+            "environment has the name 'A=B': a name must be a non-empty str without '=' and"
+            " NUL. Correct the name.",
         ),
         (
             {"environment": {"A": 1}},
-            "environment['A'] is 1: a value is text without NUL. Pass a str.",
+            "environment['A'] is 1: a value must be a str without NUL. Pass a str.",
         ),
         (
             {"environment": ["A"]},
-            "environment is a list: it maps names to values."
-            " Pass a dict such as {'NAME': 'value'}.",
+            "environment is of type list: it must be a dict of names and values. Pass a dict"
+            " such as {'NAME': 'value'}.",
         ),
         (
             {"instance_type": "local_proces"},
@@ -217,12 +221,14 @@ def test_faults_of_fit_come_before_anything_starts(estimator, tmp_path):
     inputs = {"a": "file:///nowhere", "b": "data", "c": "s3:///c", "d": "file://data"}
 
     assert [
-        f"source_dir is '{tmp_path}/nowhere': there is no such directory. Correct the path.",
-        "channel 'a' is 'file:///nowhere': there is no /nowhere."
-        " Create the directory or correct the path.",
-        "channel 'b' is 'data': a bare path is ambiguous. Pass Path(...).absolute().as_uri().",
-        "channel 'c' is 's3:///c': it does not name a bucket. Pass s3://, a bucket and a prefix.",
-        "channel 'd' is 'file://data': a file:// URI has an absolute path. Pass"
+        f"source_dir is '{tmp_path}/nowhere': this directory does not exist. Correct the path.",
+        "channel 'a' is 'file:///nowhere': /nowhere does not exist. Create the directory, or"
+        " correct the path.",
+        "channel 'b' is 'data': a path without a scheme may be of this machine or of S3. Pass"
+        " Path(...).absolute().as_uri().",
+        "channel 'c' is 's3:///c': the URI has no bucket. Pass s3:// followed by a bucket and a"
+        " prefix.",
+        "channel 'd' is 'file://data': a file:// URI needs an absolute path. Pass"
         " Path(...).absolute().as_uri().",
     ] == faults_of(lambda: built.fit(inputs))
     assert not (tmp_path / "home").exists()
@@ -233,5 +239,6 @@ def test_a_job_name_is_used_once(estimator):
     built.fit(logs=False, job_name="job")
 
     assert [
-        "job_name is 'job': a job of this name exists. Pass another name, or leave job_name out."
+        "job_name is 'job': a job with this name exists already. Pass another name, or leave"
+        " job_name out."
     ] == faults_of(lambda: built.fit(job_name="job"))

@@ -152,7 +152,8 @@ def test_a_generic_estimator_writes_hyperparameters_as_they_are():
     terms = estimator_facts.terms(given, is_framework=False)
 
     assert [
-        "hyperparameters['two words'] is 'a\\nb': SageMaker allows one line. Remove the line break."
+        "hyperparameters['two words'] is 'a\\nb': SageMaker allows no line break in it. Remove"
+        " the line break."
     ] == [str(fault) for fault in construction_faults(Job(terms=terms))]
 
 

@@ -200,7 +200,7 @@ def test_gpu_hosts_warn_once_about_cuda_tensors(estimator):
     (said,) = caught
 
     assert str(said.message).startswith(
-        "ml.p4d.24xlarge has 8 GPUs (A100); smdist carries only CPU tensors. Use"
+        "ml.p4d.24xlarge has 8 GPUs (A100); smdist sends only CPU tensors. Use"
         ' init_process_group("cpu:smdist,cuda:nccl") in the script'
     )
     assert __file__ == said.filename  # the user's line is shown
@@ -245,13 +245,13 @@ def faults_of(call):
     [
         (
             {"image_uri": None, "framework_version": "2.8", "py_version": "py312"},
-            "framework_version is '2.8': the image of this version of sagemaker_dist holds 2.13.0."
-            " Leave framework_version out, or pass image_uri.",
+            "framework_version is '2.8': the image of this version of sagemaker_dist has"
+            " version 2.13.0. Leave framework_version out, or pass image_uri.",
         ),
         (
             {"checkpoint_local_path": "/opt/ml/state"},
-            "checkpoint_local_path is '/opt/ml/state': without checkpoint_s3_uri, files"
-            " written there are not kept. Pass checkpoint_s3_uri too, or leave"
+            "checkpoint_local_path is '/opt/ml/state': without checkpoint_s3_uri, files that"
+            " are written there are lost after the job. Pass checkpoint_s3_uri too, or leave"
             " checkpoint_local_path out.",
         ),
         (
@@ -261,13 +261,13 @@ def faults_of(call):
         ),
         (
             {"instance_type": "local"},
-            "instance_type is 'local': sagemaker_session is not a LocalSession. Leave"
-            " sagemaker_session out, or pass a LocalSession.",
+            "instance_type is 'local': a job on this machine needs a LocalSession, and"
+            " sagemaker_session is not one. Leave sagemaker_session out, or pass a LocalSession.",
         ),
         (
             {"use_spot_instance": True},
-            "the estimator has the argument use_spot_instance=: no such argument exists;"
-            " SageMaker's SDK would drop it silently. Did you mean 'use_spot_instances'?",
+            "the estimator has the argument use_spot_instance=: no such argument exists, and"
+            " SageMaker's SDK would silently ignore it. Did you mean 'use_spot_instances'?",
         ),
         (
             {
@@ -276,7 +276,7 @@ def faults_of(call):
                     "torch_distributed": {"enabled": True},
                 }
             },
-            "distribution asks for sagemaker_dist and for 'torch_distributed': a job has one"
+            "distribution requests sagemaker_dist and 'torch_distributed': a job has one"
             " launcher. Leave 'torch_distributed' out.",
         ),
     ],
@@ -302,7 +302,7 @@ def test_two_faults_come_together_and_bring_the_entry_points(estimator, script):
         " exists. Did you mean 'fusion_bytes'?\n"
         "  2. instance_type is 'ml.p4d.24large': SageMaker training has no such instance type."
         " Did you mean 'ml.p4d.24xlarge'?\n"
-        "  3. entry_point is 'tran.py': there is no such file in source_dir"
+        "  3. entry_point is 'tran.py': this file does not exist in source_dir"
         f" {script()!r}. Correct the path."
     )
 
@@ -321,18 +321,19 @@ def test_faults_of_fit_come_before_anything_is_sent(estimator, session, tmp_path
 
     assert [] == session.requests
     assert [
-        f"entry_point is 'tran.py': there is no such file in source_dir {built.source_dir!r}."
+        f"entry_point is 'tran.py': this file does not exist in source_dir {built.source_dir!r}."
         " Correct the path.",
         "instance_count is 0: a job has at least one host. Pass an integer of at least 1.",
-        "job_name is 'a_b': a name is 1 to 63 letters, digits and inner hyphens. Correct the"
-        " name, or leave job_name out.",
-        f"channel 'a' is 'file://{tmp_path}': an instance of SageMaker cannot read this machine's"
-        " disk. Upload it to S3 and pass the s3:// prefix,"
+        "job_name is 'a_b': a name consists of 1 to 63 letters, digits and hyphens, and neither"
+        " begins nor ends with a hyphen. Correct the name, or leave job_name out.",
+        f"channel 'a' is 'file://{tmp_path}': an instance of SageMaker cannot read the disk of"
+        " this machine. Upload the data to S3 and pass its s3:// URI,"
         " or use instance_type='local_process'.",
-        "channel 'b' is 'data/b': a bare path is ambiguous. Pass s3:// and a prefix.",
-        "channel 'c' is 'gs://bucket/c': gs:// is not supported. Pass s3:// and a prefix.",
-        "channel 'e' is a file system: it can be reached only from your own VPC. Pass subnets"
-        " and security_group_ids from which it can be mounted.",
+        "channel 'b' is 'data/b': a path without a scheme may be of this machine or of S3. Pass"
+        " s3:// and a prefix.",
+        "channel 'c' is 'gs://bucket/c': the scheme gs:// is not supported. Pass an s3:// URI.",
+        "channel 'e' is a file system: a file system can be reached only from your own VPC."
+        " Pass subnets and security_group_ids from which it can be mounted.",
     ] == faults
     assert faults == faults_of(lambda: built.validate(inputs, job_name="a_b"))
 
@@ -344,7 +345,7 @@ def test_a_tuner_is_told_before_it_uploads(estimator):
     built = estimator(entry_point="tran.py")
     tuner = sagemaker.tuner.HyperparameterTuner(built, "loss", ranges, metrics)
 
-    with pytest.raises(OptionError, match="there is no such file"):
+    with pytest.raises(OptionError, match="this file does not exist"):
         tuner.fit("s3://bucket/data", wait=False)
 
 

@@ -70,22 +70,23 @@ def test_what_is_read(given):
         (
             TrainingInput(URI, s3_data_type="ManifestFile"),
             "s3_data_type of channel 'a' is 'ManifestFile': local reads all objects below a"
-            " prefix, not manifests. Pass a prefix and leave s3_data_type out.",
+            " prefix, but no manifests. Pass a prefix as the URI, and leave s3_data_type out.",
         ),
         (
             TrainingInput(URI, input_mode="Pipe", record_wrapping="RecordIO"),
-            "record_wrapping of channel 'a' is 'RecordIO': local passes objects on unchanged."
-            " Write the objects as RecordIO and leave record_wrapping out.",
+            "record_wrapping of channel 'a' is 'RecordIO': local does not wrap records: the"
+            " script gets the objects unchanged. Store the objects as RecordIO, and leave"
+            " record_wrapping out.",
         ),
         (
             TrainingInput(URI, compression="Gzip"),
-            "compression of channel 'a' is 'Gzip': only Pipe mode unpacks data, as on"
-            " SageMaker. Leave compression out and unpack in the script, or pass"
+            "compression of channel 'a' is 'Gzip': data is decompressed only in Pipe mode, as"
+            " on SageMaker. Leave compression out and decompress in the script, or pass"
             " input_mode='Pipe'.",
         ),
         (
             TrainingInput(URI, shuffle_config=ShuffleConfig(1)),
-            "shuffle_config of channel 'a' is set: only Pipe mode has an order of objects."
+            "shuffle_config of channel 'a' is set: objects are shuffled only in Pipe mode."
             " Leave shuffle_config out and shuffle in the script, or pass input_mode='Pipe'.",
         ),
         (
@@ -99,24 +100,24 @@ def test_what_is_read(given):
         (
             "s3:///x",
             (
-                "channel 'a' is 's3:///x': it does not name a bucket. Pass s3://, a bucket and"
-                " a prefix."
+                "channel 'a' is 's3:///x': the URI has no bucket. Pass s3:// followed by a"
+                " bucket and a prefix."
             ),
         ),
         (
             "gs://b/x",
-            "channel 'a' is 'gs://b/x': gs:// is not supported. Pass file:// and a directory,"
-            " or s3:// and a prefix.",
+            "channel 'a' is 'gs://b/x': the scheme gs:// is not supported. Pass a file:// URI of"
+            " a directory, or an s3:// URI.",
         ),
         (
             3,
-            "channel 'a' is a int: local reads file:// and s3:// places. Pass such a URI, or a"
-            " TrainingInput with it.",
+            "channel 'a' is a int: local reads only data with a file:// or s3:// URI. Pass such"
+            " a URI, or a TrainingInput with it.",
         ),
         (
             FileSystemInput("fs-01234567", "EFS", "/set"),
-            "channel 'a' is '/set' of file system 'fs-01234567': local does not know where it"
-            " is mounted on this machine. Pass"
+            "channel 'a' is '/set' of file system 'fs-01234567': local needs the directory of"
+            " this machine where the file system is mounted. Pass"
             " sagemaker_session=LocalSession(file_systems={'fs-01234567': '/its/directory'}),"
             " or the directory as file://.",
         ),
@@ -146,9 +147,9 @@ def test_a_file_system_lies_where_the_user_says(tmp_path):
 @pytest.mark.parametrize(
     ("directory", "here", "mode", "why"),
     [
-        ("/none", "/tmp", "File", "there is no /tmp/none"),
-        ("/../etc", "/tmp", "File", "'..' leads out of the file system"),
-        ("/", "relative", "File", "file_systems maps it to 'relative', a relative path"),
+        ("/none", "/tmp", "File", "/tmp/none does not exist"),
+        ("/../etc", "/tmp", "File", "'..' is not allowed in the path"),
+        ("/", "relative", "File", "file_systems has the relative path 'relative' for it"),
         ("/", "/tmp", "Pipe", "SageMaker mounts file systems only in File mode"),
     ],
 )
@@ -178,13 +179,18 @@ def test_no_channel_has_the_name_of_a_pipe():
     pipe, plain = Channel(name="a", uri=URI, mode="Pipe"), Channel(name="a_0", uri=URI)
     (fault,) = channel_faults([pipe, plain], on_this_machine=True)
 
-    assert "a channel is named 'a_0': a FIFO of channel 'a' has this name" in str(fault)
+    assert (
+        "a channel is named 'a_0': the pipe of an epoch of channel 'a' has the same file name"
+        in str(fault)
+    )
 
 
 def test_a_request_is_checked_without_an_estimator():
     """Whoever calls a runner is told before the job starts."""
     wrong = TrainingInput(URI, input_mode="Stream", record_wrapping="RecordIO")
-    with pytest.raises(OptionErrors, match="local passes objects on unchanged"):
+    with pytest.raises(
+        OptionErrors, match="local does not wrap records: the script gets the objects unchanged"
+    ):
         plan_local_job(request(part(wrong)))
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sagemaker_dist.errors import OptionError
-from sagemaker_dist.planning.gpu_division import divide_gpus
+from sagemaker_dist.planning.local_job import divide_gpus
 
 
 def test_neighbours_stay_together_and_what_is_over_stays_unused():

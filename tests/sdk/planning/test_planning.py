@@ -20,7 +20,7 @@ from sagemaker_dist.planning import (
     fit_faults,
     plan_local_job,
 )
-from sagemaker_dist.planning.locations import meant_place
+from sagemaker_dist.planning.locations import corrected_s3_uri
 
 REQUEST = {
     "TrainingJobName": "job",
@@ -179,4 +179,4 @@ def test_names_of_channels(name, faults):
     ],
 )
 def test_misspelt_places_are_recognised(uri, meant):
-    assert meant == meant_place(uri)
+    assert meant == corrected_s3_uri(uri)

@@ -90,8 +90,8 @@ def test_what_fits_is_no_fault(option, hosts, kind):
             ModelParallel(pipeline_parallel_degree=4, global_batch_size=62),
             2,
             P4D,
-            "global_batch_size is 62 and there are 4 replicas: replicas get equal shares of"
-            " it, and 62 is not a multiple of 4. Pass global_batch_size=60 or 64.",
+            "global_batch_size is 62 and there are 4 replicas: all replicas have batches of"
+            " equal size, and 62 is not a multiple of 4. Pass global_batch_size=60 or 64.",
         ),
     ],
 )
@@ -124,7 +124,7 @@ def test_the_script_of_a_split_starts_its_own_backends():
     (said,) = construction_warnings(job(ModelParallel(pipeline_parallel_degree=2)))
 
     assert "Use smp.init() in the script" in said
-    assert said.endswith("Stages send activations through the memory of their hosts.")
+    assert said.endswith("Activations between stages are sent through the memory of the hosts.")
     assert [] == list(construction_warnings(job(ModelParallel(pipeline_parallel_degree=2), 2, C5)))
 
 
@@ -203,51 +203,26 @@ def test_a_plan_below_the_source_is_found(start, kind):
 
 @pytest.mark.parametrize("kind", [PyTorch, TrainingJob])
 @pytest.mark.parametrize(
-    ("plan", "options", "said"),
+    ("plan", "options", "name", "why"),
     [
-        (None, {}, "plan is 'plan.json': there is no such file in source_dir "),
-        ("{", {}, "plan is 'plan.json': it cannot be read: Expecting property name"),
-        ("[]", {}, "plan is 'plan.json': it is not a plan, the file in source_dir "),
-        ({**PLAN, "batch_size": "2"}, {}, "plan is 'plan.json': it is not a plan, the file"),
-        (
-            PLAN,
-            {"plan": "/etc/passwd"},
-            "plan is '/etc/passwd': only paths below the directory of the",
-        ),
-        (PLAN, {"plan": "../src/plan.json"}, "plan is '../src/plan.json': only paths below the"),
-        (
-            {**PLAN, "data_parallel_degree": 4},
-            {},
-            "plan 'plan.json' is for 8 ranks (2 x 4): the job has 4. Start 8 ranks, or plan for 4",
-        ),
-        (
-            PLAN,
-            {"microbatches": 8},
-            (
-                "microbatches is 8 together with plan='plan.json': the plan has 4. Leave"
-                " microbatches out"
-            ),
-        ),
-        (
-            PLAN,
-            {"pipeline_parallel_degree": 4},
-            "pipeline_parallel_degree is 4 together with plan='plan.json': the plan has 2.",
-        ),
-        (
-            PLAN,
-            {"global_batch_size": 32},
-            (
-                "global_batch_size is 32 together with plan='plan.json': the plan is for 64:"
-                " 32 for each of 2"
-            ),
-        ),
+        (None, {}, "plan", "there is no such file in source_dir "),
+        ("{", {}, "plan", "it cannot be read (Expecting property name"),
+        ("[]", {}, "plan", "it is not a saved plan; it was found in source_dir "),
+        ({**PLAN, "batch_size": "2"}, {}, "plan", "it is not a saved plan"),
+        (PLAN, {"plan": "/etc/passwd"}, "plan", "it is not a path below the directory of the"),
+        (PLAN, {"plan": "../src/plan.json"}, "plan", "it is not a path below the directory"),
+        ({**PLAN, "data_parallel_degree": 4}, {}, "plan", "the job has 4 ranks"),
+        (PLAN, {"microbatches": 8}, "microbatches", "the plan was made for 4"),
+        (PLAN, {"pipeline_parallel_degree": 4}, "pipeline_parallel_degree", "the plan was made"),
+        (PLAN, {"global_batch_size": 32}, "global_batch_size", "the plan was made for 64: 32 for"),
     ],
 )
-def test_a_plan_that_does_not_go_with_the_job_is_refused(start, kind, plan, options, said):
+def test_a_plan_that_does_not_fit_the_job_is_refused(start, kind, plan, options, name, why):
     with pytest.raises(OptionError) as caught:
         start(kind, plan if plan is None or isinstance(plan, str) else json.dumps(plan), **options)
 
-    assert str(caught.value).startswith(said)
+    assert (name,) == caught.value.about
+    assert caught.value.why.startswith(why)
 
 
 @pytest.mark.parametrize("has_plan", [True, False])

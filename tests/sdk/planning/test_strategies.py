@@ -31,11 +31,11 @@ GROUPS = [
     for name, kind in (("train", P4D), ("data", C5))
 ]
 SMP = {"smdistributed": {"modelparallel": {**ON, "parameters": {"partitions": 2}}}}
-THEIR_IMAGE = " Name SageMaker's image by framework_version and py_version, or leave it out."
-INSTEAD = " Pass DataParallel() for a rank per GPU, or leave it out."
+THEIR_IMAGE = " Select SageMaker's image by framework_version and py_version, or leave it out."
+INSTEAD = " Pass DataParallel() for one rank per GPU, or leave it out."
 INSTEAD_OR_THEIRS = (
-    " Pass DataParallel() for a rank per GPU, or name SageMaker's image by framework_version and"
-    " py_version, or leave it out."
+    " Pass DataParallel() for one rank per GPU, or select SageMaker's image by framework_version"
+    " and py_version, or leave it out."
 )
 
 
@@ -85,15 +85,15 @@ def test_our_launcher_starts_ranks_of_tensorflow(option):
         (
             MPI(processes_per_host=8),
             "PyTorch",
-            "'mpi': the image of sagemaker_dist has no MPI, its ranks are started by torchrun."
-            " Pass {'torch_distributed': {'enabled': True}} for a rank per GPU, or name"
-            " SageMaker's image by framework_version and py_version, or leave it out.",
+            "'mpi': the image of sagemaker_dist has no MPI, because it starts ranks with"
+            " torchrun. Pass {'torch_distributed': {'enabled': True}} for one rank per GPU, or"
+            " select SageMaker's image by framework_version and py_version, or leave it out.",
         ),
         (
             MPI(),
             "TensorFlow",
-            "'mpi': the image of sagemaker_dist has no MPI, its launcher starts the ranks."
-            + INSTEAD_OR_THEIRS,
+            "'mpi': the image of sagemaker_dist has no MPI, because its own launcher starts the"
+            " ranks." + INSTEAD_OR_THEIRS,
         ),
         (
             ParameterServer(),
@@ -108,25 +108,25 @@ def test_our_launcher_starts_ranks_of_tensorflow(option):
         (
             {**ParameterServer().distribution(), **MultiWorkerMirroredStrategy().distribution()},
             "TensorFlow",
-            "'parameter_server' and for 'multi_worker_mirrored_strategy': a job has one launcher."
+            "'parameter_server' and 'multi_worker_mirrored_strategy': a job has one launcher."
             " Leave 'multi_worker_mirrored_strategy' out.",
         ),
         (
             PyTorchXLA(),
             "HuggingFace",
-            "'pytorchxla': the image of sagemaker_dist holds no XLA." + THEIR_IMAGE,
+            "'pytorchxla': the image of sagemaker_dist has no XLA." + THEIR_IMAGE,
         ),
         (
             SMPv2(hybrid_shard_degree=8),
             "PyTorch",
             "'smdistributed.modelparallel' with 'torch_distributed', which is SMP v2: the"
-            " runtime of sagemaker_dist runs SMP v1, and splits no tensors. Use"
-            " ModelParallel(sharding='full') for sharding, or SageMaker's image.",
+            " runtime of sagemaker_dist runs only requests for SMP v1. Use"
+            " ModelParallel(sharding='full') for sharding, or SageMaker's image for SMP v2.",
         ),
         (
             {**DataParallel().distribution(), **SMP},
             "Estimator",
-            "sagemaker_dist and for 'smdistributed.modelparallel': a job has one launcher."
+            "sagemaker_dist and 'smdistributed.modelparallel': a job has one launcher."
             " Leave 'smdistributed.modelparallel' out.",
         ),
         (
@@ -143,14 +143,13 @@ def test_our_launcher_starts_ranks_of_tensorflow(option):
         (
             {**DataParallel().distribution(), **TorchDistributed().distribution()},
             "PyTorch",
-            "sagemaker_dist and for 'torch_distributed': a job has one launcher."
+            "sagemaker_dist and 'torch_distributed': a job has one launcher."
             " Leave 'torch_distributed' out.",
         ),
         (
             {**PyTorchDDP().distribution(), **TorchDistributed().distribution()},
             "PyTorch",
-            "'torch_distributed' and for 'pytorchddp': a job has one launcher."
-            " Leave 'pytorchddp' out.",
+            "'torch_distributed' and 'pytorchddp': a job has one launcher. Leave 'pytorchddp' out.",
         ),
         (
             SMDDP(custom_mpi_options="-v"),
@@ -168,7 +167,7 @@ def test_our_launcher_starts_ranks_of_tensorflow(option):
     ],
 )
 def test_what_our_image_does_not_serve_is_refused_by_name(option, kind, fault):
-    assert [f"distribution asks for {fault}"] == faults(option, kind=kind)
+    assert [f"distribution requests {fault}"] == faults(option, kind=kind)
 
 
 @pytest.mark.parametrize(
@@ -177,34 +176,34 @@ def test_what_our_image_does_not_serve_is_refused_by_name(option, kind, fault):
         (
             MultiWorkerMirroredStrategy(),
             "PyTorch",
-            "distribution asks for 'multi_worker_mirrored_strategy': SageMaker's PyTorch does"
-            " not start it. Leave 'multi_worker_mirrored_strategy' out.",
+            "distribution requests 'multi_worker_mirrored_strategy': SageMaker's PyTorch does"
+            " not support it. Leave 'multi_worker_mirrored_strategy' out.",
         ),
         (
             {"torch_distributed": ON, "mpi": ON},
             "PyTorch",
-            "distribution asks for 'torch_distributed' and 'mpi': a job has one launcher, and"
-            " SageMaker's SDK would drop the others. Keep one.",
+            "distribution requests 'torch_distributed' and 'mpi': a job has one launcher, and"
+            " SageMaker's SDK would ignore the others. Keep one of them.",
         ),
         (
             {"instance_groups": ["train"], "mpi": {"enabled": False}},
             "PyTorch",
-            "distribution names instance_groups: none of its strategies is enabled. Enable"
-            " one, or leave distribution out.",
+            "distribution has instance_groups: no other key of it is enabled, so nothing would"
+            " start ranks in them. Enable a key such as 'mpi', or leave distribution out.",
         ),
         (
             SMP,
             "PyTorch",
-            "distribution asks for 'smdistributed.modelparallel': nothing starts its ranks."
-            " Add 'mpi': {'enabled': True, 'processes_per_host': ...} for SMP v1, or"
-            " 'torch_distributed': {'enabled': True} for SMP v2.",
+            "distribution requests 'smdistributed.modelparallel': no key that starts its ranks"
+            " is enabled. Add 'mpi': {'enabled': True, 'processes_per_host': ...} for SMP v1,"
+            " or 'torch_distributed': {'enabled': True} for SMP v2.",
         ),
         (
             SMPv2(hybrid_shard_degree=8),
             "HuggingFace",
-            "distribution asks for 'smdistributed.modelparallel' with 'torch_distributed':"
-            " SageMaker's HuggingFace drops it then. Use PyTorch for SMP v2, or 'mpi' for SMP"
-            " v1.",
+            "distribution requests 'smdistributed.modelparallel' with 'torch_distributed': with"
+            " this key, SageMaker's HuggingFace ignores it. Use PyTorch for SMP v2, or 'mpi'"
+            " for SMP v1.",
         ),
         (
             {**SMP, "mpi": {**ON, "processes_per_host": 3}},
@@ -224,7 +223,7 @@ def test_awss_libraries_need_gpus(option):
     """Unless an image is named, which may hold the sagemaker-dist launcher."""
     found = faults(option, instance_type=C5, uses_launcher=False)
 
-    assert found[0].startswith("distribution asks for 'smdistributed.")
+    assert found[0].startswith("distribution requests 'smdistributed.")
     assert found[0].endswith(
         "on ml.c5.xlarge: AWS's library runs on GPUs, and this instance type has none. Use an"
         " instance type with GPUs: sagemaker-dist instances list --accelerated."
@@ -240,7 +239,8 @@ def test_awss_libraries_need_gpus(option):
         ({}, 1, "['parameters']"),
         ({"partitions": 2, "hybrid_shard_degree": 2}, 1, "SMP v2"),
         ({"partitions": 3}, 1, "world"),
-        ({"partitions": 2, "placement_strategy": "DPT"}, 1, "Pass 'cluster', which is the same."),
+        ({"partitions": 2, "placement_strategy": "DPT"}, 1, "Pass 'cluster', which means the"
+                                                            " same order."),
         ({"partitions": 2, "placement_strategy": "DTP"}, 1, "call smp.init({'placement_strategy'"),
         ({"hybrid_shard_degree": 5}, 2, "world"),
         ({"hybrid_shard_degree": "8"}, 2, "'8'"),
@@ -263,7 +263,7 @@ def test_parameters_of_smp_are_checked(parameters, version, text):
         (
             OnInstanceGroup(strategy=TorchDistributed(), group="train"),
             "PyTorch",
-            "with 'torch_distributed', and each group starts a world of its own",
+            "with 'torch_distributed', so the ranks of each group train separately",
         ),
         (MPI(), "PyTorch", None),
         (SMDDP(), "TensorFlow", None),
@@ -291,9 +291,9 @@ def test_a_job_of_groups_trains_in_the_one_that_is_named():
     assert [] == list(construction_faults(made))
     assert P4D in next(construction_warnings(made))
     assert [
-        "instance_groups has 2 groups, and distribution names none: each group would train on"
-        " its own. Pass OnInstanceGroup(strategy=..., group=...), or add 'instance_groups':"
-        " [group] to the dict."
+        "instance_groups has 2 groups, and distribution names none of them: the ranks of each"
+        " group would train separately from those of the others. Pass"
+        " OnInstanceGroup(strategy=..., group=...), or add 'instance_groups': [group] to the dict."
     ] == faults(DataParallel(), **facts)
 
 
@@ -316,12 +316,12 @@ def test_every_key_has_a_typed_option():
         (
             OnInstanceGroup(strategy=SMPv2(hybrid_shard_degree=8), group="train"),
             "PyTorch",
-            "SageMaker's SDK takes them only with 'mpi' and 'smdistributed.dataparallel'",
+            "SageMaker's SDK sends them only with 'mpi' and 'smdistributed.dataparallel'",
         ),
         (
             OnInstanceGroup(strategy=ParameterServer(), group="train"),
             "TensorFlow",
-            "distribution names instance_groups with 'parameter_server'",
+            "distribution has instance_groups with 'parameter_server'",
         ),
         (
             {"smdistributed": {"modelparallel": {**ON, "parameters": None}}, "mpi": ON},
@@ -341,7 +341,7 @@ def test_what_sagemakers_sdk_would_refuse_late_or_drop(option, kind, text):
 @pytest.mark.parametrize(
     ("option", "text"),
     [
-        (PyTorchDDP(custom_mpi_options="-v"), "custom_mpi_options '-v' are dropped"),
+        (PyTorchDDP(custom_mpi_options="-v"), "ignores the custom_mpi_options '-v'"),
         (
             OnInstanceGroup(strategy=PyTorchDDP(), group="train"),
             "does not send them with 'pytorchddp',",
@@ -362,10 +362,12 @@ def test_versions_that_lack_a_strategy():
     new = {"uses_launcher": False, "framework_version": "2.3.0"}
     (warned,) = construction_warnings(job(SMPv1(partitions=2, processes_per_host=8), **new))
 
-    assert "framework_version is '2.8.0': SageMaker starts it from 2.9 on." in found
     assert (
-        "SageMaker's images of PyTorch 2.3.0 do not have it; the last with it are those of 2.0."
-        in warned
+        "framework_version is '2.8.0': SageMaker supports it only from TensorFlow 2.9 on." in found
+    )
+    assert (
+        "SageMaker's images of PyTorch 2.3.0 do not have it; the last images with it are those of"
+        " PyTorch 2.0." in warned
     )
 
 
@@ -375,7 +377,7 @@ def test_names_of_deep_learning_containers_are_warned_of():
     mine = job(DataParallel(), terms=Terms(image_uri="r/mine:1"), instance_type=C5)
 
     assert [
-        "a name of AWS's Deep Learning Containers" in each for each in construction_warnings(made)
+        "an image of AWS's Deep Learning Containers" in each for each in construction_warnings(made)
     ] == [True]
     assert [] == list(construction_warnings(mine))
 

@@ -11,8 +11,8 @@ from sagemaker_dist import DataParallel
 from sagemaker_dist.catalog import Instance, training_instances
 from sagemaker_dist.contract import Distribution
 from sagemaker_dist.planning import Job, transport_warning
-from sagemaker_dist.planning.capabilities import capability_faults
 from sagemaker_dist.planning.gradient_transport import describe_transport
+from sagemaker_dist.planning.job_faults import capability_faults
 
 EVERY = training_instances().values()
 BY_NAME = {"ids": lambda instance: instance.name}
@@ -37,55 +37,56 @@ def warning(name, count=1, processes=None):
             "ml.p4d.24xlarge",
             1,
             "8 GPUs (A100)",
-            "Gradients then travel by NCCL: between the GPUs of a host over NVLink.",
+            "NCCL then sends gradients between the GPUs of a host over NVLink.",
         ),
         (
             "ml.g5.12xlarge",
             1,
             "4 GPUs (A10G)",
-            "Gradients then travel by NCCL: between the GPUs of a host over PCIe.",
+            "NCCL then sends gradients between the GPUs of a host over PCIe.",
         ),
         (
             "ml.p5.48xlarge",
             2,
             "8 GPUs (H100)",
-            "Gradients then travel by NCCL: between the GPUs of a host over NVLink, and"
-            " between hosts over TCP, which may not fill the network's 3200 Gbit/s. EFA (32"
-            " interfaces) needs NCCL's plugin aws-ofi-nccl in the image, which the default"
-            " image lacks.",
+            "NCCL then sends gradients between the GPUs of a host over NVLink, and between"
+            " hosts over TCP, which may not fill the network's 3200 Gbit/s. EFA (32 interfaces)"
+            " needs NCCL's plugin aws-ofi-nccl in the image, which the default image does not"
+            " have.",
         ),
         (
             "ml.g5.8xlarge",
             2,
             "1 GPU (A10G)",
-            "Gradients then travel by NCCL: between hosts over TCP, which may not fill the"
-            " network's 25 Gbit/s. EFA (1 interface) needs NCCL's plugin aws-ofi-nccl in the"
-            " image, which the default image lacks.",
+            "NCCL then sends gradients between hosts over TCP, which may not fill the network's"
+            " 25 Gbit/s. EFA (1 interface) needs NCCL's plugin aws-ofi-nccl in the image, which"
+            " the default image does not have.",
         ),
         (
             "ml.g5.2xlarge",
             4,
             "1 GPU (A10G)",
-            "Gradients then travel by NCCL: between hosts over TCP with 5 Gbit/s, in bursts 10.",
+            "NCCL then sends gradients between hosts over TCP with 5 Gbit/s, and up to"
+            " 10 Gbit/s for some minutes.",
         ),
         (
             "ml.p3.2xlarge",
             2,
             "1 GPU (V100)",
-            "Gradients then travel by NCCL: between hosts over TCP with up to 10 Gbit/s.",
+            "NCCL then sends gradients between hosts over TCP with up to 10 Gbit/s.",
         ),
         (
             "ml.p3.16xlarge",
             None,
             "8 GPUs (V100)",
-            "Gradients then travel by NCCL: between the GPUs of a host over NVLink, and between"
+            "NCCL then sends gradients between the GPUs of a host over NVLink, and between"
             " hosts, if there are several, over TCP with up to 25 Gbit/s.",
         ),
     ],
 )
 def test_gpu_hosts(name, count, has, ways):
     """One rank per GPU: the link of a host, the network, and what EFA takes."""
-    says = f"{name} has {has}; smdist carries only CPU tensors. {HINT} {ways}"
+    says = f"{name} has {has}; smdist sends only CPU tensors. {HINT} {ways}"
 
     assert says == warning(name, count)
 
@@ -95,35 +96,35 @@ def test_gpu_hosts(name, count, has, ways):
     [
         (
             16,
-            "Gradients then travel by NCCL: between the GPUs of a host over NVLink."
-            " processes_per_host is 16, and a host has 8 GPUs: NCCL refuses ranks that share"
-            " one. By default there is one rank per GPU.",
+            "NCCL then sends gradients between the GPUs of a host over NVLink."
+            " processes_per_host is 16, and a host has 8 GPUs: NCCL refuses ranks that share a"
+            " GPU. The default is one rank per GPU.",
         ),
         (
             2,
-            "Gradients then travel by NCCL: between the GPUs of a host over NVLink."
-            " processes_per_host is 2: 6 of the 8 GPUs of a host are idle, unless ranks use"
-            " several.",
+            "NCCL then sends gradients between the GPUs of a host over NVLink."
+            " processes_per_host is 2: 6 of the 8 GPUs of a host are idle, unless a rank uses"
+            " several GPUs.",
         ),
         (
             1,
             "A job of one rank has no gradients to send. processes_per_host is 1: 7 of the 8"
-            " GPUs of a host are idle, unless ranks use several.",
+            " GPUs of a host are idle, unless a rank uses several GPUs.",
         ),
-        (8, "Gradients then travel by NCCL: between the GPUs of a host over NVLink."),
+        (8, "NCCL then sends gradients between the GPUs of a host over NVLink."),
     ],
 )
 def test_more_or_fewer_processes_than_gpus(processes, ways):
-    has = "ml.p4d.24xlarge has 8 GPUs (A100); smdist carries only CPU tensors."
+    has = "ml.p4d.24xlarge has 8 GPUs (A100); smdist sends only CPU tensors."
 
     assert f"{has} {HINT} {ways}" == warning("ml.p4d.24xlarge", 1, processes)
 
 
 def test_ranks_that_share_the_only_gpu_are_not_one_rank():
     assert (
-        "ml.g4dn.xlarge has 1 GPU (T4); smdist carries only CPU tensors."
+        "ml.g4dn.xlarge has 1 GPU (T4); smdist sends only CPU tensors."
         f" {HINT} processes_per_host is 2, and a host has 1 GPU: NCCL refuses ranks that share"
-        " one. By default there is one rank per GPU."
+        " a GPU. The default is one rank per GPU."
     ) == warning("ml.g4dn.xlarge", 1, 2)
 
 
@@ -138,7 +139,7 @@ def test_arm64_hosts_say_how_to_build_the_image():
 
 def test_more_ranks_than_vcpus_are_told():
     """Hosts with CPUs alone, too; as many as there are is well."""
-    says = "processes_per_host is 3, and a host of ml.m5.large has 2 vCPUs: ranks share them."
+    says = "processes_per_host is 3, and a host of ml.m5.large has 2 vCPUs, which the ranks share."
 
     assert says == warning("ml.m5.large", 2, 3)
     assert warning("ml.m5.large", 2, 2) is None
@@ -147,8 +148,8 @@ def test_more_ranks_than_vcpus_are_told():
 def test_neuron_hosts_in_an_image_of_the_users_own():
     """Our launcher does not count their accelerators."""
     says = (
-        "ml.trn1.32xlarge has 16 Neuron accelerators (Trainium), and smdist carries only CPU"
-        " tensors: the image's Neuron SDK has to carry the others."
+        "ml.trn1.32xlarge has 16 Neuron accelerators (Trainium), and smdist sends only CPU"
+        " tensors: the Neuron SDK in the image must send the others."
     )
 
     assert says == warning("ml.trn1.32xlarge", 2, 32)
@@ -277,7 +278,7 @@ def test_tensorflow_copies_gradients_of_gpus_to_their_hosts():
     )
 
     assert said == (
-        "ml.g5.12xlarge has 4 GPUs (A10G); TensorFlow copies their gradients to the memory of"
-        " their host, where smdist sums them. Between hosts they travel over TCP, which may not"
-        " fill the network's 40 Gbit/s."
+        "ml.g5.12xlarge has 4 GPUs (A10G); TensorFlow copies gradients from GPUs to the memory"
+        " of their host, where smdist sums them. Between hosts, smdist sends them over TCP,"
+        " which may not fill the network's 40 Gbit/s."
     )

@@ -27,7 +27,7 @@ from requests.exceptions import ReadTimeout, RequestException
 from sagemaker_dist.packaging.docker_engine import Engine, connect
 from sagemaker_dist.packaging.docker_errors import refusal
 from sagemaker_dist.planning import LocalHost, LocalJob
-from sagemaker_dist.planning.gpu_division import divide_gpus
+from sagemaker_dist.planning.local_job import divide_gpus
 from sagemaker_dist.runners.local.containers.container_arguments import (
     FOLDER_LABEL,
     Owner,

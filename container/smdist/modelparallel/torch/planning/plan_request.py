@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from sagemaker_dist.contract.byte_sizes import size_in_bytes
+from sagemaker_dist.contract.ranges import size_in_bytes
 from sagemaker_dist.errors import OptionError, raise_all, require
 from smdist.modelparallel.core.cluster import Cluster
 from smdist.modelparallel.core.cost import StateBytes
