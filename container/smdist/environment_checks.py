@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of a rank's environment variables: misspelt names, and hosts without ranks."""
+"""Checks of a rank's environment variables for misspelt names, and for hosts without ranks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _VARIABLES: Final = (
     "SMDIST_TAKE_OVER",
     "SMDIST_TIMEOUT_SECONDS",
 )
-_MIN_SIMILARITY: Final = 0.85  # of difflib: 1 is equal
+_MIN_SIMILARITY: Final = 0.85  # ratio of difflib; 1 means equal
 
 
 def misspelt(names: Iterable[str]) -> Iterator[OptionError]:

@@ -36,7 +36,7 @@ _Activity = dict[str, tuple[int, float]]
 class _Snapshot:
     """Counters of a training at the start of a step; rates are differences of two snapshots."""
 
-    seconds: float  # of the clock
+    seconds: float  # time on the clock
     step: int
     samples: int
     unknown: int  # forward passes whose number of samples is unknown

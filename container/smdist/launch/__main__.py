@@ -45,7 +45,7 @@ from smdist.launch.supervise import Order, Outcome, Supervisor
 from smdist.launch.tf_tasks import SERVERS, tasks_of
 from smdist.launch.user_code import fetch, install_requirements
 
-Say = Callable[[str], None]
+PrintLine = Callable[[str], None]
 
 _PRINT_SECONDS: Final = 1.0
 
@@ -75,16 +75,16 @@ class HostPlace:
 def main() -> int:
     """Run this host's part of the job and return the exit status of `train`."""
     _read_arguments()
-    say = speaker("train")
+    print_line = line_printer("train")
     try:
         with _stoppable():
             place = _place()
-            say = speaker(place.label)
-            outcome = _run(place, say)
+            print_line = line_printer(place.label)
+            outcome = _run(place, print_line)
     except Stopped as stopped:
         return 128 + stopped.number
     except DistError as error:
-        say(str(error))
+        print_line(str(error))
         outcome = Outcome(status=1, failure=str(error), fields=error.as_dict())
     except Exception as error:
         traceback.print_exc()
@@ -95,7 +95,7 @@ def main() -> int:
 
 
 def _read_arguments() -> None:
-    """Refuse command-line arguments: the job is described by SageMaker's files alone."""
+    """Exit with an error for any argument but "train"; SageMaker's files describe the job."""
     parser = argparse.ArgumentParser(
         prog="train",
         description="Run this host's part of a SageMaker training job, as the files in"
@@ -124,7 +124,7 @@ def _stoppable() -> Iterator[None]:
     yield
 
 
-def _run(place: HostPlace, say: Say) -> Outcome:
+def _run(place: HostPlace, print_line: PrintLine) -> Outcome:
     config = place.config
     _make_folders(config.base)
     script = fetch(config.source, config.code)
@@ -132,15 +132,15 @@ def _run(place: HostPlace, say: Say) -> Outcome:
         place = _with_account(place, Path(folder))
         install_requirements(config.source, config.code, place.config.inherited)
         timeout = (config.options or DataParallel()).start_timeout_seconds
-        addresses = wait_for_hosts(place.world, timeout, say)
+        addresses = wait_for_hosts(place.world, timeout, print_line)
         place = _ready(place)
         order = plan(place, addresses, script, Path(folder))
         for warning in config.warnings:
-            say(warning)
-        say(_start_line(place))
+            print_line(warning)
+        print_line(_start_line(place))
         start = time.monotonic()
-        outcome = Supervisor(order, say).run()
-        say(f"{_result_line(outcome, place.label)} after {time.monotonic() - start:.0f} s")
+        outcome = Supervisor(order, print_line).run()
+        print_line(f"{_result_line(outcome, place.label)} after {time.monotonic() - start:.0f} s")
     return outcome
 
 
@@ -230,17 +230,17 @@ def plan(place: HostPlace, addresses: dict[str, str], script: Path, directory: P
     )
 
 
-def speaker(label: str) -> Say:
+def line_printer(label: str) -> PrintLine:
     """Return a function that prints a line on stderr with `[label]` before it.
 
     If stderr's reader is blocked, it gives up after one second.
     """
 
-    def say(text: str) -> None:
+    def print_line(text: str) -> None:
         line = f"[{label}] {text}\n".encode("utf-8", "backslashreplace")
         write_whole(sys.stderr.fileno(), line, None, _PRINT_SECONDS)
 
-    return say
+    return print_line
 
 
 def _start_line(place: HostPlace) -> str:

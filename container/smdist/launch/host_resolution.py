@@ -12,7 +12,7 @@ from sagemaker_dist.contract import World
 from sagemaker_dist.errors import LaunchError
 
 Lookup = Callable[[str], str]
-Say = Callable[[str], None]
+PrintLine = Callable[[str], None]
 
 _LOOPBACK = "127.0.0.1"
 _PROGRESS_SECONDS = 10.0
@@ -40,11 +40,11 @@ def resolve_alone(host: str) -> dict[str, str]:
 
 
 def wait_for_hosts(
-    world: World, timeout_seconds: float, say: Say, lookup: Lookup = resolve
+    world: World, timeout_seconds: float, print_line: PrintLine, lookup: Lookup = resolve
 ) -> dict[str, str]:
     """Return the IP address of each host by name, retrying until all have one.
 
-    Every ten seconds `say` prints which hosts are missing.
+    Every ten seconds `print_line` prints which hosts are missing.
 
     Raises:
         LaunchError: After `timeout_seconds` some hosts have no address; the error names them.
@@ -64,7 +64,7 @@ def wait_for_hosts(
             raise _unresolved(missing, timeout_seconds)
         if now - reported >= _PROGRESS_SECONDS:
             hosts = ", ".join(missing)
-            say(f"has waited {now - start:.0f} s for the addresses of the hosts {hosts}")
+            print_line(f"has waited {now - start:.0f} s for the addresses of the hosts {hosts}")
             reported = now
         time.sleep(min(pause, max(0.0, start + timeout_seconds - now)))
         pause = min(2 * pause, 2.0)

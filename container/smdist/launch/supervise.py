@@ -44,7 +44,7 @@ from smdist.launch.rank_report import (
 )
 from smdist.launch.traceback_parser import find_culprit
 
-Say = Callable[[str], None]
+PrintLine = Callable[[str], None]
 
 _TICK_SECONDS: Final = 0.1
 _PRINT_SECONDS: Final = 1.0
@@ -95,12 +95,12 @@ class Outcome:
 class Supervisor:
     """Starts an order's command and watches its ranks until all have ended.
 
-    `say` prints a line in this host's log. Thread safety: none; main thread only.
+    `print_line` prints a line in this host's log. Thread safety: none; main thread only.
     """
 
-    def __init__(self, order: Order, say: Say) -> None:
+    def __init__(self, order: Order, print_line: PrintLine) -> None:
         self._order = order
-        self._say = say
+        self._print_line = print_line
         self._selector = selectors.DefaultSelector()
         self._ranks: dict[socket.socket, int | None] = {}  # connected guard -> its rank
         self._reports: dict[socket.socket, Report] = {}
@@ -128,7 +128,7 @@ class Supervisor:
                 status = starter.poll()
         finally:
             kill_descendants()
-        starter.poll()  # it was killed; Popen collects its exit status here
+        starter.poll()  # Popen collects the exit status of the killed process here
         return self._outcome(status or 0)
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -165,7 +165,7 @@ class Supervisor:
                 return
             now = time.monotonic()
             if not self._reports and not self._ranks and now - reported >= _PROGRESS_SECONDS:
-                self._say(
+                self._print_line(
                     f"has waited {now - start:.0f} s for its first rank;"
                     " ranks start when all hosts are ready"
                 )
@@ -191,7 +191,9 @@ class Supervisor:
         # before the guards, or torchrun would count the ends of ranks as a failure
         starter.send_signal(self._stop_signal)
         self._end(self._stop_signal, seconds)
-        self._say(f"received {signal_name(self._stop_signal)}; ranks have {seconds:g} s to end")
+        self._print_line(
+            f"received {signal_name(self._stop_signal)}; ranks have {seconds:g} s to end"
+        )
 
     def _end(self, number: int, seconds: float) -> None:
         self._ending = True
@@ -232,7 +234,9 @@ class Supervisor:
             seconds = self._order.failure_seconds
             self._end(signal.SIGTERM, seconds)
             who = "the script" if report.rank is None else f"rank {report.rank}"
-            self._say(f"{who} failed; the other processes of this host have {seconds:g} s to end")
+            self._print_line(
+                f"{who} failed; the other processes of this host have {seconds:g} s to end"
+            )
 
     def _on_leave(self, guard: socket.socket) -> None:
         """Handle a closed connection: a guard without a report was killed, and so was its rank."""

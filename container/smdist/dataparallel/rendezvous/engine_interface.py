@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Interface of the compiled engine, the same in the binary of every framework."""
+"""Interface of the compiled engine, equal in the modules for torch and for TensorFlow."""
 
 from __future__ import annotations
 

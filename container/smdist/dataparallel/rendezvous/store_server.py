@@ -185,7 +185,7 @@ class StoreServer:
         if why:
             raise _RefusedError(why)
         if participant.rank in self._left:
-            return None  # it has left already and waits for the next store, not open yet
+            return None  # a rank that has left waits for the next store, which is not open yet
         if participant.rank in self._participants:
             label = self._participants[participant.rank].label
             raise _RefusedError(f"rank {participant.rank} has joined already, as {label}")
