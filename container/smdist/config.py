@@ -27,13 +27,13 @@ from smdist.container_files import Drivers, Resources, read_drivers, read_object
 from smdist.environment_checks import hosts_without_ranks, misspelt
 from smdist.tuning import TuningConfig, option_faults, read_tuning
 
-PORT: Final = 7777
+PORT: Final = 7777  # default of the rendezvous port on the first host
 MODEL_PARALLEL: Final = "SMDIST_MODEL_PARALLEL"  # carries a document in the hyperparameter format
 STOP_SECONDS: Final = 110  # SageMaker sends SIGKILL 120 s after SIGTERM
-# torch's env:// needs all of these
+# torch's rendezvous method env:// needs all of these variables
 _WORLD: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _PREFIX: Final = "sagemaker_"
-_TUNING: Final = "_tuning_objective_metric"  # added by a tuning job, unknown to scripts
+_TUNING: Final = "_tuning_objective_metric"  # a tuning job adds it; scripts do not know it
 _READ_HERE: Final = frozenset(
     f"{_PREFIX}{name}"
     for name in ("program", "submit_directory", "region", "job_name", "container_log_level")
@@ -42,18 +42,19 @@ _READ_HERE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Location of the user's code.
+    """Location of the user's script, and of the requirements file that pip installs.
 
     Attributes:
-        program: The script, relative to the code directory.
-        submit_directory: A directory, a tarball or an S3 URI; empty if the image
-            contains the code.
-        endpoint: An S3 endpoint other than AWS's, or None.
-        directory: The channel directory in which the code runs, or None.
-        requirements: The requirements file for pip, relative to the code; "" for none.
-        needs_requirements: Whether a missing requirements file is an error.
+        program: Path of the script, relative to the code directory.
+        submit_directory: Origin of the code: a directory, a tarball or an S3 URI; empty if the
+            image contains the code.
+        region: AWS region of the S3 client that downloads the code, or None for its default.
+        endpoint: URL of an S3 endpoint other than AWS's, or None for AWS's.
+        directory: The input channel's directory in which the code runs; None for `<base>/code`.
+        requirements: Path of the requirements file, relative to the code; "" for none.
+        needs_requirements: True if a missing requirements file is an error.
         installer: The SDK's script that installs requirements from AWS CodeArtifact, or None
-            for pip.
+            to install them with pip.
     """
 
     program: str
@@ -68,26 +69,34 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeConfig:
-    """Configuration of one host's launcher.
+    """Configuration of one host's launcher, read from SageMaker's files and the environment.
 
     Attributes:
-        base: SageMaker's directory, /opt/ml.
-        channels: Channels of inputdataconfig.json, by name.
-        hyperparameters: The user's own hyperparameters, decoded.
-        texts: The user's hyperparameters undecoded, in their order, if ModelTrainer sent them,
-            since it passes them to scripts undecoded; None otherwise.
-        framework_parameters: `sagemaker_*` hyperparameters that nothing here reads.
-        options: Data parallel options from smdist's own document; `launch.request` adds those
-            from flags of SageMaker's SDK. None is one plain process per host.
-        model: Model parallel options, whose engine options are `options`; None without a split.
-        framework: The framework that ranks train with; None: detect the installed one.
-        strategy: The key of the requested tf.distribute strategy, or None.
-        warnings: Requests of SageMaker's SDK that have no effect here.
-        document: The text of `options` and `model` as received; empty if they came from flags.
-        distribution_groups: The only instance groups that start ranks; () is every group.
+        base: SageMaker's directory, by default /opt/ml.
+        resources: The hosts of the job, from resourceconfig.json.
+        source: Location of the user's script.
+        channels: The input channels of inputdataconfig.json, by name.
+        hyperparameters: The user's own hyperparameters, decoded from JSON, by name.
+        texts: The user's hyperparameters as undecoded texts, in their order, if ModelTrainer
+            sent the job, because ModelTrainer passes them to scripts undecoded; None otherwise.
+        framework_parameters: Hyperparameters `sagemaker_*` that `read_runtime_config` stores
+            without reading; `launch.launch_request` reads the flags among them.
+        options: Data parallel options from smdist's own hyperparameter; `launch.launch_request`
+            sets them also from flags of SageMaker's SDK. None starts one plain process per host.
+        model: Model parallel options, whose engine options are `options`; None if the model is
+            not split.
+        framework: The framework that ranks train with, "torch" or "tensorflow"; None to detect
+            the installed one.
+        strategy: Name of the requested tf.distribute strategy in `distribution`, or None.
+        warnings: Sentences about requests of SageMaker's SDK that have no effect here.
+        document: JSON text of `options` and `model` as received; empty if they came from flags.
+        distribution_groups: Names of the only instance groups that start ranks; () for all.
+        job_name: SageMaker's name of the job; "" if unknown.
+        log_level: Python's logging level for SM_LOG_LEVEL; 20 is INFO.
         port: The rendezvous port on the first host.
-        stop_seconds: Time between SIGTERM and SIGKILL for ranks.
-        inherited: The environment of the launcher, passed on to ranks.
+        stop_seconds: Seconds between SIGTERM and SIGKILL for ranks.
+        secret_file: Path of a file with the secret that all ranks share, or None.
+        inherited: The environment of the launcher, which ranks inherit.
     """
 
     base: Path
@@ -122,11 +131,14 @@ class GuardConfig:
     """Configuration of the guard, the parent process of one rank.
 
     Attributes:
-        rank: The rank's number; None outside of a world of ranks.
-        socket: The socket at which the launcher listens, or None without a launcher.
-        directory: The working directory of the script, also put on its import path.
-        is_quiet: Whether TensorFlow's start-up log is hidden.
-        inherited: The environment, passed on to the rank.
+        rank: The rank's number; None for a plain process that is no rank of a job.
+        host_label: Name of this host in messages.
+        socket: Path of the Unix socket at which the launcher listens, or None without a launcher.
+        directory: The working directory of the script, also added to its import path; None
+            keeps the guard's.
+        is_quiet: True if TensorFlow's start-up log is hidden.
+        stop_seconds: Seconds between SIGTERM and SIGKILL for the rank.
+        inherited: The environment of the guard, which the rank inherits.
     """
 
     rank: int | None = None
@@ -140,28 +152,30 @@ class GuardConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankConfig:
-    """Configuration of a rank, from the launcher; optional values are None under a plain torchrun.
+    """Configuration of a rank, from its environment; None for a variable that is not set.
 
     Attributes:
-        address: The address of this host, to which lanes are bound.
-        interface: The network interface of this host.
-        host_label: The name of this host in messages; default its hostname.
-        host_id: Identity of the host, shared by its ranks; None: detect it.
-        start_timeout_seconds: How long ranks wait for each other.
-        secret_file: A file with the secret that every rank of the job shares.
-        master_address: The host of rank 0, as in torch.
-        is_in_world: Whether smdist's launcher or torchrun started this process as one of
-            several ranks that can meet.
+        address: IP address of this host, to which its TCP connections (lanes) are bound.
+        interface: Name of the network interface of this host.
+        host_label: Name of this host in messages; by default its hostname.
+        host_id: Identity of the host, equal for all its ranks; None to detect it.
+        fusion_bytes: Size of a gradient bucket in bytes.
+        timeout_seconds: Seconds that an operation waits for a peer.
+        start_timeout_seconds: Seconds that ranks wait for each other at the start.
+        secret_file: Path of a file with the secret that all ranks of the job share.
+        master_address: Address of rank 0's host, torch's MASTER_ADDR.
+        is_in_world: True if a launcher has set all of torch's rendezvous variables, so that
+            this process is a rank that can find the others.
         rank: This rank's number in the job.
         size: Number of ranks of the job.
         local_rank: This rank's number on its host.
         local_size: Number of ranks on its host.
-        master_port: The rendezvous port on rank 0's host.
-        is_port_taken: Whether torchrun itself listens at `master_port`, for torch's store.
+        master_port: The rendezvous port on rank 0's host, torch's MASTER_PORT.
+        is_port_taken: True if torchrun itself listens at `master_port`, for torch's store.
         job_name: SageMaker's name of the job; "" if unknown.
-        tuning: Settings for how the engine divides its work.
-        world_variables: torch's rendezvous variables that are set.
-        model_parallel: The job's options for splitting the model; None without a split.
+        tuning: Options for how the engine divides its work.
+        world_variables: Names of torch's rendezvous variables that are set.
+        model_parallel: The job's options for splitting the model; None if it is not split.
         hosts_without_ranks: Number of hosts that each run the script alone; 0 if ranks run.
     """
 
@@ -194,7 +208,9 @@ def read_base(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def read_runtime_config(environ: Mapping[str, str] | None = None) -> RuntimeConfig:
-    """Read the environment and `<base>/input/config/*.json`.
+    """Read the launcher's configuration from the environment and `<base>/input/config/*.json`.
+
+    `environ` is os.environ by default.
 
     Raises:
         LaunchError: A file is unreadable or contradicts itself.
@@ -206,7 +222,7 @@ def read_runtime_config(environ: Mapping[str, str] | None = None) -> RuntimeConf
     decoded = {key: _decode(value) for key, value in raw.items()}
     drivers = read_drivers(read_base(environ))
     document = _document(raw, drivers)
-    asked = parse(document) if document else None
+    requested = parse(document) if document else None
     users = {key: value for key, value in raw.items() if _is_users(key)}
     return RuntimeConfig(
         base=read_base(environ),
@@ -216,8 +232,8 @@ def read_runtime_config(environ: Mapping[str, str] | None = None) -> RuntimeConf
         hyperparameters={key: decoded[key] for key in users},
         texts={k: _undecoded(v) for k, v in users.items()} if drivers else None,
         framework_parameters={k: v for k, v in decoded.items() if _is_frameworks(k)},
-        options=asked.engine if isinstance(asked, ModelParallel) else asked,
-        model=asked if isinstance(asked, ModelParallel) else None,
+        options=requested.engine if isinstance(requested, ModelParallel) else requested,
+        model=requested if isinstance(requested, ModelParallel) else None,
         framework=parse_framework(document) if document else None,
         document=document,
         job_name=str(decoded.get("sagemaker_job_name") or environ.get("TRAINING_JOB_NAME", "")),
@@ -230,7 +246,7 @@ def read_runtime_config(environ: Mapping[str, str] | None = None) -> RuntimeConf
 
 
 def read_stop_seconds(environ: Mapping[str, str] | None = None) -> float:
-    """Return the time between SIGTERM and SIGKILL, in seconds.
+    """Return the seconds between SIGTERM and SIGKILL: SMDIST_STOP_SECONDS, or 110 if not set.
 
     Raises:
         OptionError: SMDIST_STOP_SECONDS is not a number, or is negative.
@@ -239,13 +255,16 @@ def read_stop_seconds(environ: Mapping[str, str] | None = None) -> float:
 
 
 def read_fault_file(environ: Mapping[str, str] | None = None) -> Path | None:
-    """Return where a rank leaves the fields of the exception that ends it, for its guard."""
+    """Return the file to which a rank writes the fields of the exception that ends it.
+
+    The rank's guard reads the file. None if the process has no guard.
+    """
     path = _environment(environ).get("SMDIST_FAULT_FILE")
     return Path(path) if path else None
 
 
 def read_guard_config(environ: Mapping[str, str] | None = None) -> GuardConfig:
-    """Read the environment that the launcher prepared for the guard of a rank."""
+    """Read the guard's configuration from the environment, by default os.environ."""
     environ = _environment(environ)
     rank = _number(environ, "RANK")
     return GuardConfig(
@@ -260,11 +279,14 @@ def read_guard_config(environ: Mapping[str, str] | None = None) -> GuardConfig:
 
 
 def read_rank_config(environ: Mapping[str, str] | None = None) -> RankConfig:
-    """Read the environment that the launcher prepared for this rank; every variable is optional.
+    """Read this rank's configuration from the environment; every variable is optional.
+
+    `environ` is os.environ by default.
 
     Raises:
-        OptionError: A value is not a number or out of its option's range, or a name is misspelt.
-        SkewError: The model parallel options are of another release.
+        OptionError: A value is not a number or out of its option's range, or the name of a
+            variable is misspelt; all faults are reported.
+        SkewError: The model parallel options were written by an incompatible release.
     """
     environ = _environment(environ)
     raise_all((*misspelt(environ), *option_faults(environ)))
@@ -310,8 +332,9 @@ def _number(environ: Mapping[str, str], name: str, default: float | None = None)
     if not 0 <= value < float("inf"):
         raise OptionError(
             f"the environment variable {name} is {text!r}",
-            "it takes a number that is not negative",
-            "Correct it, or leave it out",
+            "it must be a number that is not negative",
+            "Set it to such a number, or unset it to use the default",
+            about=name,
         )
     return value
 
@@ -321,17 +344,18 @@ def _integer(environ: Mapping[str, str], name: str) -> int | None:
     if value is not None and not value.is_integer():
         raise OptionError(
             f"the environment variable {name} is {environ[name]!r}",
-            "it takes a whole number",
-            "Correct it, or leave it out",
+            "it must be a whole number",
+            "Set it to a whole number, or unset it to use the default",
+            about=name,
         )
     return None if value is None else int(value)
 
 
 def _model_parallel(document: str | None) -> ModelParallel | None:
-    """Return the model parallel options in the launcher's document, or None if it has none."""
+    """Return the model parallel options in SMDIST_MODEL_PARALLEL's JSON text, or None without."""
     where = f"the environment variable {MODEL_PARALLEL}"
-    asked = parse(document, where) if document else None
-    return asked if isinstance(asked, ModelParallel) else None
+    options = parse(document, where) if document else None
+    return options if isinstance(options, ModelParallel) else None
 
 
 def _decode(value: Any) -> Any:
@@ -353,9 +377,11 @@ def _document(raw: Mapping[str, Any], drivers: Drivers | None) -> str:
         return _undecoded(raw.get(KEY, ""))
     if KEY in raw:
         raise OptionError(
-            f"the hyperparameter {KEY} is there beside a distributed= of ModelTrainer",
-            "each asks for ranks, and a job has one launcher",
-            f"Keep distributed=, and leave {KEY} out",
+            f"the job has both the hyperparameter {KEY} and distributed= of ModelTrainer",
+            "each of them requests ranks, and a job has one launcher",
+            f"Keep distributed=, and remove the hyperparameter {KEY}",
+            about=KEY,
+            kind="conflict",
         )
     return drivers.document
 
@@ -383,10 +409,10 @@ def _source(
 
 
 def _channel_source(source: Source, environ: Mapping[str, str], drivers: Drivers) -> Source:
-    """Complete the code's location from ModelTrainer's files, without the steps already done.
+    """Return `source` with the code's location and requirements from ModelTrainer's files.
 
-    ModelTrainer's shell script may have unpacked the code and installed its requirements;
-    SMDIST_PREPARED is set in that case.
+    If SMDIST_PREPARED is set, ModelTrainer's shell script has unpacked the code and installed
+    the requirements already, so both steps are left out.
     """
     is_prepared = bool(environ.get("SMDIST_PREPARED"))
     if drivers.code is not None:

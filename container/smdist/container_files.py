@@ -9,8 +9,8 @@ sends its request as files in two channels:
     sm_drivers/sourcecode.json    the script, and the requirements to install
     code/                         the user's code; a tuning job sends a tarball instead
 
-The channels are read only if distributed.json holds smdist's options. Otherwise
-ModelTrainer starts the script by itself.
+The channels are read only if distributed.json contains smdist's options. Otherwise
+ModelTrainer starts the script itself.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from typing import Any, Final
 from sagemaker_dist.contract import KEY, sort_hosts
 from sagemaker_dist.errors import LaunchError, OptionError
 
-_AUTO: Final = "auto"  # ModelTrainer's word for "install the file if it exists"
+_AUTO: Final = "auto"  # ModelTrainer's value for "install the file if it exists"
 _REQUIREMENTS: Final = "requirements.txt"
 _TARBALL: Final = ".tar.gz"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drivers:
-    """ModelTrainer's request to smdist's launcher.
+    """Request of the SDK's ModelTrainer to smdist's launcher, from its files in the channels.
 
     Attributes:
-        document: smdist's options in the hyperparameter format.
-        program: The script, relative to the code.
-        code: The directory of the channel with the code, or None.
-        tarball: The archive in it to unpack, or None.
-        requirements: The requirements file to install, relative to the code, or "".
-        needs_requirements: Whether a missing requirements file is an error.
-        installer: The SDK's own script for private package indices, or None.
+        document: smdist's options as JSON text in the hyperparameter format.
+        program: Path of the script, relative to the code.
+        code: Directory of the input channel that contains the code, or None.
+        tarball: An archive in `code` to unpack, or None.
+        requirements: Path of the requirements file to install, relative to the code; "" for none.
+        needs_requirements: True if a missing requirements file is an error.
+        installer: The SDK's own script that installs from private package indices, or None.
     """
 
     document: str
@@ -53,29 +53,30 @@ class Drivers:
 
 
 def read_drivers(base: Path) -> Drivers | None:
-    """Read the channels of ModelTrainer; return None if they do not request smdist's launcher.
+    """Read ModelTrainer's request from the channels below `base`; None without such a request.
 
     Raises:
         LaunchError: A file exists and is unreadable.
-        OptionError: The request has both a command and ranks.
+        OptionError: The request has both a command and ranks, of which a job takes one.
     """
     data = base / "input" / "data"
-    asked = read_object(data / "sm_drivers" / "distributed.json").get(KEY)
-    if asked is None:
+    options = read_object(data / "sm_drivers" / "distributed.json").get(KEY)
+    if options is None:
         return None
     source = read_object(data / "sm_drivers" / "sourcecode.json")
     if source.get("command"):
         raise OptionError(
-            f"source_code has command={source['command']!r} beside distributed",
-            "ranks run an entry_script, and a job has one launcher",
-            "Leave out one of the two",
-            about="source_code",
+            f"source_code has command={source['command']!r}, and the job has distributed=",
+            "ranks run an entry_script, and a command starts no ranks",
+            "Pass entry_script instead of command, or leave distributed= out",
+            about=("source_code", "command"),
+            kind="conflict",
         )
     given = str(source.get("requirements") or "")
     code, archive = data / "code", Path(str(source.get("source_dir") or "")).name
     installer = data / "sm_drivers" / "scripts" / "install_requirements.py"
     return Drivers(
-        document=json.dumps(asked),
+        document=json.dumps(options),
         program=str(source.get("entry_script") or ""),
         code=code if code.is_dir() else None,
         tarball=code / archive if archive.endswith(_TARBALL) and code.is_dir() else None,
@@ -98,23 +99,30 @@ def read_object(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise _broken(path, str(error)) from error
     if not isinstance(document, dict):
-        raise _broken(path, f"it holds a {type(document).__name__}, not an object")
+        raise _broken(path, f"it contains a {type(document).__name__}, not a JSON object")
     return document
 
 
 def _broken(path: Path, why: str) -> LaunchError:
     return LaunchError(
-        f"{path} cannot be used", why, "It is written by SageMaker or by the local runner"
+        f"the file {path} cannot be read",
+        why,
+        "Make it a readable file with one JSON object; SageMaker or the local runner writes it",
+        about=path.name,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """Machines of a job, from resourceconfig.json.
+    """Hosts of a job, from resourceconfig.json.
 
     Attributes:
-        all_hosts: Every host of the job, in numeric order.
-        hosts: The hosts that train together: those of the current instance group.
+        current_host: Name of this host.
+        all_hosts: Names of all hosts of the job, in numeric order.
+        hosts: Names of the hosts that train together: those of this host's instance group.
+        interface: Name of the network interface; "" if unknown.
+        instance_type: Type of this host, such as "ml.p4d.24xlarge"; "" if unknown.
+        group: Name of this host's instance group; "" if the job has no groups.
         document: The content of the file, for SM_RESOURCE_CONFIG.
     """
 
@@ -128,13 +136,13 @@ class Resources:
 
     @property
     def groups(self) -> dict[str, Any]:
-        """Every instance group of the job, by its name."""
+        """Map the name of each instance group to its entry in resourceconfig.json."""
         groups = self.document.get("instance_groups") or []
         return {str(group.get("instance_group_name")): group for group in groups}
 
 
 def read_resources(path: Path) -> Resources:
-    """Read resourceconfig.json; a missing file means that this host is the whole job.
+    """Read resourceconfig.json; without the file, this host is the only one of the job.
 
     Raises:
         LaunchError: The file is unreadable, or does not list this host.
@@ -150,8 +158,9 @@ def read_resources(path: Path) -> Resources:
     if current not in hosts:
         raise LaunchError(
             f"current_host is {current!r}",
-            f"it is not among the hosts {', '.join(hosts)}",
-            "Name this host in resourceconfig.json and in its instance group",
+            f"this name is not among the hosts that train together: {', '.join(hosts)}",
+            "Add this host to the hosts and to its instance group in resourceconfig.json",
+            about="current_host",
         )
     return Resources(
         current_host=current,

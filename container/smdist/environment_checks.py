@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of a rank's environment variables: misspelt names, and hosts without ranks."""
+"""Checks of a rank's environment variables for misspelt names, and for hosts without ranks."""
 
 from __future__ import annotations
 
@@ -30,30 +30,35 @@ _VARIABLES: Final = (
     "SMDIST_TAKE_OVER",
     "SMDIST_TIMEOUT_SECONDS",
 )
-_LIKENESS: Final = 0.85
+_MIN_SIMILARITY: Final = 0.85  # ratio of difflib; 1 means equal
 
 
 def misspelt(names: Iterable[str]) -> Iterator[OptionError]:
-    """Yield a fault for each variable whose name is close to a known one but not equal.
+    """Yield a fault for each variable SMDIST_* whose name only resembles a known one.
 
-    Such a variable would be ignored without notice.
+    Without this check the variable would be ignored silently.
     """
     for name in names:
         if not name.startswith(_PREFIX) or name in _VARIABLES:
             continue
-        if meant := _meant(name):
+        if similar := _closest(name):
             yield OptionError(
                 f"the environment variable {name} is set",
-                "smdist reads none of this name",
-                f"Did you mean {meant}? Otherwise unset it",
+                "smdist reads no variable of this name",
+                f"Did you mean {similar}? Otherwise unset {name}",
+                about=name,
+                kind="unknown",
             )
 
 
-def _meant(name: str) -> str | None:
-    """Return the closest known name, also one with more or fewer words: TIMEOUT_SECONDS."""
+def _closest(name: str) -> str | None:
+    """Return the known variable closest to `name`, or None if none is close.
+
+    A name is also close if words such as _SECONDS are missing at its end, or were added.
+    """
     extended = (known for known in _VARIABLES if _is_longer(known, name) or _is_longer(name, known))
-    likest = get_close_matches(name, _VARIABLES, n=1, cutoff=_LIKENESS)
-    return next(chain(likest, extended), None)
+    closest = get_close_matches(name, _VARIABLES, n=1, cutoff=_MIN_SIMILARITY)
+    return next(chain(closest, extended), None)
 
 
 def _is_longer(name: str, other: str) -> bool:
@@ -61,9 +66,10 @@ def _is_longer(name: str, other: str) -> bool:
 
 
 def hosts_without_ranks(environ: Mapping[str, str]) -> int:
-    """Return the number of hosts if each runs the script alone; known on the job's first host.
+    """Return the number of hosts if each host runs the script as one plain process.
 
-    Return 0 if the script runs as ranks, on a single host, and on all hosts but the first.
+    Only the first host counts, so that a warning is printed once: the result is 0 on the other
+    hosts. It is also 0 if the script runs as ranks, or if the job has a single host.
     """
     if environ.get("RANK"):
         return 0

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Engine settings for dividing its work, as environment variables from the launcher or the user.
+"""Environment variables for options of `DataParallel`, set by the launcher or by the user.
 
-    DataParallel          environment                    such as
+    DataParallel          environment                    example
     lanes                 SMDIST_LANES                   4
     chunk_bytes           SMDIST_CHUNK_BYTES             262144
     one_shot_bytes        SMDIST_ONE_SHOT_BYTES          0
@@ -9,14 +9,15 @@
     arriving_bytes        SMDIST_ARRIVING_BYTES          229376
     shard_weights         SMDIST_SHARD_WEIGHTS           1,2,1
 
-A setting that is not set is measured at the start of the job, except that shards are equal.
-These settings are never measured:
+The engine measures at the start of the job and chooses each of these options that is not set;
+shard_weights is not measured, and without it all shards are equal. The following options have
+fixed defaults:
 
     fusion_bytes          SMDIST_FUSION_BYTES            33554432
     timeout_seconds       SMDIST_TIMEOUT_SECONDS         1800
     start_timeout_seconds SMDIST_START_TIMEOUT_SECONDS   600
 
-`smdist.config` reads them; their ranges are checked here, together with the others.
+`smdist.config` reads these three; this module checks the ranges of all.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ from sagemaker_dist.errors import OptionError, raise_all
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuningConfig:
-    """Options of `DataParallel` that the engine can choose itself; None leaves it open."""
+    """Options of `DataParallel` that divide the engine's work; None lets the engine choose.
+
+    Fields and units are those of `sagemaker_dist.DataParallel`.
+    """
 
     lanes: int | None = None
     chunk_bytes: int | None = None
@@ -42,16 +46,16 @@ class TuningConfig:
 
 
 _NAMES: Final = tuple(field.name for field in fields(TuningConfig))
-# options that are never measured
-_LIMITS: Final = ("fusion_bytes", "timeout_seconds", "start_timeout_seconds")
+# options with fixed defaults, which the engine does not measure
+_FIXED: Final = ("fusion_bytes", "timeout_seconds", "start_timeout_seconds")
 
 
 def read_tuning(environ: Mapping[str, str]) -> TuningConfig:
-    """Read the settings from the environment; an empty variable counts as not set.
+    """Read the engine's options from the environment; an empty variable counts as not set.
 
     Raises:
-        OptionError: A value is outside its option's range. All faults are reported, including
-            those of options that are never measured.
+        OptionError: A value is outside its option's range. The faults of all variables of this
+            module are reported together.
     """
     raise_all(option_faults(environ))
     texts = {name: environ.get(variable_of(name)) for name in _NAMES}
@@ -59,21 +63,27 @@ def read_tuning(environ: Mapping[str, str]) -> TuningConfig:
 
 
 def option_faults(environ: Mapping[str, str]) -> Iterator[OptionError]:
-    """Yield the faults of all variables that stand for options of `DataParallel`."""
-    for name in (*_NAMES, *_LIMITS):
-        if text := environ.get(variable_of(name)):
-            label = f"the environment variable {variable_of(name)}"
-            yield from range_faults(name, _value(name, text), label)
+    """Yield a fault for each variable whose value is outside its option's range."""
+    for name in (*_NAMES, *_FIXED):
+        variable = variable_of(name)
+        if text := environ.get(variable):
+            label = f"the environment variable {variable}"
+            for fault in range_faults(name, _value(name, text), label):
+                fault.about = (variable,)
+                yield fault
 
 
 def write_tuning(options: DataParallel) -> dict[str, str]:
-    """Return the environment variables that pass the options to `read_tuning`; None is left out."""
+    """Return the environment variables, by name, from which `read_tuning` reads the options.
+
+    An option that is None gets no variable.
+    """
     values = {name: getattr(options, name) for name in _NAMES}
     return {variable_of(name): _text(value) for name, value in values.items() if value is not None}
 
 
 def variable_of(option: str) -> str:
-    """Return the name of the environment variable that carries the option."""
+    """Return the name of an option's environment variable: SMDIST_LANES for "lanes"."""
     return f"SMDIST_{option.upper()}"
 
 
@@ -91,7 +101,7 @@ def _value(option: str, text: str) -> Any:
 
 
 def _integer(text: str) -> int | str:
-    """Return the text as an integer, or unchanged for the error if it is not one."""
+    """Return the integer in the text, or the text itself, which the range check then reports."""
     try:
         return int(text)
     except ValueError:

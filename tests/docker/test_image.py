@@ -58,7 +58,7 @@ def test_train_is_what_starts(engine, image):
         with pytest.raises(ContainerError) as raised:
             engine.containers.run(image.name, command, remove=True, network_mode="none")
 
-        assert "no script is named" in str(raised.value)
+        assert "the job names no script" in str(raised.value)
 
 
 def test_programs(say):

@@ -94,8 +94,8 @@ def test_failure_under_sdk_v3_is_the_scripts(engine, image, base):
 @pytest.mark.parametrize(
     ("command", "status", "text"),
     [
-        (["no-such-command"], 127, "'no-such-command': no such command is in the image"),
-        (["/etc/passwd"], 126, "'/etc/passwd': it cannot be run: Permission denied"),
+        (["no-such-command"], 127, "'no-such-command' cannot be run: the image has no such"),
+        (["/etc/passwd"], 126, "'/etc/passwd' cannot be run: Permission denied"),
         (["sh", "-c", "kill -9 $$"], 137, ""),
         (
             [

@@ -39,6 +39,6 @@ def test_a_tarball_is_unpacked_and_one_that_leads_outside_is_refused(engine, ima
 
     assert [
         "/tmp/code/train.py True",
-        "refused: the code at /tmp/source.tar.gz cannot be fetched",
+        "refused: the code at /tmp/source.tar.gz cannot be copied to this host",
         "False",
     ] == said.splitlines()

@@ -58,7 +58,7 @@ def test_a_number_trains(engine, image, tmp_path):
     assert ["/tmp/smdist-pip-12345.lock"] == [path for path in changed if "smdist" in path]
 
 
-def test_a_directory_that_is_not_the_users_is_told(engine, image, tmp_path):
+def test_a_directory_that_is_not_the_users_is_reported(engine, image, tmp_path):
     """Docker makes /opt/ml for root where only parts of it are mounted."""
     base = write_base(tmp_path / "ml", "")
     parts = {str(base / "input"): {"bind": "/opt/ml/input", "mode": "ro"}}
@@ -67,5 +67,5 @@ def test_a_directory_that_is_not_the_users_is_told(engine, image, tmp_path):
         text = said(container)
 
     assert 1 == status
-    assert "the directory /opt/ml/code cannot be made: Permission denied. Let the" in text
+    assert "the directory /opt/ml/code cannot be created: Permission denied. Allow the" in text
     assert "Traceback" not in text

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-from smdist.dataparallel.rendezvous.participants import Meeting, Participant
+from smdist.dataparallel.rendezvous.participants import Participant, RendezvousConfig
 from smdist.dataparallel.rendezvous.tcp_store import open_store
 
 
@@ -15,15 +15,15 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def meeting_of(rank, size, port, *, patience_seconds=10.0, secret=None, job="", quiet_seconds=10.0):
+def meeting_of(rank, size, port, *, timeout_seconds=10.0, secret=None, job="", report_seconds=10.0):
     participant = Participant(rank=rank, size=size, label=f"rank {rank} on host {rank}", job=job)
-    return Meeting(
+    return RendezvousConfig(
         participant=participant,
         host="127.0.0.1",
         port=port,
-        patience_seconds=patience_seconds,
+        timeout_seconds=timeout_seconds,
         secret=secret,
-        quiet_seconds=quiet_seconds,
+        report_seconds=report_seconds,
     )
 
 

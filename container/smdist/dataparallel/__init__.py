@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data parallelism: one all-reduce engine under every framework."""
+"""Data parallelism for PyTorch and TensorFlow, both on the same compiled all-reduce engine."""

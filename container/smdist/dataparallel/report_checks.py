@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of the values that a script reports for the progress line."""
+"""Checks of the names and values that a script passes to report() for the progress line."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ _STEPS: Final = range(-(2**63), 2**63)
 
 
 def check_name(name: str, value: object) -> bool:
-    """Refuse a name that is not allowed on the line, and a step that is not an integer.
+    """Check the name of a reported value, and the value if the name is "step".
 
     Returns:
-        Whether the name is `step`, whose value needs no further check.
+        True if the name is "step", so that the value needs no further check.
 
     Raises:
         OptionError: The name is not allowed, or the step is not a 64-bit integer.
     """
     check_field(name)
     if name == STEP and (not isinstance(value, Integral) or int(value) not in _STEPS):
-        why = "a step is an integer of 64 bits"
-        raise refusal(name, _shown(value), why, "Pass such a number, or leave it out")
+        why = "a step must be an integer of at most 64 bits"
+        raise refusal(name, _shown(value), why, "Pass step as an integer, or leave it out")
     return name == STEP
 
 
 def check_number(name: str, value: object) -> None:
-    """Refuse a value that is not a number, or is too large for a float.
+    """Check that a reported value is a number that fits into a float.
 
     Raises:
         OptionError: The value is not a real number, or float() overflows.
@@ -46,11 +46,11 @@ def check_number(name: str, value: object) -> None:
 
 
 def refusal(name: str, shown: str, why: str, hint: str) -> OptionError:
-    """Return the error for a value that cannot be reported."""
-    return OptionError(f"report() was given {name}={shown[:200]}", why, hint)
+    """Return the error for a value that cannot be reported; `shown` is the value as text."""
+    return OptionError(f"report() received {name}={shown[:200]}", why, hint, about=name)
 
 
 def _shown(value: object) -> str:
-    with suppress(ValueError):  # Python does not print an integer of thousands of digits
+    with suppress(ValueError):  # Python refuses to print an integer of thousands of digits
         return repr(value)
-    return f"an {type(value).__name__} that has no text"
+    return f"an {type(value).__name__} too long to print"

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TensorFlow server for one task of a cluster, "worker" or "ps" in TF_CONFIG.
+"""Program that runs one TensorFlow server of a job, a "worker" or a "ps" in TF_CONFIG.
 
     python -m smdist.dataparallel.task_server "algo-2 worker 1" 10.0.0.1:7777 600
 
-The launcher starts these servers for `parameter_server`. A TensorFlow server never ends on
-its own. This process ends when the launcher on the first host reports how the script ended,
-and fails when that host is lost. It ignores SIGTERM and SIGINT, because the script handles
+Its arguments are the server's name, the address of the task starter on the first host, and the
+seconds to wait until the starter accepts a connection.
+
+The launcher starts these servers for `parameter_server`. A TensorFlow server never ends by
+itself. This process ends when the starter sends the script's result, and fails if the
+connection to the starter is lost. It ignores SIGTERM and SIGINT, because the script handles
 them and may need the servers to save its state.
 """
 
@@ -21,31 +24,34 @@ from typing import Final
 from smdist.dataparallel.task_server_protocol import ENDED, FAILED, HELLO, MAX_LINE
 
 _PAUSE_SECONDS: Final = 0.1
-_DIAL_SECONDS: Final = 5.0
+_CONNECT_SECONDS: Final = 5.0
 
 
 def main() -> int:
-    """Serve until the script has ended; return 0 if the script succeeded, else 1."""
-    name, place, patience = sys.argv[1:]
+    """Run the server until the script has ended; return 0 if the script succeeded, else 1."""
+    name, place, timeout = sys.argv[1:]
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
     host, _, port = place.rpartition(":")
     try:
-        bell = _dial(host, int(port), float(patience))
+        starter = _connect(host, int(port), float(timeout))
     except OSError as error:
-        return _fail(f"the first host {place} does not answer: {error.strerror or error}")
-    with bell:
-        bell.sendall(f"{HELLO}{name}\n".encode())
+        why = error.strerror or error
+        return _fail(f"no connection to the task starter of the first host at {place}: {why}")
+    with starter:
+        starter.sendall(f"{HELLO}{name}\n".encode())
         server = _serve()
-        heard = _wait(bell)
+        result = _wait(starter)
     del server
-    if heard.startswith(ENDED):
+    if result.startswith(ENDED):
         return 0
-    return _fail("the script failed" if heard.startswith(FAILED) else "the first host is gone")
+    if result.startswith(FAILED):
+        return _fail("the script failed")
+    return _fail("the connection to the first host was lost")
 
 
 def _serve() -> object:
-    """Start the server and return it; its threads run until this process ends."""
+    """Start the TensorFlow server and return it; its threads run until this process ends."""
     import tensorflow as tf
 
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
@@ -57,27 +63,27 @@ def _serve() -> object:
     )
 
 
-def _dial(host: str, port: int, patience_seconds: float) -> socket.socket:
-    deadline = time.monotonic() + patience_seconds
+def _connect(host: str, port: int, timeout_seconds: float) -> socket.socket:
+    deadline = time.monotonic() + timeout_seconds
     while True:
         try:
-            bell = socket.create_connection((host, port), timeout=_DIAL_SECONDS)
+            starter = socket.create_connection((host, port), timeout=_CONNECT_SECONDS)
         except OSError:
             if time.monotonic() >= deadline:
                 raise
             time.sleep(_PAUSE_SECONDS)
             continue
-        bell.settimeout(None)
-        # detects a host that lost its power
-        bell.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        starter.settimeout(None)
+        # keepalive packets detect a host that has lost its power
+        starter.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, seconds in ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10)):
-            bell.setsockopt(socket.IPPROTO_TCP, option, seconds)
-        return bell
+            starter.setsockopt(socket.IPPROTO_TCP, option, seconds)
+        return starter
 
 
-def _wait(bell: socket.socket) -> bytes:
+def _wait(starter: socket.socket) -> bytes:
     try:
-        return bell.recv(MAX_LINE)
+        return starter.recv(MAX_LINE)
     except OSError:
         return b""
 
@@ -90,4 +96,4 @@ def _fail(why: str) -> int:
 if __name__ == "__main__":
     status = main()
     sys.stderr.flush()
-    os._exit(status)  # os._exit, because the server's threads never end by themselves
+    os._exit(status)  # sys.exit would wait for the server's threads, which never end

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages between TensorFlow task servers and the launcher of the first host.
+"""Messages between TensorFlow servers (`task_server`) and the first host's `task_starter`.
 
-server                             launcher
-├── smdist server algo-2 ps 1  ──▶  knows the task's name, and when the task is lost
-◀── ended, or failed           ──┤  how the script ended
+server                             starter
+├── smdist server algo-2 ps 1  ──▶  name of the server, once it is connected
+◀── ended, or failed           ──┤  result of the script, once it has ended
 """
 
 from typing import Final

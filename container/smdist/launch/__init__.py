@@ -1,15 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Launcher of one host: `train` prepares the host, starts its ranks and watches them.
 
-    config ─ launch_request ─ user_code ─ environment ─ host_resolution ─ launch_command ─ supervise
-    read     what to start    fetched     SM_*          addresses         pure             one loop
+Its steps, in order:
+
+    config            reads SageMaker's files and the environment
+    launch_request    decides from distribution= what this host must start
+    user_code         downloads the script and installs its requirements
+    host_resolution   waits until each host's name has an address
+    environment       makes the variables SM_* and SMDIST_* of the ranks
+    launch_command    makes the command line
+    supervise         starts the command and watches the ranks
+
+Its processes:
 
     train ── torchrun ──┬── rank guard ── python train.py
                         └── rank guard ── python train.py
 
     train ── task_starter ──── ranks and servers of TensorFlow, each under a rank guard
 
-The launcher and the rank guards talk over one Unix socket (`guard_protocol`). So a torchrun
-that hangs or dies neither delays SIGTERM nor hides how a rank ended. The first failure becomes
-one sentence (`failure_file`). No module here imports a framework.
+The launcher and the rank guards exchange messages over one Unix socket (`guard_protocol`). A
+torchrun that hangs or dies therefore cannot delay SIGTERM or hide how a rank ended. The first
+failure is written in one sentence (`failure_file`). No module here imports a framework.
 """

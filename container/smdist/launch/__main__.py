@@ -36,7 +36,7 @@ from smdist.launch.environment import (
 from smdist.launch.failure_file import write_failure
 from smdist.launch.host_resolution import wait_for_hosts
 from smdist.launch.launch_command import plain_command, starter_command, torchrun_command
-from smdist.launch.launch_request import as_requested
+from smdist.launch.launch_request import resolve_request
 from smdist.launch.machine import HostResources, inspect_machine
 from smdist.launch.nonblocking_writer import write_whole
 from smdist.launch.readiness import require_framework, require_port
@@ -45,13 +45,13 @@ from smdist.launch.supervise import Order, Outcome, Supervisor
 from smdist.launch.tf_tasks import SERVERS, tasks_of
 from smdist.launch.user_code import fetch, install_requirements
 
-Say = Callable[[str], None]
+PrintLine = Callable[[str], None]
 
-_SPEECH_SECONDS: Final = 1.0
+_PRINT_SECONDS: Final = 1.0
 
 
 class Stopped(BaseException):
-    """Raised when a signal arrives before any rank was started."""
+    """Raised when a stop signal arrives before any rank was started; `number` is the signal's."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -60,7 +60,7 @@ class Stopped(BaseException):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostPlace:
-    """Identity of this host in the job."""
+    """Configuration and processors of this host, and the world that its ranks belong to."""
 
     config: RuntimeConfig
     machine: HostResources
@@ -73,18 +73,18 @@ class HostPlace:
 
 
 def main() -> int:
-    """Run this host's part of the job and return the exit status."""
+    """Run this host's part of the job and return the exit status of `train`."""
     _read_arguments()
-    say = speaker("train")
+    print_line = line_printer("train")
     try:
         with _stoppable():
             place = _place()
-            say = speaker(place.label)
-            outcome = _run(place, say)
+            print_line = line_printer(place.label)
+            outcome = _run(place, print_line)
     except Stopped as stopped:
         return 128 + stopped.number
     except DistError as error:
-        say(str(error))
+        print_line(str(error))
         outcome = Outcome(status=1, failure=str(error), fields=error.as_dict())
     except Exception as error:
         traceback.print_exc()
@@ -95,19 +95,24 @@ def main() -> int:
 
 
 def _read_arguments() -> None:
-    """Refuse command-line arguments: the job is described by SageMaker's files alone."""
+    """Exit with an error for any argument but "train"; SageMaker's files describe the job."""
     parser = argparse.ArgumentParser(
         prog="train",
         description="Run this host's part of a SageMaker training job, as the files in"
         " /opt/ml/input/config describe it (or below SAGEMAKER_BASE_DIR).",
     )
-    parser.add_argument("train", nargs="?", choices=["train"], help="what SageMaker passes")
+    parser.add_argument(
+        "train", nargs="?", choices=["train"], help="the word train, which SageMaker passes"
+    )
     parser.parse_args()
 
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """Install handlers for stop signals: process 1 receives no signal without a handler."""
+    """Install handlers that raise `Stopped` at SIGTERM and SIGINT.
+
+    The kernel ignores a signal to process 1 that has no handler.
+    """
 
     def stop(number: int, _: FrameType | None) -> None:
         raise Stopped(number)
@@ -119,7 +124,7 @@ def _stoppable() -> Iterator[None]:
     yield
 
 
-def _run(place: HostPlace, say: Say) -> Outcome:
+def _run(place: HostPlace, print_line: PrintLine) -> Outcome:
     config = place.config
     _make_folders(config.base)
     script = fetch(config.source, config.code)
@@ -127,15 +132,15 @@ def _run(place: HostPlace, say: Say) -> Outcome:
         place = _with_account(place, Path(folder))
         install_requirements(config.source, config.code, place.config.inherited)
         timeout = (config.options or DataParallel()).start_timeout_seconds
-        addresses = wait_for_hosts(place.world, timeout, say)
+        addresses = wait_for_hosts(place.world, timeout, print_line)
         place = _ready(place)
         order = plan(place, addresses, script, Path(folder))
         for warning in config.warnings:
-            say(warning)
-        say(_greeting(place))
+            print_line(warning)
+        print_line(_start_line(place))
         start = time.monotonic()
-        outcome = Supervisor(order, say).run()
-        say(f"{_farewell(outcome, place.label)} after {time.monotonic() - start:.0f} s")
+        outcome = Supervisor(order, print_line).run()
+        print_line(f"{_result_line(outcome, place.label)} after {time.monotonic() - start:.0f} s")
     return outcome
 
 
@@ -145,9 +150,9 @@ def _make_folders(base: Path) -> None:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise LaunchError(
-                f"the directory {folder} cannot be made",
+                f"the directory {folder} cannot be created",
                 error.strerror or str(error),
-                f"Let the container's user write to {base}, or run the container as root",
+                f"Allow the container's user to write to {base}, or run the container as root",
             ) from error
 
 
@@ -158,7 +163,10 @@ def _with_account(place: HostPlace, directory: Path) -> HostPlace:
 
 
 def _ready(place: HostPlace) -> HostPlace:
-    """Check that the framework is installed and, on the first host, that the port is free."""
+    """Check that the framework is installed and, on the first host, that its port is free.
+
+    Return `place` with the framework that the ranks use.
+    """
     config = place.config
     if not config.options:
         return place
@@ -169,7 +177,7 @@ def _ready(place: HostPlace) -> HostPlace:
 
 
 def _place() -> HostPlace:
-    config = as_requested(read_runtime_config())
+    config = resolve_request(read_runtime_config())
     machine = inspect_machine(config.inherited)
     processes = 1
     if config.options:
@@ -182,7 +190,17 @@ def _place() -> HostPlace:
 
 
 def plan(place: HostPlace, addresses: dict[str, str], script: Path, directory: Path) -> Order:
-    """Compute everything about this host's ranks before any is started."""
+    """Return the command, environment and time limits of this host's ranks; starts nothing.
+
+    Args:
+        place: This host's configuration and the world of ranks.
+        addresses: IP address of each host, by name.
+        script: Path of the user's script.
+        directory: An empty directory for the files of this run.
+
+    Raises:
+        LaunchError: A port that TensorFlow's servers need is in use.
+    """
     config, world = place.config, place.world
     call = [str(script), *call_arguments(config)]
     starter = "torchrun"
@@ -212,26 +230,30 @@ def plan(place: HostPlace, addresses: dict[str, str], script: Path, directory: P
     )
 
 
-def speaker(label: str) -> Say:
-    """Return a function that prints one whole line with this host's name."""
+def line_printer(label: str) -> PrintLine:
+    """Return a function that prints a line on stderr with `[label]` before it.
 
-    def say(text: str) -> None:
+    If stderr's reader is blocked, it gives up after one second.
+    """
+
+    def print_line(text: str) -> None:
         line = f"[{label}] {text}\n".encode("utf-8", "backslashreplace")
-        write_whole(sys.stderr.fileno(), line, None, _SPEECH_SECONDS)
+        write_whole(sys.stderr.fileno(), line, None, _PRINT_SECONDS)
 
-    return say
+    return print_line
 
 
-def _greeting(place: HostPlace) -> str:
+def _start_line(place: HostPlace) -> str:
     config, world = place.config, place.world
     command = _shown(config)
     if config.options is None:
         groups = ", ".join(config.distribution_groups)
-        return f"starts {command}" if not groups else f"no ranks but in {groups}; starts {command}"
+        where = f" as a plain process; ranks start only in the groups {groups}" if groups else ""
+        return f"starts {command}{where}"
     if config.strategy == SERVERS:
         hosts = ", ".join(map(world.label, world.hosts))
         where = world.label(world.hosts[0])
-        return f"starts servers of TensorFlow on {hosts}; on {where} {command}"
+        return f"starts TensorFlow's servers on {hosts}, and on {where} the script {command}"
     first = world.rank(config.resources.current_host, 0)
     last = first + world.processes_per_host - 1
     hosts = ", ".join(map(world.label, world.hosts))
@@ -246,11 +268,11 @@ def _shown(config: RuntimeConfig) -> str:
     return shown_command(program, config.texts, trainer_arguments)
 
 
-def _farewell(outcome: Outcome, label: str) -> str:
+def _result_line(outcome: Outcome, label: str) -> str:
     if outcome.failure:
         reason = outcome.failure.removeprefix(f"{label} ")
         return f"{reason}; failed with status {outcome.status}"
-    return "ended well" if outcome.status == 0 else f"stopped with status {outcome.status}"
+    return "succeeded" if outcome.status == 0 else f"stopped with status {outcome.status}"
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""User name and home directory for containers that run as a number without either.
+"""User name and home directory for a container whose user ID has neither in /etc/passwd.
 
-pip installs into HOME for a user who may not write to the image; torch's compiler names its
-cache after the user.
+Both are needed: pip installs into HOME if the user may not write to the image, and torch's
+compiler puts the user's name into the path of its cache.
 """
 
 from __future__ import annotations
@@ -12,18 +12,14 @@ import pwd
 from collections.abc import Mapping
 from pathlib import Path
 
-_NAMES = (
-    "LOGNAME",
-    "USER",
-    "LNAME",
-    "USERNAME",
-)  # the variables that getpass.getuser() reads first
+# getpass.getuser() reads these variables before /etc/passwd
+_NAMES = ("LOGNAME", "USER", "LNAME", "USERNAME")
 
 
 def account_environment(inherited: Mapping[str, str], directory: Path) -> dict[str, str]:
-    """Return HOME and a user name, where this container lacks a usable one.
+    """Return the variables HOME, LOGNAME and USER, as far as this container lacks usable ones.
 
-    A new home is made below `directory` and is removed with it.
+    A new home directory is created in `directory`, which the caller removes.
     """
     variables: dict[str, str] = {}
     if not _is_writable(inherited.get("HOME") or _known_home()):

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SM_* variables and script arguments, as SageMaker sets them.
+"""Environment variables and command-line arguments of the user's script.
 
-They are a superset of those of SageMaker's training toolkit 5.1.4 and of the SDK's ModelTrainer
+The variables SM_* are those of SageMaker's training toolkit 5.1.4 and of the SDK's ModelTrainer
 3.27, plus SM_CHECKPOINT_DIR. SM_HOSTS names every host of the job; SM_HOST_COUNT,
-SM_CURRENT_HOST_RANK and SM_MASTER_ADDR describe the hosts that train together. A name that a
-shell cannot spell is set twice: SM_HP_BATCH-SIZE and SM_HP_BATCH_SIZE.
+SM_CURRENT_HOST_RANK and SM_MASTER_ADDR describe the hosts that train together. If a shell
+cannot read a variable because of its name, a second one is set: SM_HP_BATCH-SIZE and
+SM_HP_BATCH_SIZE.
 """
 
 from __future__ import annotations
@@ -28,17 +29,20 @@ _LOG_LEVEL: Final = "TF_CPP_MIN_LOG_LEVEL"
 
 
 def call_arguments(config: RuntimeConfig) -> list[str]:
-    """Return the script's arguments, in ModelTrainer's spelling where ModelTrainer sent the job."""
+    """Return the script's command-line arguments, made from the user's hyperparameters.
+
+    They have ModelTrainer's format if ModelTrainer sent the job, else the training toolkit's.
+    """
     if config.texts is None:
         return script_arguments(config.hyperparameters)
     return trainer_arguments(config.texts)
 
 
 def trainer_arguments(texts: Mapping[str, str]) -> list[str]:
-    """Spell hyperparameters as `--key value` in the given order, each text unchanged.
+    """Return the arguments `--key value` in the given order, with each text unchanged.
 
     Raises:
-        OptionError: A value holds a NUL, which a command line cannot carry.
+        OptionError: A hyperparameter contains a NUL character, which no command line can pass.
     """
     for key, text in texts.items():
         _refuse_nul(key, text, text)
@@ -46,10 +50,10 @@ def trainer_arguments(texts: Mapping[str, str]) -> list[str]:
 
 
 def script_arguments(hyperparameters: Mapping[str, Any]) -> list[str]:
-    """Spell hyperparameters as `--key value`, sorted by key; one-letter keys as `-k`.
+    """Return the arguments `--key value` sorted by key, or `-k value` for a one-letter key.
 
     Raises:
-        OptionError: A value holds a NUL, which a command line cannot carry.
+        OptionError: A hyperparameter contains a NUL character, which no command line can pass.
     """
     arguments: list[str] = []
     for key in sorted(hyperparameters):
@@ -63,8 +67,9 @@ def _refuse_nul(key: str, text: str, value: object) -> None:
     if "\0" in key + text:
         raise OptionError(
             f"the hyperparameter {key!r} is {value!r}",
-            "a command line cannot carry a NUL character",
-            "Pass it in a file",
+            "a command line cannot contain a NUL character",
+            "Remove the NUL character, or pass the value in a file of an input channel",
+            about=("hyperparameters", key),
         )
 
 
@@ -75,7 +80,7 @@ def _argument(value: Any) -> str:
 
 
 def sm_environment(config: RuntimeConfig, machine: HostResources, world: World) -> dict[str, str]:
-    """Return every SM_* variable, and the few others that scripts read."""
+    """Return the variables SM_* and a few others of SageMaker that scripts read, by name."""
     facts = _facts(config, machine)
     variables = {f"SM_{key.upper()}": _text(value) for key, value in facts.items()}
     variables |= _named("SM_CHANNEL", _channel_directories(config))
@@ -85,9 +90,8 @@ def sm_environment(config: RuntimeConfig, machine: HostResources, world: World) 
     variables["SM_USER_ARGS"] = _text(call_arguments(config))
     variables["SM_TRAINING_ENV"] = _text(_training_env(config, facts, world))
     variables |= {"CURRENT_HOST": config.resources.current_host, "PYTHONUNBUFFERED": "1"}
-    if (
-        "SM_CHECKPOINT_DIR" not in config.inherited
-    ):  # already set where LocalPath moved the directory
+    # already set if the local runner keeps checkpoints in another directory
+    if "SM_CHECKPOINT_DIR" not in config.inherited:
         variables["SM_CHECKPOINT_DIR"] = str(config.base / "checkpoints")
     if config.source.region:
         variables["SAGEMAKER_REGION"] = config.source.region
@@ -97,7 +101,10 @@ def sm_environment(config: RuntimeConfig, machine: HostResources, world: World) 
 
 
 def _facts(config: RuntimeConfig, machine: HostResources) -> dict[str, Any]:
-    """Return the facts that both SM_* and SM_TRAINING_ENV carry, under the toolkit's names."""
+    """Return the values of the SM_* variables, by the training toolkit's names in lower case.
+
+    SM_TRAINING_ENV contains them, too.
+    """
     resources = config.resources
     return {
         "channels": sorted(config.channels),
@@ -142,7 +149,7 @@ def _group_facts(config: RuntimeConfig) -> dict[str, Any]:
 
 
 def _model_trainer_facts(config: RuntimeConfig, world: World) -> dict[str, Any]:
-    """Return the variables that only the SDK's ModelTrainer sets."""
+    """Return the variables that the SDK's ModelTrainer sets and the training toolkit does not."""
     return {
         "SM_CURRENT_HOST_RANK": world.hosts.index(config.resources.current_host),
         "SM_DISTRIBUTED_CONFIG": config.document,
@@ -175,11 +182,14 @@ def _channel_directories(config: RuntimeConfig) -> dict[str, str]:
 
 
 def _named(prefix: str, values: Mapping[str, Any]) -> dict[str, str]:
-    """Make one variable per key, and a second one where a shell cannot spell the first."""
+    """Return a variable PREFIX_KEY per value, by name, and a second one for an unusual key.
+
+    A shell reads only letters, digits and `_` in a name, so the second has `_` for the others.
+    """
     variables: dict[str, str] = {}
     for key, value in values.items():
         name = f"{prefix}_{key.upper()}"
-        if "=" not in name:  # an environment cannot carry such a name
+        if "=" not in name:  # the name of an environment variable cannot contain "="
             variables[name] = _text(value)
         variables.setdefault(re.sub(r"[^A-Z0-9_]", "_", name), _text(value))
     return variables
@@ -194,7 +204,10 @@ def _text(value: Any) -> str:
 def rank_environment(
     config: RuntimeConfig, machine: HostResources, world: World, addresses: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the variables that the engine of each rank reads (`config.read_rank_config`)."""
+    """Return the variables, by name, that each rank of this host reads to set up its engine.
+
+    `config.read_rank_config` reads them. `addresses` has each host's IP address by name.
+    """
     host, interface = config.resources.current_host, config.resources.interface
     variables = {
         "SMDIST_ADDRESS": addresses[host],
@@ -219,22 +232,26 @@ def rank_environment(
 
 
 def quiet_environment(config: RuntimeConfig) -> dict[str, str]:
-    """Limit TensorFlow's log to warnings and errors, unless the user has chosen a level."""
+    """Return variables that limit TensorFlow's log to warnings; none if the user set a level."""
     if config.framework != "tensorflow" or _LOG_LEVEL in config.inherited:
         return {}
     return {_LOG_LEVEL: "1", "SMDIST_GUARD_QUIET": "1"}
 
 
 def _with_plan(model: ModelParallel, code: Path) -> ModelParallel:
-    """Return the model options with an absolute path of the plan: scripts may change directory."""
+    """Return the model options with the plan file's path made absolute.
+
+    The script may change its working directory before the plan is read.
+    """
     if model.plan is None:
         return model
     path = (code / model.plan).absolute()
     if not path.is_file():
         raise LaunchError(
-            f"plan is {model.plan!r}",
-            f"there is no such file beside the script in {code}",
-            "Save the plan in the directory of the script, and pass its path below it",
+            f"the option plan is {model.plan!r}",
+            f"there is no such file in the code directory {code}",
+            "Save the plan file in the source directory, and pass its path relative to it",
+            about="plan",
         )
     return replace(model, plan=str(path))
 
@@ -242,7 +259,10 @@ def _with_plan(model: ModelParallel, code: Path) -> ModelParallel:
 def threads_per_rank(
     machine: HostResources, world: World, addresses: Mapping[str, str], host: str
 ) -> int:
-    """Divide the CPUs equally among the ranks of this machine; emulated hosts share one machine."""
+    """Return the number of CPU threads for each rank: the CPUs divided by the machine's ranks.
+
+    Emulated hosts, which have loopback addresses, share one machine.
+    """
     sharing = 1
     if ip_address(addresses[host]).is_loopback:
         sharing = sum(ip_address(address).is_loopback for address in addresses.values())

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Protocol between the launcher and its rank guards: a Unix socket, one message a packet.
+"""Protocol between the launcher and its rank guards: one message per packet of a Unix socket.
 
     guard                                launcher
-    ├── {"rank": 3}                 ──▶  the rank starts
-    ◀── "output" + two descriptors  ──┤  stdout and stderr for the rank
-    ◀── "15"                        ──┤  pass this signal on, once
+    ├── {"rank": 3}                 ──▶  the guard of rank 3 is connected
+    ◀── "output" + two descriptors  ──┤  the stdout and stderr that the guard must write to
+    ◀── "15"                        ──┤  signal number to send to the rank, once
     ├── Report                      ──▶  how the rank ended
-    └── end of file                 ──▶  without a report: the guard was killed
+    └── end of file                 ──▶  without a report before: the guard was killed
 
-End of file at the guard means that the launcher is gone. The output travels as file descriptors,
-because torchrun's own output is kept apart.
+End of file at the guard means that the launcher has ended. The launcher sends its stdout and
+stderr as file descriptors, because the guard's own streams go to torchrun's log.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from smdist.launch.rank_report import MAX_ERROR
 
 SOCKET: Final = "guards.sock"
 LOCK: Final = "output.lock"
-MAX_MESSAGE: Final = 16 * MAX_ERROR  # JSON may spell one character in up to twelve bytes
+MAX_MESSAGE: Final = 16 * MAX_ERROR  # bytes; JSON writes a character in up to twelve bytes
 _OUTPUT: Final = b"output"
 _ANSWER_SECONDS: Final = 30.0
 
 
 def listen(directory: Path) -> socket.socket:
-    """Open the launcher's socket, for any number of guards."""
+    """Open the launcher's socket in `directory`, to which the guards connect."""
     server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with _short(directory / SOCKET) as name:
         server.bind(name)
@@ -43,7 +43,7 @@ def listen(directory: Path) -> socket.socket:
 
 @contextlib.contextmanager
 def _short(path: Path) -> Iterator[str]:
-    """Yield a name for any path that fits the kernel's 107 bytes for a socket address."""
+    """Yield a short name for the path, because a Unix socket's address has at most 107 bytes."""
     directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{directory}/{path.name}"
@@ -56,8 +56,14 @@ def give_output(guard: socket.socket) -> None:
     socket.send_fds(guard, [_OUTPUT], [1, 2])
 
 
-class GuardCall:
-    """The guard's end of the socket; without a launcher the guard keeps its own output."""
+class LauncherConnection:
+    """Guard's end of its connection to the launcher.
+
+    Attributes:
+        output: File descriptors to which the guard writes stdout and stderr: the launcher's, or
+            its own without a launcher.
+        lock: File to lock while writing whole lines, or None without a launcher.
+    """
 
     def __init__(self, address: str | None, rank: int | None) -> None:
         self.output = (1, 2)
@@ -81,11 +87,11 @@ class GuardCall:
 
     @property
     def socket(self) -> socket.socket | None:
-        """Return the socket to wait on, or None without a launcher."""
+        """Return the connected socket, for a selector, or None without a launcher."""
         return self._socket
 
-    def hear(self) -> int | None:
-        """Return the signal to pass on, or None when the launcher is gone."""
+    def receive_signal(self) -> int | None:
+        """Receive the number of a signal for the rank; None if the launcher has ended."""
         assert self._socket
         try:
             message = self._socket.recv(MAX_MESSAGE)
@@ -93,8 +99,8 @@ class GuardCall:
             return None
         return int(message) if message else None
 
-    def tell(self, message: bytes) -> None:
-        """Send a report; a launcher that is gone is ignored."""
+    def send_report(self, message: bytes) -> None:
+        """Send an encoded `Report` to the launcher; does nothing if the launcher has ended."""
         if self._socket:
             with contextlib.suppress(OSError):
                 self._socket.send(message)

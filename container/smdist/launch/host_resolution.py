@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Name resolution: hosts of a job start one by one, so wait until each name has an address."""
+"""Name resolution of a job's hosts, which start one by one: waits until each has an address."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sagemaker_dist.contract import World
 from sagemaker_dist.errors import LaunchError
 
 Lookup = Callable[[str], str]
-Say = Callable[[str], None]
+PrintLine = Callable[[str], None]
 
 _LOOPBACK = "127.0.0.1"
 _PROGRESS_SECONDS = 10.0
@@ -28,9 +28,10 @@ def resolve(host: str) -> str:
 
 
 def resolve_alone(host: str) -> dict[str, str]:
-    """Return this machine's address for the one host of a job, without a name server.
+    """Return {host: address} for the only host of a job, without a query to a name server.
 
-    A query to a name server that does not answer would take 20 s.
+    The address is `host` itself if that is an IP address, else 127.0.0.1. A query would take
+    20 s if the name server did not answer.
     """
     try:
         return {host: str(ip_address(host))}
@@ -39,18 +40,20 @@ def resolve_alone(host: str) -> dict[str, str]:
 
 
 def wait_for_hosts(
-    world: World, timeout_seconds: float, say: Say, lookup: Lookup = resolve
+    world: World, timeout_seconds: float, print_line: PrintLine, lookup: Lookup = resolve
 ) -> dict[str, str]:
-    """Resolve every host, retrying until the deadline.
+    """Return the IP address of each host by name, retrying until all have one.
+
+    Every ten seconds `print_line` prints which hosts are missing.
 
     Raises:
-        LaunchError: Some names have no address; the error names them.
+        LaunchError: After `timeout_seconds` some hosts have no address; the error names them.
     """
     if len(world.hosts) == 1:
         return resolve_alone(world.hosts[0])
     start = time.monotonic()
     found: dict[str, str] = {}
-    pause, told = 0.05, start
+    pause, reported = 0.05, start
     while True:
         found |= _resolve_some(set(world.hosts) - set(found), lookup)
         missing = [world.label(host) for host in world.hosts if host not in found]
@@ -59,9 +62,10 @@ def wait_for_hosts(
             return found
         if now - start >= timeout_seconds:
             raise _unresolved(missing, timeout_seconds)
-        if now - told >= _PROGRESS_SECONDS:
-            say(f"waiting for {', '.join(missing)} since {now - start:.0f} s")
-            told = now
+        if now - reported >= _PROGRESS_SECONDS:
+            hosts = ", ".join(missing)
+            print_line(f"has waited {now - start:.0f} s for the addresses of the hosts {hosts}")
+            reported = now
         time.sleep(min(pause, max(0.0, start + timeout_seconds - now)))
         pause = min(2 * pause, 2.0)
 
@@ -78,7 +82,9 @@ def _resolve_some(hosts: Iterable[str], lookup: Lookup) -> dict[str, str]:
 
 def _unresolved(missing: list[str], timeout_seconds: float) -> LaunchError:
     return LaunchError(
-        f"no address for {', '.join(missing)}",
-        f"the name did not resolve within {timeout_seconds:g} s",
-        "Read that host's log; raise start_timeout_seconds if it only starts slowly",
+        f"these hosts have no IP address: {', '.join(missing)}",
+        f"their names could not be resolved within {timeout_seconds:g} s",
+        "Read the logs of these hosts; if they only start slowly, raise start_timeout_seconds",
+        about="start_timeout_seconds",
+        kind="timeout",
     )

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Entry point `smdist-init`: process 1 of a container whose command is no init.
+"""Entry point `smdist-init`: runs a container's command and does the duties of process 1.
 
-    smdist-init train                becomes `train`, which handles signals itself
-    smdist-init bash -c "… && …"     starts the command and stays:
+    smdist-init train                replaces itself by `train`, which handles signals itself
+    smdist-init bash -c "… && …"     starts the command as a child and waits:
 
-        SIGTERM ──▶ every process below, once; some only after others have ended
-                    (`process_tree.hearers`)
-        all ended, or SIGKILL after stop_seconds ──▶ exit with the command's status
+        on SIGTERM or SIGINT    sends the signal to every descendant, once; to some only after
+                                others have ended (`process_tree.signal_targets`)
+        when all have ended,    exits with the command's status; the processes left after
+        or after stop_seconds   stop_seconds are killed with SIGKILL
 
-The kernel drops signals to process 1 that have no handler, and a shell has none; without
-smdist-init the shell's children would not hear of a stop. Orphans are reaped.
+The kernel ignores signals to process 1 that have no handler, and a shell has none. Without
+smdist-init the shell's children would therefore receive no stop signal. Descendants whose
+parent has ended are reaped.
 """
 
 from __future__ import annotations
@@ -19,23 +21,25 @@ import signal
 import sys
 import time
 
-from smdist.launch.process_tree import below, hearers
+from smdist.launch.process_tree import below, signal_targets
 
 _STOPS = (signal.SIGTERM, signal.SIGINT)
-_HEARD = (*_STOPS, signal.SIGCHLD)
+_AWAITED = (*_STOPS, signal.SIGCHLD)
 _TICK_SECONDS = 0.1
 _KILL_SECONDS = 5.0
 
 
 def main() -> int:
-    """Run a command as process 1 should; return its status, 128 + n after signal n."""
+    """Run the command in sys.argv, by default `train`; return its exit status.
+
+    The status is 128 + n if signal n ended the command.
+    """
     command = sys.argv[1:] or ["train"]
     if command[0] == "train":  # train handles signals once its handlers are installed
         signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
         return _become(command)
-    before = signal.pthread_sigmask(
-        signal.SIG_BLOCK, _HEARD
-    )  # blocked signals stay pending until sigtimedwait
+    # blocked signals stay pending until sigtimedwait takes them
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
     _adopt()
     child = os.fork()
     if child == 0:
@@ -45,44 +49,50 @@ def main() -> int:
 
 
 class Init:
-    """Wait for one command and for every process that it leaves. Thread safety: none."""
+    """Waits for one command and for all processes that it started. Thread safety: none."""
 
     def __init__(self, command: int, stop_seconds: float) -> None:
         self._command = command
         self._stop_seconds = stop_seconds
         self._status: int | None = None
-        self._told: dict[int, set[int]] = {}  # signal -> processes that have received it
+        self._signalled: dict[int, set[int]] = {}  # signal -> processes that have received it
         self._deadline = float("inf")
 
     def run(self) -> int:
-        """Wait until every process has ended that must; return the command's status."""
+        """Wait until the command ends, after a stop signal also for all its descendants.
+
+        Return the command's exit status.
+        """
         while not self._is_over():
             self._pass_on()
-            tick = _TICK_SECONDS if self._told else 3600.0
-            heard = signal.sigtimedwait(_HEARD, tick)
-            if heard and heard.si_signo in _STOPS:
-                self._stop(heard.si_signo)
+            tick = _TICK_SECONDS if self._signalled else 3600.0
+            received = signal.sigtimedwait(_AWAITED, tick)
+            if received and received.si_signo in _STOPS:
+                self._stop(received.si_signo)
             self._reap()
         _kill()
         return 128 + signal.SIGKILL if self._status is None else self._status
 
     def _is_over(self) -> bool:
-        """Tell whether to stop waiting: the command ended, or a stop and then all."""
+        """Return True if the command has ended, and after a stop signal all descendants too.
+
+        Also return True once the time limit after a stop signal has passed.
+        """
         if time.monotonic() >= self._deadline:
             return True
-        return self._status is not None and not (self._told and below(os.getpid()))
+        return self._status is not None and not (self._signalled and below(os.getpid()))
 
     def _stop(self, number: int) -> None:
-        self._told.setdefault(number, set())
+        self._signalled.setdefault(number, set())
         self._deadline = min(self._deadline, time.monotonic() + self._stop_seconds)
 
     def _pass_on(self) -> None:
-        for number, told in self._told.items():
-            reached = hearers(os.getpid(), number)
-            for process in reached - told:
+        for number, signalled in self._signalled.items():
+            targets = signal_targets(os.getpid(), number)
+            for process in targets - signalled:
                 _send(process, number)
-            told.intersection_update(below(os.getpid()))  # process numbers are reused
-            told |= reached
+            signalled.intersection_update(below(os.getpid()))  # process numbers are reused
+            signalled |= targets
 
     def _reap(self) -> None:
         try:
@@ -95,20 +105,23 @@ class Init:
 
 
 def _become(command: list[str]) -> int:
-    """Replace this process by the command; return the shell's status if it cannot run."""
+    """Replace this process by the command; return 127 or 126, as a shell does, if that fails."""
     try:
         os.execvp(command[0], command)  # noqa: S606  # a shell would drop signals
     except FileNotFoundError:
-        status, why = 127, "no such command is in the image"
+        status, why = 127, "the image has no such program"
     except OSError as error:
-        status, why = 126, f"it cannot be run: {error.strerror}"
-    text = f"smdist-init: {command[0]!r}: {why}. Correct the container's command.\n"
+        status, why = 126, error.strerror or str(error)
+    text = (
+        f"smdist-init: the command {command[0]!r} cannot be run: {why}."
+        " Correct the container's command.\n"
+    )
     os.write(2, text.encode("utf-8", "backslashreplace"))
     return status
 
 
 def _adopt() -> None:
-    """Become the parent of orphans; process 1 is that already."""
+    """Become the new parent of descendants whose parent ends, as process 1 is anyway."""
     if os.getpid() != 1:
         from smdist.launch.process_control import adopt_orphans
 
@@ -116,9 +129,10 @@ def _adopt() -> None:
 
 
 def _lead(mask: set[int | signal.Signals]) -> None:
-    """Prepare the child: restore signals, and make it the terminal's foreground group.
+    """Prepare the child process before it runs the command.
 
-    In a group of its own the child gets Ctrl-C once, from the terminal alone.
+    Put it into a process group of its own in the terminal's foreground, so that it receives
+    Ctrl-C once, from the terminal; restore its signal handlers, and set the signal mask `mask`.
     """
     os.setpgid(0, 0)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
@@ -127,7 +141,7 @@ def _lead(mask: set[int | signal.Signals]) -> None:
             os.tcsetpgrp(0, os.getpid())
     except OSError:  # there is no terminal
         pass
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these signals
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python has set these to be ignored
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
@@ -144,7 +158,7 @@ def _stop_seconds() -> float:
 
 
 def _kill() -> None:
-    """Send SIGKILL to the remaining processes until none is left."""
+    """Send SIGKILL to the remaining descendants until none is left, for at most 5 seconds."""
     deadline = time.monotonic() + _KILL_SECONDS
     while (left := below(os.getpid())) and time.monotonic() < deadline:
         for process in left:

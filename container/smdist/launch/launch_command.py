@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command lines that start this host's ranks: pure functions."""
+"""Pure functions that return the command lines with which a host starts its ranks."""
 
 from __future__ import annotations
 
@@ -16,17 +16,20 @@ STARTER = ("-m", "smdist.launch.task_starter")
 
 
 def python_command(*arguments: str) -> list[str]:
-    """Return a command that runs this Python interpreter."""
+    """Return the command that runs this Python interpreter with `arguments`."""
     return [sys.executable, *arguments]
 
 
 def plain_command(script: Sequence[str]) -> list[str]:
-    """Return the command of one process on this host, without a process group."""
+    """Return the command that runs the script once, under a rank guard.
+
+    `script` is the path of the script and its arguments.
+    """
     return python_command(*GUARD, *script)
 
 
 def starter_command(tasks: Path) -> list[str]:
-    """Return the command of the task starter, for the processes listed in a file."""
+    """Return the command that starts TensorFlow's processes listed in the JSON file `tasks`."""
     return python_command(*STARTER, str(tasks))
 
 
@@ -37,10 +40,16 @@ def torchrun_command(
     script: Sequence[str],
     logs: Path,
 ) -> list[str]:
-    """Return the torchrun command, with one guard per rank.
+    """Return the torchrun command that starts this host's ranks, each under a rank guard.
 
-    The static rendezvous waits `start_timeout_seconds` for the other hosts. `script` is the path
-    and its arguments; they arrive unchanged.
+    torchrun's static rendezvous waits `start_timeout_seconds` for the other hosts.
+
+    Args:
+        config: This host's configuration, with data parallel options.
+        world: All hosts, and the number of ranks on each.
+        addresses: IP address of each host, by name.
+        script: Path of the script and its arguments, which the script receives unchanged.
+        logs: Directory for torchrun's logs.
     """
     assert config.options
     host = config.resources.current_host

@@ -1,24 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read what this host must start: from our hyperparameter, or from the flags of SageMaker's SDK v2.
+"""Processes that this host must start, decided from the hyperparameters of the job.
 
-    distribution=                    what starts
+They come from smdist's hyperparameter or from those of SageMaker's SDK v2:
+
+    distribution=                    what this host starts
     DataParallel(...)                ranks, with these options
     {"torch_distributed": ...}       ranks, with the defaults of DataParallel()
     {"pytorchddp": ...}              the same
     {"multi_worker_mirrored_strategy": ...}
                                      one rank per host, with TF_CONFIG
-    {"parameter_server": ...}        the script on the first host, servers of TensorFlow on all
+    {"parameter_server": ...}        the script on the first host, TensorFlow's servers on all
     {"smdistributed":
       {"dataparallel": ...}}         ranks, with the defaults of DataParallel()
     ModelParallel(...)               ranks, and the options to split the model
     {"smdistributed":
       {"modelparallel": ...},
      "mpi": ...}                     the same, from the parameters of SMP v1
-    {..., "instance_groups": [...]}  ranks on hosts of that group; elsewhere one plain process
-    nothing, or what is not enabled  one plain process
+    {..., "instance_groups": [...]}  ranks on hosts of these groups; elsewhere one plain process
+    nothing, or not enabled          one plain process
 
-Any other distribution needs software that this image lacks, and is refused by name. The names
-of the hyperparameters are those of SageMaker's SDK 2.257.7.
+Any other distribution needs software that this image lacks, and raises an error that names it.
+The names of the hyperparameters are those of SageMaker's SDK 2.257.7.
 """
 
 from __future__ import annotations
@@ -39,13 +41,13 @@ from sagemaker_dist.contract.sdk_flags import (
 from sagemaker_dist.errors import LaunchError, OptionError, closest, raise_all
 from smdist.config import RuntimeConfig
 from smdist.container_files import Resources
-from smdist.launch.smp_v1_request import asks_to_split, split_request, split_request_faults
+from smdist.launch.smp_v1_request import requests_split, split_request, split_request_faults
 
 SERVED: Final = tuple(FLAGS.values())
 STRATEGIES: Final = tuple(STRATEGY_FLAGS.values())
 MPI: Final = "sagemaker_mpi_enabled"
 _RANKS: Final = "Pass distribution=DataParallel() or {'torch_distributed': {'enabled': True}}"
-REFUSED: Final = {  # name -> why, hint
+REFUSED: Final = {  # hyperparameter -> (why it is refused, hint)
     MPI: ("this image starts ranks with torchrun and has no MPI", _RANKS),
     "sagemaker_pytorch_xla_multi_worker_enabled": ("this image has no PyTorch XLA", _RANKS),
 }
@@ -53,11 +55,13 @@ COMPILER: Final = "sagemaker_training_compiler_enabled"
 MPI_OPTIONS: Final = "sagemaker_distributed_dataparallel_custom_mpi_options"
 
 
-def as_requested(config: RuntimeConfig) -> RuntimeConfig:
-    """Return the job with the options that this host acts on; None means one plain process.
+def resolve_request(config: RuntimeConfig) -> RuntimeConfig:
+    """Return the configuration with the options of the processes that this host must start.
+
+    `options` of the result is None if the host starts one plain process.
 
     Raises:
-        OptionError: A hyperparameter asks for software that this image lacks, or contradicts
+        OptionError: A hyperparameter needs software that this image lacks, or contradicts
             another; all faults are reported.
         LaunchError: The request names an instance group that the job does not have.
     """
@@ -65,7 +69,7 @@ def as_requested(config: RuntimeConfig) -> RuntimeConfig:
     options, model, warnings = config.options, config.model, config.warnings
     if any(_is_on(config, flag) for flag in SERVED):
         options = DataParallel()
-    if asks_to_split(config):
+    if requests_split(config):
         model, warnings = split_request(config)
         options = model.engine
     strategy = next((key for key, flag in STRATEGY_FLAGS.items() if _is_on(config, flag)), None)
@@ -97,6 +101,7 @@ def _faults(config: RuntimeConfig) -> Iterator[OptionError]:
             f"the hyperparameter {MPI_OPTIONS} is {value!r}",
             "this image starts ranks with torchrun and uses no MPI",
             "Leave custom_mpi_options out",
+            about=MPI_OPTIONS,
         )
     yield from split_request_faults(config)
     yield from _group_faults(config)
@@ -108,15 +113,17 @@ def _flag_faults(config: RuntimeConfig, flag: str) -> Iterator[OptionError]:
         yield _no_switch(config, flag)
     elif is_on and config.document:
         yield OptionError(
-            f"the hyperparameters {KEY} and {flag} are both there",
-            "each asks for ranks, and a job has one launcher",
-            f"Keep {KEY}, which distribution=DataParallel() writes, and leave {flag} out",
+            f"the job has both hyperparameters {KEY} and {flag}",
+            "each of them requests ranks, and a job has one launcher",
+            f"Keep {KEY}, which distribution=DataParallel() writes, and remove {flag}",
+            about=flag,
+            kind="conflict",
         )
-    elif is_on and flag == MPI and asks_to_split(config):
-        return  # our launcher replaces mpirun
+    elif is_on and flag == MPI and requests_split(config):
+        return  # allowed with SMP v1's parameters: smdist's launcher replaces mpirun
     elif is_on and flag in REFUSED:
         why, hint = REFUSED[flag]
-        yield OptionError(f"the hyperparameter {flag} is true", why, hint)
+        yield OptionError(f"the hyperparameter {flag} is true", why, hint, about=flag)
 
 
 def _strategy_faults(config: RuntimeConfig) -> Iterator[OptionError]:
@@ -124,19 +131,22 @@ def _strategy_faults(config: RuntimeConfig) -> Iterator[OptionError]:
     if len(on) > 1 and any(flag in STRATEGIES for flag in on):
         yield OptionError(
             f"the hyperparameters {' and '.join(on)} are true",
-            "each asks for processes of its own, and a job has one launcher",
-            "Keep one",
+            "each of them requests processes of its own, and a job has one launcher",
+            "Enable only one of these distributions",
+            about=on[0],
+            kind="conflict",
         )
-    if config.framework == "tensorflow" and (config.model or asks_to_split(config)):
+    if config.framework == "tensorflow" and (config.model or requests_split(config)):
         yield OptionError(
-            f"the hyperparameter {KEY} asks to split a model of TensorFlow",
-            "this runtime splits models of torch",
+            f"the hyperparameter {KEY} requests to split a TensorFlow model",
+            "this runtime splits only PyTorch models",
             "Pass distribution=DataParallel()",
+            about=KEY,
         )
 
 
 def _compiler_faults(config: RuntimeConfig) -> Iterator[OptionError]:
-    """Yield the faults of compiler options, which ask for no ranks and may stand beside ranks."""
+    """Yield the faults of SageMaker Training Compiler's flag, which is allowed with any request."""
     is_on = _is_on(config, COMPILER)
     if is_on is None:
         yield _no_switch(config, COMPILER)
@@ -145,14 +155,16 @@ def _compiler_faults(config: RuntimeConfig) -> Iterator[OptionError]:
             f"the hyperparameter {COMPILER} is true",
             "this image has no SageMaker Training Compiler",
             "Leave compiler_config out, or use an image of AWS",
+            about=COMPILER,
         )
 
 
 def _no_switch(config: RuntimeConfig, flag: str) -> OptionError:
     return OptionError(
         f"the hyperparameter {flag} is {config.framework_parameters[flag]!r}",
-        "it takes true or false",
-        "Correct it, or leave it out",
+        "it must be true or false",
+        "Set it to true or false, or leave it out",
+        about=flag,
     )
 
 
@@ -161,21 +173,24 @@ def _group_faults(config: RuntimeConfig) -> Iterator[OptionError]:
     if named is None:
         yield OptionError(
             f"the hyperparameter {GROUPS_KEY} is {config.framework_parameters[GROUPS_KEY]!r}",
-            "it takes a JSON list of names",
+            "it must be a JSON list of names",
             'Write it as ["group"]',
+            about=GROUPS_KEY,
         )
-    elif named and not _asks(config):
+    elif named and not _requests_ranks(config):
         yield OptionError(
             f"the hyperparameter {GROUPS_KEY} is {list(named)!r}",
-            "it says where ranks start, and nothing asks for ranks",
+            "it names the groups that start ranks, and no hyperparameter requests ranks",
             f"{_RANKS} with it, or leave instance_groups out",
+            about=GROUPS_KEY,
+            kind="missing",
         )
 
 
-def _asks(config: RuntimeConfig) -> bool:
-    """Tell whether any hyperparameter asks for ranks, valid or not."""
+def _requests_ranks(config: RuntimeConfig) -> bool:
+    """Return True if any hyperparameter requests ranks, even one that is refused."""
     flags = any(_is_on(config, flag) for flag in (*SERVED, *STRATEGIES, *REFUSED))
-    return bool(config.document) or flags or asks_to_split(config)
+    return bool(config.document) or flags or requests_split(config)
 
 
 def _is_on(config: RuntimeConfig, flag: str) -> bool | None:
@@ -183,7 +198,10 @@ def _is_on(config: RuntimeConfig, flag: str) -> bool | None:
 
 
 def _named_groups(config: RuntimeConfig) -> tuple[str, ...] | None:
-    """Return the groups where ranks start; () is everywhere, None is not a list of names."""
+    """Return the names of the groups that start ranks; () for all groups.
+
+    None if the hyperparameter is not a list of names.
+    """
     value: Any = config.framework_parameters.get(GROUPS_KEY)
     try:
         names = json.loads(value or "[]") if isinstance(value, str) else value
@@ -198,14 +216,16 @@ def _require_groups(named: tuple[str, ...], resources: Resources) -> None:
     unknown = [name for name in named if name not in resources.groups]
     if not unknown:
         return
-    there = ", ".join(map(repr, resources.groups)) or "none"
+    present = ", ".join(map(repr, resources.groups)) or "none"
     raise LaunchError(
         f"the hyperparameter {GROUPS_KEY} names {', '.join(map(repr, unknown))}",
-        f"the instance groups in resourceconfig.json are {there}",
+        f"the instance groups in resourceconfig.json are {present}",
         closest(unknown[0], resources.groups) if resources.groups else "Leave instance_groups out",
+        about=GROUPS_KEY,
+        kind="unknown",
     )
 
 
 def _is_among(resources: Resources, named: tuple[str, ...]) -> bool:
-    """Tell whether this host is in one of the groups; a job's only group has every host."""
+    """Return True if this host is in one of the groups; a job's only group has every host."""
     return len(resources.groups) == 1 or resources.group in named

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPUs and GPUs of this host, as far as this container may use them."""
+"""Counts of the CPUs and GPUs of this host that this container may use."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostResources:
-    """Processors of one host."""
+    """Numbers of CPUs and GPUs that this container may use."""
 
     num_cpus: int = 1
     num_gpus: int = 0
 
 
 def inspect_machine(environ: Mapping[str, str]) -> HostResources:
-    """Count CPUs within the cpuset and GPUs within CUDA_VISIBLE_DEVICES."""
+    """Count the CPUs of this process's cpuset, and the GPUs that CUDA_VISIBLE_DEVICES allows."""
     return HostResources(num_cpus=len(os.sched_getaffinity(0)), num_gpus=_count_gpus(environ))
 
 
@@ -39,7 +39,7 @@ def _count_gpus(environ: Mapping[str, str]) -> int:
 
 
 def _count_visible(devices: str) -> int:
-    """Count visible devices; CUDA stops at the first one that does not exist."""
+    """Count the devices in CUDA_VISIBLE_DEVICES before the first empty one or -1, as CUDA does."""
     count = 0
     for device in devices.split(","):
         if device.strip() in {"", "-1"}:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Output to a reader that may be slow, may not read at all, or may be gone.
+"""Writes to a pipe whose reader may be slow, may not read at all, or may have ended.
 
-All ranks of a host write to the launcher's two streams, line by line under one lock. A write
-that blocks would delay the process's signals and deadlines, and the writers behind the lock.
+The guards of all ranks of a host write to the launcher's stdout and stderr, line by line under
+one file lock. A write that blocks would delay signals and deadlines of its process, and all
+guards that wait for the lock.
 """
 
 from __future__ import annotations
@@ -17,14 +18,20 @@ from pathlib import Path
 from typing import Final
 
 MAX_WAITING_BYTES: Final = 1 << 20
-_PATIENCE_SECONDS: Final = 0.1
-_LINE_SECONDS: Final = 1.0  # seconds for the rest of a line longer than PIPE_BUF
+_WAIT_SECONDS: Final = 0.1  # for space in the pipe, and for the lock
+_LINE_SECONDS: Final = 1.0  # for the rest of a line longer than PIPE_BUF
 
 
-class Outlet:
-    """Writer with a thread of its own, so that a reader that does not read blocks nobody.
+class BackgroundWriter:
+    """Queue of bytes that a thread of its own writes to a file descriptor.
 
-    Thread safety: `put`, `is_full` and `wait` belong to the owner's thread.
+    A reader that does not read therefore blocks this thread and not the caller's.
+
+    Args:
+        target: The file descriptor to write to.
+        lock: File to lock while lines are written, or None.
+
+    Thread safety: only one thread may call `put`, `is_full` and `wait`.
     """
 
     def __init__(self, target: int, lock: Path | None) -> None:
@@ -37,12 +44,12 @@ class Outlet:
 
     @property
     def is_full(self) -> bool:
-        """Tell whether the owner should stop putting data for now."""
+        """Return True if a mebibyte or more is queued; the caller should then `put` no more."""
         with self._change:
             return self._waiting_bytes >= MAX_WAITING_BYTES
 
     def put(self, data: bytes) -> None:
-        """Queue `data` to be written."""
+        """Queue `data`, which the thread writes in order."""
         if data:
             with self._change:
                 self._waiting.append(data)
@@ -50,7 +57,7 @@ class Outlet:
                 self._change.notify_all()
 
     def wait(self, seconds: float) -> bool:
-        """Wait until everything is written; return False after `seconds`."""
+        """Wait until all queued data is written; return False if it is not after `seconds`."""
         with self._change:
             return self._change.wait_for(lambda: not self._waiting, max(0.0, seconds))
 
@@ -67,10 +74,11 @@ class Outlet:
 
 
 def write_whole(target: int, data: bytes, lock: int | None, seconds: float = float("inf")) -> None:
-    """Write `data` so that no other guard's output falls within its lines.
+    """Write `data` to a file descriptor so that no other guard's output splits its lines.
 
-    A reader that is gone is no error. While a reader does not read, the lock is released until
-    there is space. Data that is not written after `seconds` is dropped.
+    `lock` is the descriptor of a file that all guards lock while they write, or None. It is
+    released while the pipe has no space. Data that is not written after `seconds` is dropped,
+    and so is data whose reader has ended.
     """
     deadline = time.monotonic() + seconds
     view = memoryview(data)
@@ -82,20 +90,19 @@ def write_whole(target: int, data: bytes, lock: int | None, seconds: float = flo
 
 
 def _write_lines(target: int, data: memoryview, lock: int | None, deadline: float) -> int:
-    """Write lines while there is space; return the number of bytes written."""
-    if not _has_room(target, _PATIENCE_SECONDS) or not _take(lock):
+    """Write lines under the lock while the pipe has space; return the number of bytes written."""
+    if not _has_space(target, _WAIT_SECONDS) or not _take(lock):
         return 0
     written = 0
     try:
-        patience = 0.0
-        while written < len(data) and _has_room(target, patience):
-            piece = data[
-                written : written + select.PIPE_BUF
-            ]  # a pipe with space takes this many bytes at once
+        wait_seconds = 0.0
+        while written < len(data) and _has_space(target, wait_seconds):
+            # a pipe that has space accepts PIPE_BUF bytes at once
+            piece = data[written : written + select.PIPE_BUF]
             end = max(bytes(piece).rfind(b"\n"), bytes(piece).rfind(b"\r")) + 1
             written += _write(target, piece[: end or len(piece)])
             is_whole = written and data[written - 1] in b"\r\n"
-            patience = 0.0 if is_whole else min(_LINE_SECONDS, deadline - time.monotonic())
+            wait_seconds = 0.0 if is_whole else min(_LINE_SECONDS, deadline - time.monotonic())
         return written
     finally:
         if lock is not None:
@@ -103,10 +110,10 @@ def _write_lines(target: int, data: memoryview, lock: int | None, deadline: floa
 
 
 def _take(lock: int | None) -> bool:
-    """Take the lock if it becomes free soon; return whether it was taken."""
+    """Lock the file if it becomes free within 0.1 s; return True if it is locked."""
     if lock is None:
         return True
-    until = time.monotonic() + _PATIENCE_SECONDS
+    until = time.monotonic() + _WAIT_SECONDS
     while True:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -118,8 +125,11 @@ def _take(lock: int | None) -> bool:
             return True
 
 
-def _has_room(target: int, seconds: float) -> bool:
-    """Tell whether a write of PIPE_BUF bytes returns at once; True for a reader that is gone."""
+def _has_space(target: int, seconds: float) -> bool:
+    """Return True if a write of PIPE_BUF bytes would not block, after at most `seconds`.
+
+    Also True if the reader has ended; the write then fails at once.
+    """
     poll = select.poll()
     poll.register(target, select.POLLOUT)
     return bool(poll.poll(1000 * max(0.0, seconds)))

@@ -2,12 +2,12 @@
 r"""Prefix each line of a rank's output with the rank's name.
 
     "epoch 1\n"       ->  "[algo-2 rank 3] epoch 1\n"
-    "\r 10%|#   |"    ->  "\r[algo-2 rank 3]  10%|#   |"      a progress bar stays one
+    "\r 10%|#   |"    ->  "\r[algo-2 rank 3]  10%|#   |"      a progress bar still overwrites itself
 
-Works on bytes; bytes that are not UTF-8 pass unchanged.
+Works on bytes; bytes that are not UTF-8 stay unchanged.
 
-TensorFlow logs before it has read TF_CPP_MIN_LOG_LEVEL, twice in each process, and no variable
-turns that off: `STARTING` lists lines that a relay may drop.
+TensorFlow logs a few lines in each process before it reads TF_CPP_MIN_LOG_LEVEL, and no variable
+turns them off. The pattern `STARTING` matches them, so that a `Relay` can drop them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-MAX_SEGMENT: Final = 1 << 16  # longer lines are cut here
+MAX_SEGMENT: Final = 1 << 16  # bytes; a longer line is split after these
 STARTING: Final = re.compile(
     rb"WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR\s*$"
     rb"|I0000 [\d:.]+ +\d+ \S+\.cc:\d+\] "
@@ -23,33 +23,36 @@ STARTING: Final = re.compile(
 
 
 class Relay:
-    """Cut a stream into lines and prefix each. Thread safety: none.
+    """Splits a stream of bytes into lines and puts `[name] ` before each. Thread safety: none.
 
     Args:
-        name: Prefix of each line.
-        without: Beginnings of lines to drop; None drops none.
+        name: The rank's name, such as "algo-2 rank 3".
+        without: Pattern of the beginning of lines to drop; None drops none.
     """
 
     def __init__(self, name: str, without: re.Pattern[bytes] | None = None) -> None:
         self._without = without
         self._prefix = f"[{name}] ".encode()
         self._rest = b""
-        self._after_return = False  # the last segment ended in \r: a following \n belongs to it
+        self._after_return = False  # the last data ended in \r, so a \n next is the same line end
 
     def feed(self, data: bytes) -> bytes:
-        """Take output of the rank; return its complete lines, prefixed."""
+        """Add output of the rank; return the lines completed by it, each with the prefix.
+
+        The rest after the last line end is kept for the next call.
+        """
         lead = b""
         if self._after_return and data.startswith(b"\n"):
             lead, data = b"\n", data[1:]
         self._after_return = data.endswith(b"\r")
-        *segments, self._rest = _cut(self._rest + data)
+        *segments, self._rest = _split_lines(self._rest + data)
         if len(self._rest) > MAX_SEGMENT:
             segments.append(self._rest + b"\n")
             self._rest = b""
         return lead + b"".join(self._prefix + part for part in segments if self._is_shown(part))
 
     def finish(self) -> bytes:
-        """Return the last line, if it has no line end."""
+        """Return the rest after the last line end, with prefix and line end; b"" if none."""
         rest, self._rest = self._rest, b""
         return self._prefix + rest + b"\n" if rest and self._is_shown(rest) else b""
 
@@ -57,7 +60,7 @@ class Relay:
         return segment != b"\r" and not (self._without and self._without.match(segment))
 
 
-def _cut(data: bytes) -> list[bytes]:
-    r"""Cut after every \r\n, \n and \r; the last part has no line end and may be empty."""
+def _split_lines(data: bytes) -> list[bytes]:
+    r"""Split after every \r\n, \n and \r; the last part has no line end and may be empty."""
     parts = data.splitlines(keepends=True)
     return [*parts, b""] if not parts or parts[-1][-1:] in b"\r\n" else parts

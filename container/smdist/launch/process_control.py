@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linux system calls that leave no process behind."""
+"""Functions around Linux system calls, with which a process ends all its descendants."""
 
 from __future__ import annotations
 
@@ -18,23 +18,26 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def die_with_parent(number: signal.Signals) -> Callable[[], None]:
-    """Return a `preexec_fn` for Popen: the child gets signal `number` when its parent ends.
+    """Return a `preexec_fn` for Popen: the child receives signal `number` when its parent ends.
 
-    The parent's process number is compared, in case the parent has ended before the call.
+    If the parent has already ended by then, the child kills itself.
     """
     parent = os.getpid()
 
-    def ask_kernel() -> None:
+    def set_death_signal() -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
         if os.getppid() != parent:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    return ask_kernel
+    return set_death_signal
 
 
 @contextmanager
-def hear_signals(*numbers: signal.Signals) -> Iterator[socket.socket]:
-    """Yield a socket that delivers each signal's number as one byte, to wait on in a loop."""
+def signal_socket(*numbers: signal.Signals) -> Iterator[socket.socket]:
+    """Yield a socket from which each of these signals is read as one byte, its number.
+
+    A selector can then wait for signals together with other sockets.
+    """
     here, there = socket.socketpair()
     there.setblocking(False)
     with here, there:
@@ -48,16 +51,16 @@ def hear_signals(*numbers: signal.Signals) -> Iterator[socket.socket]:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent ends."""
+    """Make this process the new parent of each descendant whose parent ends."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def kill_descendants(timeout_seconds: float = 5.0) -> None:
-    """Send SIGKILL to every descendant until none is left.
+    """Send SIGKILL to all descendants until none is left, or until the timeout.
 
-    Requires `adopt_orphans`. A process in uninterruptible sleep remains after the timeout.
+    `adopt_orphans` must have been called before. A process in uninterruptible sleep survives.
     """
-    import psutil  # the guard imports this module and must start fast
+    import psutil  # imported here, because the guard imports this module and must start fast
 
     deadline = time.monotonic() + timeout_seconds
     while time.monotonic() < deadline:
@@ -74,7 +77,7 @@ def kill_descendants(timeout_seconds: float = 5.0) -> None:
 
 
 def reap() -> None:
-    """Reap adopted processes that have ended."""
+    """Collect the exit status of all children that have ended, so that no zombies are left."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -83,7 +86,7 @@ def reap() -> None:
 
 
 def end_by(number: int) -> None:
-    """End this process by a signal, without a core dump."""
+    """End this process by signal `number`, without a core dump."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

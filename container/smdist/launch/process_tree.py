@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Descendants of this process as /proc lists them, and those that must receive a signal.
+"""Descendants of this process, from /proc, and those that must receive a signal.
 
-Imports little, because process 1 of a container runs this before its command starts.
+This module imports little, because process 1 of a container imports it before it starts the
+command.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ _SHELLS = frozenset({"ash", "bash", "busybox", "dash", "ksh", "sh", "zsh"})
 
 
 def below(ancestor: int) -> dict[int, list[int]]:
-    """Map every living descendant to its own children, parents before children."""
+    """Map the process number of each living descendant to those of its children.
+
+    Parents come before their children.
+    """
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):  # noqa: PTH208  # pathlib takes longer than all of this
         if name.isdecimal() and (parent := _living_parent(name)):
@@ -27,31 +31,35 @@ def below(ancestor: int) -> dict[int, list[int]]:
     return found
 
 
-def hearers(ancestor: int, number: int) -> set[int]:
-    """Return the descendants that must receive a signal now; call again when some have ended.
+def signal_targets(ancestor: int, number: int) -> set[int]:
+    """Return the process numbers of the descendants that must receive signal `number` now.
 
-    shell           receives it, and so do its children: a shell waits for its command first
-    handles it      receives it, its children do not: a rank that saves a checkpoint needs its
-                    data loaders, and torchrun signals its ranks itself
-    reads a child   not yet: the child's output would break the pipe
-    any other       receives it, and so do its children
+    Call it again when some of them have ended. Rules for a process that
+
+    is a shell              it receives the signal, and so do its children: a shell acts on a
+                            signal only after its command has ended
+    handles the signal      it receives the signal, its children do not: a rank that saves a
+                            checkpoint needs its data loaders, and torchrun signals its ranks
+    reads a child's output  it receives the signal only after that child has ended, since the
+                            child's writes would fail without a reader
+    does none of these      it receives the signal, and so do its children
     """
-    reached: set[int] = set()
-    held: set[int] = set()
+    targets: set[int] = set()
+    spared: set[int] = set()
     for process, children in below(ancestor).items():
         is_shell, handles = _facts(process, number)
-        if process in held:
-            held.update(children)
+        if process in spared:
+            spared.update(children)
         elif handles and not is_shell:
-            reached.add(process)
-            held.update(children)
+            targets.add(process)
+            spared.update(children)
         elif is_shell or not any(_reads_from(process, child) for child in children):
-            reached.add(process)
-    return reached
+            targets.add(process)
+    return targets
 
 
 def _facts(process: int, number: int) -> tuple[bool, bool]:
-    """Tell whether the process is a shell, and whether it handles the signal."""
+    """Return (process is a shell, process has a handler for signal `number`)."""
     lines = _read(f"/proc/{process}/status").splitlines()
     facts = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
     caught = int(facts.get("SigCgt", "0"), 16)
@@ -59,15 +67,15 @@ def _facts(process: int, number: int) -> tuple[bool, bool]:
 
 
 def _reads_from(process: int, child: int) -> bool:
-    """Tell whether the process reads a pipe that the child writes to."""
-    said = {_target(f"/proc/{child}/fd/{number}") for number in (1, 2)} - {None}
+    """Return True if the process reads a pipe or socket that the child's output goes to."""
+    outputs = {_target(f"/proc/{child}/fd/{number}") for number in (1, 2)} - {None}
     folder = f"/proc/{process}/fd"
     try:
         numbers = os.listdir(folder)  # noqa: PTH208  # as above
     except OSError:
         return False
     pipes = (f"{folder}/{number}" for number in numbers)
-    return any(_target(path) in said and _is_readable(path) for path in pipes)
+    return any(_target(path) in outputs and _is_readable(path) for path in pipes)
 
 
 def _target(path: str) -> str | None:
@@ -80,15 +88,14 @@ def _target(path: str) -> str | None:
 
 def _is_readable(path: str) -> bool:
     try:
-        return bool(
-            os.lstat(path).st_mode & stat.S_IRUSR
-        )  # /proc shows the mode in which the file was opened
+        # the mode of a link below /proc/N/fd is the mode in which the file was opened
+        return bool(os.lstat(path).st_mode & stat.S_IRUSR)
     except OSError:
         return False
 
 
 def _living_parent(name: str) -> int:
-    """Return the parent's process number; 0 for a process that is gone or a zombie."""
+    """Return the process number of a process's parent; 0 if the process has ended."""
     fields = _read(f"/proc/{name}/stat").rpartition(")")[2].split()
     return 0 if not fields or fields[0] in "ZX" else int(fields[1])
 

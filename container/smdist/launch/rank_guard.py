@@ -3,10 +3,11 @@
 
     python -m smdist.launch.rank_guard train.py --epochs 3
 
-The guard prefixes every line of output, passes a signal on exactly once and to the rank alone
-(the rank ends its own DataLoader workers), reports how the rank ended, and kills what is left of
-the rank's process group. If the guard is killed, the kernel kills the rank. Imports little, to
-start fast.
+The guard puts the rank's name before each line of the rank's output. It sends a signal that it
+receives to the rank, once, and not to the rank's children (a rank ends its DataLoader workers
+itself). When the rank has ended, it kills the remaining processes of the rank's process group
+and sends a report to the launcher. If the guard is killed, the kernel kills the rank. This
+module imports little, to start fast.
 """
 
 from __future__ import annotations
@@ -27,55 +28,65 @@ from pathlib import Path
 from typing import Final
 
 from smdist.config import GuardConfig, read_guard_config
-from smdist.launch.guard_protocol import GuardCall
-from smdist.launch.nonblocking_writer import Outlet
+from smdist.launch.guard_protocol import LauncherConnection
+from smdist.launch.nonblocking_writer import BackgroundWriter
 from smdist.launch.output_prefix import STARTING, Relay
-from smdist.launch.process_control import die_with_parent, end_by, hear_signals
+from smdist.launch.process_control import die_with_parent, end_by, signal_socket
 from smdist.launch.rank_report import MAX_ERROR, Report, read_fault
 from smdist.launch.traceback_parser import find_culprit
 
 _READ_BYTES: Final = 1 << 16
 _TAIL_BYTES: Final = 1 << 16
 _PAUSE_SECONDS: Final = 0.05
-_SEE_OFF_SECONDS: Final = 3.0  # less than the launcher's time limit after a failure
+_LAST_OUTPUT_SECONDS: Final = 3.0  # less than the launcher's time limit after a failure
 _ORPHAN_SECONDS: Final = 5.0
-_DRAIN_SECONDS: Final = 1.0  # a daemon of the rank may keep its pipes open forever
+_DRAIN_SECONDS: Final = 1.0  # limited, since a daemon of the rank may keep its pipes open
 
 
 @dataclass(slots=True)
 class Stream:
-    """One output stream of the rank. Thread safety: none.
+    """Stdout or stderr of the rank, on its way to the launcher's. Thread safety: none.
 
     Attributes:
-        also: Called with the data read, besides the writer.
+        source: File descriptor of the pipe that the rank writes to.
+        relay: Splits the output into lines and prefixes them.
+        writer: Writes the prefixed lines to the launcher's stream.
+        on_data: Function called with each piece of output before it is split.
+        is_open: False after the end of the output.
     """
 
     source: int
     relay: Relay
-    outlet: Outlet
-    also: Callable[[bytes], None]
+    writer: BackgroundWriter
+    on_data: Callable[[bytes], None]
     is_open: bool = True
 
     def pump(self) -> bool:
-        """Read once and pass the data on; return False at end of file."""
+        """Read once and queue the complete lines for writing; return False at end of file."""
         data = os.read(self.source, _READ_BYTES)
-        self.also(data)
-        self.outlet.put(self.relay.feed(data))
+        self.on_data(data)
+        self.writer.put(self.relay.feed(data))
         self.is_open = bool(data)
         return self.is_open
 
     def finish(self) -> None:
-        """Pass on a last line without a line end."""
-        self.outlet.put(self.relay.finish())
+        """Queue a last line that has no line end."""
+        self.writer.put(self.relay.finish())
 
 
 class Guard:
-    """Watch one rank from its start to its report. Thread safety: none."""
+    """Starts one rank, watches it, and reports its end to the launcher. Thread safety: none.
+
+    Args:
+        config: The guard's configuration.
+        command: The command that runs the rank.
+        signals: Socket from which the numbers of this process's signals are read.
+    """
 
     def __init__(self, config: GuardConfig, command: Sequence[str], signals: socket.socket) -> None:
         self._config = config
         self._signals = signals
-        self._call = GuardCall(config.socket, config.rank)
+        self._launcher = LauncherConnection(config.socket, config.rank)
         self._selector = selectors.DefaultSelector()
         self._tail = bytearray()
         self._passed: set[int] = set()
@@ -86,10 +97,10 @@ class Guard:
         self._rank = self._start(command)
 
     def run(self) -> int:
-        """Watch until the rank ends; return its status as `Popen` gives it."""
+        """Watch until the rank ends; return its exit code, or -n if signal n ended it."""
         self._watch(self._signals, self._on_signal)
-        if self._call.socket:
-            self._watch(self._call.socket, self._on_call)
+        if self._launcher.socket:
+            self._watch(self._launcher.socket, self._on_launcher)
         while self._rank.poll() is None:
             self._turn(self._kill_at - time.monotonic())
             if time.monotonic() >= self._kill_at:
@@ -103,11 +114,10 @@ class Guard:
         )
         self._kill_group()
         self._drain()
-        self._write_out(
-            _DRAIN_SECONDS
-        )  # the rank's output comes before the launcher's line about its end
-        self._call.tell(self._with_culprit(report).encode())
-        self._see_off()
+        # before the report, so that the launcher's line on the rank's end follows its output
+        self._write_out(_DRAIN_SECONDS)
+        self._launcher.send_report(self._with_culprit(report).encode())
+        self._finish_output()
         self._scratch.cleanup()
         return int(self._rank.returncode)
 
@@ -129,10 +139,12 @@ class Guard:
         assert rank.stdout
         assert rank.stderr
         without = STARTING if self._config.is_quiet else None
-        outlets = [Outlet(target, self._call.lock) for target in self._call.output]
+        writers = [
+            BackgroundWriter(target, self._launcher.lock) for target in self._launcher.output
+        ]
         out, err = Relay(self._name), Relay(self._name, without)
-        self._add(Stream(rank.stdout.fileno(), out, outlets[0], lambda _: None))
-        self._add(Stream(rank.stderr.fileno(), err, outlets[1], self._remember))
+        self._add(Stream(rank.stdout.fileno(), out, writers[0], lambda _: None))
+        self._add(Stream(rank.stderr.fileno(), err, writers[1], self._remember))
         return rank
 
     @property
@@ -145,14 +157,17 @@ class Guard:
         self._watch(stream.source, partial(self._pump, stream))
 
     def _pump(self, stream: Stream) -> None:
-        if not stream.pump() or stream.outlet.is_full:
+        if not stream.pump() or stream.writer.is_full:
             self._selector.unregister(stream.source)
 
     def _resume(self, *, full: bool = False) -> bool:
-        """Read streams again that waited for their reader; return whether one still waits."""
+        """Read again from the rank's streams that were paused because their queue was full.
+
+        With `full`, read even if the queue is still full. Return True if any was paused.
+        """
         waiting = [s for s in self._streams if s.is_open and not self._reads(s)]
         for stream in waiting:
-            if full or not stream.outlet.is_full:
+            if full or not stream.writer.is_full:
                 self._watch(stream.source, partial(self._pump, stream))
         return bool(waiting)
 
@@ -163,7 +178,7 @@ class Guard:
         self._selector.register(source, selectors.EVENT_READ, act)
 
     def _turn(self, timeout_seconds: float) -> None:
-        """Wait for an event and act on it."""
+        """Wait for output, a signal or a message, at most `timeout_seconds`, and handle it."""
         seconds = min(timeout_seconds, _PAUSE_SECONDS) if self._resume() else timeout_seconds
         wait = None if seconds == float("inf") else max(0.0, seconds)
         for key, _ in self._selector.select(wait):
@@ -178,17 +193,17 @@ class Guard:
             if number != signal.SIGCHLD:
                 self._pass_on(number)
 
-    def _on_call(self) -> None:
-        number = self._call.hear()
-        if number is None:  # the launcher is gone
-            assert self._call.socket
-            self._selector.unregister(self._call.socket)
-            if signal.SIGTERM in self._passed:  # SIGTERM was passed on already; end the rank
+    def _on_launcher(self) -> None:
+        number = self._launcher.receive_signal()
+        if number is None:  # the launcher has ended
+            assert self._launcher.socket
+            self._selector.unregister(self._launcher.socket)
+            if signal.SIGTERM in self._passed:  # the rank has had SIGTERM already: kill it soon
                 self._kill_at = min(self._kill_at, time.monotonic() + _ORPHAN_SECONDS)
         self._pass_on(number or signal.SIGTERM)
 
     def _pass_on(self, number: int) -> None:
-        """Pass a signal on, once; from then on the time limit of a stop counts."""
+        """Send a signal to the rank, once, and kill the rank `stop_seconds` later."""
         if number in self._passed:
             return
         self._passed.add(number)
@@ -201,7 +216,7 @@ class Guard:
             os.killpg(self._rank.pid, signal.SIGKILL)
 
     def _drain(self) -> None:
-        """Read the data left in the rank's pipes, whether or not it can be written yet."""
+        """Read all data left in the rank's pipes, even if the writers' queues are full."""
         deadline = time.monotonic() + _DRAIN_SECONDS
         while any(stream.is_open for stream in self._streams) and time.monotonic() < deadline:
             self._resume(full=True)
@@ -212,17 +227,17 @@ class Guard:
             stream.finish()
 
     def _write_out(self, seconds: float) -> bool:
-        """Wait until all output is written; return False after `seconds`."""
+        """Wait until all output is written; return False if it is not after `seconds`."""
         deadline = time.monotonic() + seconds
-        return all(s.outlet.wait(deadline - time.monotonic()) for s in self._streams)
+        return all(s.writer.wait(deadline - time.monotonic()) for s in self._streams)
 
-    def _see_off(self) -> None:
-        """Wait for a slow reader, at most as long as a stop allows."""
+    def _finish_output(self) -> None:
+        """Wait until all output is written, without a limit unless the job is being stopped."""
         give_up = float("inf")
         while not self._write_out(_PAUSE_SECONDS) and time.monotonic() < give_up:
             self._turn(0.0)
             if self._passed:
-                give_up = min(give_up, time.monotonic() + _SEE_OFF_SECONDS)
+                give_up = min(give_up, time.monotonic() + _LAST_OUTPUT_SECONDS)
 
     def _with_culprit(self, report: Report) -> Report:
         if not report.status:
@@ -233,9 +248,9 @@ class Guard:
 
 
 def main() -> None:
-    """Guard the script named on the command line, and end with its status."""
+    """Run the script named on the command line under a guard, and exit with its status."""
     config = read_guard_config()
-    with hear_signals(signal.SIGTERM, signal.SIGINT, signal.SIGCHLD) as signals:
+    with signal_socket(signal.SIGTERM, signal.SIGINT, signal.SIGCHLD) as signals:
         status = Guard(config, [sys.executable, *sys.argv[1:]], signals).run()
     if status < 0:
         end_by(-status)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks before ranks start, of faults that ranks would report late or in a traceback."""
+"""Checks of the framework and of the port, before ranks start.
+
+Without them the ranks would fail later, each with a traceback.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +20,16 @@ print(*(name for name in ("torch", "tensorflow") if find_spec(name) is not None)
 
 
 def require_framework(framework: str | None, environ: Mapping[str, str]) -> str:
-    """Check that the framework is installed; requirements.txt may have added it.
+    """Return the framework of the ranks, "torch" or "tensorflow", after a check that it is there.
 
-    Returns the framework of the ranks: the requested one, else torch before TensorFlow.
+    This is the requested one; without a request, torch if it is installed, else TensorFlow. The
+    check runs in a new Python process, because requirements.txt may just have installed it.
 
     Raises:
         LaunchError: The framework that the ranks need is not installed.
     """
-    asked = python_command("-c", _FINDS)
-    done = subprocess.run(asked, env=dict(environ), stdout=subprocess.PIPE, text=True, check=False)
+    find = python_command("-c", _FINDS)
+    done = subprocess.run(find, env=dict(environ), stdout=subprocess.PIPE, text=True, check=False)
     found = done.stdout.split()
     wanted = framework or next(iter(found), None)
     if wanted in found:
@@ -35,16 +39,20 @@ def require_framework(framework: str | None, environ: Mapping[str, str]) -> str:
         f"they train with {wanted}, and {wanted} is not installed in this image"
         if wanted
         else "neither torch nor tensorflow is installed in this image",
-        f"Use an image with {wanted or 'one of them'}, or leave distribution out for one plain"
-        " process per host",
+        f"Use an image with {wanted or 'torch or tensorflow'}, or leave distribution out to run"
+        " one plain process per host",
+        about="framework",
+        kind="missing",
     )
 
 
 def require_port(port: int, label: str) -> None:
-    """Bind the port of this host's ranks for a moment.
+    """Check that a port is free, by listening on it for a moment.
+
+    `label` is the name of this host in the error.
 
     Raises:
-        LaunchError: The port is in use, or this user may not bind it.
+        LaunchError: Another process uses the port, or this user is not allowed to use it.
     """
     both = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both else socket.AF_INET
@@ -53,15 +61,20 @@ def require_port(port: int, label: str) -> None:
     except OSError as error:
         owner = _listener(port)
         raise LaunchError(
-            f"port {port} of {label} is not free for the ranks to meet",
-            f"{owner} listens there" if owner else error.strerror or str(error),
-            "Set the environment variable SMDIST_MASTER_PORT of the job, so for every host,"
-            " to a free port above 1023",
+            f"the ranks cannot use port {port} of {label}",
+            f"{owner} listens on it" if owner else error.strerror or str(error),
+            "Set the environment variable SMDIST_MASTER_PORT to a free port above 1023, with the"
+            " same value on all hosts of the job",
+            about="SMDIST_MASTER_PORT",
+            kind="conflict",
         ) from error
 
 
 def _listener(port: int) -> str:
-    """Describe the process that listens on the port, as far as /proc shows it to this user."""
+    """Return name and number of the process that listens on the port; "" if they are unknown.
+
+    /proc shows this user only some processes.
+    """
     import psutil
 
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The script's command line for the log: on one line, with secrets masked."""
+"""Command line of the script for the log: on one line, with secrets masked."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ Spell = Callable[[Mapping[str, Any]], list[str]]
 def shown_command(
     program: str, hyperparameters: Mapping[str, Any], spell: Spell = script_arguments
 ) -> str:
-    """Return the call in a shell's spelling."""
+    """Return the script's command line as a user would type it in a shell, with secrets masked.
+
+    `spell` converts the hyperparameters to arguments.
+    """
     values = {name: masked(name, value) for name, value in hyperparameters.items()}
     return _one_line(without_login(shlex.join([program, *spell(values)])))
 
 
 def _one_line(text: str) -> str:
-    """Escape characters that break a line, change colours or text direction, as Python does."""
+    """Escape line breaks and other characters that are not printable, as Python's repr does."""
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)

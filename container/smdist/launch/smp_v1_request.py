@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests of SageMaker's SDK v2 for AWS's model parallel library v1.
+"""Requests of SageMaker's SDK v2 for AWS's model parallel library v1 (SMP v1), converted to ours.
 
-    mp_parameters                             the parameters; scripts get them as an argument too
-    sagemaker_mpi_enabled                     allowed beside them
-    sagemaker_mpi_num_of_processes_per_host   ranks on each host; default 1
-    sagemaker_mpi_custom_mpi_options          refused: there is no mpirun
+Hyperparameters of such a request, by the names of SDK 2.257.7:
 
-Version 2 of the library, which torch_distributed starts, is refused. Names: SDK 2.257.7.
+    mp_parameters                             SMP's parameters, as a JSON object; the script
+                                              receives them as an argument too
+    sagemaker_mpi_enabled                     accepted
+    sagemaker_mpi_num_of_processes_per_host   number of ranks on each host; default 1
+    sagemaker_mpi_custom_mpi_options          refused, because this image has no mpirun
+
+Version 2 of the library, which torch_distributed starts, is refused.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from typing import Any, Final
 from sagemaker_dist.contract import KEY, DataParallel, ModelParallel
 from sagemaker_dist.contract.sdk_flags import FLAGS, is_flag_on
 from sagemaker_dist.contract.smp import model_parallel_options, runtime_faults, smp_warnings
-from sagemaker_dist.errors import OptionError
+from sagemaker_dist.errors import OptionError, within
 from smdist.config import RuntimeConfig
 
 PARAMETERS: Final = "mp_parameters"
@@ -29,13 +32,16 @@ _MPI: Final = "sagemaker_mpi_enabled"
 _WHERE: Final = f"the hyperparameter {PARAMETERS}"
 
 
-def asks_to_split(config: RuntimeConfig) -> bool:
-    """Tell whether the job has parameters of SMP v1."""
+def requests_split(config: RuntimeConfig) -> bool:
+    """Return True if the job has parameters of SMP v1 in the hyperparameter mp_parameters."""
     return bool(config.hyperparameters.get(PARAMETERS))
 
 
 def split_request(config: RuntimeConfig) -> tuple[ModelParallel, tuple[str, ...]]:
-    """Convert valid parameters to ModelParallel, and list those without an effect here."""
+    """Convert SMP v1's parameters, which must be valid, to ModelParallel.
+
+    Return it with warnings, one sentence for each parameter that has no effect here.
+    """
     parameters = _parameters(config)
     assert parameters is not None
     engine = DataParallel(processes_per_host=_processes(config))
@@ -44,26 +50,36 @@ def split_request(config: RuntimeConfig) -> tuple[ModelParallel, tuple[str, ...]
 
 
 def split_request_faults(config: RuntimeConfig) -> Iterator[OptionError]:
-    """Yield the faults of the parameters: those that this image cannot serve."""
-    if not asks_to_split(config):
+    """Yield the faults of SMP v1's parameters; none if the job has no such parameters."""
+    if not requests_split(config):
         return
     parameters, value = _parameters(config), config.hyperparameters[PARAMETERS]
     if config.document:
         yield OptionError(
-            f"the hyperparameters {KEY} and {PARAMETERS} are both there",
-            "each asks for ranks, and a job has one launcher",
-            f"Keep {KEY}, which distribution=ModelParallel() writes, and leave {PARAMETERS} out",
+            f"the job has both hyperparameters {KEY} and {PARAMETERS}",
+            "each of them requests ranks, and a job has one launcher",
+            f"Keep {KEY}, which distribution=ModelParallel() writes, and remove {PARAMETERS}",
+            about=PARAMETERS,
+            kind="conflict",
         )
     elif is_flag_on(config.framework_parameters.get(_TORCH)):
         yield OptionError(
-            f"{_WHERE} is beside {_TORCH}, which is SMP v2",
-            "this image has what SMP v1 has, and no tensors are split in it",
-            "Use ModelParallel(sharding='full') for shards alone, or an image of AWS",
+            f"the job has {_WHERE} and {_TORCH}, which together request SMP v2",
+            "this image has the features of SMP v1; it does not split single tensors",
+            "For sharded data parallelism pass ModelParallel(sharding='full'); for tensor"
+            " parallelism use an image of AWS",
+            about=PARAMETERS,
+            kind="conflict",
         )
     elif parameters is None:
-        yield OptionError(f"{_WHERE} is {value!r}", "it is no JSON object", "Pass one, or none")
+        yield OptionError(
+            f"{_WHERE} is {value!r}",
+            "it is not a JSON object",
+            "Pass SMP's parameters as a JSON object, or leave the hyperparameter out",
+            about=PARAMETERS,
+        )
     else:
-        yield from runtime_faults(parameters, where=_WHERE)
+        yield from within(runtime_faults(parameters, where=_WHERE), PARAMETERS)
     yield from _mpi_faults(config)
 
 
@@ -74,6 +90,7 @@ def _mpi_faults(config: RuntimeConfig) -> Iterator[OptionError]:
             f"the hyperparameter {MPI_OPTIONS} is {options!r}",
             "this image starts ranks with torchrun and uses no MPI",
             "Leave custom_mpi_options out",
+            about=MPI_OPTIONS,
         )
     processes = _processes(config)
     if processes is not None and not (type(processes) is int and 1 <= processes <= 1024):
@@ -81,11 +98,15 @@ def _mpi_faults(config: RuntimeConfig) -> Iterator[OptionError]:
             f"the hyperparameter {PROCESSES} is {processes!r}",
             "a host starts between 1 and 1024 ranks",
             "Pass an integer from 1 to 1024",
+            about=PROCESSES,
         )
 
 
 def _processes(config: RuntimeConfig) -> Any:
-    """Return the ranks on each host: with mpi the given number or 1, else None for one per GPU."""
+    """Return the number of ranks on each host: the given number or, with MPI's flag, 1.
+
+    None without both, which means one rank per GPU.
+    """
     is_mpi = is_flag_on(config.framework_parameters.get(_MPI))
     return config.framework_parameters.get(PROCESSES) or (1 if is_mpi else None)
 

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watch one host's ranks: the first failure decides, a signal reaches all, no process is left.
+"""Supervisor of one host's ranks: starts them, sends them signals, and ends them all.
 
-    running ──▶ a rank fails      ──▶ the others have failure_seconds  ──▶ all killed
-            ──▶ SIGTERM, SIGINT   ──▶ the ranks have stop_seconds      ──▶ all killed
+    running ──▶ a rank fails      ──▶ the others have failure_seconds to end, then are killed
+            ──▶ SIGTERM, SIGINT   ──▶ the ranks have stop_seconds to end, then are killed
             ──▶ all succeed       ──▶ status 0
 
-The same loop watches torchrun with its guards, the task starter with its guards, and a single
-guard. It learns of ends from the guards, not from torchrun, which waits up to 30 s for the other
-ranks when one fails. The starter's own output is shown only if the starter fails alone.
+The first rank that fails determines the exit status. The same loop watches torchrun with its
+guards, the task starter with its guards, and a single guard. The guards report the ends of
+ranks, since torchrun waits up to 30 s for the other ranks when one fails. The output of torchrun
+or the task starter itself is shown only if it fails though no rank has failed.
 """
 
 from __future__ import annotations
@@ -31,16 +32,22 @@ from smdist.launch.nonblocking_writer import write_whole
 from smdist.launch.process_control import (
     adopt_orphans,
     die_with_parent,
-    hear_signals,
     kill_descendants,
+    signal_socket,
 )
-from smdist.launch.rank_report import ENDED_AS_TOLD, Report, decode_report, exit_status, signal_name
+from smdist.launch.rank_report import (
+    ENDED_ON_REQUEST,
+    Report,
+    decode_report,
+    exit_status,
+    signal_name,
+)
 from smdist.launch.traceback_parser import find_culprit
 
-Say = Callable[[str], None]
+PrintLine = Callable[[str], None]
 
 _TICK_SECONDS: Final = 0.1
-_SPEECH_SECONDS: Final = 1.0
+_PRINT_SECONDS: Final = 1.0
 _PROGRESS_SECONDS: Final = 10.0
 _LOG: Final = "starter.log"
 _LOG_BYTES: Final = 1 << 16
@@ -48,16 +55,17 @@ _LOG_BYTES: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """Command to start and its time limits.
+    """Command that starts this host's ranks, its environment and the ranks' time limits.
 
     Attributes:
-        command: torchrun, the task starter, or one guard.
-        directory: An empty directory of this run and the working directory of the command, so
-            that the user's modules cannot shadow torchrun's.
+        command: Command line of torchrun, the task starter, or one guard.
+        environ: The whole environment of the command.
+        directory: An empty directory for the files of this run. It is also the working directory
+            of the command, so that the user's modules cannot shadow torchrun's.
         label: Name of this host in messages.
+        stop_seconds: Seconds that ranks have to end after a signal, before they are killed.
+        failure_seconds: Seconds that ranks have to end after another rank failed.
         starter: Name of the command in messages.
-        stop_seconds: Time limit of the ranks after a signal.
-        failure_seconds: Time limit of the ranks after another rank failed.
     """
 
     command: tuple[str, ...]
@@ -71,7 +79,13 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Result of a run; `failure` is empty on success, `fields` are its data."""
+    """Result of a run on this host.
+
+    Attributes:
+        status: Exit status of `train`; 0 on success.
+        failure: Sentence that describes the failure; empty on success and after a stop.
+        fields: Fields of the failure for programs; empty if there are none.
+    """
 
     status: int
     failure: str = ""
@@ -79,11 +93,14 @@ class Outcome:
 
 
 class Supervisor:
-    """Start an order and watch it to the end. Thread safety: none; main thread only."""
+    """Starts an order's command and watches its ranks until all have ended.
 
-    def __init__(self, order: Order, say: Say) -> None:
+    `print_line` prints a line in this host's log. Thread safety: none; main thread only.
+    """
+
+    def __init__(self, order: Order, print_line: PrintLine) -> None:
         self._order = order
-        self._say = say
+        self._print_line = print_line
         self._selector = selectors.DefaultSelector()
         self._ranks: dict[socket.socket, int | None] = {}  # connected guard -> its rank
         self._reports: dict[socket.socket, Report] = {}
@@ -92,16 +109,16 @@ class Supervisor:
         self._ending = False
 
     def run(self) -> Outcome:
-        """Start, watch and clean up.
+        """Start the command, wait for all ranks, and kill every process that is left.
 
         Raises:
-            LaunchError: The kernel refused to start the command.
+            LaunchError: The command could not be started.
         """
         adopt_orphans()
         try:
             with (
                 self._selector,
-                hear_signals(signal.SIGTERM, signal.SIGINT, signal.SIGCHLD) as signals,
+                signal_socket(signal.SIGTERM, signal.SIGINT, signal.SIGCHLD) as signals,
                 listen(self._order.directory) as server,
             ):
                 self._selector.register(signals, selectors.EVENT_READ, self._on_signal)
@@ -111,7 +128,7 @@ class Supervisor:
                 status = starter.poll()
         finally:
             kill_descendants()
-        starter.poll()  # already killed; lets Popen collect the status
+        starter.poll()  # Popen collects the exit status of the killed process here
         return self._outcome(status or 0)
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -130,13 +147,14 @@ class Supervisor:
                 )
         except OSError as error:
             raise LaunchError(
-                "the ranks cannot be started",
+                f"the ranks of {self._order.label} cannot be started",
                 str(error),
-                "Where the argument list is too long, pass big hyperparameters in a file",
+                "If the argument list is too long, pass big hyperparameters in a file of a"
+                " channel; otherwise correct the image",
             ) from error
 
     def _watch(self, starter: subprocess.Popen[bytes]) -> None:
-        start = told = time.monotonic()
+        start = reported = time.monotonic()
         while True:
             gone = starter.poll() is not None  # read before the guards' last messages
             for key, _ in self._selector.select(0 if gone else _TICK_SECONDS):
@@ -146,9 +164,12 @@ class Supervisor:
             if self._is_over(gone):
                 return
             now = time.monotonic()
-            if not self._reports and not self._ranks and now - told >= _PROGRESS_SECONDS:
-                self._say(f"no rank has started yet, {now - start:.0f} s: waiting for all hosts")
-                told = now
+            if not self._reports and not self._ranks and now - reported >= _PROGRESS_SECONDS:
+                self._print_line(
+                    f"has waited {now - start:.0f} s for its first rank;"
+                    " ranks start when all hosts are ready"
+                )
+                reported = now
 
     def _is_over(self, gone: bool) -> bool:
         if time.monotonic() >= self._deadline:
@@ -167,11 +188,12 @@ class Supervisor:
     def _pass_on(self, starter: subprocess.Popen[bytes]) -> None:
         order = self._order
         seconds = order.stop_seconds if self._ranks else order.failure_seconds
-        starter.send_signal(
-            self._stop_signal
-        )  # first, or torchrun would count the ranks' ends as a failure
+        # before the guards, or torchrun would count the ends of ranks as a failure
+        starter.send_signal(self._stop_signal)
         self._end(self._stop_signal, seconds)
-        self._say(f"{signal_name(self._stop_signal)}: the ranks have {seconds:g} s to end")
+        self._print_line(
+            f"received {signal_name(self._stop_signal)}; ranks have {seconds:g} s to end"
+        )
 
     def _end(self, number: int, seconds: float) -> None:
         self._ending = True
@@ -212,10 +234,12 @@ class Supervisor:
             seconds = self._order.failure_seconds
             self._end(signal.SIGTERM, seconds)
             who = "the script" if report.rank is None else f"rank {report.rank}"
-            self._say(f"{who} failed; what else runs here has {seconds:g} s to end")
+            self._print_line(
+                f"{who} failed; the other processes of this host have {seconds:g} s to end"
+            )
 
     def _on_leave(self, guard: socket.socket) -> None:
-        """Handle a closed guard; without a report it was killed, and its rank with it."""
+        """Handle a closed connection: a guard without a report was killed, and so was its rank."""
         self._selector.unregister(guard)
         guard.close()
         rank = self._ranks.pop(guard)
@@ -232,7 +256,7 @@ class Supervisor:
         if self._stop_signal:
             return Outcome(status=128 + self._stop_signal)
         culprit = first_failure(self._reports.values())
-        if status > 0 and culprit and culprit.distance == ENDED_AS_TOLD:
+        if status > 0 and culprit and culprit.distance == ENDED_ON_REQUEST:
             culprit = None  # the ranks were stopped because the starter had failed
         if culprit:
             text = describe(culprit, self._order.label)
@@ -243,9 +267,9 @@ class Supervisor:
         return Outcome(status=0)
 
     def _starter_failure(self, status: int) -> str:
-        """Describe a starter that failed though no rank did: its own output is the reason."""
+        """Print the output of a starter that failed though no rank did; return a failure text."""
         tail = (self._order.directory / _LOG).read_bytes()[-_LOG_BYTES:]
-        write_whole(2, tail, None, _SPEECH_SECONDS)
+        write_whole(2, tail, None, _PRINT_SECONDS)
         error, _ = find_culprit(tail, "")
         how = f"was killed by {signal_name(-status)}" if status < 0 else f"ended with code {status}"
         did = "had to stop" if self._reports else "could not start"

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Start a host's processes of TensorFlow, each under a guard, and wait for them.
+"""Program that starts a host's TensorFlow processes, each under a guard, and waits for them.
 
     python -m smdist.launch.task_starter tasks.json
 
-Ranks find each other by themselves, and the guards report to the launcher, so this process only
-waits. It passes no signals on, since the guards get them from the launcher.
+It sends them no signals, because the launcher sends signals to the guards directly, and the
+guards report to the launcher.
 
-With servers, the first host's starter also keeps a connection to every server of the job. It
-reports the end of the script to them. A connection that is lost earlier ends the job here, since
-TensorFlow would wait for the server to come back.
+For `parameter_server`, the starter on the first host also has a connection to each TensorFlow
+server of the job. When the script has ended, it sends the result over them, and the servers
+end. If a connection closes earlier, the starter fails and so ends the job, because TensorFlow
+would wait for a lost server forever.
 """
 
 from __future__ import annotations
@@ -26,18 +27,22 @@ from typing import Final
 
 from smdist.config import read_guard_config
 from smdist.dataparallel.task_server_protocol import ENDED, FAILED, HELLO, MAX_LINE
-from smdist.launch.process_control import die_with_parent, hear_signals
+from smdist.launch.process_control import die_with_parent, signal_socket
 from smdist.launch.rank_report import exit_status
 from smdist.launch.tf_tasks import Task, Tasks
 
 Running = tuple[Task, subprocess.Popen[bytes]]
 
 _TICK_SECONDS: Final = 0.1
-_LATE_SECONDS: Final = 30.0  # for servers that connect after the script has ended
+_LATE_SECONDS: Final = 30.0  # wait for servers that connect after the script has ended
 
 
-class Bell:
-    """Connections to the servers, to report the script's end. Thread safety: none."""
+class ServerConnections:
+    """Connections from all TensorFlow servers, over which they receive the script's result.
+
+    `port` is the port to listen on; `num_servers` counts the servers of the job. Thread safety:
+    none.
+    """
 
     def __init__(self, port: int, num_servers: int) -> None:
         both = socket.has_dualstack_ipv6()
@@ -48,34 +53,37 @@ class Bell:
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._names: dict[socket.socket, str] = {}
         self._left = num_servers
-        self._last = b""
+        self._result = b""
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections and the listening socket."""
         self._selector.close()
         for each in (*self._names, self._listener):
             each.close()
 
     def wait(self, seconds: float) -> str:
-        """Accept connections; return the name of a server that was lost, or ""."""
+        """Handle new connections and messages for at most `seconds`.
+
+        Return the name of a server whose connection was lost, such as "algo-2 ps 1", else "".
+        """
         for key, _ in self._selector.select(seconds):
             caller = key.fileobj
             assert isinstance(caller, socket.socket)
             if caller is self._listener:
                 self._accept()
-            elif lost := self._hear(caller):
+            elif lost := self._receive(caller):
                 return lost
         return ""
 
-    def ring(self, word: bytes) -> None:
-        """Send the result to all servers, also to those that connect later."""
-        self._last = word
+    def send_result(self, result: bytes) -> None:
+        """Send ENDED or FAILED to all servers; those that connect later receive it then."""
+        self._result = result
         for caller in list(self._names):
             if self._names[caller]:
-                self._tell(caller)
+                self._send(caller)
 
-    def linger(self, seconds: float) -> None:
-        """Wait a while for servers that have not connected yet, and send them the result."""
+    def wait_for_late_servers(self, seconds: float) -> None:
+        """Wait at most `seconds` for servers that have not connected yet, to send the result."""
         deadline = time.monotonic() + seconds
         while self._left > 0 and time.monotonic() < deadline:
             self.wait(_TICK_SECONDS)
@@ -89,7 +97,7 @@ class Bell:
             self._names[caller] = ""
             self._selector.register(caller, selectors.EVENT_READ)
 
-    def _hear(self, caller: socket.socket) -> str:
+    def _receive(self, caller: socket.socket) -> str:
         try:
             line = caller.recv(MAX_LINE).decode("utf-8", "replace")
         except OSError:
@@ -97,15 +105,15 @@ class Bell:
         name = self._names[caller]
         if not name and line.startswith(HELLO):
             self._names[caller] = line.removeprefix(HELLO).strip()
-            if self._last:
-                self._tell(caller)
+            if self._result:
+                self._send(caller)
             return ""
-        self._drop(caller)  # a stranger, or a server that is gone
+        self._drop(caller)  # not one of our servers, or a server that has ended
         return name
 
-    def _tell(self, caller: socket.socket) -> None:
+    def _send(self, caller: socket.socket) -> None:
         with contextlib.suppress(OSError):
-            caller.send(self._last)  # a few bytes, which fit into the kernel's buffer
+            caller.send(self._result)  # a few bytes, which fit into the kernel's buffer
         self._left -= 1
         self._drop(caller)
 
@@ -116,13 +124,18 @@ class Bell:
 
 
 def main() -> int:
-    """Start the listed tasks; return the status of the first that failed, or 0."""
+    """Start the tasks of the file in sys.argv; return the exit status of the first that failed.
+
+    Return 0 if none failed.
+    """
     tasks = Tasks.read(Path(sys.argv[1]))
     environ = read_guard_config().inherited
-    with hear_signals(signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
-        bell = None if tasks.bell_port is None else Bell(tasks.bell_port, tasks.num_servers)
+    with signal_socket(signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+        servers = None
+        if tasks.result_port is not None:
+            servers = ServerConnections(tasks.result_port, tasks.num_servers)
         running = [(task, _start(task, environ)) for task in tasks.each]
-        return _see_off(running, bell)
+        return _wait_for_all(running, servers)
 
 
 def _start(task: Task, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
@@ -134,29 +147,33 @@ def _start(task: Task, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
     )
 
 
-def _see_off(running: list[Running], bell: Bell | None) -> int:
-    """Wait for all tasks; the first failure ends this process and the other tasks."""
+def _wait_for_all(running: list[Running], servers: ServerConnections | None) -> int:
+    """Wait for all tasks; return 0, or at once the exit status of the first that fails.
+
+    The other tasks then end with this process. `servers` is None if the job has no servers, and
+    on all hosts but the first.
+    """
     while True:
         failed = next((exit_status(status) for _, each in running if (status := each.poll())), 0)
-        if bell is not None and (failed or _has_ended(running)):
-            bell.ring(FAILED if failed else ENDED)
+        if servers is not None and (failed or _has_ended(running)):
+            servers.send_result(FAILED if failed else ENDED)
         if failed:
             return failed
         if all(each.poll() == 0 for _, each in running):
             break
-        if bell is None:
+        if servers is None:
             time.sleep(_TICK_SECONDS)
-        elif lost := bell.wait(_TICK_SECONDS):
-            sys.stderr.write(f"PeerError: {lost} is gone\n")
-            bell.ring(FAILED)
+        elif lost := servers.wait(_TICK_SECONDS):
+            sys.stderr.write(f"PeerError: the connection to the server {lost} was lost\n")
+            servers.send_result(FAILED)
             return 1
-    if bell is not None:
-        bell.linger(_LATE_SECONDS)
+    if servers is not None:
+        servers.wait_for_late_servers(_LATE_SECONDS)
     return 0
 
 
 def _has_ended(running: list[Running]) -> bool:
-    """Tell whether the script has ended; the other tasks are its servers."""
+    """Return True if all tasks but TensorFlow's servers have ended, so the script's process."""
     return all(process.poll() is not None for task, process in running if not task.is_server)
 
 

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks of TensorFlow that a host starts, with their commands and environments: pure functions.
+"""Pure functions that list a host's TensorFlow processes, with their commands and environments.
 
-    DataParallel()                    P ranks of the script on every host
-    multi_worker_mirrored_strategy    one rank, a "worker" in TF_CONFIG
-    parameter_server                  a "worker" and a "ps" on every host, which are
-                                      servers of TensorFlow, and the script as "chief"
-                                      on the first
+    DataParallel()                    processes_per_host ranks of the script on every host
+    multi_worker_mirrored_strategy    one rank on every host, a "worker" in TF_CONFIG
+    parameter_server                  two TensorFlow servers on every host, a "worker" and a
+                                      "ps", and the script as "chief" on the first host
 
-Every task of a cluster has a port of its own, above MASTER_PORT: emulated hosts are one machine,
-and a server of TensorFlow listens on all addresses.
+With TF_CONFIG each task of the job has a port of its own, counted up from MASTER_PORT + 1,
+because emulated hosts share one machine, and a TensorFlow server listens on all its addresses.
 """
 
 from __future__ import annotations
@@ -30,18 +29,18 @@ _NO_GPU: Final = {"CUDA_VISIBLE_DEVICES": ""}  # TensorFlow would take all visib
 _SERVING: Final[Mapping[str, Mapping[str, str]]] = {
     "ps": _NO_GPU,
     "worker": {},
-}  # tasks that compute keep their GPUs
+}  # kinds of servers, with variables that only they get; "worker" computes and keeps its GPUs
 _FILE: Final = "tasks.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One process under a guard of its own.
+    """One TensorFlow process of this host, under a guard of its own.
 
     Attributes:
-        command: The guard and the command that it guards.
-        environ: Variables added to the host's environment.
-        is_server: Tells whether it serves others, and ends when the first host's script has ended.
+        command: Command line of the guard, followed by that of the process.
+        environ: Variables that this process gets in addition to the host's environment.
+        is_server: True for a TensorFlow server, which ends after the script on the first host.
     """
 
     command: tuple[str, ...]
@@ -51,22 +50,23 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tasks:
-    """All processes of one host.
+    """All TensorFlow processes of one host.
 
     Attributes:
-        each: Tasks in the order in which they start.
+        each: The processes, in the order in which they start.
         ports: Ports that this host's processes listen on.
-        bell_port: Port on which the first host reports the end of the script; None on the others.
-        num_servers: Number of servers in the job.
+        result_port: Port of the first host from which servers receive the script's result; None
+            on the other hosts, and without servers.
+        num_servers: Number of TensorFlow servers in the job, on all hosts together.
     """
 
     each: tuple[Task, ...]
     ports: tuple[int, ...] = ()
-    bell_port: int | None = None
+    result_port: int | None = None
     num_servers: int = 0
 
     def write(self, directory: Path) -> Path:
-        """Write the tasks to a file for the starter; return its path."""
+        """Write the tasks to tasks.json in `directory`, for the task starter; return its path."""
         path = directory / _FILE
         path.write_text(json.dumps(asdict(self)), encoding="utf-8")
         return path
@@ -82,7 +82,14 @@ class Tasks:
 def tasks_of(
     config: RuntimeConfig, world: World, addresses: Mapping[str, str], script: Sequence[str]
 ) -> Tasks:
-    """Return the tasks of this host; `script` is the path and its arguments."""
+    """Return the TensorFlow processes of this host.
+
+    Args:
+        config: This host's configuration, with data parallel options.
+        world: All hosts, and the number of ranks on each.
+        addresses: IP address of each host, by name.
+        script: Path of the script and its arguments.
+    """
     if config.strategy == SERVERS:
         return _servers(config, world, addresses, script)
     ranks = _ranks(config, world, addresses, script)
@@ -127,13 +134,15 @@ def _servers(
         "ps": _places(world, addresses, first + 1 + size),
     }
     index = world.hosts.index(config.resources.current_host)
-    bell = f"{addresses[world.hosts[0]]}:{config.port}"
+    result_address = f"{addresses[world.hosts[0]]}:{config.port}"
     label = world.label(config.resources.current_host)
     assert config.options
-    patience = str(config.options.start_timeout_seconds)
+    timeout = str(config.options.start_timeout_seconds)
     each = [
         Task(
-            command=tuple(plain_command([*_SERVER, f"{label} {kind} {index}", bell, patience])),
+            command=tuple(
+                plain_command([*_SERVER, f"{label} {kind} {index}", result_address, timeout])
+            ),
             environ={
                 "TF_CONFIG": _tf_config(cluster, kind, index),
                 "SMDIST_HOST_LABEL": f"{label} {kind} {index}",
@@ -151,7 +160,7 @@ def _servers(
     return Tasks(
         each=tuple(each),
         ports=(first, *ports),
-        bell_port=config.port,
+        result_port=config.port,
         num_servers=2 * size,
     )
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Find the error and its source line at the end of a rank's stderr.
+r"""Parser that finds the error and its source line at the end of a rank's stderr.
 
     [rank3]: Traceback (most recent call last):
     [rank3]:   File "/opt/ml/code/train.py", line 12, in main      <- frame
@@ -7,10 +7,10 @@ r"""Find the error and its source line at the end of a rank's stderr.
     [rank3]: ValueError: boom                                      <- error
 
 torch puts `[rank3]: ` before each line once a process group exists. The frame is the innermost
-one in the user's own code, or else the innermost of all.
+one in the user's own code, or the innermost of all if none is in the user's code.
 
-An exception of TensorFlow has a message of many lines, which may hold stack traces and whole
-tracebacks. Those have an empty line after their header; Python's have none.
+A TensorFlow exception has a message of many lines, which may contain whole tracebacks. These
+have an empty line after their header; Python's own tracebacks have none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ import re
 from pathlib import PurePath
 from typing import Final
 
-from smdist.dataparallel.rendezvous.clean_tf_error import is_wrapped, plain, with_values_beside
+from smdist.dataparallel.rendezvous.clean_tf_error import (
+    is_wrapped,
+    join_assertion_values,
+    unwrap_message,
+)
 
 MAX_LINES: Final = 5
 _GROUP_HEADER: Final = "+ Exception Group Traceback (most recent call last):"
@@ -30,9 +34,12 @@ _HEADER = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<name>.+))?$')
 _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?::\s|$)")
 _HINTS: Final = {
-    "No module named 'smdistributed": "Here it is smdist: rename smdistributed in the script",
+    "No module named 'smdistributed": (
+        "In this image the package is named smdist: write smdist instead of smdistributed"
+        " in the script"
+    ),
     "No module named 'horovod": (
-        'Here is no Horovod: use torch.distributed with "smdist",'
+        'This image has no Horovod: use torch.distributed with the backend "smdist",'
         " or import smdist.dataparallel.tensorflow.keras as hvd"
     ),
 }
@@ -45,9 +52,10 @@ _TENSORFLOW: Final = "tensorflow.python.framework.errors_impl."
 
 
 def find_culprit(stderr: bytes, directory: str) -> tuple[str, str]:
-    """Return the error and the frame of the last traceback; either may be empty.
+    """Return (error, frame) of the last traceback, such as ("ValueError: boom", "a.py:12 in f").
 
-    Without a traceback the error is the last line, as argparse and the dynamic linker write it.
+    Without a traceback the error is the last line, such as one of argparse or the dynamic
+    linker, and the frame is "". `directory` contains the user's code.
     """
     text = _RANK.sub("", stderr.decode("utf-8", "replace"))
     lines = (_first_leaf(text) if _GROUP_HEADER in text else text).splitlines()
@@ -59,13 +67,16 @@ def find_culprit(stderr: bytes, directory: str) -> tuple[str, str]:
 
 
 def _with_hint(error: str) -> str:
-    """Append a hint to errors of scripts that were written for AWS's images."""
+    """Append a hint if a script written for AWS's images imports a package that is missing."""
     hints = (hint for part, hint in _HINTS.items() if part in error)
     return ". ".join([error, *hints])
 
 
 def _first_leaf(text: str) -> str:
-    """Return the first exception of an ExceptionGroup, without the frame drawn around it."""
+    """Return the traceback of an ExceptionGroup's first exception, without the lines around it.
+
+    Python draws these lines with `|` and `+---`.
+    """
     before, *leaves = _LEAF.split(text[text.rindex(_GROUP_HEADER) :])
     return _GROUP.sub("", next((leaf for leaf in leaves if "Group Traceback" not in leaf), before))
 
@@ -76,24 +87,24 @@ def _is_start(lines: list[str], number: int) -> bool:
 
 
 def _error(block: list[str]) -> str:
-    """Return the exception's line and the rest of its message."""
+    """Return the exception's type and message from a traceback's lines; "" if there is none."""
     wrapped = (n for n, line in enumerate(block) if _EXCEPTION.match(line) and is_wrapped(line))
     calls = block[: next(wrapped, len(block))]
     last_frame = max((number for number, line in enumerate(calls) if _FRAME.match(line)), default=0)
     for number in range(last_frame + 1, len(block)):
         if _EXCEPTION.match(block[number]):
-            return _said(block[number:])
+            return _type_and_message(block[number:])
     return ""
 
 
-def _said(lines: list[str]) -> str:
-    """Return the exception's type and message."""
+def _type_and_message(lines: list[str]) -> str:
+    """Return "Type: message" from the lines that begin with the exception's type."""
     if lines[0].startswith(_TENSORFLOW):
         lines = [f"tf.errors.{lines[0].removeprefix(_TENSORFLOW)}", *lines[1:]]
     name, colon, message = "\n".join(lines).partition(": ")
     if not colon or not is_wrapped(message):
-        return "\n".join(_message(with_values_beside(lines)))
-    text = plain(message)
+        return "\n".join(_message(join_assertion_values(lines)))
+    text = unwrap_message(message)
     return text if text.startswith(f"{name}: ") else f"{name}: {text}"
 
 
@@ -107,8 +118,8 @@ def _message(lines: list[str]) -> list[str]:
 
 
 def _last_line(lines: list[str]) -> str:
-    spoken = [line.strip() for line in lines if line.strip() and not _NOISE.match(line)]
-    return spoken[-1] if spoken else ""
+    shown = [line.strip() for line in lines if line.strip() and not _NOISE.match(line)]
+    return shown[-1] if shown else ""
 
 
 def _frame(frames: list[re.Match[str]], directory: str) -> str:
@@ -117,7 +128,6 @@ def _frame(frames: list[re.Match[str]], directory: str) -> str:
         return ""
     frame = (own or frames)[-1]
     place = f"{PurePath(frame['file']).name}:{frame['line']}"
-    name = (frame["name"] or "").rstrip(
-        " *"
-    )  # TensorFlow marks rewritten functions with an asterisk
+    # TensorFlow marks functions that it has rewritten with an asterisk
+    name = (frame["name"] or "").rstrip(" *")
     return f"{place} in {name}" if name else place

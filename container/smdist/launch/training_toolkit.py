@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Entry point for AWS's training toolkit, which is the `train` of many images.
+"""Entry point for images whose `train` is AWS's training toolkit, the package sagemaker-training.
 
     ENV SAGEMAKER_TRAINING_MODULE=smdist.launch.training_toolkit:main
 
     train (sagemaker-training) ── smdist.launch ── ranks
 
-The launcher runs as a process of its own, because it ends all its descendants and the toolkit has
-helper processes. The toolkit ignores signals; here they reach the launcher. The toolkit takes its
-exit status from an exception's `errno`, and writes a reason of its own only where none exists.
+This module starts the launcher as a process of its own, because the launcher kills all its
+descendants and the toolkit has helper processes. It sends stop signals to the launcher, which
+the toolkit would ignore. The toolkit takes its exit status from an exception's `errno`, and
+writes a failure file only if there is none yet.
 """
 
 from __future__ import annotations
@@ -23,23 +24,23 @@ from smdist.launch.process_control import die_with_parent
 from smdist.launch.rank_report import exit_status, signal_name
 
 
-class JobEnded(Exception):  # noqa: N818  # the reason is the launcher's, told before
+class JobEnded(Exception):  # noqa: N818  # also raised when the job was stopped on request
     """Raised when this host's part of the job failed or was stopped.
 
     Attributes:
-        errno: The exit status, in the attribute that the toolkit reads.
+        errno: The launcher's exit status, in the attribute that the toolkit reads.
     """
 
     def __init__(self, status: int) -> None:
-        super().__init__(f"the launcher ended with status {status}; its own words are above")
+        super().__init__(f"the launcher ended with status {status}; the log above has the reason")
         self.errno = status
 
 
 def main() -> None:
-    """Run this host's part of the job.
+    """Run the launcher for this host and wait until it has ended.
 
     Raises:
-        JobEnded: The launcher's status is not 0.
+        JobEnded: The launcher's exit status is not 0.
     """
     stops: list[int] = []
     launcher: list[subprocess.Popen[bytes]] = []
@@ -59,7 +60,7 @@ def main() -> None:
     status = exit_status(launcher[0].wait())
     if status and stops:
         text = f"the job was stopped by {signal_name(stops[0])}"
-        write_failure(read_base(), text)  # or the toolkit would write a traceback
+        write_failure(read_base(), text)  # otherwise the toolkit would write a traceback
     if status:
         raise JobEnded(status)
 

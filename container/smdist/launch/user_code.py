@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The user's code, copied or downloaded to `<base>/code`."""
+"""Copies or downloads the user's code to `<base>/code`, and installs its requirements."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NEVER: Final = frozenset({".git", "__pycache__"})
 
 
 def fetch(source: Source, code: Path) -> Path:
-    """Put the code in place and return the path of the script.
+    """Copy, download or unpack the source into the directory `code`; return the script's path.
 
     Raises:
         LaunchError: The code, or the script in it, does not exist.
@@ -36,21 +36,24 @@ def fetch(source: Source, code: Path) -> Path:
 
 
 def install_requirements(source: Source, code: Path, environ: Mapping[str, str]) -> None:
-    """Run pip install -r on the source's requirements file, if it exists; pip's output is shown.
+    """Install the packages of the source's requirements file with pip, if the file exists.
 
-    A user who may not write to the image gets the packages in the HOME of `environ`.
+    pip's output goes to the log. If the user may not write to the image, pip installs into the
+    HOME of `environ`.
 
     Raises:
-        LaunchError: pip failed, or a required file is missing.
+        LaunchError: pip failed, or a requirements file that must exist is missing.
     """
     requirements = code / source.requirements
     if not source.requirements or not (requirements.is_file() or source.needs_requirements):
         return
     if not requirements.is_file():
         raise LaunchError(
-            f"the requirements {source.requirements!r} are missing",
+            f"the requirements file {source.requirements!r} is missing",
             f"there is no such file in {code}",
-            "Correct requirements of SourceCode, or leave it out",
+            "Correct the path in requirements of SourceCode, or leave requirements out",
+            about="requirements",
+            kind="missing",
         )
     with _one_at_a_time():
         command = _install_command(source, requirements)
@@ -59,9 +62,10 @@ def install_requirements(source: Source, code: Path, environ: Mapping[str, str])
         raise LaunchError(
             f"the packages of {source.requirements} were not installed",
             f"pip exited with code {status}",
-            f"Read pip's output in this host's log: correct {source.requirements}, or what keeps"
-            " the host from the package index (PIP_INDEX_URL, and PIP_CERT behind a proxy, in"
-            " environment)",
+            "Read pip's output in this host's log. If a package is wrong, correct"
+            f" {source.requirements}; if the host cannot reach the package index, set"
+            " PIP_INDEX_URL (and PIP_CERT behind a proxy) in environment",
+            about="requirements",
         )
 
 
@@ -74,7 +78,7 @@ def _install_command(source: Source, requirements: Path) -> list[str]:
 
 @contextmanager
 def _one_at_a_time() -> Iterator[None]:
-    """Hold a lock: emulated hosts share one environment, for one pip at a time."""
+    """Lock a file, so that one pip runs at a time: emulated hosts install into the same Python."""
     path = Path(tempfile.gettempdir()) / f"smdist-pip-{os.getuid()}.lock"
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -100,7 +104,10 @@ def _place(source: Source, code: Path) -> None:
 
 
 def _copy(local: Path, code: Path, origin: str) -> None:
-    """Copy a directory that may contain this host's own directory, or circular links."""
+    """Copy the directory `local` to `code`; `origin` is its name in errors.
+
+    `local` may contain `code` itself, and links to directories above them; both are left out.
+    """
     base = code.parent.resolve()
 
     def left_out(directory: str, names: list[str]) -> set[str]:
@@ -130,9 +137,11 @@ def _download(source: Source, target: Path) -> None:
         from botocore.exceptions import BotoCoreError, ClientError
     except ImportError as error:
         raise LaunchError(
-            f"the code at {source.submit_directory} cannot be fetched",
-            "boto3 is not installed",
+            f"the code at {source.submit_directory} cannot be downloaded",
+            "boto3 is not installed in this image",
             "Add boto3 to the image",
+            about="sagemaker_submit_directory",
+            kind="missing",
         ) from error
     bucket, _, key = source.submit_directory.removeprefix("s3://").partition("/")
     try:
@@ -143,7 +152,10 @@ def _download(source: Source, target: Path) -> None:
 
 
 def _extract(tarball: Path, code: Path, origin: str) -> None:
-    """Unpack a tarball; refuse links and paths that leave the directory."""
+    """Unpack a tarball into the directory `code`; `origin` is its name in errors.
+
+    Links and paths that lead out of `code` raise LaunchError.
+    """
     try:
         with tarfile.open(tarball) as archive:
             if hasattr(tarfile, "data_filter"):
@@ -151,23 +163,30 @@ def _extract(tarball: Path, code: Path, origin: str) -> None:
             else:  # Python 3.10.11, 3.11.3 and older
                 archive.extractall(code, members=list(_harmless(archive)))  # noqa: S202 - they are
     except (tarfile.TarError, OSError, EOFError) as error:
-        raise _no_code(origin, f"it is no tarball that can be unpacked ({error})") from error
+        raise _no_code(origin, f"it cannot be unpacked as a tarball ({error})") from error
 
 
 def _harmless(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """Yield files and directories alone, which is what SageMaker's SDK packs."""
+    """Yield the archive's members; raise ReadError if one is a link or leads out of its top.
+
+    SageMaker's SDK packs only plain files and directories.
+    """
     for member in archive:
         path = PurePosixPath(member.name)
         if path.is_absolute() or ".." in path.parts or not (member.isfile() or member.isdir()):
-            raise tarfile.ReadError(f"{member.name!r} is no plain file below the top")
+            raise tarfile.ReadError(
+                f"{member.name!r} is not a file or directory below the archive's top"
+            )
         yield member
 
 
 def _no_code(origin: str, why: str) -> LaunchError:
     return LaunchError(
-        f"the code at {origin} cannot be fetched",
+        f"the code at {origin} cannot be copied to this host",
         why,
-        "Check sagemaker_submit_directory and the role's right to read it",
+        "Check that the hyperparameter sagemaker_submit_directory names the code, and that the"
+        " role is allowed to read it",
+        about="sagemaker_submit_directory",
     )
 
 
@@ -175,16 +194,27 @@ def _script(program: str, code: Path) -> Path:
     script = code / program
     if not program:
         raise LaunchError(
-            "no script is named",
+            "the job names no script",
             "the hyperparameter sagemaker_program is missing",
-            "Pass entry_point='train.py'",
+            "Pass the script's path as entry_point, such as entry_point='train.py'",
+            about="sagemaker_program",
+            kind="missing",
         )
     if script.suffix != ".py":
         raise LaunchError(
-            f"the script is {program!r}", "only Python scripts are started", "Name a .py file"
+            f"the script is {program!r}",
+            "the launcher starts only Python scripts",
+            "Pass a script whose name ends in .py as entry_point",
+            about="sagemaker_program",
         )
     if not script.is_file():
         present = [str(path.relative_to(code)) for path in code.rglob("*.py")]
-        hint = closest(program, present) if present else "Put it into the source directory"
-        raise LaunchError(f"the script {program!r} is missing", f"it is not in {code}", hint)
+        hint = closest(program, present) if present else "Add the script to the source directory"
+        raise LaunchError(
+            f"the script {program!r} is missing",
+            f"there is no such file in {code}",
+            hint,
+            about="sagemaker_program",
+            kind="missing",
+        )
     return script

@@ -76,9 +76,15 @@ def test_fusion_bytes_is_the_bucket_size(world):
 
 
 def test_two_sizes_for_one_buffer_are_refused():
-    """fusion_bytes beside bucket_cap_mb."""
-    with pytest.raises(OptionError, match="both set the size"):
+    """fusion_bytes together with bucket_cap_mb."""
+    with pytest.raises(OptionError) as caught:
         sdp.DistributedDataParallel(nn.Linear(2, 2), fusion_bytes=MiB, bucket_cap_mb=1)
+
+    assert ("fusion_bytes",) == caught.value.about
+    assert (
+        "both fusion_bytes=1048576 and bucket_cap_mb were passed: both set the size of the same"
+        " buckets. Pass only fusion_bytes."
+    ) == str(caught.value)
 
 
 def again(rank, size):

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 from smdist.config import RankConfig
-from smdist.dataparallel.rendezvous.host_identity import host_identity, numbered
+from smdist.dataparallel.rendezvous.host_identity import host_identity, host_numbers
 
 COUNT = 300_001
 
@@ -67,4 +67,4 @@ def test_a_name_makes_a_host():
     named = host_identity(RankConfig(host_label="x", host_id="algo-1"))
 
     assert here == host_identity(RankConfig(host_label="y"))
-    assert [0, 1, 0, 2] == numbered([here, named, here, named + "0"])
+    assert [0, 1, 0, 2] == host_numbers([here, named, here, named + "0"])

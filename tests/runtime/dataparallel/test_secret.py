@@ -59,5 +59,7 @@ def test_no_secret_in_the_file_is_said(tmp_path, content):
     if content is not None:
         path.write_text(content)
 
-    with pytest.raises(LaunchError, match="cannot be read"):
+    with pytest.raises(LaunchError) as caught:
         read_secret(path)
+
+    assert ("SMDIST_SECRET_FILE",) == caught.value.about

@@ -18,7 +18,7 @@ from sagemaker_dist.contract import KEY, render
 
 @dataclass
 class Launched:
-    """One `train` process and what it said."""
+    """One `train` process and its output."""
 
     process: subprocess.Popen
     base: Path
@@ -33,6 +33,10 @@ class Launched:
     def failure(self):
         path = self.base / "output/failure"
         return path.read_text(encoding="utf-8") if path.exists() else None
+
+    def fields(self):
+        """Return the fields beside the failure file."""
+        return json.loads((self.base / "output/failure.json").read_text(encoding="utf-8"))
 
 
 def until(condition, seconds=20):

@@ -158,8 +158,8 @@ CASES = {
     ),
     "a script for AWS's image": (
         PLAIN.replace("ValueError: boom", "ModuleNotFoundError: No module named 'smdistributed'"),
-        "ModuleNotFoundError: No module named 'smdistributed'. Here it is smdist: rename"
-        " smdistributed in the script",
+        "ModuleNotFoundError: No module named 'smdistributed'. In this image the package is named"
+        " smdist: write smdist instead of smdistributed in the script",
         "train.py:12 in main",
     ),
     "torch names the rank": (

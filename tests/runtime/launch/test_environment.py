@@ -126,8 +126,14 @@ def test_script_arguments(hyperparameters, arguments):
 
 
 def test_nul_is_refused():
-    with pytest.raises(OptionError, match="NUL"):
+    with pytest.raises(OptionError) as caught:
         script_arguments({"x": "a\0b"})
+
+    assert ("hyperparameters", "x") == caught.value.about
+    assert (
+        "the hyperparameter 'x' is 'a\\x00b': a command line cannot contain a NUL character."
+        " Remove the NUL character, or pass the value in a file of an input channel."
+    ) == str(caught.value)
 
 
 ADDRESSES = {"algo-1": "10.0.0.1", "algo-2": "10.0.0.2", "algo-10": "10.0.0.10"}
@@ -167,20 +173,22 @@ def test_ranks_are_told_what_was_asked():
     assert not {"SMDIST_CHUNK_BYTES", "SMDIST_SINGLE_OWNER_BYTES"} & set(variables)
 
 
-def test_ranks_are_told_how_the_model_is_split(tmp_path):
-    """As one document; a plan is found wherever the script goes."""
+def test_ranks_receive_how_the_model_is_split(tmp_path):
+    """They receive one document, in which the plan's path is absolute."""
     (tmp_path / "code/plans").mkdir(parents=True)
     (tmp_path / "code/plans/a.json").touch()
     model = ModelParallel(plan="plans/a.json", engine=DataParallel(lanes=4))
     config = replace(CONFIG, base=tmp_path, options=model.engine, model=model)
     variables = rank_environment(config, HostResources(num_cpus=8), WORLD, ADDRESSES)
-    told = read_rank_config(variables).model_parallel
+    received = read_rank_config(variables).model_parallel
 
     assert "4" == variables["SMDIST_LANES"]
-    assert replace(model, plan=str(tmp_path / "code/plans/a.json")) == told
+    assert replace(model, plan=str(tmp_path / "code/plans/a.json")) == received
     missing = replace(config, model=ModelParallel(plan="b.json"))
-    with pytest.raises(LaunchError, match=r"plan is 'b.json': there is no such file beside"):
+    with pytest.raises(LaunchError) as caught:
         rank_environment(missing, HostResources(num_cpus=8), WORLD, ADDRESSES)
+
+    assert ("plan",) == caught.value.about
 
 
 def test_the_users_own_settings_win():

@@ -47,7 +47,7 @@ def test_out_of_memory_is_suggested(status):
     text = describe(report(status=status, error="epoch 3"), "algo-2")
 
     assert "run out of memory" in text
-    assert text.endswith("The last it said: epoch 3")
+    assert text.endswith("Its last output: epoch 3")
 
 
 @pytest.mark.parametrize("filler", ["x", "ü", "😀", "\udcff"])

@@ -66,8 +66,8 @@ def init(stage, tmp_path):
         (["sh", "-c", "kill -9 $$"], 137, ""),
         (["sh", "-c", "kill -PIPE $$"], 141, ""),
         (["true"], 0, ""),
-        (["no-such-command"], 127, "'no-such-command': no such command"),
-        (["/"], 126, "'/': it cannot be run: Permission denied"),
+        (["no-such-command"], 127, "'no-such-command' cannot be run: the image has no such"),
+        (["/"], 126, "'/' cannot be run: Permission denied"),
     ],
 )
 def test_status_is_the_commands_own(command, status, text):
@@ -128,7 +128,7 @@ def test_signal_reaches_what_a_shell_started(init, tmp_path, until, number):
 
     assert (5 if number == signal.SIGINT else 143) == status
     assert f"script heard {number.value}" in run.said()
-    assert "script ends" in run.said(), "what was told has its time, though the shell had ended"
+    assert "script ends" in run.said(), "the script has its time, though the shell had ended"
     assert 1 == run.said().count("heard")
     assert time.monotonic() - start < 3.0
 
@@ -189,7 +189,7 @@ def test_nothing_outlives_the_command(init):
     assert 6 == run.wait(10)
 
 
-def test_a_bad_stop_time_is_told(init):
+def test_a_bad_stop_time_is_reported(init):
     run = init("sh", "-c", "sleep 0.5; exit 2", SMDIST_STOP_SECONDS="soon")
 
     assert 2 == run.wait(10)

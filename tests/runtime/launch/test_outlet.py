@@ -6,7 +6,7 @@ import os
 import threading
 import time
 
-from smdist.launch.nonblocking_writer import MAX_WAITING_BYTES, Outlet, write_whole
+from smdist.launch.nonblocking_writer import MAX_WAITING_BYTES, BackgroundWriter, write_whole
 
 
 def test_writing_survives_a_reader_that_left():
@@ -45,16 +45,16 @@ def test_nobody_holds_the_lock_while_nobody_reads(tmp_path):
     """The other stream of the host may have a reader."""
     (tmp_path / "lock").touch()
     source, target = os.pipe()
-    outlet = Outlet(target, tmp_path / "lock")
-    outlet.put(b"line\n" * MAX_WAITING_BYTES)
+    writer = BackgroundWriter(target, tmp_path / "lock")
+    writer.put(b"line\n" * MAX_WAITING_BYTES)
 
-    assert outlet.is_full
-    assert not outlet.wait(0.3)
+    assert writer.is_full
+    assert not writer.wait(0.3)
     with (tmp_path / "lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.close(source)
 
-    assert outlet.wait(5)
+    assert writer.wait(5)
     os.close(target)
 
 
@@ -62,10 +62,10 @@ def test_lines_of_several_writers_stay_whole(tmp_path):
     (tmp_path / "lock").touch()
     source, target = os.pipe()
     lines = [bytes([letter]) * 10_000 + b"\n" for letter in b"abc"]
-    outlets = [Outlet(target, tmp_path / "lock") for _ in lines]
-    for outlet, line in zip(outlets, lines, strict=True):
-        outlet.put(line * 20)
-    ending = threading.Thread(target=lambda: [all(o.wait(20) for o in outlets), os.close(target)])
+    writers = [BackgroundWriter(target, tmp_path / "lock") for _ in lines]
+    for writer, line in zip(writers, lines, strict=True):
+        writer.put(line * 20)
+    ending = threading.Thread(target=lambda: [all(o.wait(20) for o in writers), os.close(target)])
     ending.start()
     with os.fdopen(source, "rb") as file:
         seen = file.readlines()

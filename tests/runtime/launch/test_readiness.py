@@ -31,9 +31,9 @@ def test_a_taken_port_is_named_with_its_owner(taken):
     with pytest.raises(LaunchError) as caught:
         require_port(taken, "algo-1")
 
-    assert f"port {taken} of algo-1 is not free for the ranks to meet" == caught.value.what
-    assert f"(process {os.getpid()}) listens there" in caught.value.why
-    assert "SMDIST_MASTER_PORT" in caught.value.hint
+    assert (("SMDIST_MASTER_PORT",), "conflict") == (caught.value.about, caught.value.kind)
+    assert f"the ranks cannot use port {taken} of algo-1" == caught.value.what
+    assert f"(process {os.getpid()}) listens on it" in caught.value.why
 
 
 def test_a_free_port_stays_free():
@@ -54,7 +54,7 @@ def test_the_launcher_fails_at_once(stage, taken):
 
     assert 1 == run.wait(20)
     assert time.monotonic() - start < 5.0
-    assert run.failure().startswith(f"port {taken} of algo-1 is not free")
+    assert ("SMDIST_MASTER_PORT", "conflict") == (run.fields()["about"], run.fields()["kind"])
     assert "Traceback" not in run.said()
 
 
@@ -71,16 +71,16 @@ def python_without_torch(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("framework", "said"),
+    ("framework", "text"),
     [
-        (None, "neither torch nor tensorflow is installed in this image. Use an image with one"),
+        (None, "neither torch nor tensorflow is installed in this image. Use an image with torch"),
         ("tensorflow", "tensorflow is not installed in this image. Use an image with tensorflow"),
     ],
 )
-def test_a_framework_is_asked_for_before_ranks(stage, python_without_torch, framework, said):
+def test_a_framework_is_required_before_ranks_start(stage, python_without_torch, framework, text):
     """One sentence instead of runpy's traceback."""
-    asked = render(DataParallel(processes_per_host=1), framework)
-    base = stage.base("", host="127.0.0.1", **{KEY: asked})
+    document = render(DataParallel(processes_per_host=1), framework)
+    base = stage.base("", host="127.0.0.1", **{KEY: document})
     done = subprocess.run(
         [python_without_torch, "-m", "smdist.launch"],
         env={"PATH": os.environ["PATH"], "SAGEMAKER_BASE_DIR": str(base)},
@@ -90,7 +90,7 @@ def test_a_framework_is_asked_for_before_ranks(stage, python_without_torch, fram
     )
 
     assert 1 == done.returncode
-    assert said in done.stderr
+    assert text in done.stderr
     assert "Traceback" not in done.stderr
 
 

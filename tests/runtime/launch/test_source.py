@@ -88,8 +88,11 @@ def test_s3_without_the_object_is_explained(tmp_path, s3):
     uri = "s3://nowhere/x.tar.gz"
     source = Source(program="train.py", submit_directory=uri, region="us-east-1", endpoint=s3)
 
-    with pytest.raises(LaunchError, match=r"s3://nowhere/x\.tar\.gz cannot be fetched"):
+    with pytest.raises(LaunchError) as caught:
         fetch(source, tmp_path / "code")
+
+    assert ("sagemaker_submit_directory",) == caught.value.about
+    assert f"the code at {uri} cannot be copied to this host" == caught.value.what
 
 
 @pytest.mark.parametrize("name", ["../evil.py", "/tmp/evil.py"])
@@ -109,26 +112,38 @@ def test_tarball_cannot_leave_its_directory(tmp_path, name):
 def test_truncated_tarball_is_explained(tmp_path, tarball):
     tarball.write_bytes(tarball.read_bytes()[:60])
 
-    with pytest.raises(LaunchError, match="no tarball that can be unpacked"):
+    with pytest.raises(LaunchError) as caught:
         fetch(Source(program="train.py", submit_directory=str(tarball)), tmp_path / "code")
+
+    assert ("sagemaker_submit_directory",) == caught.value.about
 
 
 @pytest.mark.parametrize(
-    ("program", "message"),
+    ("program", "kind", "hint"),
     [
-        ("", "sagemaker_program is missing"),
-        ("run.sh", "only Python scripts"),
-        ("tran.py", r"'tran.py' is missing: .* Did you mean 'train.py'"),
+        ("", "missing", "Pass the script's path as entry_point, such as entry_point='train.py'"),
+        ("run.sh", "launch", "Pass a script whose name ends in .py as entry_point"),
+        ("tran.py", "missing", "Did you mean 'train.py'?"),
     ],
 )
-def test_script_must_be_there(tmp_path, folder, program, message):
-    with pytest.raises(LaunchError, match=message):
+def test_script_must_be_there(tmp_path, folder, program, kind, hint):
+    with pytest.raises(LaunchError) as caught:
         fetch(Source(program=program, submit_directory=str(folder)), tmp_path / "code")
+
+    assert (("sagemaker_program",), kind) == (caught.value.about, caught.value.kind)
+    assert hint == caught.value.hint
 
 
 def test_missing_directory_is_named(tmp_path):
-    with pytest.raises(LaunchError, match="no such directory"):
+    with pytest.raises(LaunchError) as caught:
         fetch(Source(program="a.py", submit_directory="/not/there"), tmp_path / "code")
+
+    assert ("sagemaker_submit_directory",) == caught.value.about
+    assert (
+        "the code at /not/there cannot be copied to this host: there is no such directory or"
+        " tarball. Check that the hyperparameter sagemaker_submit_directory names the code, and"
+        " that the role is allowed to read it."
+    ) == str(caught.value)
 
 
 def test_requirements_are_optional(tmp_path):
@@ -139,6 +154,9 @@ def test_failed_installation_is_an_error(tmp_path, capfd):
     """pip's own words are shown."""
     (tmp_path / "requirements.txt").write_text("./not-there\n")
 
-    with pytest.raises(LaunchError, match=r"requirements\.txt .*pip exited with code 1"):
+    with pytest.raises(LaunchError) as caught:
         install_requirements(PLAIN, tmp_path, os.environ)
+
+    assert (("requirements",), "launch") == (caught.value.about, caught.value.kind)
+    assert "pip exited with code 1" == caught.value.why
     assert "not-there" in capfd.readouterr().err

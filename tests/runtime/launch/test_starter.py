@@ -11,7 +11,7 @@ import pytest
 
 from sagemaker_dist.contract import KEY, DataParallel, render
 from smdist.dataparallel.task_server_protocol import ENDED, FAILED, HELLO
-from smdist.launch.task_starter import Bell
+from smdist.launch.task_starter import ServerConnections
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -152,52 +152,52 @@ def test_mirrored_workers_have_one_rank_per_host(start):
 
 
 @pytest.fixture
-def bell():
-    """A bell for two servers, and how to call it."""
+def servers():
+    """Connections of two servers, and a function that connects one."""
     with socket.socket() as free:
         free.bind(("", 0))
         port = free.getsockname()[1]
     callers = []
 
-    def call(hello):
+    def connect(hello):
         callers.append(socket.create_connection(("127.0.0.1", port), timeout=5))
         callers[-1].sendall(hello.encode())
         return callers[-1]
 
-    ringing = Bell(port, 2)
-    yield ringing, call
-    for each in (ringing, *callers):
+    connections = ServerConnections(port, 2)
+    yield connections, connect
+    for each in (connections, *callers):
         each.close()
 
 
-def heard(bell, seconds=2.0):
-    """The server that the bell lost within this time."""
+def lost_within(connections, seconds=2.0):
+    """Return the name of a server whose connection was lost within this time, or ""."""
     deadline = time.monotonic() + seconds
     lost = ""
     while not lost and time.monotonic() < deadline:
-        lost = bell.wait(0.05)
+        lost = connections.wait(0.05)
     return lost
 
 
-@pytest.mark.parametrize("word", [ENDED, FAILED])
-def test_servers_hear_how_the_script_ended_also_late(bell, word):
-    ringing, call = bell
-    early = call(f"{HELLO}algo-1 ps 0\n")
+@pytest.mark.parametrize("result", [ENDED, FAILED])
+def test_servers_receive_the_result_of_the_script_also_late(servers, result):
+    connections, connect = servers
+    early = connect(f"{HELLO}algo-1 ps 0\n")
 
-    assert "" == heard(ringing, 0.3)
-    ringing.ring(word)
-    late = call(f"{HELLO}algo-2 ps 1\n")
-    ringing.linger(5.0)
+    assert "" == lost_within(connections, 0.3)
+    connections.send_result(result)
+    late = connect(f"{HELLO}algo-2 ps 1\n")
+    connections.wait_for_late_servers(5.0)
 
-    assert [word, word] == [early.recv(64), late.recv(64)]
+    assert [result, result] == [early.recv(64), late.recv(64)]
 
 
-def test_a_server_that_is_lost_is_named_and_a_stranger_is_not(bell):
-    ringing, call = bell
-    call("GET / HTTP/1.0\r\n\r\n").close()
-    server = call(f"{HELLO}algo-2 worker 1\n")
+def test_a_server_that_is_lost_is_named_and_a_stranger_is_not(servers):
+    connections, connect = servers
+    connect("GET / HTTP/1.0\r\n\r\n").close()
+    server = connect(f"{HELLO}algo-2 worker 1\n")
 
-    assert "" == heard(ringing, 0.5)
+    assert "" == lost_within(connections, 0.5)
     server.close()
 
-    assert "algo-2 worker 1" == heard(ringing)
+    assert "algo-2 worker 1" == lost_within(connections)

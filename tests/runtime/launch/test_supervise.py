@@ -28,7 +28,7 @@ sys.exit(int(any([guard.wait() for guard in guards])))
 DRIVER = """
 import os, sys
 from pathlib import Path
-from smdist.launch.__main__ import speaker
+from smdist.launch.__main__ import line_printer
 from smdist.launch.supervise import Order, Supervisor
 starter, script, folder, stop, failure = sys.argv[1:]
 order = Order(
@@ -37,7 +37,7 @@ order = Order(
     directory=Path(folder), label="algo-2",
     stop_seconds=float(stop), failure_seconds=float(failure),
 )
-outcome = Supervisor(order, speaker("algo-2")).run()
+outcome = Supervisor(order, line_printer("algo-2")).run()
 print("outcome:", outcome.failure, flush=True)
 sys.exit(outcome.status)
 """

@@ -95,8 +95,8 @@ def test_servers_wait_for_the_first_hosts_bell(tasks):
     first, second = (tasks(host, "parameter_server") for host in HOSTS[:2])
     bell = ("10.0.0.1:7777", "77")
 
-    assert (7777, 6) == (first.bell_port, first.num_servers)
-    assert second.bell_port is None
+    assert (7777, 6) == (first.result_port, first.num_servers)
+    assert second.result_port is None
     assert (*GUARD, *SCRIPT) == first.each[2].command
     assert [True, True] == [task.is_server for task in second.each]
     assert [("algo-2 ps 1", *bell), ("algo-2 worker 1", *bell)] == [

@@ -186,7 +186,9 @@ def test_ranks_start_in_the_named_group_and_plain_processes_elsewhere(start_flag
     assert ['["workers"]'] * 3 == [each["SM_DISTRIBUTION_INSTANCE_GROUPS"] for each in told]
     assert '["127.0.0.3"]' == told[2]["SM_CURRENT_INSTANCE_GROUP_HOSTS"]
     assert "] starts rank 1 of 2 on algo-1, algo-2: train.py" in runs[1].said()
-    assert "] no ranks but in workers; starts train.py" in runs[2].said()
+    shown = "] starts train.py as a plain process; ranks start only in the groups workers"
+
+    assert shown in runs[2].said()
 
 
 def test_weights_are_for_hosts_with_ranks(stage, port):
@@ -210,7 +212,7 @@ def test_weights_are_for_hosts_with_ranks(stage, port):
     ]
 
     assert [1, 0] == [run.wait(60) for run in runs]
-    assert "shard_weights is of length 2: the number of hosts is 1" in runs[0].failure()
+    assert "shard_weights" == runs[0].fields()["about"]
     assert facts(runs[1])["RANK"] is None
 
 

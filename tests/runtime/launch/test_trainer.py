@@ -113,22 +113,28 @@ def test_train_serves_a_tuners_job(stage, channels, tmp_path):
 def test_both_ways_at_once_are_refused(channels):
     base = channels(sent={KEY: json.dumps(render(OPTIONS))})
 
-    with pytest.raises(OptionError, match=f"{KEY} is there beside a distributed="):
+    with pytest.raises(OptionError) as caught:
         read(base)
+
+    assert ((KEY,), "conflict") == (caught.value.about, caught.value.kind)
 
 
 def test_a_command_beside_ranks_is_refused(channels):
     """ModelTrainer takes both, and would run the command alone."""
-    with pytest.raises(OptionError, match=r"command='bash run\.sh' beside distributed"):
+    with pytest.raises(OptionError) as caught:
         read(channels(command="bash run.sh"))
+
+    assert (("source_code", "command"), "conflict") == (caught.value.about, caught.value.kind)
 
 
 def test_a_broken_file_is_named(channels):
     base = channels()
     (base / "input/data/sm_drivers/sourcecode.json").write_text("[")
 
-    with pytest.raises(LaunchError, match=r"sourcecode\.json cannot be used"):
+    with pytest.raises(LaunchError) as caught:
         read(base)
+
+    assert ("sourcecode.json",) == caught.value.about
 
 
 @pytest.mark.parametrize("start", ["train", "driver"])
@@ -185,8 +191,10 @@ def test_only_named_requirements_are_installed(channels, given, requirements):
 def test_missing_requirements_are_named(channels):
     config = read(channels(requirements="needs.txt"))
 
-    with pytest.raises(LaunchError, match=r"the requirements 'needs\.txt' are missing"):
+    with pytest.raises(LaunchError) as caught:
         install_requirements(config.source, config.code, {})
+
+    assert (("requirements",), "missing") == (caught.value.about, caught.value.kind)
 
 
 def test_automatic_requirements_may_be_missing(channels):

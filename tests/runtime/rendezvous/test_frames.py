@@ -7,22 +7,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smdist.dataparallel.rendezvous.participants import Participant, mismatch, participant_of
+from smdist.dataparallel.rendezvous.participants import Participant, mismatch, parse_participant
 from smdist.dataparallel.rendezvous.store_protocol import (
     HEAD_BYTES,
     KEY_BYTES,
-    STRANGER_BYTES,
+    UNAUTHENTICATED_BYTES,
     VALUE_BYTES,
     Frame,
     FrameError,
     FrameKind,
-    expect,
     greeting,
     has_secret,
+    is_proof,
     parse_frame,
     parse_head,
     proof,
-    proves,
+    require_kind,
 )
 
 NONCE = bytes(range(32))
@@ -49,27 +49,29 @@ def test_a_frame_is_read_as_it_was_written(kind, number, key, value):
 def test_garbage_is_a_frame_or_is_refused(data):
     """Nothing else is raised, and nothing longer than allowed is waited for."""
     try:
-        head = parse_head(data[:HEAD_BYTES], STRANGER_BYTES)
+        head = parse_head(data[:HEAD_BYTES], UNAUTHENTICATED_BYTES)
         parse_frame(head, data[HEAD_BYTES:])
     except FrameError:
         return
 
-    assert KEY_BYTES + STRANGER_BYTES >= head.body_bytes
+    assert KEY_BYTES + UNAUTHENTICATED_BYTES >= head.body_bytes
 
 
-@pytest.mark.parametrize("sizes", [(0, STRANGER_BYTES + 1), (0, 2**32 - 1), (KEY_BYTES + 1, 0)])
+@pytest.mark.parametrize(
+    "sizes", [(0, UNAUTHENTICATED_BYTES + 1), (0, 2**32 - 1), (KEY_BYTES + 1, 0)]
+)
 def test_a_length_beyond_the_limit_is_refused_before_it_is_read(sizes):
     head = struct.pack("!BqHI", FrameKind.SET, 0, *sizes)
 
     with pytest.raises(FrameError, match="too long"):
-        parse_head(head, STRANGER_BYTES)
+        parse_head(head, UNAUTHENTICATED_BYTES)
 
 
 @given(st.binary(max_size=300))
 def test_only_a_rank_introduces_itself(value):
     """Any JSON, or none, is refused unless it has a participant's fields."""
     with pytest.raises(FrameError):
-        participant_of(Frame(FrameKind.JOIN, value=value))
+        parse_participant(Frame(FrameKind.JOIN, value=value))
 
 
 @pytest.mark.parametrize(
@@ -84,26 +86,26 @@ def test_only_a_rank_introduces_itself(value):
 )
 def test_near_misses_of_an_introduction_are_refused(value):
     with pytest.raises(FrameError):
-        participant_of(Frame(FrameKind.JOIN, value=value))
+        parse_participant(Frame(FrameKind.JOIN, value=value))
 
 
 def test_an_introduction_is_read_as_it_was_written():
     participant = Participant(rank=1, size=2, label="rank 1 on ü", job="j")
 
-    assert participant == participant_of(read(participant.to_frame().to_bytes()))
+    assert participant == parse_participant(read(participant.to_frame().to_bytes()))
 
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
         ({}, None),
-        ({"job": "other"}, "it is of the job 'other', and rank 0 of 'mine'"),
-        ({"size": 4}, "it counts 4 ranks, and rank 0 counts 2"),
-        ({"rank": 2}, "it is rank 2 of 2"),
-        ({"rank": -1}, "it is rank -1 of 2"),
+        ({"job": "other"}, "its job is 'other', and the job of rank 0 is 'mine'"),
+        ({"size": 4}, "its WORLD_SIZE is 4, and that of rank 0 is 2"),
+        ({"rank": 2}, "its RANK is 2, and WORLD_SIZE is 2"),
+        ({"rank": -1}, "its RANK is -1, and WORLD_SIZE is 2"),
     ],
 )
-def test_a_participant_of_another_job_is_told_apart(changes, expected):
+def test_a_participant_of_another_job_is_refused(changes, expected):
     first = Participant(rank=0, size=2, label="rank 0", job="mine")
     fields = {"rank": 1, "size": 2, "label": "rank 1", "job": "mine", **changes}
 
@@ -135,11 +137,11 @@ def test_a_proof_holds_for_one_secret_one_role_and_one_pair_of_greetings():
         proof(b"s", "rank", greeting(bytes(32), b"s"), theirs),
     ]
 
-    assert proves(Frame(FrameKind.PROOF, value=right), right)
-    assert [False] * 4 == [proves(Frame(FrameKind.PROOF, value=each), right) for each in wrong]
-    assert not proves(Frame(FrameKind.VALUE, value=right), right)
+    assert is_proof(Frame(FrameKind.PROOF, value=right), right)
+    assert [False] * 4 == [is_proof(Frame(FrameKind.PROOF, value=each), right) for each in wrong]
+    assert not is_proof(Frame(FrameKind.VALUE, value=right), right)
 
 
 def test_a_frame_out_of_turn_is_named():
-    with pytest.raises(FrameError, match="SET came where VALUE or LATE is due"):
-        expect(Frame(FrameKind.SET), FrameKind.VALUE, FrameKind.LATE)
+    with pytest.raises(FrameError, match="SET was received instead of VALUE or TIMED_OUT"):
+        require_kind(Frame(FrameKind.SET), FrameKind.VALUE, FrameKind.TIMED_OUT)

@@ -12,8 +12,14 @@ import pytest
 from meetings import free_port, meet, meeting_of
 
 from smdist.dataparallel.rendezvous import store_server
-from smdist.dataparallel.rendezvous.store_connection import dial
-from smdist.dataparallel.rendezvous.store_protocol import Frame, FrameKind, greeting
+from smdist.dataparallel.rendezvous.store_connection import connect_to_server
+from smdist.dataparallel.rendezvous.store_protocol import (
+    NO_MATCH,
+    ONE_SIDED,
+    Frame,
+    FrameKind,
+    greeting,
+)
 
 SECRET = b"a text that nobody guesses"
 
@@ -66,7 +72,7 @@ JOIN = b'{"rank": 1, "size": 2, "label": "x", "job": ""}'
         HELLO + Frame(FrameKind.SET, 0, "word/1", b"stolen").to_bytes(),
         HELLO + struct.pack("!BqHI", FrameKind.JOIN, 0, 0, 2**32 - 1),
         HELLO + Frame(FrameKind.JOIN, value=b"[]").to_bytes(),
-        Frame(FrameKind.BYE).to_bytes(),
+        Frame(FrameKind.LEAVE).to_bytes(),
     ],
     ids=range(11),
 )
@@ -82,7 +88,7 @@ def test_garbage_is_dropped_and_the_ranks_meet(port, data):
 
 def test_silent_strangers_hold_up_nobody_and_are_dropped(port, monkeypatch):
     """Forty of them; each is hung up on in the end."""
-    monkeypatch.setattr(store_server, "_STRANGER_SECONDS", 0.5)
+    monkeypatch.setattr(store_server, "_JOIN_SECONDS", 0.5)
     with ExitStack() as stack:
         silent = []
 
@@ -97,8 +103,8 @@ def test_silent_strangers_hold_up_nobody_and_are_dropped(port, monkeypatch):
 
 def test_more_strangers_than_there_is_room_for_are_hung_up_on(port, monkeypatch):
     """A rank that finds no room comes again."""
-    monkeypatch.setattr(store_server, "_MOST_STRANGERS", 3)
-    monkeypatch.setattr(store_server, "_STRANGER_SECONDS", 0.5)
+    monkeypatch.setattr(store_server, "_MAX_UNJOINED", 3)
+    monkeypatch.setattr(store_server, "_JOIN_SECONDS", 0.5)
     with ExitStack() as stack:
 
         def disturb():
@@ -111,7 +117,7 @@ def test_more_strangers_than_there_is_room_for_are_hung_up_on(port, monkeypatch)
 
 def test_a_peer_that_drips_is_dropped_in_time(port, monkeypatch):
     """A byte now and then does not extend its time."""
-    monkeypatch.setattr(store_server, "_STRANGER_SECONDS", 0.5)
+    monkeypatch.setattr(store_server, "_JOIN_SECONDS", 0.5)
 
     def disturb():
         begin = time.monotonic()
@@ -133,15 +139,15 @@ def test_ranks_with_one_secret_meet(port):
 
 @pytest.mark.parametrize(
     ("theirs", "expected"),
-    [(b"another", "it has another secret"), (None, "not on both sides")],
+    [(b"another", NO_MATCH), (None, ONE_SIDED)],
 )
-def test_who_has_not_the_secret_stays_out(port, theirs, expected, capfd):
-    """Told why, on both sides; the secret is in no message."""
+def test_a_rank_without_the_secret_is_refused(port, theirs, expected, capfd):
+    """Both sides report the reason; the secret is in no message."""
     caught = []
 
     def disturb():
         try:
-            dial(meeting_of(1, 2, port, secret=theirs), "127.0.0.1")
+            connect_to_server(meeting_of(1, 2, port, secret=theirs), "127.0.0.1")
         except Exception as error:
             caught.append(str(error))
 
@@ -183,18 +189,19 @@ def test_a_rank_that_breaks_the_protocol_ends_the_wait_of_the_others(port, data)
 
     def task(store, rank):
         store.set("go", b"no number")
-        link, _ = dial(meeting_of(1, 2, port), "127.0.0.1")
+        link, _ = connect_to_server(meeting_of(1, 2, port), "127.0.0.1")
         link._connection.sendall(data)
         link.close()
         store.get("never", 60)
 
     (error,) = meet([0], 2, port, task)
 
-    assert "rank 1 on host 1 has gone before all ranks had met" in str(error)
+    assert "lost" == error.kind
+    assert "rank 1 on host 1 has ended before all ranks were connected" == error.what
 
 
 def test_a_false_rank_0_learns_nothing_and_is_refused(port):
-    """It echoes what it hears: greetings differ, and so do roles."""
+    """It echoes what it receives, but the two greetings and the two proofs must differ."""
 
     def echo():
         with socket.create_server(("127.0.0.1", port)) as false:
@@ -208,4 +215,4 @@ def test_a_false_rank_0_learns_nothing_and_is_refused(port):
     (error,) = meet([1], 2, port, lambda store, rank: None, secret=SECRET)
     thread.join(10)
 
-    assert "it has another secret" in str(error)
+    assert ("refused", NO_MATCH) == (error.kind, error.why)

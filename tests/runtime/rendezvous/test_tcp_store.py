@@ -11,7 +11,7 @@ import pytest
 from meetings import free_port, meet, meeting_of, start
 
 from sagemaker_dist.errors import LaunchError
-from smdist.dataparallel.rendezvous.store_connection import dial
+from smdist.dataparallel.rendezvous.store_connection import connect_to_server
 from smdist.dataparallel.rendezvous.tcp_store import open_store
 
 
@@ -56,32 +56,31 @@ def test_a_word_that_nobody_sets_is_late(port):
     assert 5 > time.monotonic() - start
 
 
-def test_rank_0_says_for_whom_it_waits(port, capsys):
-    """Once after a while, then less often; not for those who have come."""
+def test_rank_0_names_the_missing_ranks(port, capsys):
+    """Once after a while, then less often; without the ranks that have joined."""
 
     def end(store, rank):
         time.sleep(2.4)
         raise ValueError
 
-    meet([0, 2], 12, port, end, quiet_seconds=0.5)
+    meet([0, 2], 12, port, end, report_seconds=0.5)
     first, second = capsys.readouterr().err.splitlines()
 
     names = "rank 1, rank 3, rank 4, rank 5, rank 6, rank 7, rank 8, rank 9 and 2 others"
-    assert f"smdist: waiting for {names} of 12 at 127.0.0.1:{port}, 0.5 s" == first
-    assert second.endswith(f"of 12 at 127.0.0.1:{port}, 2 s")
+    assert f"smdist: has waited 0.5 s at 127.0.0.1:{port} for {names} of 12 ranks" == first
+    assert second.startswith(f"smdist: has waited 2 s at 127.0.0.1:{port} for ")
 
 
-def test_others_say_that_they_wait_for_rank_0(port, capsys):
+def test_others_report_that_they_wait_for_rank_0(port, capsys):
     """The first few ranks: of a thousand that would be many lines."""
-    meet([1, 8], 9, port, exchange, patience_seconds=4, quiet_seconds=0.7)
-    said = capsys.readouterr().err.splitlines()
-    wanted = f"smdist: waiting for rank 0 of 9 at 127.0.0.1:{port}, "
+    meet([1, 8], 9, port, exchange, timeout_seconds=4, report_seconds=0.7)
+    lines = capsys.readouterr().err.splitlines()
 
-    assert 2 == len(said)  # not rank 8
-    assert all(line.startswith(wanted) for line in said)
+    assert 2 == len(lines)  # none of rank 8
+    assert all(line.endswith(f" s at 127.0.0.1:{port} for rank 0 of 9 ranks") for line in lines)
 
 
-def test_ranks_that_meet_at_once_say_nothing(port, capsys):
+def test_ranks_that_meet_at_once_print_nothing(port, capsys):
     meet(range(3), 3, port, exchange)
 
     assert "" == capsys.readouterr().err
@@ -92,13 +91,13 @@ def test_nothing_is_left_when_ranks_have_met(port):
     for _ in range(3):
         meet(range(3), 3, port, exchange)
 
-    assert not [each for each in threading.enumerate() if each.name == "smdist-meeting"]
+    assert not [each for each in threading.enumerate() if each.name == "smdist-store"]
     with socket.create_server(("", port)):
         pass
 
 
 def test_a_rank_that_hurries_to_the_next_meeting_waits_for_it(port):
-    """Rank 1 is at the door again before rank 0 has left the first meeting."""
+    """Rank 1 connects again before rank 0 has left the first meeting."""
     met = threading.Event()
 
     def first(store, rank):
@@ -124,25 +123,29 @@ def test_a_rank_that_hurries_to_the_next_meeting_waits_for_it(port):
 def test_a_port_in_use_is_named_with_the_hint(port):
     with (
         socket.create_server(("", port)),
-        pytest.raises(LaunchError, match=rf"port {port} is in use .* free port in MASTER_PORT"),
+        pytest.raises(LaunchError) as caught,
         open_store(meeting_of(0, 2, port)),
     ):
         pass
 
+    assert (("MASTER_PORT",), "conflict") == (caught.value.about, caught.value.kind)
+    assert f"port {port} is in use on rank 0's host 127.0.0.1" == caught.value.what
+
 
 def test_a_rank_0_that_never_comes_is_named(port):
-    (error,) = meet([1], 2, port, exchange, patience_seconds=0.5)
+    (error,) = meet([1], 2, port, exchange, timeout_seconds=0.5)
 
     assert isinstance(error, LaunchError)
-    assert f"rank 0 does not answer at 127.0.0.1:{port} within 0.5 s" in str(error)
+    assert (("MASTER_ADDR",), "timeout") == (error.about, error.kind)
+    assert f"rank 0 does not reply at 127.0.0.1:{port} within 0.5 s" == error.what
 
 
 def test_a_listener_that_never_speaks_is_no_rank_0(port):
     """Something else has the port: it accepts and says nothing."""
     with socket.create_server(("127.0.0.1", port)):
-        (error,) = meet([1], 2, port, exchange, patience_seconds=0.5)
+        (error,) = meet([1], 2, port, exchange, timeout_seconds=0.5)
 
-    assert "rank 0 does not answer" in str(error)
+    assert (("MASTER_ADDR",), "timeout") == (error.about, error.kind)
 
 
 def test_the_reason_of_one_rank_ends_the_wait_of_all(port):
@@ -160,12 +163,13 @@ def test_the_reason_of_one_rank_ends_the_wait_of_all(port):
     assert isinstance(one, ValueError)
     for error in (first, two):
         assert isinstance(error, LaunchError)
-        assert "rank 1 on host 1 raised ValueError: no such file" in str(error)
+        assert "lost" == error.kind
+        assert "rank 1 on host 1 raised ValueError: no such file" == error.what
 
 
 @pytest.mark.parametrize(("dies", "waits"), [(0, 1), (1, 0)])
 def test_a_rank_that_dies_ends_the_wait_of_the_other(port, dies, waits):
-    """Killed, it says nothing; its name is said all the same, within seconds."""
+    """A killed rank sends nothing; the other names it all the same, within seconds."""
     code = "store.get('never' if {} else 'ready', 60); os.kill(os.getpid(), signal.SIGKILL)"
     processes = {
         dies: start(dies, 2, port, code.format(0)),
@@ -179,7 +183,9 @@ def test_a_rank_that_dies_ends_the_wait_of_the_other(port, dies, waits):
             process.kill()
             process.communicate()
 
-    assert f"LaunchError: rank {dies} on host {dies} has gone before all ranks had met" in said
+    lost = f"LaunchError: rank {dies} on host {dies} has ended before all ranks were connected"
+
+    assert lost in said
 
 
 def test_a_killed_rank_0_leaves_its_port_to_the_next(port):
@@ -204,20 +210,21 @@ def test_a_killed_rank_0_leaves_its_port_to_the_next(port):
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"size": 3}, "it counts 3 ranks, and rank 0 on host 0 counts 2"),
-        ({"job": "other"}, "it is of the job 'other', and rank 0 on host 0 of ''"),
-        ({"rank": 0}, "rank 0 is here already"),
+        ({"size": 3}, "its WORLD_SIZE is 3, and that of rank 0 on host 0 is 2"),
+        ({"job": "other"}, "its job is 'other', and the job of rank 0 on host 0 is ''"),
+        ({"rank": 0}, "rank 0 has joined already, as rank 0 on host 0"),
     ],
 )
-def test_a_rank_of_another_job_is_told_so_and_disturbs_nobody(port, options, expected, capfd):
+def test_a_rank_of_another_job_is_refused_and_the_job_starts(port, options, expected, capfd):
     """Both ranks of the job meet all the same."""
     rank, size = options.pop("rank", 1), options.pop("size", 2)
 
     def task(store, of):
         if of == 0:
             other = meeting_of(rank, size, port, **options)
-            with pytest.raises(LaunchError, match=expected):
-                dial(other, "127.0.0.1")
+            with pytest.raises(LaunchError) as caught:
+                connect_to_server(other, "127.0.0.1")
+            assert ("refused", expected) == (caught.value.kind, caught.value.why)
             store.set("go", b"")
         return exchange(store, of, 2)
 

@@ -93,8 +93,9 @@ def _gradients(rank, size):
         result = sdp.allreduce(weight, op=sdp.Max)
     from sagemaker_dist.errors import OptionError
 
-    with pytest.raises(OptionError, match="stop_gradient"):
+    with pytest.raises(OptionError) as caught:
         tape.gradient(result, weight)
+    assert ("op",) == caught.value.about
     return found
 
 
@@ -141,17 +142,22 @@ def _refused(rank, size):
     from sagemaker_dist.errors import OptionError
 
     sdp = _joined()
-    with pytest.raises(OptionError, match="Cast the tensor"):
-        sdp.allreduce(tf.constant([1, 2]))
-    with pytest.raises(OptionError, match="a scalar"):
-        sdp.allgather(1.0)
-    with pytest.raises(OptionError, match="root_rank is 2"):
-        sdp.broadcast([1.0], 2)
-    with pytest.raises(OptionError, match="this is none"):
-        sdp.broadcast_variables([tf.constant(1.0)], 0)
+    calls = {
+        "op": lambda: sdp.allreduce(tf.constant([1, 2])),
+        "tensor": lambda: sdp.allgather(1.0),
+        "root_rank": lambda: sdp.broadcast([1.0], 2),
+        "variables": lambda: sdp.broadcast_variables([tf.constant(1.0)], 0),
+    }
+    for about, call in calls.items():
+        with pytest.raises(OptionError) as caught:
+            call()
+        assert (about,) == caught.value.about
     with pytest.raises(tf.errors.InvalidArgumentError, match="not a multiple of 2"):
         sdp.reduce_scatter(tf.zeros([3]))
-    with pytest.raises(tf.errors.InvalidArgumentError, match="rank 1: variable number 0 is"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError,
+        match=r"variable number 0 is float32 \[3, 2\] on rank 1 and float32 \[2, 2\] on rank 0",
+    ):
         sdp.broadcast_variables([tf.Variable(tf.zeros([2 + rank, 2]))], 0)
     return sdp.allreduce([1.0]).numpy().tolist()
 

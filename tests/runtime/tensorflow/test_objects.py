@@ -52,13 +52,13 @@ def _wrong(rank, size):
     return said, sdp.allgather_object(rank)
 
 
-def test_an_object_that_cannot_be_pickled_is_told_on_all_ranks(tf_world):
-    """And harms nothing that comes after."""
-    for rank, ((root, one, nobody), after) in enumerate(tf_world.run(_wrong, size=2)):
-        assert "broadcast_object() got an object on rank 0 that cannot be pickled" in root
-        assert "allgather_object() got an object on rank 1 that cannot be pickled" in one
-        assert ("that rank says why" in root) == (rank != 0)
-        assert "root_rank is 2" in nobody
+def test_an_object_that_cannot_be_pickled_is_reported_on_all_ranks(tf_world):
+    """The next collective works."""
+    for rank, ((root, one, missing), after) in enumerate(tf_world.run(_wrong, size=2)):
+        assert "broadcast_object() received an object on rank 0 that cannot be pickled" in root
+        assert "allgather_object() received an object on rank 1 that cannot be pickled" in one
+        assert ("the error on that rank has the reason" in root) == (rank != 0)
+        assert "root_rank is 2" in missing
         assert [0, 1] == after
 
 

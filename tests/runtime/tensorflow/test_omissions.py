@@ -14,7 +14,7 @@ def _said():
     from smdist.dataparallel.tensorflow import setup_hints
 
     setup_hints._facts.clear()
-    setup_hints._said.clear()
+    setup_hints._printed.clear()
     lines = []
     with contextlib.redirect_stderr(io.StringIO()) as text:
         yield lines
@@ -43,10 +43,10 @@ def _fit(rank, size, is_wrapped, is_broadcast, is_averaged):
 @pytest.mark.parametrize(
     ("is_wrapped", "is_broadcast", "is_averaged", "words"),
     [
-        (False, True, False, ["no gradients are averaged: SGD takes its rank's own"]),
+        (False, True, False, ["no gradients are averaged: SGD applies only those of its own rank"]),
         (True, False, True, ["weights differ between ranks after an epoch"]),
-        (True, False, False, ["weights were never broadcast: if ranks began"]),
-        (False, False, False, ["rank 0 of 2 has called no collective: if this script trains"]),
+        (True, False, False, ["weights were never broadcast. If ranks began"]),
+        (False, False, False, ["rank 0 of 2 ranks has called no collective. If this script"]),
         (True, True, True, []),
     ],
 )
@@ -119,7 +119,7 @@ def test_hosts_of_a_job_without_distribution(tf_world):
     (line,), others = tf_world.run(_alone, size=2)
 
     assert [] == others
-    assert line.startswith("smdist: the job has 2 hosts and no ranks: each trains a model of")
+    assert line.startswith("smdist: the job has 2 hosts and no ranks, so each host trains a")
 
 
 def _raised(rank, size):

@@ -86,14 +86,14 @@ def _where_order_is_lost(rank, size):
     with joined():
         with tf.Graph().as_default():
             for call in (plain, nested):
-                with pytest.raises(OptionError, match=r"for a session: .*\. Call it eagerly"):
+                with pytest.raises(OptionError) as caught:
                     call(tf.ones([3]))
+                assert ("session",) == caught.value.about
         for call in (plain, nested):
             for method in ("map", "filter", "interleave", "flat_map"):
-                with pytest.raises(
-                    OptionError, match=rf"in Dataset\.{method}\(\): .*\. Call it in"
-                ):
+                with pytest.raises(OptionError) as caught:
                     getattr(data, method)(call)
+                assert (f"Dataset.{method}",) == caught.value.about
         return float(_sum(tf.constant(1.0)))
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rendezvous of a job's ranks: they find each other and connect one engine, without a framework.
+"""Rendezvous of a job's ranks: they find each other and connect their engines.
 
-connect    every rank publishes its name and its engine's address
-store      the interface through which ranks publish: torch's own store, or
-tcp_store  the core's own store, for jobs without torch
+connect    publishes each rank's name and its engine's address, and connects the engines
+store      interface of the key-value store through which ranks publish
+tcp_store  such a store over TCP, for jobs without torch; jobs with torch use torch's store
 """

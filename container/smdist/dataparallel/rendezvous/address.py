@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Address that this rank binds its lanes to.
+"""Choice of the address that this rank's engine listens at and connects from.
 
-The first of these that is known is used: the address that the launcher gives, the
-interface that the user or SageMaker names, the local address of the route to rank 0.
+It is the first of these that is known: the address in SMDIST_ADDRESS, which the launcher sets;
+the address of the network interface in SMDIST_INTERFACE; the local address of the route to
+rank 0.
 """
 
 from __future__ import annotations
@@ -38,9 +39,10 @@ def _address_of(interface: str) -> str:
         except OSError as error:
             known = ", ".join(name for _, name in socket.if_nameindex())
             raise LaunchError(
-                f"network interface {interface!r} has no address",
-                f"{error.strerror}; this host has {known}",
-                "Name one of them in SMDIST_INTERFACE",
+                f"the network interface {interface!r} has no IPv4 address",
+                f"{error.strerror}; the interfaces of this host are {known}",
+                "Set SMDIST_INTERFACE to one of them",
+                about="SMDIST_INTERFACE",
             ) from error
     return socket.inet_ntoa(answer[20:24])
 
@@ -51,8 +53,10 @@ def _address_towards(host: str) -> str:
             probe.connect((host, 9))  # connect() of a UDP socket sends no packet
         except OSError as error:
             raise LaunchError(
-                f"no route to rank 0's host {host!r}",
+                f"this host has no network route to rank 0's host {host!r}",
                 str(error),
-                "Name this host's interface in SMDIST_INTERFACE",
+                "Check that MASTER_ADDR names rank 0's host, or set SMDIST_INTERFACE to this"
+                " host's network interface",
+                about="MASTER_ADDR",
             ) from error
         return str(probe.getsockname()[0])

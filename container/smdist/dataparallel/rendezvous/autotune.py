@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tuning of the engine for a job's ranks and network: measurement, agreement and summary line."""
+"""Tuning of the engine at the start of a job: which settings are fixed, and the measurement.
+
+Also checks that all ranks have the same options.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,12 @@ from smdist.tuning import TuningConfig, variable_of
 
 
 def fixed_by(tuning: TuningConfig, hosts: list[int], module: EngineModule[Any]) -> Any:
-    """Return the settings that must not be measured, in the engine's own type.
+    """Return the engine's `Fixed` object with the settings that must not be measured.
+
+    Args:
+        tuning: Settings from the environment; None for one that the engine measures.
+        hosts: Host number of each rank.
+        module: Compiled module of the framework.
 
     Raises:
         OptionError: The number of shard weights is not the number of hosts.
@@ -29,7 +37,15 @@ def fixed_by(tuning: TuningConfig, hosts: list[int], module: EngineModule[Any]) 
 
 
 def tune(engine: Engine, rank: int, hosts: list[int], fixed: Any, seconds: float) -> None:
-    """Measure the settings that are not fixed, on all ranks at once; rank 0 prints the result."""
+    """Measure the settings that are not fixed; all ranks call it together, rank 0 prints a line.
+
+    Args:
+        engine: This rank's connected engine, which then uses the settings.
+        rank: This rank's number.
+        hosts: Host number of each rank.
+        fixed: The engine's object of settings that are not measured.
+        seconds: Time limit for other ranks to take part.
+    """
     findings = engine.probe(rank, hosts, fixed, seconds)
     if rank == 0 and findings.seconds > 0:
         sys.stderr.write(f"smdist: {_summary(findings, hosts)}\n")
@@ -39,9 +55,13 @@ def tune(engine: Engine, rank: int, hosts: list[int], fixed: Any, seconds: float
 def check_agreement(settings: list[dict[str, object]], names: list[str]) -> None:
     """Check that all ranks have the same options.
 
+    Args:
+        settings: Options of each rank, by name.
+        names: Name of each rank in messages.
+
     Raises:
-        OptionError: Options differ. Each such option names the first rank that differs
-            from rank 0.
+        OptionError: Options differ; for each of them the error names the first rank that
+            differs from rank 0.
     """
     raise_all(
         fault
@@ -53,18 +73,21 @@ def check_agreement(settings: list[dict[str, object]], names: list[str]) -> None
 def _disagreements(
     option: str, settings: list[dict[str, object]], names: list[str]
 ) -> Iterator[OptionError]:
-    told = [_told(each[option]) for each in settings]
-    for value, name in zip(told, names, strict=True):
-        if value != told[0]:
+    values = [_text(each[option]) for each in settings]
+    for value, name in zip(values, names, strict=True):
+        if value != values[0]:
             yield OptionError(
-                f"{variable_of(option)} is {value} on {name} and {told[0]} on {names[0]}",
-                "all ranks of a job divide their work in the same way",
-                "Set it to the same value everywhere; DataParallel(...) does so for a job",
+                f"{variable_of(option)} is {value} on {name} and {values[0]} on {names[0]}",
+                "all ranks of a job must have the same value of this option",
+                f"Set {variable_of(option)} to the same value on all ranks, or pass {option} to"
+                " DataParallel(...), which sets it on all ranks",
+                about=variable_of(option),
+                kind="conflict",
             )
 
 
-def _told(value: object) -> str:
-    """Return the value as the environment variable spells it."""
+def _text(value: object) -> str:
+    """Return an option's value as its environment variable contains it, or "not set" for None."""
     if value is None:
         return "not set"
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
@@ -77,8 +100,9 @@ def _by_rank(weights: tuple[int, ...] | None, hosts: list[int]) -> list[int]:
     require(
         len(weights) == count,
         what=f"shard_weights has {len(weights)} values",
-        why=f"the job runs on {count} host{'s' * (count > 1)}, and each has one",
-        hint="Give one weight per host, or none",
+        why=f"the job runs on {count} host{'s' * (count > 1)}, and each host needs one weight",
+        hint="Pass one weight per host, or leave shard_weights out",
+        about="shard_weights",
     )
     return [weights[host] for host in hosts]
 
@@ -87,14 +111,14 @@ def _summary(findings: Findings, hosts: list[int]) -> str:
     tuning = findings.tuning
     count = len(set(hosts))
     is_limited = count > 1 and tuning.arriving_bytes > 0
-    arriving = f"{_size(tuning.arriving_bytes)} arriving at most, " if is_limited else ""
+    arriving = f"at most {_size(tuning.arriving_bytes)} in flight, " if is_limited else ""
     lanes = f"{tuning.lanes} lane{'s' * (tuning.lanes > 1)}, "
     return (
         f"{len(hosts)} ranks on {count} host{'s' * (count > 1)}: "
         f"{lanes}chunks of {_size(tuning.chunk_bytes)}, {arriving}"
-        f"one step up to {_size(tuning.one_shot_bytes)}, "
-        f"one owner up to {_size(tuning.single_owner_bytes)}"
-        f" (found in {findings.seconds:.2f} s; {findings.latency * 1e3:.2f} ms latency,"
+        f"one-shot all-reduces up to {_size(tuning.one_shot_bytes)}, "
+        f"single-owner all-reduces up to {_size(tuning.single_owner_bytes)}"
+        f" (measured in {findings.seconds:.2f} s; {findings.latency * 1e3:.2f} ms latency,"
         f" {findings.bandwidth / 1e9:.2f} GB/s)"
     )
 

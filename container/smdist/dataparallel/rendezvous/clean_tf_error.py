@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Extraction of an error's own message from the text that TensorFlow and Keras wrap around it.
+r"""Extraction of an error's message from the text that TensorFlow and Keras add around it.
 
-Graph execution error:                                         <- wrapping
+Graph execution error:                                         <- added
 
-Detected at node Gather defined at (most recent call last):    <- wrapping
-  File "/opt/ml/code/train.py", line 8, in <module>            <- wrapping
+Detected at node Gather defined at (most recent call last):    <- added
+  File "/opt/ml/code/train.py", line 8, in <module>            <- added
 indices[12,2] = 5000 is not in [0, 100)                        <- message
-     [[{{node Gather}}]] [Op:__inference_step_1003]            <- wrapping
+     [[{{node Gather}}]] [Op:__inference_step_1003]            <- added
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _WRAPPED: Final = re.compile(
     r"|Exception encountered when calling "
 )
 _COLOUR: Final = re.compile(r"\x1b\[[\d;]*m")
-_AROUND: Final = re.compile(
+_WRAPPING_IN_LINE: Final = re.compile(
     r"^\s+\[\[.*\]\]|\{\{(?:function_)?node [^}]*\}\}|\[Op:[^\]]*\](?:\s*name:.*)?"
     r"|^\s*\(0\) [A-Z_]+:"
 )
-_WHOLE: Final = re.compile(
+_WRAPPING_LINE: Final = re.compile(
     r"Graph execution error:|Detected at node .*|Node: '.*'|<stack traces unavailable>"
     r"|in user code:|\d+ root error\(s\) found\.|smdist: .*"
 )
@@ -41,26 +41,29 @@ _FRAME: Final = re.compile(r'(\s*)File "[^"]+", line \d+')
 
 
 def is_wrapped(text: str) -> bool:
-    """Return whether TensorFlow or Keras wrapped the message of this exception."""
+    """Return True if the text of an exception has parts that TensorFlow or Keras added."""
     return bool(_WRAPPED.search(text))
 
 
-def plain(text: str) -> str:
-    """Return the message without the wrapping, at most three lines; any other text unchanged."""
+def unwrap_message(text: str) -> str:
+    """Return the error's message without the added parts, in at most three lines.
+
+    A text without added parts is returned unchanged.
+    """
     if not is_wrapped(text):
         return text
     lines = []
-    for line in _spoken(with_values_beside(text.splitlines())):
+    for line in _message_lines(join_assertion_values(text.splitlines())):
         lines.append(line)
         if len(lines) == _MOST_LINES:
             break
     return "\n".join(lines) or text.strip()
 
 
-def with_values_beside(lines: Iterable[str]) -> list[str]:
-    """Join the headings of a TensorFlow assertion with the values printed below them.
+def join_assertion_values(lines: Iterable[str]) -> list[str]:
+    """Return the lines, with the values of a TensorFlow assertion joined to their heading.
 
-    Corresponding x values:         Corresponding x values: [[1 3] [2 4]]
+    Corresponding x values:   ->    Corresponding x values: [[1 3] [2 4]]
     [[1 3]
      [2 4]]
     """
@@ -76,18 +79,18 @@ def with_values_beside(lines: Iterable[str]) -> list[str]:
     return joined
 
 
-def _spoken(lines: Iterable[str]) -> Iterator[str]:
-    """Yield the lines that are not empty, not a stack trace and not names of operations."""
-    has_spoken, frame = False, -1
+def _message_lines(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of the message: not empty, no stack trace and no name of an operation."""
+    has_begun, frame = False, -1
     for line in lines:
-        if has_spoken and _END.match(line):
+        if has_begun and _END.match(line):
             return
         is_source = 0 <= frame < len(line) - len(line.lstrip())
         match = _FRAME.match(line)
         frame = len(match[1]) if match else -1
-        bare = _AROUND.sub("", _COLOUR.sub("", line)).strip()
-        if not match and not is_source and bare and not _WHOLE.fullmatch(bare):
-            has_spoken = True
+        bare = _WRAPPING_IN_LINE.sub("", _COLOUR.sub("", line)).strip()
+        if not match and not is_source and bare and not _WRAPPING_LINE.fullmatch(bare):
+            has_begun = True
             yield bare
-        if has_spoken and "[Op:" in line:
+        if has_begun and "[Op:" in line:
             return

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connection of all ranks through a store that every rank can reach.
+"""Connection of all ranks' engines, through a key-value store that every rank can reach.
 
-Rank 0 creates the session id, and the secret unless a file provides it. Every rank
-publishes its name and its engine's address; then the engines connect when first used.
-A generation counter keeps the keys of a second engine on the same store apart from
-those of the first.
+Rank 0 publishes a random session id, and a random secret for jobs without a secret file. Each
+rank publishes its name, its options and its engine's address, and reads those of all others.
+The engines open their connections when they are first used. If a process connects a second
+engine through the same store, a counter in the names of the keys separates the two.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from smdist.dataparallel.rendezvous.autotune import check_agreement, fixed_by, t
 from smdist.dataparallel.rendezvous.engine_interface import E, Engine, EngineModule
 from smdist.dataparallel.rendezvous.host_identity import (
     host_identity,
+    host_numbers,
     machine_identity,
-    numbered,
     pause_microseconds,
 )
 from smdist.dataparallel.rendezvous.secret import read_secret
@@ -38,159 +38,183 @@ _SECRET_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
-class _Board:
-    """One rank's view of one generation of the store."""
+class _StoreView:
+    """One rank's access to the store's keys for one engine, which share a prefix.
+
+    Attributes:
+        store: The store of all ranks.
+        prefix: Beginning of the keys of this engine.
+        rank: This rank's number.
+        size: Number of ranks.
+        timeout_seconds: Seconds to wait for a value of another rank.
+    """
 
     store: Store
     prefix: str
     rank: int
     size: int
-    patience_seconds: float
+    timeout_seconds: float
 
-    def say(self, what: str, word: bytes) -> None:
-        self.store.set(f"{self.prefix}/{what}", word)
+    def publish(self, what: str, value: bytes) -> None:
+        self.store.set(f"{self.prefix}/{what}", value)
 
-    def hear(self, what: str, ranks: Sequence[int]) -> list[bytes]:
-        """Return the values that these ranks have published.
+    def collect(self, what: str, ranks: Sequence[int]) -> list[bytes]:
+        """Wait for the values that these ranks publish under `what`, and return them in order.
 
         Raises:
             LaunchError: A rank has not published its value in time.
         """
-        return self._words(what, ranks, self.patience_seconds)
+        return self._collect(what, ranks, self.timeout_seconds)
 
     def exchange(self, what: str, mine: dict[str, Any]) -> list[dict[str, Any]]:
-        """All-gather one dict per rank through the store, in the order of ranks.
+        """Publish this rank's dict `mine`; return the dicts of all ranks, in the order of ranks.
 
-        Rank 0 collects the values, so each rank makes two requests to the store instead of one
-        for every other rank.
+        Rank 0 collects all dicts and publishes them as one value. Another rank therefore makes
+        two requests to the store, however many ranks there are.
         """
-        self.say(f"{what}/{self.rank}", json.dumps(mine).encode())
+        self.publish(f"{what}/{self.rank}", json.dumps(mine).encode())
         if self.rank == 0:
-            words = self.hear(what, range(self.size))
-            self.say(f"{what}/all", b"[" + b",".join(words) + b"]")
-            return [json.loads(word) for word in words]
+            values = self.collect(what, range(self.size))
+            self.publish(f"{what}/all", b"[" + b",".join(values) + b"]")
+            return [json.loads(value) for value in values]
         try:
-            collected = self.store.get(f"{self.prefix}/{what}/all", self.patience_seconds)
+            collected = self.store.get(f"{self.prefix}/{what}/all", self.timeout_seconds)
         except TimeoutError:
-            self._words(what, range(self.size), 0)  # raises with the missing ranks' names
-            raise _absent([0], self.patience_seconds) from None
+            self._collect(what, range(self.size), 0)  # raises with the missing ranks' names
+            raise _missing([0], self.timeout_seconds) from None
         everything: list[dict[str, Any]] = json.loads(collected)
         return everything
 
-    def _words(self, what: str, ranks: Sequence[int], seconds: float) -> list[bytes]:
+    def _collect(self, what: str, ranks: Sequence[int], seconds: float) -> list[bytes]:
         end = time.monotonic() + seconds
-        words, missing = [], []
+        values, missing = [], []
         for rank in ranks:
             try:
                 left = max(end - time.monotonic(), 0)
-                words.append(self.store.get(f"{self.prefix}/{what}/{rank}", left))
+                values.append(self.store.get(f"{self.prefix}/{what}/{rank}", left))
             except TimeoutError:
                 missing.append(rank)
         if missing:
-            raise _absent(missing, self.patience_seconds)
-        return words
+            raise _missing(missing, self.timeout_seconds)
+        return values
 
 
 def connect(store: Store, rank: int, size: int, config: RankConfig, module: EngineModule[E]) -> E:
-    """Create this rank's engine and connect it to the engines of all other ranks.
+    """Create this rank's engine, connect it to all other ranks' engines, and tune it.
+
+    Args:
+        store: Store that all ranks can reach.
+        rank: This rank's number.
+        size: Number of ranks.
+        config: This rank's configuration.
+        module: Compiled module of the framework, with the engine's class.
 
     Raises:
-        LaunchError: A rank did not arrive within the start timeout, or could not start.
+        LaunchError: A rank was missing after the start timeout, or could not start.
         SkewError: Ranks run different releases of the runtime.
         OptionError: Ranks have different options.
     """
-    board = _board(store, rank, size, config.start_timeout_seconds)
-    session, secret = _session_and_secret(board, config)
+    view = _view(store, rank, size, config.start_timeout_seconds)
+    session, secret = _session_and_secret(view, config)
     me = {
-        "label": name_of(rank, config),
+        "label": rank_name(rank, config),
         "version": smdist.__version__,
         "host": host_identity(config),
         "machine": machine_identity(),
         "options": _options(config),
     }
-    others = board.exchange("who", me)
+    others = view.exchange("who", me)
     _check_presence(others)
     _check_releases(others)
     names = [other["label"] for other in others]
     check_agreement([other["options"] for other in others], names)
-    hosts = numbered([other["host"] for other in others])
+    hosts = host_numbers([other["host"] for other in others])
     neighbours = sum(other["machine"] == me["machine"] for other in others)
     pause = pause_microseconds(neighbours)
     arriving = config.tuning.arriving_bytes
     engine = module.Engine(
         rank, size, own_address(config), names, hosts, secret, session, pause, arriving
     )
-    _join(board, engine, names)
+    _join(view, engine, names)
     fixed = fixed_by(config.tuning, hosts, module)
     tune(engine, rank, hosts, fixed, config.start_timeout_seconds)
     return engine
 
 
 def decline(store: Store, rank: int, size: int, error: OptionError) -> None:
-    """Report to all ranks in connect() that this rank cannot start, so that they stop waiting."""
-    board = _board(store, rank, size, 0)
+    """Publish that this rank cannot start because of `error`.
+
+    All ranks that wait in connect() then raise LaunchError at once.
+    """
+    view = _view(store, rank, size, 0)
     faults = getattr(error, "faults", (error,))
-    word = {
+    value = {
         "label": f"rank {rank} on {socket.gethostname()}",
         "faults": [fault.what for fault in faults],
     }
-    board.say(f"who/{rank}", json.dumps(word).encode())
+    view.publish(f"who/{rank}", json.dumps(value).encode())
     if rank == 0:
-        board.say("session/0", bytes(_SESSION_BYTES + _SECRET_BYTES))
-        board.say("who/all", json.dumps([word]).encode())
+        view.publish("session/0", bytes(_SESSION_BYTES + _SECRET_BYTES))
+        view.publish("who/all", json.dumps([value]).encode())
 
 
-def name_of(rank: int, config: RankConfig) -> str:
-    """Return the name of this rank in the messages of other ranks."""
+def rank_name(rank: int, config: RankConfig) -> str:
+    """Return the name of this rank in messages: "rank 3 on algo-2"."""
     return f"rank {rank} on {config.host_label}"
 
 
-def _board(store: Store, rank: int, size: int, patience_seconds: float) -> _Board:
+def _view(store: Store, rank: int, size: int, timeout_seconds: float) -> _StoreView:
     generation = store.add(f"smdist/generation/{rank}", 1)
-    return _Board(store, f"smdist/{generation}", rank, size, patience_seconds)
+    return _StoreView(store, f"smdist/{generation}", rank, size, timeout_seconds)
 
 
 def _options(config: RankConfig) -> dict[str, Any]:
-    """Return the options that must be the same on all ranks."""
+    """Return the options, by name, that must have the same values on all ranks."""
     alike = {"fusion_bytes": config.fusion_bytes, "timeout_seconds": config.timeout_seconds}
     return asdict(config.tuning) | alike
 
 
-def _join(board: _Board, engine: Engine, names: list[str]) -> None:
+def _join(view: _StoreView, engine: Engine, names: list[str]) -> None:
     host, port, local = engine.endpoint()
-    places = board.exchange("where", {"host": host, "port": port, "local": local})
+    places = view.exchange("where", {"host": host, "port": port, "local": local})
     _check_places([each["host"] for each in places], names)
     engine.join([(each["host"], each["port"], each["local"]) for each in places])
 
 
-def _session_and_secret(board: _Board, config: RankConfig) -> tuple[bytes, bytes]:
-    if board.rank == 0:
-        board.say("session/0", secrets.token_bytes(_SESSION_BYTES + _SECRET_BYTES))
-    (shared,) = board.hear("session", [0])
+def _session_and_secret(view: _StoreView, config: RankConfig) -> tuple[bytes, bytes]:
+    if view.rank == 0:
+        view.publish("session/0", secrets.token_bytes(_SESSION_BYTES + _SECRET_BYTES))
+    (shared,) = view.collect("session", [0])
     given = read_secret(config.secret_file) if config.secret_file else shared[_SESSION_BYTES:]
     return shared[:_SESSION_BYTES], given
 
 
-def _absent(missing: list[int], patience_seconds: float) -> LaunchError:
+def _missing(missing: list[int], timeout_seconds: float) -> LaunchError:
     names = ", ".join(f"rank {rank}" for rank in missing)
     have = "has" if len(missing) == 1 else "have"
     return LaunchError(
-        f"{names} {have} not come within {patience_seconds:g} s",
-        "every rank announces itself in the store before training starts",
-        "Look for the ranks that never started in the hosts' logs,"
-        " or give a longer start_timeout_seconds",
+        f"{names} {have} not joined the job within {timeout_seconds:g} s",
+        "training starts only after all ranks have joined",
+        "Search the logs of all hosts for the reason why these ranks did not start;"
+        " if they only start slowly, raise start_timeout_seconds",
+        about="start_timeout_seconds",
+        kind="timeout",
     )
 
 
 def _check_places(hosts: list[str], names: list[str]) -> None:
-    """Refuse a mix of loopback and other addresses: a loopback address reaches one machine only."""
+    """Raise LaunchError if only some of the engines' addresses are loopback addresses.
+
+    Ranks of other machines cannot connect to a loopback address.
+    """
     local = [name for host, name in zip(hosts, names, strict=True) if _is_loopback(host)]
     if 0 < len(local) < len(hosts):
         raise LaunchError(
             f"{local[0]} listens at a loopback address",
-            "other ranks of the job are on other machines and cannot reach it;"
-            " its own host name may stand for 127.0.1.1 in /etc/hosts",
-            "Name the network interface of each host in SMDIST_INTERFACE",
+            "ranks on other machines cannot connect to it; /etc/hosts of its machine may map"
+            " the host name to 127.0.1.1",
+            "Set SMDIST_INTERFACE on each host to the name of its network interface",
+            about="SMDIST_INTERFACE",
         )
 
 
@@ -199,22 +223,23 @@ def _is_loopback(host: str) -> bool:
 
 
 def _check_presence(others: list[dict[str, Any]]) -> None:
-    """Raise LaunchError for a rank that has declined to start."""
+    """Raise LaunchError if a rank has published that it cannot start."""
     for other in others:
         if faults := other.get("faults"):
             raise LaunchError(
                 f"{other['label']} could not start",
                 "; ".join(faults),
-                "Correct that there; all ranks start, or none",
+                "Correct these settings of that rank, and start the job again",
+                kind="peer",
             )
 
 
 def _check_releases(others: list[dict[str, Any]]) -> None:
     releases = {other["version"]: other["label"] for other in reversed(others)}
     if len(releases) > 1:
-        (one, there), (other, elsewhere), *_ = releases.items()
+        (first, first_rank), (second, second_rank), *_ = releases.items()
         raise SkewError(
-            f"{there} runs sagemaker-dist-runtime {one} and {elsewhere} runs {other}",
-            "all ranks of a job speak one protocol",
+            f"{first_rank} runs sagemaker-dist-runtime {first} and {second_rank} runs {second}",
+            "all ranks of a job must run the same release",
             "Use the same image on every host",
         )

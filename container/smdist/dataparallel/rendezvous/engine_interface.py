@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Interface of the compiled engine, the same in the binary of every framework."""
+"""Interface of the compiled engine, equal in the modules for torch and for TensorFlow."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from typing import Any, Protocol, TypeVar
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFault:
-    """Why an engine ended: the same on all ranks.
+    """Reason why an engine failed, the same on all ranks.
 
     Attributes:
-        kind: "aborted", "usage", "peer" (broke the protocol), "timeout", "system", "left" (shut
-            down in order, too early) or "lost" (ended, or cannot be reached).
-        culprit: Rank of the engine that the fault is about.
-        operation: Such as "all_reduce"; empty for a fault of no operation.
+        kind: "aborted" (a rank called abort), "usage" (a wrong call), "peer" (a rank broke the
+            protocol), "timeout", "system" (a system call failed), "left" (a rank shut down
+            in order, too early) or "lost" (a rank ended, or cannot be reached).
+        culprit: The rank that caused the fault.
+        operation: The collective that failed, such as "all_reduce"; empty if there is none.
         text: A sentence for people.
-        details: What `abort` was given beside its sentence.
+        details: The argument `details` of `abort`; empty for other kinds.
     """
 
     kind: str
@@ -29,80 +30,87 @@ class EngineFault:
 
 
 class Tuning(Protocol):
-    """Settings for how the engine divides its work."""
+    """Settings of the engine: how it divides an operation into messages and shards."""
 
     @property
     def lanes(self) -> int:
-        """Number of connections to each other rank."""
+        """Number of TCP connections to each other rank."""
 
     @property
     def chunk_bytes(self) -> int:
-        """Payload of one message, in bytes."""
+        """Maximum payload of one message, in bytes."""
 
     @property
     def one_shot_bytes(self) -> int:
-        """Largest all-reduce, in bytes, in which every rank sends its whole tensor in one step."""
+        """Size in bytes up to which each rank of an all-reduce sends its whole tensor to all."""
 
     @property
     def single_owner_bytes(self) -> int:
-        """Largest all-reduce, in bytes, that a single rank sums."""
+        """Size in bytes up to which a single rank sums the whole tensor of an all-reduce."""
 
     @property
     def arriving_bytes(self) -> int:
-        """Maximum number of bytes in flight to one rank; 0 is no limit."""
+        """Maximum number of bytes in flight to one host; 0 for no limit."""
 
 
 class Findings(Protocol):
-    """Results of the engine's probe."""
+    """Results of the engine's measurement at the start of a job."""
 
     @property
     def tuning(self) -> Tuning:
-        """Settings that the engine uses from now on."""
+        """Settings that the engine has chosen and now uses."""
 
     @property
     def seconds(self) -> float:
-        """Duration of the probe in seconds; 0 if nothing was measured."""
+        """Duration of the measurement in seconds; 0 if nothing was measured."""
 
     @property
     def latency(self) -> float:
-        """Round-trip time in seconds."""
+        """Measured network latency in seconds."""
 
     @property
     def bandwidth(self) -> float:
-        """Bandwidth in bytes per second."""
+        """Measured network bandwidth in bytes per second."""
 
 
 class Engine(Protocol):
-    """Engine of one process, which runs all its collectives."""
+    """Compiled engine of one process, which runs the collectives of all its groups."""
 
     def endpoint(self) -> tuple[str, int, str]:
-        """Return the host, the TCP port and the local socket at which this engine listens."""
+        """Return where this engine listens: IP address, TCP port, name of its local socket."""
 
     def join(self, peers: list[tuple[str, int, str]], /) -> None:
-        """Set the endpoints of all ranks."""
+        """Set the endpoints of all ranks, in the order of ranks, as `endpoint` returns them."""
 
-    def probe(
-        self, rank: int, hosts: list[int], fixed: Any, patience_seconds: float, /
-    ) -> Findings:
-        """Measure the settings that `fixed` leaves open."""
+    def probe(self, rank: int, hosts: list[int], fixed: Any, timeout_seconds: float, /) -> Findings:
+        """Measure the settings that are None in `fixed`; all ranks must call it together.
+
+        `hosts` has the host number of each rank.
+        """
 
     def add_group(self, group: int, members: list[int], /) -> None:
-        """Create a communicator of these ranks under the number `group`."""
+        """Create a communicator of the ranks `members`, with the number `group`."""
 
     def abort(self, reason: str, details: str = "", /) -> None:
-        """Fail everything, on all ranks; `details` travel beside the reason."""
+        """Fail all current and later operations on all ranks, which receive both texts.
+
+        `reason` is a sentence for error messages, `details` a text for programs.
+        """
 
     def fault(self) -> tuple[str, int, str, str, str] | None:
-        """Return kind, culprit, operation, text and details of what ended it, if anything did."""
+        """Return (kind, culprit, operation, text, details) of the engine's fault.
+
+        None if it has not failed. `EngineFault` describes the fields.
+        """
 
     def is_running(self) -> bool:
-        """Return whether the engine was neither shut down nor aborted."""
+        """Return True until the engine is shut down or aborted."""
 
     def close_in_child(self) -> None:
-        """Close the connections that a forked child inherited."""
+        """Close this engine's connections in a forked child, which inherited them."""
 
     def shutdown(self) -> None:
-        """Leave the other ranks in an orderly way and stop."""
+        """Tell the other ranks that this rank has finished, close the connections and stop."""
 
 
 E = TypeVar("E", bound=Engine)
@@ -110,12 +118,12 @@ E_co = TypeVar("E_co", bound=Engine, covariant=True)
 
 
 class EngineModule(Protocol[E_co]):
-    """Compiled module that contains the engine."""
+    """Compiled module of a framework, which contains the engine."""
 
     @property
-    def Engine(self) -> Callable[..., E_co]:  # noqa: N802  as the module spells its class
-        """Constructor of an engine."""
+    def Engine(self) -> Callable[..., E_co]:  # noqa: N802  the name of the module's class
+        """Class of the engine."""
 
     @property
-    def Fixed(self) -> Callable[[], Any]:  # noqa: N802  idem
-        """Constructor of the settings that must not be measured."""
+    def Fixed(self) -> Callable[[], Any]:  # noqa: N802  the name of the module's class
+        """Class of the settings that must not be measured."""

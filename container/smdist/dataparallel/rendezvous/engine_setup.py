@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Setup of the engine for a framework that brings no store of its own."""
+"""Setup of the engine for a framework without a key-value store, such as TensorFlow."""
 
 from __future__ import annotations
 
@@ -7,30 +7,32 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from smdist.config import RankConfig
-from smdist.dataparallel.rendezvous.connect import connect, name_of
+from smdist.dataparallel.rendezvous.connect import connect, rank_name
 from smdist.dataparallel.rendezvous.engine_interface import E, EngineModule
-from smdist.dataparallel.rendezvous.engine_shutdown import keep
-from smdist.dataparallel.rendezvous.participants import Meeting, Participant
+from smdist.dataparallel.rendezvous.engine_shutdown import register_engine
+from smdist.dataparallel.rendezvous.participants import Participant, RendezvousConfig
 from smdist.dataparallel.rendezvous.secret import read_secret
 from smdist.dataparallel.rendezvous.store import OwnStore, Store
 from smdist.dataparallel.rendezvous.tcp_store import open_store
 from smdist.dataparallel.rendezvous.world import World
 
-ALL_RANKS = 0  # number of the group of all ranks, which every engine has
+ALL_RANKS = 0  # number of the group that contains all ranks
 
 
-def meet(world: World, config: RankConfig, module: EngineModule[E]) -> E:
-    """Wait for all ranks and return this rank's connected engine, shut down when the process ends.
+def connect_world(world: World, config: RankConfig, module: EngineModule[E]) -> E:
+    """Wait for all ranks and return this rank's connected engine.
+
+    The engine is shut down when this process ends.
 
     Raises:
-        LaunchError: A rank did not arrive within the start timeout, or was lost.
+        LaunchError: A rank was missing after the start timeout, or was lost.
         SkewError: Ranks run different releases of the runtime.
         OptionError: Ranks have different options.
     """
     with _store(world, config) as store:
         engine = connect(store, world.rank, world.size, config, module)
     engine.add_group(ALL_RANKS, list(range(world.size)))
-    keep(engine, name_of(world.rank, config))
+    register_engine(engine, rank_name(world.rank, config))
     return engine
 
 
@@ -42,15 +44,15 @@ def _store(world: World, config: RankConfig) -> Iterator[Store]:
     participant = Participant(
         rank=world.rank,
         size=world.size,
-        label=name_of(world.rank, config),
+        label=rank_name(world.rank, config),
         job=config.job_name,
     )
-    meeting = Meeting(
+    rendezvous = RendezvousConfig(
         participant=participant,
         host=world.host,
         port=world.port,
-        patience_seconds=config.start_timeout_seconds,
+        timeout_seconds=config.start_timeout_seconds,
         secret=read_secret(config.secret_file) if config.secret_file else None,
     )
-    with open_store(meeting) as store:
+    with open_store(rendezvous) as store:
         yield store

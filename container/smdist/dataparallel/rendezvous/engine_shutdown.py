@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shutdown of this process's engines: at its end, and in a forked child."""
+"""Shutdown of this process's engines at its end, and their closing in a forked child."""
 
 from __future__ import annotations
 
@@ -14,40 +14,41 @@ from typing import Any
 
 from sagemaker_dist.errors import DistError
 from smdist.config import read_fault_file
-from smdist.dataparallel.rendezvous.clean_tf_error import plain
+from smdist.dataparallel.rendezvous.clean_tf_error import unwrap_message
 from smdist.dataparallel.rendezvous.engine_interface import Engine, EngineFault
 
-_MOST_WORDS = 1000  # maximum length of an abort reason, in characters
-_live: list[tuple[Engine, str]] = []  # running engines, with the name of this rank in messages
-# engines of the parent, kept in a forked child: never used, never destroyed
-_left_to_the_parent: list[Engine] = []
+_MAX_REASON = 1000  # characters of an abort reason
+_live: list[tuple[Engine, str]] = []  # (running engine, name of this rank in messages)
+# engines of the parent process in a forked child, where they are never used and never destroyed
+_inherited: list[Engine] = []
 
 
-def keep(engine: Engine, name: str) -> None:
-    """Register the engine, so that it is shut down when this process ends.
+def register_engine(engine: Engine, name: str) -> None:
+    """Add the engine to those that are shut down when this process ends.
 
     Args:
-        name: The name of this rank in the messages of other ranks.
+        engine: A connected engine.
+        name: Name of this rank in messages, such as "rank 3 on algo-2".
     """
-    see_to_the_end()
+    register_shutdown()
     _live[:] = [each for each in _live if each[0].is_running()] + [(engine, name)]
 
 
 @cache
-def see_to_the_end() -> None:
-    """Register the shutdown of engines at process exit, once in a process.
+def register_shutdown() -> None:
+    """Register the exit handler that shuts down engines; only the first call has an effect.
 
     Exit handlers that are registered after this call run before the shutdown.
     """
-    atexit.register(_say_goodbye)
-    os.register_at_fork(after_in_child=_leave_to_the_parent)
+    atexit.register(_shut_down_engines)
+    os.register_at_fork(after_in_child=_close_in_child)
 
 
 def abort(reason: str, details: str = "") -> None:
-    """Fail all that is on its way and all that comes later, here and on all other ranks.
+    """Fail all current and later operations of this process's engines, on all ranks.
 
-    Errors on all of them say `reason`, and `last_fault` has `details`; the first failure of an
-    engine wins.
+    The errors on all ranks contain `reason`, and their `last_fault` contains `details`. An
+    engine that has failed already keeps its first fault.
     """
     for engine, _ in _live:
         if engine.is_running():
@@ -55,10 +56,10 @@ def abort(reason: str, details: str = "") -> None:
 
 
 def last_fault() -> EngineFault | None:
-    """Return why an engine of this process has ended, if one has.
+    """Return the fault of an engine of this process; None if none has failed.
 
-    Exceptions of torch and TensorFlow carry a text alone: after a DistBackendError or an
-    AbortedError, the fields of the fault are here.
+    Use it after torch's DistBackendError or TensorFlow's AbortedError, which have only a text,
+    to get the fields of the fault.
     """
     found = next(filter(None, (engine.fault() for engine, _ in _live)), None)
     if found is None:
@@ -68,14 +69,17 @@ def last_fault() -> EngineFault | None:
 
 
 def reason_of(name: str, error: BaseException) -> str:
-    """Return the reason of an abort on one line, short enough for logs and other ranks."""
-    text = " ".join(plain(str(error)).split())
+    """Return the reason of an abort: "NAME raised ValueError: text", on one line.
+
+    It has at most 1,000 characters.
+    """
+    text = " ".join(unwrap_message(str(error)).split())
     kind = f"{name} raised {type(error).__name__}"
-    return f"{kind}: {text}"[:_MOST_WORDS] if text else kind
+    return f"{kind}: {text}"[:_MAX_REASON] if text else kind
 
 
-def _say_goodbye() -> None:
-    """Shut down all engines; abort them first if this process ends by an exception."""
+def _shut_down_engines() -> None:
+    """Shut down all engines; if an exception ends this process, abort them first with it."""
     error = getattr(sys, "last_value", None)
     if error is not None:
         _record(error)
@@ -92,22 +96,22 @@ def _named(error: BaseException) -> dict[str, Any]:
 
 
 def _record(error: BaseException) -> None:
-    """Leave the fields of the exception that ends this rank where its guard reads them."""
+    """Write the fields of the exception that ends this rank to a file, which its guard reads."""
     path, fault = read_fault_file(), last_fault()
     if path is None:
         return
     fields: dict[str, Any] = {**_named(error), "culprit": getattr(error, "rank", None)}
     if fault is not None:
         fields |= {"kind": fault.kind, "culprit": fault.culprit, "operation": fault.operation}
-    with suppress(OSError):  # the launcher then goes by the traceback
+    with suppress(OSError):  # without the file the launcher reads the traceback
         path.write_text(json.dumps(fields), encoding="utf-8")
 
 
-def _leave_to_the_parent() -> None:
+def _close_in_child() -> None:
     """Close the engines' connections in a forked child, such as a DataLoader worker."""
     for engine, _ in _live:
         engine.close_in_child()
-        # the child must not destroy it: its threads live in the parent
+        # one more reference, so that the child never destroys it: its threads are the parent's
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(engine))
-        _left_to_the_parent.append(engine)
+        _inherited.append(engine)
     _live.clear()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Identity of the host that a rank runs on, so that ranks of one host reduce over shared memory."""
+"""Identity of a rank's host; ranks with equal identities reduce over shared memory."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 
 from smdist.config import RankConfig
 
-_PAUSE = 50
+_PAUSE = 50  # microseconds
 
 
 def host_identity(config: RankConfig) -> str:
-    """Return a text that two ranks share if and only if they are on one host.
+    """Return a text that is equal for two ranks if and only if they are on the same host.
 
-    SMDIST_HOST_ID wins, set by the launcher or the user: emulated hosts on one machine count
-    as hosts. Otherwise a host is one running kernel with one network namespace and one
+    It is SMDIST_HOST_ID if the launcher or the user has set it, so that one machine can emulate
+    several hosts. Otherwise it is made of the running kernel, its network namespace and its
     shared-memory namespace, so two containers are two hosts.
     """
     if config.host_id:
@@ -25,21 +25,21 @@ def host_identity(config: RankConfig) -> str:
 
 
 def machine_identity() -> str:
-    """Return the identity of the running kernel, regardless of SMDIST_HOST_ID."""
+    """Return a text that is equal for all processes on the same running kernel."""
     return _boot()
 
 
 def pause_microseconds(ranks: int) -> int:
-    """Return how long an idle engine spins before it sleeps, in microseconds.
+    """Return the microseconds for which an idle engine spins before it sleeps.
 
-    The time is about that of a wake-up. It is 0 if there are fewer processors than ranks,
-    because spinning would take processor time from other ranks.
+    `ranks` counts those of this machine. The result is about the time of a wake-up, or 0 if
+    there are fewer CPUs than ranks, because spinning would take CPU time from other ranks.
     """
     return _PAUSE if ranks <= len(os.sched_getaffinity(0)) else 0
 
 
-def numbered(identities: list[str]) -> list[int]:
-    """Return the host number of each rank: equal identities get equal numbers."""
+def host_numbers(identities: list[str]) -> list[int]:
+    """Return the host number of each rank, counted from 0: equal identities get equal numbers."""
     order = list(dict.fromkeys(identities))
     return [order.index(identity) for identity in identities]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Descriptions of a rendezvous and its ranks, and the checks of a rank that joins."""
+"""Descriptions of a rendezvous and of its ranks, and checks of a rank that joins."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from dataclasses import asdict, dataclass, field
 from itertools import count
 from typing import Final
 
-from smdist.dataparallel.rendezvous.store_protocol import Frame, FrameError, FrameKind, expect
+from smdist.dataparallel.rendezvous.store_protocol import Frame, FrameError, FrameKind, require_kind
 
-_MOST_NAMES: Final = 8
+_MAX_NAMES: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Participant:
-    """Description that a rank sends when it joins.
+    """Description of a rank, which it sends to rank 0's store server when it joins.
 
     Attributes:
+        rank: The rank's number.
+        size: Number of ranks in the job.
         label: The rank's name in messages.
-        job: The name of its job, or "" if it has none.
+        job: SageMaker's name of the job, or "" if unknown.
     """
 
     rank: int
@@ -29,71 +31,76 @@ class Participant:
     job: str = ""
 
     def to_frame(self) -> Frame:
-        """Return the JOIN frame that carries this description."""
+        """Return the JOIN frame that contains this description as JSON."""
         return Frame(FrameKind.JOIN, value=json.dumps(asdict(self)).encode())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Meeting:
+class RendezvousConfig:
     """Configuration of the rendezvous on one rank.
 
     Attributes:
-        host: The host of rank 0.
-        port: The port at which rank 0 listens.
-        patience_seconds: How long ranks wait for each other.
+        participant: Description of this rank.
+        host: Address of rank 0's host.
+        port: Port at which rank 0's store server listens.
+        timeout_seconds: Seconds that ranks wait for each other.
         secret: The secret that all ranks of the job share, or None without a secret file.
-        quiet_seconds: Time before the first message about missing ranks; further messages
-            follow at three times this interval.
+        report_seconds: Seconds before the first message about missing ranks; further messages
+            follow at intervals three times as long.
     """
 
     participant: Participant
     host: str
     port: int
-    patience_seconds: float
+    timeout_seconds: float
     secret: bytes | None = field(default=None, repr=False)
-    quiet_seconds: float = 10.0
+    report_seconds: float = 10.0
 
 
-def tellings(quiet_seconds: float) -> Iterator[float]:
-    """Yield the times of messages about missing ranks, in seconds since the start, without end."""
-    return count(quiet_seconds, 3 * quiet_seconds)
+def report_times(report_seconds: float) -> Iterator[float]:
+    """Yield endlessly the times of messages about missing ranks, in seconds since the start."""
+    return count(report_seconds, 3 * report_seconds)
 
 
-def waiting(missing: Sequence[int], meeting: Meeting, seconds: float) -> str:
-    """Return the message that names the missing ranks."""
-    names = ", ".join(f"rank {rank}" for rank in missing[:_MOST_NAMES])
-    others = len(missing) - _MOST_NAMES
+def waiting_message(missing: Sequence[int], rendezvous: RendezvousConfig, seconds: float) -> str:
+    """Return the log line that names the missing ranks, after `seconds` of waiting."""
+    names = ", ".join(f"rank {rank}" for rank in missing[:_MAX_NAMES])
+    others = len(missing) - _MAX_NAMES
     names += f" and {others} others" if others > 0 else ""
-    place = f"{meeting.host}:{meeting.port}"
-    return f"smdist: waiting for {names} of {meeting.participant.size} at {place}, {seconds:g} s\n"
+    place = f"{rendezvous.host}:{rendezvous.port}"
+    size = rendezvous.participant.size
+    return f"smdist: has waited {seconds:g} s at {place} for {names} of {size} ranks\n"
 
 
-def participant_of(frame: Frame) -> Participant:
+def parse_participant(frame: Frame) -> Participant:
     """Return the description of a rank from its JOIN frame.
 
     Raises:
         FrameError: The frame does not describe a rank.
     """
     try:
-        said = json.loads(expect(frame, FrameKind.JOIN).value)
-        participant = Participant(**said)
+        fields = json.loads(require_kind(frame, FrameKind.JOIN).value)
+        participant = Participant(**fields)
         types = [
             type(each)
             for each in (participant.rank, participant.size, participant.label, participant.job)
         ]
     except (ValueError, TypeError, RecursionError) as error:
-        raise FrameError("a rank introduces itself in no way that is known here") from error
+        raise FrameError("the JOIN frame of a rank has not the fields of this release") from error
     if types != [int, int, str, str]:
-        raise FrameError("a rank introduces itself with fields of other types")
+        raise FrameError("the JOIN frame of a rank has fields of wrong types")
     return participant
 
 
 def mismatch(participant: Participant, first: Participant) -> str | None:
-    """Return why a rank does not belong to rank 0's job, or None if it does."""
+    """Return the reason why a rank does not belong to rank 0's job, or None if it does.
+
+    `first` describes rank 0.
+    """
     if participant.job != first.job:
-        return f"it is of the job {participant.job!r}, and {first.label} of {first.job!r}"
+        return f"its job is {participant.job!r}, and the job of {first.label} is {first.job!r}"
     if participant.size != first.size:
-        return f"it counts {participant.size} ranks, and {first.label} counts {first.size}"
+        return f"its WORLD_SIZE is {participant.size}, and that of {first.label} is {first.size}"
     if not 0 <= participant.rank < first.size:
-        return f"it is rank {participant.rank} of {first.size}"
+        return f"its RANK is {participant.rank}, and WORLD_SIZE is {first.size}"
     return None

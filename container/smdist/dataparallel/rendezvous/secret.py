@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Secret of the job, if a file provides it to every rank."""
+"""Secret of the job from a file, with which ranks prove to each other that they belong to it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sagemaker_dist.errors import LaunchError
 
 
 def read_secret(path: Path) -> bytes:
-    """Return the content of the file without surrounding white space.
+    """Return the secret: the content of the file without white space around it.
 
     Raises:
         LaunchError: The file cannot be read, or is empty.
@@ -22,7 +22,8 @@ def read_secret(path: Path) -> bytes:
         raise LaunchError(
             f"the secret of the job cannot be read from {str(path)!r}",
             why,
-            "Put the same random text into this file on every host,"
-            " or unset SMDIST_SECRET_FILE to let rank 0 make a secret",
+            "Write the same random text to this file on every host,"
+            " or unset SMDIST_SECRET_FILE, so that rank 0 generates a secret",
+            about="SMDIST_SECRET_FILE",
         )
     return secret

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Key-value store through which ranks exchange data before they have connections of their own."""
+"""Interface of the key-value store through which ranks exchange data before they are connected."""
 
 from __future__ import annotations
 
@@ -7,44 +7,47 @@ from typing import Protocol
 
 
 class Store(Protocol):
-    """Map from strings to bytes that all ranks of a job share."""
+    """Map from keys to bytes that all ranks of a job can read and write."""
 
     def set(self, key: str, value: bytes) -> None:
         """Set the value of a key and wake the ranks that wait for it."""
 
-    def get(self, key: str, patience_seconds: float) -> bytes:
-        """Wait for the value of a key and return it.
+    def get(self, key: str, timeout_seconds: float) -> bytes:
+        """Wait until a rank has set the key, and return its value.
 
         Raises:
-            TimeoutError: No rank has set the key in time.
+            TimeoutError: No rank has set the key within `timeout_seconds`.
         """
 
     def add(self, key: str, count: int) -> int:
-        """Add to the counter under this key, which starts at 0, and return the sum."""
+        """Add `count` to the counter under this key, which starts at 0; return the new value."""
 
 
 class OwnStore:
-    """Store of a job with a single process."""
+    """Store in this process's memory, for a job with a single process."""
 
     def __init__(self) -> None:
-        self._words: dict[str, bytes] = {}
+        self._values: dict[str, bytes] = {}
 
     def set(self, key: str, value: bytes) -> None:
         """Set the value of a key."""
-        self._words[key] = value
+        self._values[key] = value
 
-    def get(self, key: str, patience_seconds: float) -> bytes:
-        """Return the value of a key without waiting, because no other process could set it.
+    def get(self, key: str, timeout_seconds: float) -> bytes:
+        """Return the value of a key, without waiting, because no other process can set it.
 
         Raises:
             TimeoutError: The key is not set.
         """
-        if key not in self._words:
-            raise TimeoutError(f"nobody can set {key!r} within {patience_seconds:g} s")
-        return self._words[key]
+        if key not in self._values:
+            raise TimeoutError(
+                f"the key {key!r} is not set, and no other process can set it within"
+                f" {timeout_seconds:g} s"
+            )
+        return self._values[key]
 
     def add(self, key: str, count: int) -> int:
-        """Add to the counter under this key and return the sum."""
-        total = int(self._words.get(key, b"0")) + count
-        self._words[key] = b"%d" % total
+        """Add `count` to the counter under this key, which starts at 0; return the new value."""
+        total = int(self._values.get(key, b"0")) + count
+        self._values[key] = b"%d" % total
         return total

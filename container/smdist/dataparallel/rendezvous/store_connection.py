@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connection of a rank to the store server, with a deadline on every operation."""
+"""Connection of a rank to rank 0's store server, with a time limit for every operation."""
 
 from __future__ import annotations
 
@@ -9,53 +9,64 @@ import sys
 import time
 
 from sagemaker_dist.errors import LaunchError
-from smdist.dataparallel.rendezvous.participants import Meeting, tellings, waiting
+from smdist.dataparallel.rendezvous.participants import (
+    RendezvousConfig,
+    report_times,
+    waiting_message,
+)
 from smdist.dataparallel.rendezvous.store_protocol import (
     HEAD_BYTES,
+    NO_MATCH,
     NONCE_BYTES,
-    STRANGER_BYTES,
+    ONE_SIDED,
+    UNAUTHENTICATED_BYTES,
     VALUE_BYTES,
     Frame,
     FrameError,
     FrameKind,
-    expect,
     greeting,
     has_secret,
+    is_proof,
     parse_frame,
     parse_head,
     proof,
-    proves,
+    require_kind,
 )
 
 _HANDSHAKE_SECONDS = 30.0
 _FIRST_PAUSE_SECONDS = 0.02
 _LONGEST_PAUSE_SECONDS = 0.5
-# only this many ranks log that they wait for rank 0, to keep the log of a large job short
-_TELLERS = 8
+# only the ranks below this number log that they wait for rank 0: a large job has a short log
+_REPORTERS = 8
 
 
 class StoreConnection:
-    """Connection that sends and receives frames, for one thread."""
+    """TCP connection to the store server that sends requests and receives replies.
+
+    Thread safety: only one thread may use it.
+    """
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def ask(self, frame: Frame, patience_seconds: float, *, most_bytes: int = VALUE_BYTES) -> Frame:
-        """Send a frame and return the reply.
+    def request(
+        self, frame: Frame, timeout_seconds: float, *, max_bytes: int = VALUE_BYTES
+    ) -> Frame:
+        """Send a frame and return the reply, whose value has at most `max_bytes`.
 
         Raises:
-            OSError: No reply came in time, or the connection was closed.
+            OSError: No reply was received in time, or the connection was closed.
             FrameError: The reply is not a valid frame.
         """
-        self.send(frame, patience_seconds)
-        end = time.monotonic() + patience_seconds
-        head = parse_head(self._receive(HEAD_BYTES, end), most_bytes)
+        self.send(frame, timeout_seconds)
+        end = time.monotonic() + timeout_seconds
+        head = parse_head(self._receive(HEAD_BYTES, end), max_bytes)
         return parse_frame(head, self._receive(head.body_bytes, end))
 
-    def send(self, frame: Frame, patience_seconds: float) -> None:
-        """Send a frame that has no reply."""
-        self._connection.settimeout(patience_seconds)
+    def send(self, frame: Frame, timeout_seconds: float) -> None:
+        """Send a frame without waiting for a reply."""
+        self._connection.settimeout(timeout_seconds)
         self._connection.sendall(frame.to_bytes())
 
     def close(self) -> None:
@@ -67,93 +78,102 @@ class StoreConnection:
         while len(data) < count:
             left = end - time.monotonic()
             if left <= 0:
-                raise TimeoutError("no answer in time")
+                raise TimeoutError("no reply was received in time")
             self._connection.settimeout(left)
             part = self._connection.recv(count - len(data))
             if not part:
-                raise ConnectionResetError("the other side has hung up")
+                raise ConnectionResetError("the other side has closed the connection")
             data += part
         return bytes(data)
 
 
-def dial(meeting: Meeting, host: str) -> tuple[StoreConnection, str]:
-    """Connect to the store server; retry until it listens.
+def connect_to_server(rendezvous: RendezvousConfig, host: str) -> tuple[StoreConnection, str]:
+    """Connect to rank 0's store server at `host`, retrying until it listens, and join.
 
     Returns:
         The connection, and rank 0's name in messages.
 
     Raises:
-        LaunchError: The server did not listen in time, or it refuses this rank.
+        LaunchError: The server did not reply in time, or it refused this rank.
     """
     began = time.monotonic()
-    end = began + meeting.patience_seconds
+    end = began + rendezvous.timeout_seconds
     pause = _FIRST_PAUSE_SECONDS
-    times = tellings(meeting.quiet_seconds)
-    told = next(times)
+    times = report_times(rendezvous.report_seconds)
+    reported = next(times)
     while True:
         try:
             left = max(end - time.monotonic(), pause)
-            return _enter(meeting, host, min(left, _HANDSHAKE_SECONDS))
+            return _join(rendezvous, host, min(left, _HANDSHAKE_SECONDS))
         except OSError as error:
             if time.monotonic() + pause > end:
-                raise _unreachable(meeting, error) from error
+                raise _unreachable(rendezvous, error) from error
         except FrameError as error:
-            raise _refused(meeting, str(error)) from error
+            raise _refused(rendezvous, str(error)) from error
         waited = time.monotonic() - began
-        if waited > told and meeting.participant.rank < _TELLERS:
-            sys.stderr.write(waiting([0], meeting, round(waited)))
-            told = next(each for each in times if each > waited)
+        if waited > reported and rendezvous.participant.rank < _REPORTERS:
+            sys.stderr.write(waiting_message([0], rendezvous, round(waited)))
+            reported = next(each for each in times if each > waited)
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
 
-def _enter(meeting: Meeting, host: str, patience_seconds: float) -> tuple[StoreConnection, str]:
-    link = StoreConnection(socket.create_connection((host, meeting.port), timeout=patience_seconds))
+def _join(
+    rendezvous: RendezvousConfig, host: str, timeout_seconds: float
+) -> tuple[StoreConnection, str]:
+    link = StoreConnection(
+        socket.create_connection((host, rendezvous.port), timeout=timeout_seconds)
+    )
     try:
-        end = time.monotonic() + patience_seconds
-        _prove(link, meeting, end)
-        said = _ask(link, meeting.participant.to_frame(), end)
-        if said.kind is FrameKind.REFUSED:
-            raise FrameError(said.value.decode(errors="replace"))
-        return link, expect(said, FrameKind.WELCOME).value.decode(errors="replace")
+        end = time.monotonic() + timeout_seconds
+        _prove(link, rendezvous, end)
+        reply = _request(link, rendezvous.participant.to_frame(), end)
+        if reply.kind is FrameKind.REFUSED:
+            raise FrameError(reply.value.decode(errors="replace"))
+        return link, require_kind(reply, FrameKind.WELCOME).value.decode(errors="replace")
     except BaseException:
         link.close()
         raise
 
 
-def _prove(link: StoreConnection, meeting: Meeting, end: float) -> None:
-    secret = meeting.secret
+def _prove(link: StoreConnection, rendezvous: RendezvousConfig, end: float) -> None:
+    secret = rendezvous.secret
     ours = greeting(os.urandom(NONCE_BYTES), secret)
-    theirs = _ask(link, ours, end)
+    theirs = _request(link, ours, end)
     if has_secret(theirs) != (secret is not None):
-        raise FrameError("a secret file is set there or here, not on both sides")
+        raise FrameError(ONE_SIDED)
     if secret is None:
         return
-    said = _ask(link, Frame(FrameKind.PROOF, value=proof(secret, "rank", ours, theirs)), end)
-    if not proves(said, proof(secret, "rank 0", ours, theirs)):
-        raise FrameError("it has another secret")
+    reply = _request(link, Frame(FrameKind.PROOF, value=proof(secret, "rank", ours, theirs)), end)
+    if not is_proof(reply, proof(secret, "rank 0", ours, theirs)):
+        raise FrameError(NO_MATCH)
 
 
-def _ask(link: StoreConnection, frame: Frame, end: float) -> Frame:
+def _request(link: StoreConnection, frame: Frame, end: float) -> Frame:
     left = max(end - time.monotonic(), 0.001)
-    return link.ask(frame, left, most_bytes=STRANGER_BYTES)
+    return link.request(frame, left, max_bytes=UNAUTHENTICATED_BYTES)
 
 
-def _unreachable(meeting: Meeting, error: OSError) -> LaunchError:
+def _unreachable(rendezvous: RendezvousConfig, error: OSError) -> LaunchError:
     return LaunchError(
-        f"rank 0 does not answer at {meeting.host}:{meeting.port}"
-        f" within {meeting.patience_seconds:g} s",
-        f"the last try said: {error.strerror or error}",
-        "Look into rank 0's log; MASTER_ADDR must name its host on all ranks, MASTER_PORT a"
-        " port that the others reach; or give a longer start_timeout_seconds",
+        f"rank 0 does not reply at {rendezvous.host}:{rendezvous.port}"
+        f" within {rendezvous.timeout_seconds:g} s",
+        f"the last attempt failed: {error.strerror or error}",
+        "Read rank 0's log for the reason why it did not start. On all ranks MASTER_ADDR must"
+        " name rank 0's host, and MASTER_PORT a port of it that they can reach. If rank 0 only"
+        " starts slowly, raise start_timeout_seconds",
+        about="MASTER_ADDR",
+        kind="timeout",
     )
 
 
-def _refused(meeting: Meeting, why: str) -> LaunchError:
+def _refused(rendezvous: RendezvousConfig, why: str) -> LaunchError:
     return LaunchError(
-        f"{meeting.participant.label} cannot join the job that meets at"
-        f" {meeting.host}:{meeting.port}",
+        f"{rendezvous.participant.label} cannot join the job whose rank 0 listens at"
+        f" {rendezvous.host}:{rendezvous.port}",
         why,
-        "Use the same image and the same SMDIST_SECRET_FILE on every host, and another"
+        "Use the same image and the same SMDIST_SECRET_FILE on every host, and a different"
         " MASTER_PORT for each job",
+        about="MASTER_PORT",
+        kind="refused",
     )

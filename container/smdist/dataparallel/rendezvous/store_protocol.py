@@ -1,21 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Protocol of a connection to the store server: frames, and the proof of the shared secret.
+"""Protocol of a connection to the store server: frames, and proofs of the shared secret.
 
-    kind   number     key bytes   value bytes   key    value
-    u8     i64        u16         u32           UTF-8  any      big-endian
+Layout of a frame, with big-endian integers:
 
-    rank                     rank 0
-    GREETING  version, 32 random bytes
-                             GREETING  version, 32 random bytes, has a secret?
-    PROOF     HMAC(secret, "rank", both greetings)        only with a secret
-                             PROOF     HMAC(secret, "rank 0", both greetings)
-    JOIN      description of the rank
-                             WELCOME   rank 0's name
-    SET ADD GET              VALUE, or LATE: no rank has set the key in time
-    BYE
+    kind   number     length of key   length of value   key    value
+    u8     i64        u16             u32               UTF-8  any bytes
 
-Either side may send REFUSED with a reason at any time. The proofs keep unknown processes
-out; they do not protect against a network that alters packets.
+Order of the frames; rank 0 answers each one of a rank but LEAVE:
+
+    rank                                                   rank 0
+    GREETING  version, 32 random bytes, has a secret?      GREETING  the same of rank 0
+    PROOF     HMAC(secret, "rank", both greetings)         PROOF     with "rank 0"
+    JOIN      description of the rank                      WELCOME   rank 0's name
+    SET, ADD, GET                                          VALUE, or TIMED_OUT: key not set
+    LEAVE     reason, empty if all is well
+
+PROOF is sent only if the job has a secret. Rank 0 may answer any frame with REFUSED and a
+reason. The proofs exclude unknown processes; they do not protect against a network that alters
+packets.
 """
 
 from __future__ import annotations
@@ -31,14 +33,17 @@ MAGIC: Final = "smdist"
 NONCE_BYTES: Final = 32
 PROOF_BYTES: Final = 32
 KEY_BYTES: Final = 256
-STRANGER_BYTES: Final = 4096  # limit of a value until both sides are authenticated
-VALUE_BYTES: Final = 1 << 24  # enough for the descriptions of 10,000 ranks
+UNAUTHENTICATED_BYTES: Final = 4096  # limit of a value before the rank has joined
+VALUE_BYTES: Final = 1 << 24  # limit of a value; enough for the descriptions of 10,000 ranks
+# reasons of a refusal: a secret on one side only, different secrets
+ONE_SIDED: Final = "only one side has a secret file: SMDIST_SECRET_FILE is not set on all ranks"
+NO_MATCH: Final = "its secret differs from that of the other side"
 _HEAD: Final = struct.Struct("!BqHI")
 HEAD_BYTES: Final = _HEAD.size
 
 
 class FrameKind(IntEnum):
-    """Kinds of frames."""
+    """Kinds of frames; the numbers are sent."""
 
     GREETING = 1
     PROOF = 2
@@ -48,8 +53,8 @@ class FrameKind(IntEnum):
     ADD = 6
     GET = 7
     VALUE = 8
-    LATE = 9
-    BYE = 10
+    TIMED_OUT = 9
+    LEAVE = 10
     REFUSED = 11
 
 
@@ -57,15 +62,19 @@ _KINDS: Final = frozenset(FrameKind)
 
 
 class FrameError(Exception):
-    """A received frame is invalid or not expected here."""
+    """Raised when a received frame is invalid, or of a kind that is not allowed at this point."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Message of the protocol.
+    """One message of the store's protocol.
 
     Attributes:
-        number: The protocol version, a count, or a timeout in milliseconds.
+        kind: Kind of the message.
+        number: Protocol version of GREETING, count of ADD, timeout of GET in milliseconds; 0
+            for the other kinds.
+        key: Key of SET, ADD and GET.
+        value: Content, by kind.
     """
 
     kind: FrameKind
@@ -74,14 +83,14 @@ class Frame:
     value: bytes = b""
 
     def to_bytes(self) -> bytes:
-        """Return the frame's bytes on the wire."""
+        """Return the bytes of the frame that are sent."""
         key = self.key.encode()
         return _HEAD.pack(self.kind, self.number, len(key), len(self.value)) + key + self.value
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Fixed-size header of a frame."""
+    """Header of a frame, with the lengths of its key and value in bytes."""
 
     kind: FrameKind
     number: int
@@ -90,29 +99,33 @@ class Head:
 
     @property
     def body_bytes(self) -> int:
-        """Number of bytes that follow the header."""
+        """Number of bytes that follow the header: key and value."""
         return self.key_bytes + self.value_bytes
 
 
-def parse_head(head: bytes, most_bytes: int) -> Head:
-    """Parse the first `HEAD_BYTES` of a frame.
+def parse_head(head: bytes, max_bytes: int) -> Head:
+    """Parse the header of a frame.
 
     Args:
-        most_bytes: The longest value to accept.
+        head: The first `HEAD_BYTES` bytes of the frame.
+        max_bytes: Length of the longest value to accept.
 
     Raises:
         FrameError: The frame is too long, or not of this protocol.
     """
     kind, number, key_bytes, value_bytes = _HEAD.unpack(head)
     if kind not in _KINDS:
-        raise FrameError("what came is not smdist's protocol")
-    if key_bytes > KEY_BYTES or value_bytes > most_bytes:
-        raise FrameError(f"a frame of {key_bytes} + {value_bytes} bytes is too long here")
+        raise FrameError("the received bytes are not a frame of smdist's store")
+    if key_bytes > KEY_BYTES or value_bytes > max_bytes:
+        raise FrameError(
+            f"a frame with a key of {key_bytes} bytes and a value of {value_bytes} bytes is too"
+            f" long: the limits are {KEY_BYTES} and {max_bytes}"
+        )
     return Head(FrameKind(kind), number, key_bytes, value_bytes)
 
 
 def parse_frame(head: Head, body: bytes) -> Frame:
-    """Return the frame with this header and the `head.body_bytes` that follow it.
+    """Return the frame with this header and `body`, the `head.body_bytes` bytes after it.
 
     Raises:
         FrameError: The key is not UTF-8.
@@ -120,11 +133,11 @@ def parse_frame(head: Head, body: bytes) -> Frame:
     try:
         key = body[: head.key_bytes].decode()
     except UnicodeDecodeError as error:
-        raise FrameError("the key of a frame is no text") from error
+        raise FrameError("the key of a frame is not valid UTF-8") from error
     return Frame(head.kind, head.number, key, body[head.key_bytes :])
 
 
-def expect(frame: Frame, *kinds: FrameKind) -> Frame:
+def require_kind(frame: Frame, *kinds: FrameKind) -> Frame:
     """Return the frame if it is of one of these kinds.
 
     Raises:
@@ -132,35 +145,42 @@ def expect(frame: Frame, *kinds: FrameKind) -> Frame:
     """
     if frame.kind not in kinds:
         wanted = " or ".join(kind.name for kind in kinds)
-        raise FrameError(f"{frame.kind.name} came where {wanted} is due")
+        raise FrameError(f"a frame {frame.kind.name} was received instead of {wanted}")
     return frame
 
 
 def greeting(nonce: bytes, secret: bytes | None) -> Frame:
-    """Return the first frame that each side sends."""
+    """Return the first frame that each side sends, with its random bytes `nonce`."""
     return Frame(FrameKind.GREETING, VERSION, MAGIC, nonce + (b"\0" if secret is None else b"\1"))
 
 
 def has_secret(frame: Frame) -> bool:
-    """Return whether the sender of this greeting has a secret.
+    """Return True if the sender of this greeting has a secret.
 
     Raises:
-        FrameError: The greeting is not of this protocol or of another version.
+        FrameError: The greeting is of another protocol, or of another version of this one.
     """
-    expect(frame, FrameKind.GREETING)
+    require_kind(frame, FrameKind.GREETING)
     if frame.key != MAGIC or len(frame.value) != NONCE_BYTES + 1:
-        raise FrameError("the greeting is not smdist's")
+        raise FrameError("the received greeting is not one of smdist's store")
     if frame.number != VERSION:
-        raise FrameError(f"the other side speaks version {frame.number}, this one {VERSION}")
+        raise FrameError(
+            f"the other side has version {frame.number} of the store's protocol, and this side"
+            f" has version {VERSION}"
+        )
     return frame.value[-1] == 1
 
 
 def proof(secret: bytes, role: str, of_rank: Frame, of_first: Frame) -> bytes:
-    """Return the proof that only a process with the secret can compute from these two greetings."""
-    said = role.encode() + of_rank.to_bytes() + of_first.to_bytes()
-    return hmac.digest(secret, said, "sha256")
+    """Return the HMAC over both greetings, which proves that its sender has the secret.
+
+    `role` is the sender's, "rank" or "rank 0"; the greetings are those of the joining rank and of
+    rank 0.
+    """
+    text = role.encode() + of_rank.to_bytes() + of_first.to_bytes()
+    return hmac.digest(secret, text, "sha256")
 
 
-def proves(frame: Frame, expected: bytes) -> bool:
-    """Tell whether the frame holds the expected proof, in constant time."""
+def is_proof(frame: Frame, expected: bytes) -> bool:
+    """Return True if the frame contains the expected proof; compares in constant time."""
     return frame.kind is FrameKind.PROOF and hmac.compare_digest(frame.value, expected)

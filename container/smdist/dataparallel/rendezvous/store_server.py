@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Store server on rank 0: one thread, which runs until all ranks are connected.
+"""Store server on rank 0: a thread that runs until the engines of all ranks are connected.
 
-Each connection has its own deadline and cannot delay another. An unauthenticated
-connection may send only a few bytes. If the job has a secret, a process without it
-can neither set a key nor read one.
+Each connection has its own time limit and cannot delay another. A connection may send only a
+few kilobytes before it has joined. If the job has a secret, a process without it can neither
+set a key nor read one.
 """
 
 from __future__ import annotations
@@ -15,68 +15,73 @@ import sys
 import threading
 
 from smdist.dataparallel.rendezvous.participants import (
-    Meeting,
     Participant,
+    RendezvousConfig,
     mismatch,
-    participant_of,
-    tellings,
-    waiting,
+    parse_participant,
+    report_times,
+    waiting_message,
 )
 from smdist.dataparallel.rendezvous.store_protocol import (
     HEAD_BYTES,
+    NO_MATCH,
     NONCE_BYTES,
-    STRANGER_BYTES,
+    ONE_SIDED,
+    UNAUTHENTICATED_BYTES,
     VALUE_BYTES,
     Frame,
     FrameError,
     FrameKind,
-    expect,
     greeting,
     has_secret,
+    is_proof,
     parse_frame,
     parse_head,
     proof,
-    proves,
+    require_kind,
 )
 
-_STRANGER_SECONDS = 15.0  # for a new connection to authenticate and to join
-_FAREWELL_SECONDS = 30.0  # for all ranks to leave once rank 0 is connected
-_NEWS_SECONDS = 2.0  # for all ranks to receive the reason why rank 0 ends
-_MOST_STRANGERS = 256
-_MOST_LINES = 20
-_WORDS = 1000  # maximum length of a reason, in characters
+_JOIN_SECONDS = 15.0  # time limit of a new connection to authenticate and to join
+_LEAVE_SECONDS = 30.0  # time limit of all ranks to leave once rank 0 is connected
+_FAILURE_SECONDS = 2.0  # time limit of all ranks to receive the reason why rank 0 ends
+_MAX_UNJOINED = 256  # connections that have not joined yet
+_MAX_LINES = 20  # log lines about refused connections
+_MAX_REASON = 1000  # characters of a reason
 
 
 class _RefusedError(Exception):
-    """A joining rank is refused; the text is the reason."""
+    """Raised when a joining rank is refused; the text is the reason."""
 
 
-class MeetingPlace:
-    """Server of the store's keys and of the connections of all ranks.
+class StoreServer:
+    """Server of the store on rank 0, in a thread of its own, for the connections of all ranks.
 
-    Thread safety: close() may be called from any thread; the rest runs on the server's own.
+    Thread safety: close() may be called from any thread; the rest runs in the server's thread.
     """
 
-    def __init__(self, listener: socket.socket, meeting: Meeting) -> None:
+    def __init__(self, listener: socket.socket, rendezvous: RendezvousConfig) -> None:
         self._listener = listener
-        self._meeting = meeting
-        self._first = meeting.participant
-        self._words: dict[str, bytes] = {}
-        self._arrivals: dict[str, asyncio.Future[None]] = {}
+        self._rendezvous = rendezvous
+        self._first = rendezvous.participant
+        self._values: dict[str, bytes] = {}
+        self._waiters: dict[str, asyncio.Future[None]] = {}
         self._participants: dict[int, Participant] = {}
         self._left: set[int] = set()
         self._failure = ""
-        self._strangers = 0
+        self._unjoined = 0
         self._lines = 0
         self._loop = asyncio.new_event_loop()
-        self._began = self._loop.time()
-        self._over = asyncio.Event()
+        self._start = self._loop.time()
+        self._closing = asyncio.Event()
         self._changed = asyncio.Event()
-        self._thread = threading.Thread(target=self._run, name="smdist-meeting", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="smdist-store", daemon=True)
         self._thread.start()
 
     def close(self, reason: str = "") -> None:
-        """Stop when all ranks have left. With a reason, fail all ranks with it and stop soon."""
+        """Stop the server once all ranks have left, or after 30 seconds.
+
+        With a reason, make all ranks that wait fail with it, and stop within two seconds.
+        """
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._end, reason)
             self._thread.join()
@@ -91,11 +96,11 @@ class MeetingPlace:
 
     async def _serve(self) -> None:
         server = await asyncio.start_server(self._receive, sock=self._listener)
-        telling = self._loop.create_task(self._tell())
-        await self._over.wait()
-        telling.cancel()
-        end = self._loop.time() + (_NEWS_SECONDS if self._failure else _FAREWELL_SECONDS)
-        while self._awaited() and self._loop.time() < end:
+        reports = self._loop.create_task(self._report_missing())
+        await self._closing.wait()
+        reports.cancel()
+        end = self._loop.time() + (_FAILURE_SECONDS if self._failure else _LEAVE_SECONDS)
+        while self._remaining() and self._loop.time() < end:
             self._changed.clear()
             try:
                 await asyncio.wait_for(self._changed.wait(), end - self._loop.time())
@@ -103,17 +108,17 @@ class MeetingPlace:
                 break
         server.close()
 
-    async def _tell(self) -> None:
-        """Log the missing ranks from time to time."""
-        for seconds in tellings(self._meeting.quiet_seconds):
-            await asyncio.sleep(max(self._began + seconds - self._loop.time(), 0))
+    async def _report_missing(self) -> None:
+        """Log the missing ranks at increasing intervals, until all have joined."""
+        for seconds in report_times(self._rendezvous.report_seconds):
+            await asyncio.sleep(max(self._start + seconds - self._loop.time(), 0))
             missing = sorted(set(range(self._first.size)) - self._participants.keys())
             if not missing or self._failure:
                 return
-            sys.stderr.write(waiting(missing, self._meeting, seconds))
+            sys.stderr.write(waiting_message(missing, self._rendezvous, seconds))
 
-    def _awaited(self) -> set[int]:
-        """Return the ranks that have not left; after a failure only those that had joined."""
+    def _remaining(self) -> set[int]:
+        """Return the ranks that have not left yet; after a failure only those that had joined."""
         due = self._participants if self._failure else range(self._first.size)
         return set(due) - self._left
 
@@ -126,76 +131,78 @@ class MeetingPlace:
     def _end(self, reason: str) -> None:
         if reason:
             self._fail(reason)
-        self._over.set()
+        self._closing.set()
 
     async def _receive(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            participant = await self._welcome(reader, writer)
+            participant = await self._admit_in_time(reader, writer)
             if participant is not None:
-                await self._attend(participant, reader, writer)
+                await self._serve_rank(participant, reader, writer)
         except (_RefusedError, FrameError) as error:
-            self._say(f"{_name(writer)} was refused: {error}")
-            writer.write(Frame(FrameKind.REFUSED, value=str(error).encode()[:_WORDS]).to_bytes())
+            self._log(f"the connection from {_name(writer)} was refused: {error}")
+            writer.write(
+                Frame(FrameKind.REFUSED, value=str(error).encode()[:_MAX_REASON]).to_bytes()
+            )
         except (OSError, EOFError, asyncio.TimeoutError):
-            pass  # an unknown process that hung up or sent nothing, or a rank that _attend reports
+            pass  # an unknown process closed the connection, or _serve_rank has noted the failure
         finally:
             writer.close()
 
-    async def _welcome(
+    async def _admit_in_time(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> Participant | None:
-        if self._strangers >= _MOST_STRANGERS:
+        if self._unjoined >= _MAX_UNJOINED:
             return None
-        self._strangers += 1
+        self._unjoined += 1
         try:
-            return await asyncio.wait_for(self._admit(reader, writer), _STRANGER_SECONDS)
+            return await asyncio.wait_for(self._admit(reader, writer), _JOIN_SECONDS)
         finally:
-            self._strangers -= 1
+            self._unjoined -= 1
 
     async def _admit(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> Participant | None:
-        theirs = await _read(reader, STRANGER_BYTES)
-        knows, secret = has_secret(theirs), self._meeting.secret
+        theirs = await _read(reader, UNAUTHENTICATED_BYTES)
+        knows, secret = has_secret(theirs), self._rendezvous.secret
         ours = greeting(os.urandom(NONCE_BYTES), secret)
         await _write(writer, ours)
         if knows != (secret is not None):
-            raise _RefusedError("a secret file is set there or here, not on both sides")
+            raise _RefusedError(ONE_SIDED)
         if secret is not None:
-            said = await _read(reader, STRANGER_BYTES)
-            if not proves(said, proof(secret, "rank", theirs, ours)):
-                raise _RefusedError("it has another secret")
+            received = await _read(reader, UNAUTHENTICATED_BYTES)
+            if not is_proof(received, proof(secret, "rank", theirs, ours)):
+                raise _RefusedError(NO_MATCH)
             await _write(
                 writer, Frame(FrameKind.PROOF, value=proof(secret, "rank 0", theirs, ours))
             )
-        participant = participant_of(await _read(reader, STRANGER_BYTES))
-        return await self._enter(participant, writer)
+        participant = parse_participant(await _read(reader, UNAUTHENTICATED_BYTES))
+        return await self._join(participant, writer)
 
-    async def _enter(
+    async def _join(
         self, participant: Participant, writer: asyncio.StreamWriter
     ) -> Participant | None:
         why = mismatch(participant, self._first)
         if why:
             raise _RefusedError(why)
         if participant.rank in self._left:
-            return None  # left already: wants the next store, which is not open yet
+            return None  # a rank that has left waits for the next store, which is not open yet
         if participant.rank in self._participants:
-            there = self._participants[participant.rank].label
-            raise _RefusedError(f"rank {participant.rank} is here already: {there}")
+            label = self._participants[participant.rank].label
+            raise _RefusedError(f"rank {participant.rank} has joined already, as {label}")
         self._participants[participant.rank] = participant
         await _write(writer, Frame(FrameKind.WELCOME, value=self._first.label.encode()))
         return participant
 
-    async def _attend(
+    async def _serve_rank(
         self, participant: Participant, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        reason = f"{participant.label} has gone before all ranks had met"
+        reason = f"{participant.label} has ended before all ranks were connected"
         try:
             while True:
-                patience = _FAREWELL_SECONDS + 2 * self._meeting.patience_seconds
-                frame = await asyncio.wait_for(_read(reader, VALUE_BYTES), patience)
-                if frame.kind is FrameKind.BYE:
-                    reason = frame.value.decode(errors="replace")[:_WORDS]
+                timeout = _LEAVE_SECONDS + 2 * self._rendezvous.timeout_seconds
+                frame = await asyncio.wait_for(_read(reader, VALUE_BYTES), timeout)
+                if frame.kind is FrameKind.LEAVE:
+                    reason = frame.value.decode(errors="replace")[:_MAX_REASON]
                     return
                 await _write(writer, await self._answer(frame))
         finally:
@@ -205,47 +212,47 @@ class MeetingPlace:
                 self._fail(reason)
 
     async def _answer(self, frame: Frame) -> Frame:
-        expect(frame, FrameKind.SET, FrameKind.ADD, FrameKind.GET)
+        require_kind(frame, FrameKind.SET, FrameKind.ADD, FrameKind.GET)
         if frame.kind is FrameKind.GET:
-            return await self._word(frame.key, frame.number / 1000)
-        word = self._sum(frame) if frame.kind is FrameKind.ADD else frame.value
-        self._words[frame.key] = word
-        arrival = self._arrivals.pop(frame.key, None)
-        if arrival:
-            arrival.set_result(None)
-        return Frame(FrameKind.VALUE, value=word if frame.kind is FrameKind.ADD else b"")
+            return await self._value(frame.key, frame.number / 1000)
+        value = self._sum(frame) if frame.kind is FrameKind.ADD else frame.value
+        self._values[frame.key] = value
+        waiter = self._waiters.pop(frame.key, None)
+        if waiter:
+            waiter.set_result(None)
+        return Frame(FrameKind.VALUE, value=value if frame.kind is FrameKind.ADD else b"")
 
     def _sum(self, frame: Frame) -> bytes:
         try:
-            return b"%d" % (int(self._words.get(frame.key, b"0")) + frame.number)
+            return b"%d" % (int(self._values.get(frame.key, b"0")) + frame.number)
         except ValueError as error:
-            raise FrameError(f"{frame.key!r} is no number to add to") from error
+            raise FrameError(f"the value of the key {frame.key!r} is not a number") from error
 
-    async def _word(self, key: str, patience_seconds: float) -> Frame:
-        if key not in self._words and not self._failure:
-            arrival = self._arrivals.setdefault(key, self._loop.create_future())
-            await asyncio.wait([arrival], timeout=max(patience_seconds, 0))
-        if key in self._words:
-            return Frame(FrameKind.VALUE, value=self._words[key])
+    async def _value(self, key: str, timeout_seconds: float) -> Frame:
+        if key not in self._values and not self._failure:
+            waiter = self._waiters.setdefault(key, self._loop.create_future())
+            await asyncio.wait([waiter], timeout=max(timeout_seconds, 0))
+        if key in self._values:
+            return Frame(FrameKind.VALUE, value=self._values[key])
         if self._failure:
             return Frame(FrameKind.REFUSED, value=self._failure.encode())
-        return Frame(FrameKind.LATE)
+        return Frame(FrameKind.TIMED_OUT)
 
     def _fail(self, reason: str) -> None:
-        """Wake all ranks that wait for a key and give them the reason; the first reason counts."""
-        self._failure = self._failure or reason[:_WORDS]
-        for arrival in self._arrivals.values():
-            arrival.set_result(None)
-        self._arrivals.clear()
+        """Send the reason to all ranks that wait for a key; a second failure keeps the first."""
+        self._failure = self._failure or reason[:_MAX_REASON]
+        for waiter in self._waiters.values():
+            waiter.set_result(None)
+        self._waiters.clear()
 
-    def _say(self, line: str) -> None:
+    def _log(self, line: str) -> None:
         self._lines += 1
-        if self._lines <= _MOST_LINES:
-            sys.stderr.write(f"smdist: at the meeting place of {self._first.label}, {line}\n")
+        if self._lines <= _MAX_LINES:
+            sys.stderr.write(f"smdist: store server of {self._first.label}: {line}\n")
 
 
-async def _read(reader: asyncio.StreamReader, most_bytes: int) -> Frame:
-    head = parse_head(await reader.readexactly(HEAD_BYTES), most_bytes)
+async def _read(reader: asyncio.StreamReader, max_bytes: int) -> Frame:
+    head = parse_head(await reader.readexactly(HEAD_BYTES), max_bytes)
     return parse_frame(head, await reader.readexactly(head.body_bytes))
 
 
@@ -255,5 +262,5 @@ async def _write(writer: asyncio.StreamWriter, frame: Frame) -> None:
 
 
 def _name(writer: asyncio.StreamWriter) -> str:
-    peer = writer.get_extra_info("peername") or ("somebody", 0)
+    peer = writer.get_extra_info("peername") or ("an unknown address", 0)
     return f"{peer[0]} port {peer[1]}"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TCP store for jobs without torch: rank 0 serves it, all ranks connect to it.
+"""Key-value store over TCP for jobs without torch: rank 0 runs its server, all ranks connect.
 
-The store lives until the engines of all ranks are connected. No rank waits forever: a rank
-that never arrives is named, and a rank that is lost ends the wait of all.
+The store exists until the engines of all ranks are connected. No rank waits forever: after a
+time limit an error names the missing ranks, and if a rank ends early, all others fail at once.
 """
 
 from __future__ import annotations
@@ -14,17 +14,22 @@ from contextlib import contextmanager, suppress
 
 from sagemaker_dist.errors import LaunchError
 from smdist.dataparallel.rendezvous.engine_shutdown import reason_of
-from smdist.dataparallel.rendezvous.participants import Meeting
-from smdist.dataparallel.rendezvous.store_connection import StoreConnection, dial
-from smdist.dataparallel.rendezvous.store_protocol import Frame, FrameError, FrameKind, expect
-from smdist.dataparallel.rendezvous.store_server import MeetingPlace
+from smdist.dataparallel.rendezvous.participants import RendezvousConfig
+from smdist.dataparallel.rendezvous.store_connection import StoreConnection, connect_to_server
+from smdist.dataparallel.rendezvous.store_protocol import Frame, FrameError, FrameKind, require_kind
+from smdist.dataparallel.rendezvous.store_server import StoreServer
 
-_ANSWER_SECONDS = 30.0  # for the reply, in addition to the time that rank 0 itself waits
-_HERE = "127.0.0.1"  # rank 0 reaches its own server here, whatever its host is called
+_REPLY_SECONDS = 30.0  # time for the reply, in addition to the time that rank 0 itself waits
+_HERE = "127.0.0.1"  # address at which rank 0 connects to its own server
 
 
 class TcpStore:
-    """Client of the store server, for one thread."""
+    """Client of the store server. Thread safety: only one thread may use it.
+
+    Args:
+        link: Connection of this rank, which has joined.
+        first: Rank 0's name in messages.
+    """
 
     def __init__(self, link: StoreConnection, first: str) -> None:
         self._link = link
@@ -36,87 +41,90 @@ class TcpStore:
         Raises:
             LaunchError: A rank was lost.
         """
-        self._ask(Frame(FrameKind.SET, 0, key, value))
+        self._request(Frame(FrameKind.SET, 0, key, value))
 
-    def get(self, key: str, patience_seconds: float) -> bytes:
-        """Wait for the value of a key and return it.
+    def get(self, key: str, timeout_seconds: float) -> bytes:
+        """Wait until a rank has set the key, and return its value.
 
         Raises:
-            TimeoutError: No rank has set the key in time.
+            TimeoutError: No rank has set the key within `timeout_seconds`.
             LaunchError: A rank was lost.
         """
-        answer = self._ask(
-            Frame(FrameKind.GET, int(patience_seconds * 1000), key), patience_seconds
+        reply = self._request(
+            Frame(FrameKind.GET, int(timeout_seconds * 1000), key), timeout_seconds
         )
-        if answer.kind is FrameKind.LATE:
-            raise TimeoutError(f"nobody has set {key!r} within {patience_seconds:g} s")
-        return answer.value
+        if reply.kind is FrameKind.TIMED_OUT:
+            raise TimeoutError(f"no rank has set the key {key!r} within {timeout_seconds:g} s")
+        return reply.value
 
     def add(self, key: str, count: int) -> int:
-        """Add to the counter under this key and return the sum.
+        """Add `count` to the counter under this key, which starts at 0; return the new value.
 
         Raises:
             LaunchError: A rank was lost.
         """
-        return int(self._ask(Frame(FrameKind.ADD, count, key)).value)
+        return int(self._request(Frame(FrameKind.ADD, count, key)).value)
 
     def leave(self, reason: str = "") -> None:
-        """Close the connection; with a reason, fail the wait of all other ranks."""
+        """Close the connection; with a reason, make all other ranks fail with it."""
         with suppress(OSError):
-            self._link.send(Frame(FrameKind.BYE, value=reason.encode()), _ANSWER_SECONDS)
+            self._link.send(Frame(FrameKind.LEAVE, value=reason.encode()), _REPLY_SECONDS)
         self._link.close()
 
-    def _ask(self, frame: Frame, patience_seconds: float = 0) -> Frame:
+    def _request(self, frame: Frame, timeout_seconds: float = 0) -> Frame:
         try:
-            answer = self._link.ask(frame, patience_seconds + _ANSWER_SECONDS)
-            expect(answer, FrameKind.VALUE, FrameKind.LATE, FrameKind.REFUSED)
+            reply = self._link.request(frame, timeout_seconds + _REPLY_SECONDS)
+            require_kind(reply, FrameKind.VALUE, FrameKind.TIMED_OUT, FrameKind.REFUSED)
         except (OSError, FrameError) as error:
-            raise _ended(f"{self._first} has gone before all ranks had met", str(error)) from error
-        if answer.kind is FrameKind.REFUSED:
-            why = "one rank that ends before all have met ends the start of the job"
-            raise _ended(answer.value.decode(errors="replace"), why)
-        return answer
+            what = f"{self._first} has ended before all ranks were connected"
+            raise _ended(what, str(error)) from error
+        if reply.kind is FrameKind.REFUSED:
+            why = "a job starts only if all ranks connect, and this rank has ended before"
+            raise _ended(reply.value.decode(errors="replace"), why)
+        return reply
 
 
 @contextmanager
-def open_store(meeting: Meeting) -> Iterator[TcpStore]:
-    """Open the store for the rendezvous; rank 0 closes it after all other ranks have left.
+def open_store(rendezvous: RendezvousConfig) -> Iterator[TcpStore]:
+    """Connect to the store of the job; on rank 0, start its server first and stop it at the end.
+
+    If the caller raises an exception, all other ranks fail with it as the reason.
 
     Raises:
-        LaunchError: The port is in use, rank 0 does not answer, or a rank is refused.
+        LaunchError: The port is in use, rank 0 does not reply, or this rank is refused.
     """
-    is_first = meeting.participant.rank == 0
-    place = MeetingPlace(_listen(meeting), meeting) if is_first else None
-    reason = f"{meeting.participant.label} has ended"
+    is_first = rendezvous.participant.rank == 0
+    server = StoreServer(_listen(rendezvous), rendezvous) if is_first else None
+    reason = f"{rendezvous.participant.label} has ended"
     store: TcpStore | None = None
     try:
-        store = TcpStore(*dial(meeting, _HERE if is_first else meeting.host))
+        store = TcpStore(*connect_to_server(rendezvous, _HERE if is_first else rendezvous.host))
         yield store
         reason = ""
     except BaseException as error:
-        reason = reason_of(meeting.participant.label, error)
+        reason = reason_of(rendezvous.participant.label, error)
         raise
     finally:
         if store is not None:
             store.leave(reason)
-        if place is not None:
-            place.close(reason)
+        if server is not None:
+            server.close(reason)
 
 
-def _listen(meeting: Meeting) -> socket.socket:
-    """Listen at the port on all addresses of this host, with SO_REUSEADDR."""
+def _listen(rendezvous: RendezvousConfig) -> socket.socket:
+    """Return a socket that listens at the port on all addresses of this host."""
     try:
-        return _bind(meeting.port)
+        return _bind(rendezvous.port)
     except OSError as error:
         is_taken = error.errno == errno.EADDRINUSE
         raise LaunchError(
-            f"port {meeting.port} {'is in use' if is_taken else 'cannot be listened at'}"
-            f" on rank 0's host {meeting.host}",
-            "a process of another job, or one left over, listens there"
-            if is_taken
-            else str(error.strerror or error),
-            "Set another free port in MASTER_PORT on every rank (for torchrun, --master-port: ranks"
-            " without torch's store meet at the port after it), or end that process",
+            f"port {rendezvous.port} {'is in use' if is_taken else 'cannot be used'}"
+            f" on rank 0's host {rendezvous.host}",
+            "another process listens on it" if is_taken else str(error.strerror or error),
+            "Set MASTER_PORT to a free port on every rank, or end that process. With torchrun set"
+            " --master-port; ranks of TensorFlow use the port after it",
+            about="MASTER_PORT",
+            kind="conflict",
         ) from error
 
 
@@ -135,5 +143,5 @@ def _bind(port: int) -> socket.socket:
 
 
 def _ended(what: str, why: str) -> LaunchError:
-    hint = "Read the log of the rank that is named for the first error"
-    return LaunchError(what, why, hint)
+    hint = "Read the log of the rank that this error names; the first error in it is the cause"
+    return LaunchError(what, why, hint, kind="lost")

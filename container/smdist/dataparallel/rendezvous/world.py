@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rank and size of this process in its job, from the environment."""
+"""Rank of this process and number of ranks of its job, from the environment."""
 
 from __future__ import annotations
 
@@ -11,17 +11,24 @@ from sagemaker_dist.errors import OptionError, raise_all
 from smdist.config import RankConfig
 
 _LAST_PORT: Final = 65535
-_HINT = "Start the ranks with distribution= or torchrun, or unset these variables to run alone"
+_HINT = (
+    "Start the ranks with distribution= or torchrun, or unset these variables to run a single"
+    " process"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """Position of this process among the ranks of its job; the defaults describe a single process.
+    """Numbers of this rank and address of rank 0; the defaults describe a single process.
 
     Attributes:
-        local_rank: This rank's number on its host, of `local_size`.
-        port: Port of rank 0: MASTER_PORT, or the next one if torchrun itself listens at
-            MASTER_PORT. None for a single process.
+        rank: This rank's number, from 0.
+        size: Number of ranks of the job.
+        local_rank: This rank's number on its host, from 0.
+        local_size: Number of ranks on its host.
+        host: Address of rank 0's host.
+        port: Port of rank 0's store server: MASTER_PORT, or the next one if torchrun itself
+            listens at MASTER_PORT; None for a single process.
     """
 
     rank: int = 0
@@ -33,9 +40,10 @@ class World:
 
 
 def world_of(config: RankConfig) -> World:
-    """Return the world that RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE and MASTER_* describe.
+    """Return this process's world from RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_*.
 
-    MASTER_ADDR and MASTER_PORT alone make no rank: without the numbers this is a single process.
+    If none of the four numbers is set, this is a single process, even with MASTER_ADDR and
+    MASTER_PORT.
 
     Raises:
         OptionError: Some variables are missing, or they contradict each other.
@@ -67,7 +75,7 @@ def world_of(config: RankConfig) -> World:
 
 
 def _next_to(port: int | None) -> int | None:
-    """Return the next port, the same on every rank; the last port gives the one before it."""
+    """Return the port after `port`, or the one before it if it is the last, 65535."""
     return None if port is None else port + 1 if port < _LAST_PORT else port - 1
 
 
@@ -77,29 +85,33 @@ def _check_complete(numbers: dict[str, int | None], config: RankConfig) -> None:
     missing = [name for name, value in numbers.items() if value is None] + place
     if missing:
         raise OptionError(
-            f"the environment has {', '.join(given)} and not {', '.join(missing)}",
-            "ranks of a job need all of them to meet",
+            f"the environment has {', '.join(given)} but not {', '.join(missing)}",
+            "ranks need all of these variables to connect",
             _HINT,
+            about=missing[0],
+            kind="missing",
         )
 
 
 def _contradictions(world: World) -> Iterator[OptionError]:
-    above_none = "ranks count from 0"
-    within = "a host has no more ranks than the job, and numbers them in the same order"
+    from_zero = "ranks are numbered from 0"
+    within = "a host has at most as many ranks as the job, numbered in the same order"
     rank, size = f"RANK is {world.rank}", f"WORLD_SIZE is {world.size}"
     local = f"LOCAL_RANK is {world.local_rank}"
     local_size = f"LOCAL_WORLD_SIZE is {world.local_size}"
     if world.rank >= world.size:
-        yield _contradiction(f"{rank} and {size}", above_none)
+        yield _contradiction(f"{rank} and {size}", from_zero, "RANK")
     if world.local_rank >= world.local_size:
-        yield _contradiction(f"{local} and {local_size}", above_none)
+        yield _contradiction(f"{local} and {local_size}", from_zero, "LOCAL_RANK")
     if world.local_size > world.size:
-        yield _contradiction(f"{local_size} and {size}", within)
+        yield _contradiction(f"{local_size} and {size}", within, "LOCAL_WORLD_SIZE")
     if world.local_rank > world.rank:
-        yield _contradiction(f"{local} and {rank}", within)
+        yield _contradiction(f"{local} and {rank}", within, "LOCAL_RANK")
     if world.port is not None and not 0 < world.port <= _LAST_PORT:
-        yield _contradiction(f"MASTER_PORT is {world.port}", "ports are 1 to 65535")
+        yield _contradiction(
+            f"MASTER_PORT is {world.port}", "a port is a number from 1 to 65535", "MASTER_PORT"
+        )
 
 
-def _contradiction(what: str, why: str) -> OptionError:
-    return OptionError(f"in the environment, {what}", why, _HINT)
+def _contradiction(what: str, why: str, variable: str) -> OptionError:
+    return OptionError(f"in the environment, {what}", why, _HINT, about=variable)

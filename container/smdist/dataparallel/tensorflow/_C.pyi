@@ -1,27 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compiled adapter: the engine, and a library of ops that use it.
+"""Compiled adapter for TensorFlow: the engine, and a library of TensorFlow ops that use it.
 
-Load the ops first, from the same file, then import this:
+tf.load_op_library() must load the ops from the same file before this module is imported:
 
-    smdist_start(values, op="sum", scale=1.0) -> handle
-    smdist_wait(handle, T, N) -> list of N tensors
+    smdist_start(values, op="sum", scale=1.0) -> handle           starts an all-reduce
+    smdist_wait(handle, T, N) -> list of N tensors                waits for its results
     smdist_move(value, sent, received, kind, op="sum", root=0) -> handle
-    smdist_moved(handle, T) -> tensor
+                                                                  starts another collective
+    smdist_moved(handle, T) -> tensor                             waits for its result
 
-A handle is an int64 scalar, to be waited for once; if it is dropped before, so are the results.
-The shapes of results are unknown in a graph, since TensorFlow's C API reads none from
-attributes: set_shape() is for the caller. scale is a float32.
+A handle is an int64 scalar and must be waited for once; if it is deleted before, so are the
+results. In a graph the results have unknown shapes, and the caller must call set_shape(),
+because TensorFlow's C API cannot read shapes from attributes. scale is a float32.
 """
 
 class Fixed:
-    """What is not to be measured; None: measure it."""
+    """Settings that the engine must not measure; None for one that it measures."""
 
     lanes: int | None
     chunk_bytes: int | None
     one_shot_bytes: int | None
     single_owner_bytes: int | None
     arriving_bytes: int | None
-    shard_weights: list[int]  # by rank; empty: equal
+    shard_weights: list[int]  # one for each rank; empty for equal shards
 
 class Tuning:
     lanes: int
@@ -31,7 +32,7 @@ class Tuning:
     arriving_bytes: int
 
 class Findings:
-    """What the probe of a job has found: seconds, and bytes per second."""
+    """Results of the engine's measurement; times in seconds, bandwidth in bytes per second."""
 
     tuning: Tuning
     seconds: float
@@ -64,20 +65,20 @@ class Engine:
     def shutdown(self) -> None: ...
 
 def adopt(engine: Engine, timeout_seconds: float) -> None:
-    """The ops use this engine, and its group 0 of all ranks, from now on."""
+    """Make the ops use this engine, and its group 0, which contains all ranks."""
 
 def release() -> None:
-    """The ops have no engine any more. Does not end it: shutdown() does."""
+    """Make the ops use no engine any more; the engine keeps running until its shutdown()."""
 
 def activity(kind: str) -> tuple[int, float]:
-    """Operations of this kind in this process: how many have ended, and how many seconds at
-    least one of them was under way."""
+    """Return (number of operations of this kind that have ended in this process, seconds during
+    which at least one was running). `kind` is a collective's name, such as "all_reduce"."""
 
 def live_buffers() -> int:
-    """Buffers that operations on their way, or results in TensorFlow, hold."""
+    """Return the number of buffers that running operations or their results in TensorFlow use."""
 
 def open_handles() -> int:
-    """Handles that nobody has waited for, and TensorFlow has not dropped."""
+    """Return the number of handles that were neither waited for nor deleted."""
 
 def under_way() -> int:
-    """Operations that have not ended."""
+    """Return the number of operations that have not ended."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data parallelism for TensorFlow 2 and Keras 3, with SMDDP's and Horovod's names.
+"""Data parallelism for TensorFlow 2 and Keras 3, with the functions of SMDDP and Horovod.
 
     import smdist.dataparallel.tensorflow as sdp
 
@@ -9,8 +9,8 @@
     tape = sdp.DistributedGradientTape(tape)
     gradients = tape.gradient(loss, model.trainable_variables)
 
-For model.fit, use smdist.dataparallel.tensorflow.keras. Importing this module does not import
-TensorFlow; the first use of one of its names does.
+For model.fit, use smdist.dataparallel.tensorflow.keras. TensorFlow is imported at the first use
+of one of this module's names, not when this module is imported.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ __all__ = [
     "size",
 ]
 
-_PLACES = {
+_NAMES_BY_MODULE = {
     "collectives": (
         "allgather",
         "allreduce",
@@ -111,13 +111,13 @@ _PLACES = {
     "variable_broadcast": ("broadcast_variables",),
     "basics": ("init", "is_initialized", "local_rank", "local_size", "rank", "shutdown", "size"),
 }
-_PLACE = {name: place for place, names in _PLACES.items() for name in names}
+_MODULE_OF = {name: place for place, names in _NAMES_BY_MODULE.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACE:
+    if name not in _MODULE_OF:
         raise no_such_name(__name__, name)
-    value = getattr(import_module(f"{__name__}.{_PLACE[name]}"), name)
+    value = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
     globals()[name] = value
     return value
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Start and end of a process's membership in the job: one engine per process, used by all ops."""
+"""Functions that connect this process to the job and disconnect it, and its rank numbers.
+
+A process has one engine, which all its TensorFlow ops use.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +14,26 @@ from functools import cache
 from sagemaker_dist.contract import DataParallel
 from sagemaker_dist.errors import OptionError, require
 from smdist.config import read_rank_config
-from smdist.dataparallel.rendezvous.connect import name_of
+from smdist.dataparallel.rendezvous.connect import rank_name
 from smdist.dataparallel.rendezvous.engine_interface import Engine
-from smdist.dataparallel.rendezvous.engine_setup import meet
+from smdist.dataparallel.rendezvous.engine_setup import connect_world
 from smdist.dataparallel.rendezvous.world import World, world_of
 from smdist.dataparallel.tensorflow import setup_hints
 from smdist.dataparallel.tensorflow.interrupts import Watch, num_ended
 from smdist.dataparallel.tensorflow.op_library import compiled
 
-_FORKED = 'Call it in the rank itself, or start the process by "spawn"'
+_FORKED = 'Call it in the rank\'s own process, or start the child process with "spawn"'
 
 
 @dataclass(frozen=True, slots=True)
 class _Joined:
-    """State that init() creates.
+    """State of a process between init() and shutdown().
 
     Attributes:
-        process: The process id; a forked child has another id, and no engine.
+        world: This rank's numbers.
+        engine: The connected engine.
+        watch: Thread that aborts the engine after Ctrl-C.
+        process: The process id at init(); a forked child has another id and cannot use the engine.
         calls: Number of collectives that had ended before init().
     """
 
@@ -42,15 +48,15 @@ _joined: list[_Joined] = []  # at most one
 
 
 def init() -> None:
-    """Join the other ranks of the job; a second call does nothing.
+    """Connect this rank to all other ranks of the job; a second call does nothing.
 
-    All ranks call this before anything else of this package. A process that was
-    not started as a rank is a job of its own, of size 1.
+    All ranks must call it before all other functions of this package. A process that was
+    not started as a rank becomes the only rank of a job of size 1.
 
     Raises:
-        OptionError: The environment describes the rank only in part, or
-            this process was forked from a rank.
-        LaunchError: A rank did not arrive within the start timeout, or was lost.
+        OptionError: Some environment variables of the rank are missing or wrong, or this process
+            was forked from a rank.
+        LaunchError: A rank was missing after the start timeout, or was lost.
         SkewError: Ranks run different releases of the runtime.
         SetupError: This runtime was built without TensorFlow.
     """
@@ -60,26 +66,26 @@ def init() -> None:
     config = read_rank_config()
     world = world_of(config)
     module = compiled()
-    engine = meet(world, config, module)
+    engine = connect_world(world, config, module)
     module.adopt(engine, float(config.timeout_seconds or DataParallel().timeout_seconds))
-    watch = Watch(engine, name_of(world.rank, config), module)
+    watch = Watch(engine, rank_name(world.rank, config), module)
     _joined.append(_Joined(world, engine, watch, os.getpid(), num_ended(module)))
-    _see_to_the_end()
+    _register_exit_handler()
     if config.hosts_without_ranks:
         setup_hints.warn(
-            f"the job has {config.hosts_without_ranks} hosts and no ranks: each trains a model of"
-            " its own. Pass distribution=DataParallel() to the estimator"
+            f"the job has {config.hosts_without_ranks} hosts and no ranks, so each host trains a"
+            " separate model. Pass distribution=DataParallel() to the estimator"
         )
 
 
 def shutdown() -> None:
-    """Leave the other ranks; init() joins them again. Does nothing before init().
+    """Disconnect this rank from the others; init() connects it again. Does nothing before init().
 
-    Operations in flight fail: wait for them first.
+    Operations that have not ended fail, so wait for them first.
     """
     if not is_initialized():
         return
-    _look_back()
+    _print_setup_hints()
     joined = _joined.pop()
     joined.watch.stop()
     joined.engine.shutdown()
@@ -87,7 +93,7 @@ def shutdown() -> None:
 
 
 def is_initialized() -> bool:
-    """Return whether this process has joined the other ranks and not left them."""
+    """Return True after init() and before shutdown(); False in a process forked from a rank."""
     return bool(_joined) and _joined[0].process == os.getpid()
 
 
@@ -139,31 +145,34 @@ def engine() -> Engine:
 
 
 @cache
-def _see_to_the_end() -> None:
-    atexit.register(_look_back)
+def _register_exit_handler() -> None:
+    atexit.register(_print_setup_hints)
 
 
-def _look_back() -> None:
-    """Print setup hints when rank 0 leaves, by shutdown() or at the end of its process."""
+def _print_setup_hints() -> None:
+    """Print setup hints on rank 0, at shutdown() or at the end of the process."""
     if is_initialized() and _joined[0].world.rank == 0:
-        setup_hints.look_back(_joined[0].world.size, num_ended(compiled()) - _joined[0].calls)
+        setup_hints.hint_at_exit(_joined[0].world.size, num_ended(compiled()) - _joined[0].calls)
 
 
-def _world(asked: str) -> World:
-    """Return the joined world, also in a forked child, such as a data worker."""
+def _world(function: str) -> World:
+    """Return this rank's numbers, also in a forked child; `function` is named in the error."""
     require(
         bool(_joined),
-        what=f"smdist was used before init(), by {asked}()",
-        why="this process has not joined the other ranks, or has left them",
+        what=f"smdist's function {function}() was called before init()",
+        why="this process is not connected to the other ranks, or has called shutdown()",
         hint="Call smdist.dataparallel.tensorflow.init() first",
+        about=function,
     )
     return _joined[0].world
 
 
-def _check_process(asked: str) -> None:
+def _check_process(function: str) -> None:
     if not is_initialized():
+        rank = _joined[0].world.rank
         raise OptionError(
-            f"{asked}() was called in a process that was forked from rank {_joined[0].world.rank}",
-            "the engine stays with the rank",
+            f"{function}() was called in a process that was forked from rank {rank}",
+            "only the rank's own process can use its engine",
             _FORKED,
+            about=function,
         )

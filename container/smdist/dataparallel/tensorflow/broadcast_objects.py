@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Broadcast and all-gather of Python objects, pickled: settings, a step to resume at, results."""
+"""Broadcast and all-gather of Python objects, which are sent pickled: settings, results."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from smdist.dataparallel.tensorflow import basics, collectives
 from smdist.dataparallel.tensorflow.op_library import tf
 from smdist.dataparallel.tensorflow.variable_broadcast import check_root
 
-_FAILED = -1  # sent in place of the number of bytes
+_FAILED = -1  # sent instead of the number of bytes of an object that cannot be pickled
 
 
 def broadcast_object(obj: Any = None, root_rank: int = 0, name: str | None = None) -> Any:
-    """Return the object of `root_rank`; the objects of other ranks are ignored.
+    """Send the object of `root_rank` to all ranks and return it; other ranks' `obj` is ignored.
 
-    Call it eagerly only. The received bytes are unpickled, because the ranks of a job trust
-    each other.
+    All ranks must call it, outside of a tf.function. The received bytes are unpickled, so the
+    ranks of a job must trust each other.
 
     Raises:
         OptionError: The object cannot be pickled (raised on all ranks), the call is inside a
@@ -40,10 +40,10 @@ def broadcast_object(obj: Any = None, root_rank: int = 0, name: str | None = Non
 
 
 def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
-    """Return the objects of all ranks, in the order of ranks.
+    """Send this rank's object to all ranks; return the objects of all ranks, in their order.
 
-    Call it eagerly only. The received bytes are unpickled, because the ranks of a job trust
-    each other.
+    All ranks must call it, outside of a tf.function. The received bytes are unpickled, so the
+    ranks of a job must trust each other.
 
     Raises:
         OptionError: An object of any rank cannot be pickled (raised on all ranks), or the call
@@ -63,8 +63,7 @@ def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
 def _pack(obj: Any) -> tuple[bytes, Exception | None]:
     try:
         return pickle.dumps(obj, pickle.HIGHEST_PROTOCOL), None
-    # the object's own code may raise anything, and all ranks must learn of it
-    except Exception as error:
+    except Exception as error:  # the object's own code may raise any error
         return b"", error
 
 
@@ -81,16 +80,18 @@ def _check_packed(fault: Exception | None, ranks: list[int], name: str) -> None:
         return
     where = f"rank {basics.rank() if fault else ranks[0]}"
     raise OptionError(
-        f"{name}() got an object on {where} that cannot be pickled",
-        str(fault) if fault else "that rank says why",
-        "Pass what pickle takes, such as numbers, texts, lists, dicts and arrays",
+        f"{name}() received an object on {where} that cannot be pickled",
+        str(fault) if fault else "the error on that rank has the reason",
+        "Pass an object that pickle supports, such as numbers, texts, lists, dicts and arrays",
+        about=name,
     ) from fault
 
 
 def _check_eager(name: str) -> None:
     require(
         tf.executing_eagerly(),
-        what=f"{name}() inside a tf.function",
-        why="objects are pickled by Python, which runs once, when the function is traced",
-        hint="Call it outside, or use broadcast() or allgather() for tensors",
+        what=f"{name}() was called inside a tf.function",
+        why="objects are pickled by Python code, which runs only once, when the function is traced",
+        hint="Call it outside of the tf.function, or use broadcast() or allgather() for tensors",
+        about=name,
     )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Assignment of gradients to fusion buffers. Pure: every rank computes the same answer alone.
+"""Assignment of gradients to fusion buffers (buckets), which all ranks compute alike.
 
-gradients by layer      0     1     2     3     4       the backward pass makes 4 first
+gradients by layer      0     1     2     3     4       the backward pass computes 4 first
 buckets in their order        [4, 3] [2, 1] [0]
 """
 
@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketTensor:
-    """Tensor to be placed in a fusion buffer.
+    """Dtype and size of a tensor that is to be placed in a fusion buffer.
 
     Attributes:
+        dtype: Name of the dtype, such as "float32".
         size_bytes: Size in bytes; None if it is known only when the step runs.
     """
 
@@ -23,17 +24,18 @@ class BucketTensor:
     size_bytes: int | None
 
 
-def pack(pieces: Sequence[BucketTensor], fusion_bytes: int) -> list[list[int]]:
-    """Return the indices of the pieces in each bucket, in reverse order.
+def pack(tensors: Sequence[BucketTensor], fusion_bytes: int) -> list[list[int]]:
+    """Return for each bucket the indices of its tensors, from the last tensor to the first.
 
-    Buckets are in the order in which they are complete. All pieces of a bucket have one dtype and
-    at most `fusion_bytes` in total. A piece that is larger or of unknown size has its own bucket.
+    The buckets are in the order in which a backward pass completes them. The tensors of a bucket
+    have the same dtype and at most `fusion_bytes` in total; a tensor that is larger or of unknown
+    size has a bucket of its own.
     """
     buckets: list[list[int]] = []
     is_open: dict[str, list[int]] = {}
     used: dict[str, int] = {}
-    for number in reversed(range(len(pieces))):
-        dtype, size = pieces[number].dtype, pieces[number].size_bytes
+    for number in reversed(range(len(tensors))):
+        dtype, size = tensors[number].dtype, tensors[number].size_bytes
         if size is None or size > fusion_bytes:
             buckets.append([number])
             continue

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Detection of SMDDP's and Horovod's ways to call allreduce(), before anything is sent.
+"""Checks of arguments, in particular of the two ways to call allreduce():
 
 SMDDP      allreduce(tensor, param_index, num_params, compression, op)
 Horovod    allreduce(tensor, average=None, name=None, op=, prescale_factor=, ...)
@@ -22,13 +22,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 # SMDDP's positional arguments after param_index and num_params
 _LAST: Final = ("compression", "op")
-_TWO = "SMDDP writes allreduce(tensor, param_index, num_params), Horovod allreduce(tensor, average)"
-_NAME_IT = "Name the arguments: param_index= and num_params=, or op="
+_TWO = (
+    "SMDDP's call is allreduce(tensor, param_index, num_params), Horovod's is"
+    " allreduce(tensor, average)"
+)
+_NAME_IT = "Pass the arguments by name: param_index= and num_params=, or op="
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Factors:
-    """Factors that multiply the values before and after the all-reduce."""
+    """Factors that multiply the tensors before and after the all-reduce."""
 
     before: float = 1.0
     after: float = 1.0
@@ -39,69 +42,76 @@ def resolve(positional: tuple[Any, ...], named: dict[str, Any]) -> ReduceOp:
 
     Args:
         positional: The positional arguments after the tensor.
-        named: average, op, param_index and num_params; None if they were not given.
+        named: average, op, param_index and num_params, by name; None for one not passed.
 
     Raises:
-        OptionError: The call mixes both forms, fits both, or is out of range.
+        OptionError: The call mixes SMDDP's and Horovod's arguments, could be either, or has a
+            value out of range.
     """
     average, index, count = _placed(positional, named)
     smddp = index is not None or count is not None
     require(
         not (smddp and average is not None),
-        what="allreduce() got average beside param_index or num_params",
+        what="allreduce() received both average and param_index or num_params",
         why=_TWO,
         hint=_NAME_IT,
+        about="average",
     )
     if smddp:
         _check_parameter(index, count)
     return _op(average, named["op"])
 
 
-def with_last_named(
+def name_last_arguments(
     positional: tuple[Any, ...], named: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Move SMDDP's positional compression and op to the named arguments; return both kinds.
+    """Return (positional, named) with SMDDP's positional compression and op moved to `named`.
 
     Args:
         positional: The positional arguments after the tensor.
-        named: average, compression, op, param_index and num_params.
+        named: average, compression, op, param_index and num_params, by name.
 
     Raises:
-        OptionError: An argument is given twice.
+        OptionError: An argument is passed twice.
     """
     last = dict(zip(_LAST, positional[2:], strict=False))
     for name, value in last.items():
         require(
             named[name] in (None, Compression.none),
-            what=f"allreduce() got {name} twice, {value!r} by its place",
+            what=f"allreduce() received {name} twice, by position as {value!r} and by name",
             why=_TWO,
-            hint=f"Keep {name}=",
+            hint=f"Pass {name} only by name",
+            about=name,
         )
     return positional[:2] + positional[2 + len(_LAST) :], named | last
 
 
 def check_devices(**devices: Any) -> None:
-    """Refuse a device argument: tensors are reduced where they are.
+    """Raise an error for a device argument of Horovod, such as device_dense, that is not empty.
 
     Raises:
-        OptionError: A device is given.
+        OptionError: A device is given; tensors are always reduced on their own device.
     """
     for name, device in devices.items():
         require(
             not device,
             what=f"{name} is {device!r}",
-            why="a tensor is reduced where it lies",
+            why="a tensor is always reduced on its own device",
             hint=f"Leave {name} out",
+            about=name,
         )
 
 
 def refuse_unknown(
     called: str, given: Iterable[str], valid: Collection[str], others: Collection[str] = ()
 ) -> None:
-    """Refuse unknown argument names of `called`, and suggest the closest valid one.
+    """Raise an error for an unknown argument name, with the closest valid name as a hint.
 
     Args:
-        others: Names that are accepted too, but not listed in the error.
+        called: Name of the function or class in the error.
+        given: Argument names of the call.
+        valid: Names that are accepted.
+        others: Names that are accepted, too, but not listed in the error.
 
     Raises:
         OptionError: A name of `given` is neither in `valid` nor in `others`.
@@ -111,18 +121,24 @@ def refuse_unknown(
             continue
         near = closest(name, [*valid, *others])
         hint = near if near.endswith("?") else closest(name, valid)
-        raise OptionError(f"{called}() got {name!r}", "it has no such argument", hint)
+        raise OptionError(
+            f"{called}() received the argument {name!r}",
+            "it has no such argument",
+            hint,
+            about=name,
+            kind="unknown",
+        )
 
 
 def names_of_arguments(function: Callable[..., Any]) -> list[str]:
-    """Return the arguments that a call may pass by name, in order."""
+    """Return the names of the function's arguments that a call may pass by name, in order."""
     kinds = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
     every = signature(function).parameters.values()
     return [each.name for each in every if each.kind in kinds and each.name != "self"]
 
 
-def with_names_checked(init: F) -> F:
-    """Decorate a class's __init__ so that it suggests the closest name for an unknown argument."""
+def suggest_argument_names(init: F) -> F:
+    """Decorate __init__ of a class so that an unknown argument raises OptionError with a hint."""
     valid = names_of_arguments(init)
 
     @wraps(init)
@@ -144,10 +160,15 @@ def _placed(positional: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, An
         return average, *positional
     if len(positional) == 1 and not first_is_flag and index is None and count is not None:
         return average, positional[0], count
-    raise OptionError(f"allreduce(tensor, {_spelt(positional)})", _TWO, _NAME_IT)
+    raise OptionError(
+        f"the call allreduce(tensor, {_as_text(positional)}) is ambiguous",
+        _TWO,
+        _NAME_IT,
+        about="param_index",
+    )
 
 
-def _spelt(positional: tuple[Any, ...]) -> str:
+def _as_text(positional: tuple[Any, ...]) -> str:
     return ", ".join(map(repr, positional))
 
 
@@ -155,9 +176,10 @@ def _check_parameter(index: Any, count: Any) -> None:
     is_pair = _is_number(index) and _is_number(count) and 0 <= index < count
     require(
         is_pair,
-        what=f"param_index is {index!r} of num_params {count!r}",
-        why="tensors are numbered from 0, and both are needed",
+        what=f"param_index is {index!r} and num_params is {count!r}",
+        why="both are needed, and tensors are numbered from 0 to num_params - 1",
         hint="Pass param_index=0, num_params=1 for a single tensor",
+        about="param_index",
     )
 
 
@@ -168,9 +190,10 @@ def _is_number(value: Any) -> bool:
 def _op(average: Any, op: Any) -> ReduceOp:
     require(
         average is None or op is None,
-        what=f"allreduce() got average={average!r} and op={op!r}",
-        why="both say what is made of the ranks' tensors",
-        hint="Keep op",
+        what=f"allreduce() received both average={average!r} and op={op!r}",
+        why="both choose the reduce operation",
+        hint="Pass only op",
+        about="average",
     )
     if average is None:
         return as_op(op)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collectives on tensors, eagerly and in tf.function, with gradients.
+"""Collectives on tensors, for eager code and tf.function, with gradients.
 
 All ranks must call the same collectives in the same order.
 """
@@ -22,7 +22,7 @@ from smdist.dataparallel.tensorflow import (
 from smdist.dataparallel.tensorflow.call_forms import Factors
 from smdist.dataparallel.tensorflow.compression import Compression, check_compression
 from smdist.dataparallel.tensorflow.fused_allreduce import ReduceOptions, all_reduce, check_factors
-from smdist.dataparallel.tensorflow.op_library import as_written, tf
+from smdist.dataparallel.tensorflow.op_library import tf, without_autograph
 from smdist.dataparallel.tensorflow.reduce_op import (
     ReduceOp,
     as_op,
@@ -33,7 +33,7 @@ from smdist.dataparallel.tensorflow.reduce_op import (
 from smdist.dataparallel.tensorflow.variable_broadcast import check_root
 
 
-@as_written
+@without_autograph
 def allreduce(
     tensor: Any,
     *positional: Any,
@@ -48,23 +48,34 @@ def allreduce(
     device_sparse: str = "",
     name: str | None = None,
 ) -> Any:
-    """Reduce a tensor over all ranks, called as in SMDDP or as in Horovod (call_forms.py).
+    """Reduce a tensor over all ranks and return the result, equal on all ranks.
+
+    The arguments are those of SMDDP or those of Horovod.
 
     Args:
-        tensor: Tensor of any shape, the same on all ranks, or IndexedSlices, whose rows are
-            gathered.
+        tensor: Tensor of any shape, equal on all ranks, or IndexedSlices, whose rows are
+            gathered from all ranks.
+        positional: SMDDP's param_index, num_params, compression and op; or Horovod's average.
         average: Horovod's older argument for op: True is AVERAGE, False is SUM.
-        op: Reduce operation; default AVERAGE, which is for floats.
-        param_index: SMDDP's number of this tensor, 0 to num_params - 1.
+        op: Reduce operation; by default AVERAGE, which needs floats.
+        param_index: SMDDP's number of this tensor, 0 to num_params - 1; only checked.
+        num_params: SMDDP's number of tensors; only checked.
+        compression: Compression.none, .fp16 or .bf16.
+        prescale_factor: Factor that multiplies the tensor before the reduction.
+        postscale_factor: Factor that multiplies the result.
+        device_dense: Horovod's argument; must be empty.
+        device_sparse: Horovod's argument; must be empty.
         name: Name in the graph; ranks may use different names.
 
     Raises:
-        OptionError: The call mixes both forms or fits both; an average or a factor
-            for integers; a dtype that cannot be reduced.
+        OptionError: The call mixes SMDDP's and Horovod's arguments, or could be either; an
+            average or a factor is used for integers; the dtype cannot be reduced.
         tf.errors.OpError: Shapes differ between ranks, or a rank is lost.
     """
     named = {"average": average, "op": op, "param_index": param_index, "num_params": num_params}
-    positional, named = call_forms.with_last_named(positional, named | {"compression": compression})
+    positional, named = call_forms.name_last_arguments(
+        positional, named | {"compression": compression}
+    )
     chosen = call_forms.resolve(positional, named)
     call_forms.check_devices(device_dense=device_dense, device_sparse=device_sparse)
     factors = Factors(before=prescale_factor, after=postscale_factor)
@@ -72,7 +83,7 @@ def allreduce(
         return _reduced(tensor, _reduction(chosen, named["compression"], factors))
 
 
-@as_written
+@without_autograph
 def grouped_allreduce(
     tensors: Sequence[Any],
     *,
@@ -81,21 +92,25 @@ def grouped_allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[Any]:
-    """Reduce several dense tensors over all ranks, in one buffer for each dtype.
+    """Reduce several dense tensors over all ranks; return the results in the same order.
+
+    The tensors of each dtype are sent in one buffer. Arguments are those of allreduce().
 
     Raises:
         OptionError: An average or a factor for integers, or an unknown op.
         tf.errors.OpError: Shapes differ between ranks, or a rank is lost.
     """
-    setup_hints.note(setup_hints.BY_HAND)
+    setup_hints.note(setup_hints.MANUAL)
     factors = Factors(before=prescale_factor, after=postscale_factor)
     reduction = replace(_reduction(as_op(op), compression, factors), is_group=True)
     return all_reduce([tf.convert_to_tensor(tensor) for tensor in tensors], reduction)
 
 
-@as_written
+@without_autograph
 def oob_allreduce(tensor: Any, compression: Any = Compression.none, op: Any = None) -> Any:
-    """Reduce a tensor that is not a gradient, such as a loss: SMDDP's name for allreduce().
+    """Reduce a tensor over all ranks: SMDDP's allreduce() for values such as a loss.
+
+    The default of `op` is AVERAGE.
 
     Raises:
         OptionError: An average of integers, or an unknown op.
@@ -103,30 +118,33 @@ def oob_allreduce(tensor: Any, compression: Any = Compression.none, op: Any = No
     return allreduce(tensor, op=op, compression=compression)
 
 
-@as_written
+@without_autograph
 def allgather(tensor: Any, name: str | None = None) -> Any:
-    """Return the rows of all ranks, in the order of ranks.
+    """Gather the tensors of all ranks and return them joined along axis 0, in order of ranks.
 
     Args:
-        tensor: [rows, ...]; the number of rows may differ between ranks.
+        tensor: Tensor [rows, ...]; the number of rows may differ between ranks.
+        name: Name in the graph.
 
     Returns:
-        [sum of rows, ...].
+        Tensor [sum of rows over all ranks, ...].
 
     Raises:
-        OptionError: The tensor is a scalar, which has no rows, or holds strings.
+        OptionError: The tensor is a scalar, which has no rows, or contains strings.
     """
     with tf.name_scope(name or "smdist_allgather"):
         value = _rows(tensor, "allgather")
         return value if basics.size() == 1 else row_collectives.gather([value])[0]
 
 
-@as_written
+@without_autograph
 def broadcast(tensor: Any, root_rank: int, name: str | None = None) -> Any:
-    """Return the tensor of `root_rank`; shape and dtype are the same on all ranks.
+    """Send the tensor of `root_rank` to all ranks and return it.
+
+    The other ranks pass a tensor of the same shape and dtype, whose values are ignored.
 
     Raises:
-        OptionError: The root rank does not exist, or the tensor holds strings.
+        OptionError: The root rank does not exist, or the tensor contains strings.
     """
     check_root(root_rank)
     with tf.name_scope(name or "smdist_broadcast"):
@@ -134,47 +152,51 @@ def broadcast(tensor: Any, root_rank: int, name: str | None = None) -> Any:
         return value if basics.size() == 1 else row_collectives.broadcast(value, root_rank)
 
 
-@as_written
+@without_autograph
 def alltoall(tensor: Any, splits: Any = None, name: str | None = None) -> Any:
-    """Send each rank its part of the rows.
+    """Send a part of the tensor's rows to each rank, and return the rows received from all.
 
     Args:
-        tensor: [rows, ...].
-        splits: Number of rows for each rank, integers [size]; None: equal parts.
+        tensor: Tensor [rows, ...]; the first part is sent to rank 0, and so on.
+        splits: Number of rows for each rank, integers [size]; None for equal parts.
+        name: Name in the graph.
 
     Returns:
-        The received rows, in the order of ranks; with `splits` also the number of rows from
-        each rank, [size].
+        The received rows, in the order of ranks. With `splits` a pair: the received rows, and
+        the number of rows from each rank, int64 [size].
 
     Raises:
-        OptionError: The tensor is a scalar, which has no rows, or holds strings; `splits` are not
-            integers, or not one for each rank.
-        tf.errors.InvalidArgumentError: The rows cannot be divided in this way.
+        OptionError: The tensor is a scalar, which has no rows, or contains strings; `splits` are
+            not integers, or not one for each rank.
+        tf.errors.InvalidArgumentError: The sum of `splits` is not the number of rows; without
+            `splits`, the number of ranks does not divide the number of rows.
     """
     with tf.name_scope(name or "smdist_alltoall"):
         value = _rows(tensor, "alltoall")
         sent = _equal_rows(value) if splits is None else _counts(splits, value)
         if basics.size() == 1:
-            came, received = value, sent
+            rows, received = value, sent
         else:
-            came, received = row_collectives.exchange(value, sent)
-        return came if splits is None else (came, received)
+            rows, received = row_collectives.exchange(value, sent)
+        return rows if splits is None else (rows, received)
 
 
-@as_written
+@without_autograph
 def reduce_scatter(tensor: Any, op: Any = None, name: str | None = None) -> Any:
-    """Return this rank's share of the rows, reduced over all ranks.
+    """Reduce a tensor over all ranks, and return this rank's share of the result's rows.
 
     Args:
-        tensor: [rows, ...], the same shape on all ranks; size divides rows.
-        op: Reduce operation; default AVERAGE.
+        tensor: Tensor [rows, ...] of equal shape on all ranks; the number of ranks must divide
+            the number of rows.
+        op: Reduce operation; by default AVERAGE, which needs floats.
+        name: Name in the graph.
 
     Returns:
-        [rows / size, ...].
+        Tensor [rows / size, ...]: the first rows on rank 0, and so on.
 
     Raises:
-        OptionError: The tensor is a scalar, an average of integers, or an unknown op.
-        tf.errors.InvalidArgumentError: The number of ranks does not divide rows.
+        OptionError: The tensor is a scalar, the op is unknown, or it is an average of integers.
+        tf.errors.InvalidArgumentError: The number of ranks does not divide the number of rows.
     """
     with tf.name_scope(name or "smdist_reduce_scatter"):
         value, chosen = _rows(tensor, "reduce_scatter"), as_op(op)
@@ -186,14 +208,14 @@ def reduce_scatter(tensor: Any, op: Any = None, name: str | None = None) -> Any:
 reducescatter = reduce_scatter  # Horovod's name
 
 
-@as_written
+@without_autograph
 def barrier() -> None:
-    """Wait until every rank has arrived."""
+    """Wait until all ranks have called this function."""
     if basics.size() == 1:
         return
-    here = row_collectives.barrier()
-    if not tf.executing_eagerly():  # TensorFlow may not prune an assertion
-        tf.debugging.assert_non_negative(tf.size(here))
+    done = row_collectives.barrier()
+    if not tf.executing_eagerly():  # the assertion keeps TensorFlow from pruning the barrier
+        tf.debugging.assert_non_negative(tf.size(done))
 
 
 def _reduction(op: ReduceOp, compression: Any, factors: Factors) -> ReduceOptions:
@@ -204,29 +226,30 @@ def _reduced(tensor: Any, reduction: ReduceOptions) -> Any:
     if not indexed_slices.is_sparse(tensor):
         dense = tf.convert_to_tensor(tensor)
         if dense.shape.rank != 0:  # a scalar is a loss or a count, not a gradient
-            setup_hints.note(setup_hints.BY_HAND)
+            setup_hints.note(setup_hints.MANUAL)
         return all_reduce([dense], reduction)[0]
-    setup_hints.note(setup_hints.BY_HAND)
+    setup_hints.note(setup_hints.MANUAL)
     check_average(reduction.op, tensor.values.dtype)
     check_factors(reduction, tensor.values.dtype)
     return indexed_slices.gather([tensor], reduction)[0]
 
 
 def _movable(tensor: Any) -> Any:
-    op_library.check_surroundings()
+    op_library.check_context()
     value = tf.convert_to_tensor(tensor)
     check_moved(value.dtype)
     return value
 
 
 def _rows(tensor: Any, name: str) -> Any:
-    setup_hints.note(setup_hints.BY_HAND)
+    setup_hints.note(setup_hints.MANUAL)
     value = _movable(tensor)
     require(
         value.shape.rank != 0,
-        what=f"{name}() got a scalar",
-        why="it moves rows, and a scalar has none",
+        what=f"{name}() received a scalar",
+        why="it moves rows of a tensor, and a scalar has no rows",
         hint="Pass tf.reshape(tensor, [1])",
+        about="tensor",
     )
     return value
 
@@ -247,25 +270,31 @@ def _counts(splits: Any, value: Any) -> Any:
     require(
         given.shape.is_compatible_with([size]),
         what=f"splits of alltoall() has the shape {given.shape}",
-        why=f"it says how many rows each rank gets, and the job's size is {size}",
-        hint="Pass an integer for each rank",
+        why=f"it needs one number of rows for each rank, and the job has {size} ranks",
+        hint=f"Pass {size} integers",
+        about="splits",
     )
     require(
         given.dtype.is_integer,
-        what=f"splits of alltoall() is {given.dtype.name}",
-        why="it counts rows",
+        what=f"splits of alltoall() has the dtype {given.dtype.name}",
+        why="it contains numbers of rows, which are integers",
         hint="Pass an integer for each rank",
+        about="splits",
     )
     return _dividing(tf.cast(given, tf.int64), value)
 
 
 def _dividing(counts: Any, value: Any) -> Any:
-    """Return the counts, with a check in the graph that they sum up to the number of rows."""
-    hint = "each row goes to one rank. Pass counts that sum up to the rows of the tensor"
+    """Return the counts, with checks in the graph that their sum is the number of rows."""
+    hint = "pass numbers of rows whose sum is the number of rows of the tensor"
     total, count = tf.reduce_sum(counts), tf.shape(value, out_type=tf.int64)[0]
     checks = [
-        tf.debugging.assert_non_negative(counts, f"splits of alltoall() is below zero: {hint}"),
-        tf.debugging.assert_equal(total, count, f"splits of alltoall() does not fit: {hint}"),
+        tf.debugging.assert_non_negative(
+            counts, f"splits of alltoall() has a negative number: {hint}"
+        ),
+        tf.debugging.assert_equal(
+            total, count, f"the sum of splits of alltoall() is not the number of rows: {hint}"
+        ),
     ]
     with tf.control_dependencies([check for check in checks if check is not None]):
         return tf.identity(counts)

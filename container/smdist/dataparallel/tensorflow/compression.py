@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compression of gradients on the wire: `Compression.none`, `.fp16` and `.bf16`.
+"""Compression of gradients before they are sent: `Compression.none`, `.fp16` and `.bf16`.
 
-The engine adds 16-bit floats in float32, and rounds once within the host and once across hosts.
+The engine adds 16-bit floats in float32. It rounds the sum to 16 bits once within each host and
+once more across hosts.
 """
 
 from __future__ import annotations
@@ -13,39 +14,42 @@ from smdist.dataparallel.tensorflow.op_library import tf
 
 
 class Compressor:
-    """Compression of a tensor before it is sent; this base class changes nothing."""
+    """Base class of compressions, which leaves tensors unchanged."""
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
-        """Return the tensor to send, and the context that decompress() needs."""
+        """Return (tensor to send, context for decompress(); None if nothing was changed)."""
         return tensor, None
 
     @staticmethod
     def decompress(tensor: Any, context: Any) -> Any:
-        """Return the tensor in the dtype that it had before compress()."""
+        """Return the tensor in the dtype `context`, or unchanged if that is None."""
         return tensor if context is None else tf.cast(tensor, context)
 
 
 class Fp16Compressor(Compressor):
-    """Casts float32 and float64 to float16: more digits than bfloat16, but a maximum of 65504."""
+    """Compression to float16, which has 11 binary digits and a maximum of 65504."""
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
-        """Cast a wider float to float16."""
+        """Return (tensor in float16, its dtype before), or (tensor, None) if it is not wider."""
         return _narrow(tensor, tf.float16)
 
 
 class Bf16Compressor(Compressor):
-    """Casts float32 and float64 to bfloat16: the range of float32 with 8 binary digits."""
+    """Compression to bfloat16, which has 8 binary digits and the range of float32."""
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
-        """Cast a wider float to bfloat16."""
+        """Return (tensor in bfloat16, its dtype before), or (tensor, None) if it is not wider."""
         return _narrow(tensor, tf.bfloat16)
 
 
 class Compression:
-    """Available compressions; any class with the same two functions is accepted, too."""
+    """Available compressions: `none`, `fp16` and `bf16`.
+
+    Any other class with compress() and decompress() can be passed as a compression, too.
+    """
 
     none = Compressor
     fp16 = Fp16Compressor
@@ -53,7 +57,7 @@ class Compression:
 
 
 def check_compression(compression: Any) -> Any:
-    """Return the compression if it has both functions.
+    """Return `compression` after a check that it has compress() and decompress().
 
     Raises:
         OptionError: compress() or decompress() is missing.
@@ -62,8 +66,9 @@ def check_compression(compression: Any) -> Any:
         callable(getattr(compression, "compress", None))
         and callable(getattr(compression, "decompress", None)),
         what=f"compression is {compression!r}",
-        why="it has no compress() and decompress()",
+        why="it does not have the functions compress() and decompress()",
         hint="Pass Compression.none, Compression.fp16 or Compression.bf16",
+        about="compression",
     )
     return compression
 

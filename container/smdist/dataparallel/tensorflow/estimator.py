@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SMDDP's names for tf.estimator and sessions, which TensorFlow 2.16 and later do not have."""
+"""Functions of SMDDP for tf.estimator and sessions, which TensorFlow 2.16 no longer has."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ from sagemaker_dist.errors import OptionError
 
 
 def overlap(tensor: Any) -> Any:
-    """Return the tensor: all-reduces start as gradients become ready, so no mark is needed."""
+    """Return the tensor unchanged.
+
+    SMDDP needs this call to overlap all-reduces with the backward pass; here they always do.
+    """
     return tensor
 
 
 def broadcast_global_variables(root_rank: int) -> None:
-    """Refuse the call: TensorFlow 2 has no global variables.
+    """Raise an error with the replacement, because TensorFlow 2 has no global variables.
 
     Raises:
         OptionError: Always.
     """
-    raise _gone(
+    raise _removed(
         f"broadcast_global_variables({root_rank!r})",
         "Call broadcast_variables(model.variables, root_rank=0) and the same for the optimizer's",
     )
@@ -29,12 +32,17 @@ class BroadcastGlobalVariablesHook:
     """SMDDP's hook for sessions; its constructor always raises OptionError."""
 
     def __init__(self, root_rank: int, device: str = "") -> None:
-        raise _gone(
+        raise _removed(
             f"BroadcastGlobalVariablesHook({root_rank!r}{f', {device!r}' if device else ''})",
             "Call broadcast_variables(), or pass callbacks.BroadcastGlobalVariablesCallback(0) "
             "of smdist.dataparallel.tensorflow.keras to fit()",
         )
 
 
-def _gone(what: str, hint: str) -> OptionError:
-    return OptionError(what, "TensorFlow 2.16 and later have no estimators and no sessions", hint)
+def _removed(call: str, hint: str) -> OptionError:
+    return OptionError(
+        f"the call {call} cannot be served",
+        "TensorFlow 2.16 and later have no estimators and no sessions",
+        hint,
+        about=call.partition("(")[0],
+    )

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fused all-reduce of several tensors: every buffer is started before the first is waited for.
+"""All-reduce of several tensors, packed into fusion buffers (buckets).
+
+The all-reduces of all buckets are started before the first is waited for:
 
     start 4,3 | start 2,1 | start 0 | wait 4,3 | wait 2,1 | wait 0
 
-In a tf.function a start runs as soon as its tensors are ready. TensorFlow keeps the starts
-in program order, which is the same on all ranks, so ranks need no negotiation. Each wait
-blocks a TensorFlow thread, so waits begin after the last start.
+In a tf.function an all-reduce starts as soon as its tensors are computed. TensorFlow starts
+them in program order, which is equal on all ranks, so ranks need no negotiation. A wait blocks a
+TensorFlow thread, so the waits come after the last start.
 """
 
 from __future__ import annotations
@@ -30,13 +32,15 @@ from smdist.dataparallel.tensorflow.reduce_op import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReduceOptions:
-    """Options of an all-reduce.
+    """Options of an all-reduce of several tensors.
 
     Attributes:
+        op: Reduce operation.
+        compression: Class with compress() and decompress().
         factors: Factors that multiply the inputs and the outputs.
-        fusion_bytes: Bytes per buffer; None: the job's value, which is 25 MiB if not set.
-        is_group: Whether there is one buffer for each dtype, whatever its size; the buffers
-            then do not depend on the shapes that a rank's tf.function knows.
+        fusion_bytes: Bytes per bucket; None for the job's value, which is 25 MiB if not set.
+        is_group: True to put all tensors of a dtype into one bucket, whatever their size. The
+            buckets are then equal on all ranks even if their tf.functions know different shapes.
     """
 
     op: ReduceOp = ReduceOp.AVERAGE
@@ -46,17 +50,21 @@ class ReduceOptions:
     is_group: bool = False
 
 
-def all_reduce(tensors: Sequence[Any], reduction: ReduceOptions, mark: int = 0) -> list[Any]:
-    """Reduce dense tensors over all ranks, keeping their dtypes and shapes; differentiable.
+def all_reduce(tensors: Sequence[Any], reduction: ReduceOptions, checksum: int = 0) -> list[Any]:
+    """Reduce dense tensors over all ranks; return the results, of the same dtypes and shapes.
+
+    The result has gradients if the operation is a sum or an average.
 
     Args:
-        mark: A number that must be equal on all ranks, 0 for none. It travels as the shape of
-            an empty tensor, so that the engine compares it together with the shapes.
+        tensors: Dense tensors, in the order of layers if they are gradients.
+        reduction: Options of the all-reduce.
+        checksum: A number that must be equal on all ranks; 0 for none. It is sent as the shape of
+            an empty tensor, so that the engine compares it between ranks, as it does shapes.
 
     Raises:
-        OptionError: An average or a factor for integers, a dtype that cannot be reduced, or a
-            tf.function compiled by XLA.
-        tf.errors.InvalidArgumentError: Shapes or marks differ between ranks.
+        OptionError: An average or a factor is used for integers, a dtype cannot be reduced, or
+            XLA compiles the tf.function.
+        tf.errors.InvalidArgumentError: Shapes or checksums differ between ranks.
     """
     for tensor in tensors:
         check_number(reduction.op, tensor.dtype)
@@ -69,26 +77,26 @@ def all_reduce(tensors: Sequence[Any], reduction: ReduceOptions, mark: int = 0) 
             check_gradient(reduction.op, "an all-reduce")
             return all_reduce([tf.convert_to_tensor(each) for each in upstream], reduction)
 
-        return tuple(_run(list(values), reduction, mark)), gradient
+        return tuple(_run(list(values), reduction, checksum)), gradient
 
     results = tf.custom_gradient(reduced)(*tensors)
     return list(results) if isinstance(results, (list, tuple)) else [results]
 
 
 def check_factors(reduction: ReduceOptions, dtype: Any) -> None:
-    """Refuse a factor for integers, whose product would be rounded.
+    """Check that the factors are 1 if `dtype` is an integer type, which would round a product.
 
     Raises:
-        OptionError: There is a factor, and `dtype` is not a floating-point type.
+        OptionError: There is a factor, and `dtype` is an integer type.
     """
     check_factor(reduction.factors.before, dtype)
     check_factor(reduction.factors.after, dtype)
 
 
-def _run(tensors: list[Any], reduction: ReduceOptions, mark: int) -> list[Any]:
+def _run(tensors: list[Any], reduction: ReduceOptions, checksum: int) -> list[Any]:
     scaled = [_times(tensor, reduction.factors.before) for tensor in tensors]
     small = [reduction.compression.compress(tensor) for tensor in scaled]
-    large = _exchange([tensor for tensor, _ in small], reduction, mark)
+    large = _exchange([tensor for tensor, _ in small], reduction, checksum)
     full = [
         reduction.compression.decompress(tensor, context)
         for tensor, (_, context) in zip(large, small, strict=True)
@@ -96,8 +104,8 @@ def _run(tensors: list[Any], reduction: ReduceOptions, mark: int) -> list[Any]:
     return [_times(tensor, reduction.factors.after) for tensor in full]
 
 
-def _exchange(tensors: list[Any], reduction: ReduceOptions, mark: int) -> list[Any]:
-    op_library.check_surroundings()
+def _exchange(tensors: list[Any], reduction: ReduceOptions, checksum: int) -> list[Any]:
+    op_library.check_context()
     if basics.size() == 1:
         return tensors
     buckets = pack(
@@ -105,14 +113,14 @@ def _exchange(tensors: list[Any], reduction: ReduceOptions, mark: int) -> list[A
         reduction.fusion_bytes or fusion_of_job(),
     )
     contents = [[tensors[number] for number in bucket] for bucket in buckets]
-    if mark:
-        contents[0].append(tf.zeros([0, 0, 0, mark], contents[0][0].dtype))
+    if checksum:
+        contents[0].append(tf.zeros([0, 0, 0, checksum], contents[0][0].dtype))
     handles = [op_library.start(content, reduction.op.value) for content in contents]
     results: list[Any] = [None] * len(tensors)
     with tf.control_dependencies(handles[-1:]):
         for bucket, content, handle in zip(buckets, contents, handles, strict=True):
             waited = op_library.wait(handle, content)
-            # the last result, the mark, is dropped
+            # strict=False leaves out the last result, which is the checksum's
             for number, result in zip(bucket, waited, strict=False):
                 results[number] = result
     return results

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Size of the job's fusion buffers."""
+"""Size of the fusion buffers (buckets) of gradients."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from smdist.config import read_rank_config
 
 @cache
 def fusion_bytes() -> int:
-    """Return the bytes per buffer: the job's value, or 25 MiB if it is not set."""
-    return checked(read_rank_config().fusion_bytes)
+    """Return the bytes per bucket: the job's value, or 25 MiB if it is not set."""
+    return checked_fusion_bytes(read_rank_config().fusion_bytes)
 
 
-def checked(asked: int | None) -> int:
-    """Return `asked` if it is in range, or the default of a job for None.
+def checked_fusion_bytes(value: int | None) -> int:
+    """Return `value` after a check of its range, or 25 MiB in bytes for None.
 
     Raises:
         OptionError: The value is out of range.
     """
-    return (DataParallel() if asked is None else DataParallel(fusion_bytes=asked)).fusion_bytes
+    return (DataParallel() if value is None else DataParallel(fusion_bytes=value)).fusion_bytes

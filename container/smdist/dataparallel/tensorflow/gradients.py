@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reduction of a whole step's gradients: dense ones in fusion buffers, sparse ones gathered.
+"""Reduction of all gradients of a step: dense ones in fusion buffers, sparse ones gathered.
 
-All ranks must agree on which gradients are None, which are sparse, and on the names of their
-variables. A hash of these facts travels with the first buffer and is compared.
+The same gradients must be None and sparse on all ranks, and their variables must have the same
+names. A hash of these facts is sent with the first buffer and compared between ranks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from smdist.dataparallel.tensorflow import indexed_slices, setup_hints
 from smdist.dataparallel.tensorflow.fused_allreduce import ReduceOptions, all_reduce
 from smdist.dataparallel.tensorflow.op_library import tf
-from smdist.dataparallel.tensorflow.variable_signature import mark_of, names_of
+from smdist.dataparallel.tensorflow.variable_signature import checksum_of, names_of
 
 _DENSE, _SPARSE, _NONE = "dsn"
 
@@ -24,19 +24,22 @@ def reduce_gradients(
     sources: Sequence[Any],
     reduction: ReduceOptions,
     sparse_as_dense: bool = False,
-    beside: str = "",
+    also_equal: str = "",
 ) -> list[Any]:
-    """Return the gradients reduced over all ranks, each in its place; None stays None.
+    """Reduce gradients over all ranks; return the results in the same order, None for None.
 
     Args:
-        gradients: Gradients in the order of layers; the last ones are sent first.
+        gradients: Gradients in the order of layers, as tensors, IndexedSlices or None; the last
+            ones are sent first.
         sources: The variable of each gradient. Its shape replaces an unknown shape of the
             gradient, and its name is compared between ranks (variable_signature.py).
-        beside: Another text that must be equal on all ranks.
+        reduction: Options of the all-reduce.
+        sparse_as_dense: True to convert IndexedSlices to dense tensors before the reduction.
+        also_equal: Another text that must be equal on all ranks.
 
     Raises:
-        tf.errors.InvalidArgumentError: Ranks disagree on shapes, Nones, sparseness, names of
-            variables or `beside`.
+        tf.errors.InvalidArgumentError: Between ranks there is a difference in shapes, in which
+            gradients are None or sparse, in names of variables, or in `also_equal`.
     """
     setup_hints.note(setup_hints.GRADIENTS)
     known = [
@@ -44,23 +47,24 @@ def reduce_gradients(
         for gradient, source in zip(gradients, sources, strict=True)
     ]
     kinds = "".join(_kind(gradient) for gradient in known)
-    agreed = described(known, sources) + beside
+    agreed = describe_gradients(known, sources) + also_equal
     dense = [gradient for gradient in known if _kind(gradient) == _DENSE]
     slices = [gradient for gradient in known if _kind(gradient) == _SPARSE]
     whole: dict[str, Iterator[Any]] = {
         _DENSE: iter(_reduce_dense(dense, agreed, reduction)),
         _SPARSE: map(
-            indexed_slices.united, indexed_slices.gather(slices, reduction) if slices else ()
+            indexed_slices.merge_duplicates,
+            indexed_slices.gather(slices, reduction) if slices else (),
         ),
         _NONE: repeat(None),
     }
     return [next(whole[kind]) for kind in kinds]
 
 
-def described(gradients: Sequence[Any], sources: Sequence[Any]) -> str:
-    """Describe which gradients are None or sparse, and their variables; "" if all are plain.
+def describe_gradients(gradients: Sequence[Any], sources: Sequence[Any]) -> str:
+    """Return a text with the kind (dense, sparse, None) of each gradient and its variable's name.
 
-    Gradients are plain if each is dense and its variable has no name.
+    Return "" if all gradients are dense and no variable has a name.
     """
     kinds = "".join(_kind(gradient) for gradient in gradients)
     names = names_of(sources)
@@ -71,7 +75,7 @@ def described(gradients: Sequence[Any], sources: Sequence[Any]) -> str:
 def _reduce_dense(dense: list[Any], agreed: str, reduction: ReduceOptions) -> list[Any]:
     if not agreed:
         return all_reduce(dense, reduction)
-    return all_reduce(dense or [tf.zeros([1])], reduction, mark_of(agreed))
+    return all_reduce(dense or [tf.zeros([1])], reduction, checksum_of(agreed))
 
 
 def _kind(gradient: Any) -> str:
@@ -84,7 +88,7 @@ def _known(gradient: Any, source: Any, sparse_as_dense: bool) -> Any:
     if gradient is None:
         return None
     if indexed_slices.is_sparse(gradient):
-        return indexed_slices.as_dense(gradient) if sparse_as_dense else gradient
+        return indexed_slices.to_dense(gradient) if sparse_as_dense else gradient
     gradient = tf.convert_to_tensor(gradient)
     shape = getattr(source, "shape", None)
     if gradient.shape.is_fully_defined() or shape is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reduction of IndexedSlices, the gradients of embeddings: made dense, or gathered by rows."""
+"""Reduction of IndexedSlices, TensorFlow's sparse gradients of embeddings."""
 
 from __future__ import annotations
 
@@ -14,45 +14,54 @@ from smdist.dataparallel.tensorflow.reduce_op import ReduceOp, check_number
 
 
 def is_sparse(tensor: Any) -> bool:
-    """Return whether the tensor is IndexedSlices."""
+    """Return True if the tensor is an IndexedSlices object."""
     return isinstance(tensor, tf.IndexedSlices)
 
 
-def as_dense(slices: Any) -> Any:
-    """Return a dense tensor of the variable's shape, with rows of the same index added up.
+def to_dense(slices: Any) -> Any:
+    """Convert IndexedSlices to a dense tensor of the variable's shape.
+
+    Rows with the same index are added.
 
     Raises:
         OptionError: The number of rows of the variable is not known.
     """
     require(
         slices.dense_shape is not None,
-        what="IndexedSlices without a dense_shape",
-        why="how many rows the dense tensor has is not known",
-        hint="Build them with dense_shape=, or pass sparse_as_dense=False",
+        what="a gradient is IndexedSlices without dense_shape",
+        why="without it the number of rows of the dense tensor is not known",
+        hint="Create the IndexedSlices with dense_shape=, or pass sparse_as_dense=False",
+        about="sparse_as_dense",
     )
     total = tf.math.unsorted_segment_sum(slices.values, slices.indices, slices.dense_shape[0])
     static = tf.get_static_value(slices.dense_shape)
     return total if static is None else tf.ensure_shape(total, static)
 
 
-def united(slices: Any) -> Any:
-    """Return slices with unique indices: Keras's optimizers do not add up equal ones."""
+def merge_duplicates(slices: Any) -> Any:
+    """Return IndexedSlices in which each index occurs once, with rows of equal indices added.
+
+    Keras's optimizers would not add them.
+    """
     indices, places = tf.unique(slices.indices)
     values = tf.math.unsorted_segment_sum(slices.values, places, tf.size(indices))
     return tf.IndexedSlices(values, indices, slices.dense_shape)
 
 
 def gather(sparse: Sequence[Any], reduction: ReduceOptions) -> list[Any]:
-    """Return the rows of all ranks for each gradient, scaled so that their sum is the reduction.
+    """Gather the rows and indices of each sparse gradient from all ranks.
+
+    The rows are scaled so that the sum of all rows of an index is the reduced row.
 
     Raises:
         OptionError: The operation is neither a sum nor an average, or is an average of integers.
     """
     require(
         reduction.op in (ReduceOp.SUM, ReduceOp.AVERAGE),
-        what=f"op={reduction.op.value!r} for IndexedSlices",
-        why="their rows are gathered, and added up where they are used",
+        what=f"IndexedSlices cannot be reduced with op={reduction.op.value!r}",
+        why="their rows are gathered from all ranks, and rows of one index are then added",
         hint="Reduce with average or sum, or pass sparse_as_dense=True",
+        about="op",
     )
     for each in sparse:
         check_number(reduction.op, each.values.dtype)

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ctrl-C in a tf.function that waits for other ranks, which Python handles only after it ends.
+"""Handling of Ctrl-C while a tf.function waits for other ranks.
 
-SIGINT ──► Python's flag ──► KeyboardInterrupt, as soon as the main thread is back in Python
-    └────► a pipe ──► a thread, which aborts the engine if the main thread does not come back
-                      and no collective ends
+Python raises KeyboardInterrupt only when the main thread runs Python code again, and not while
+it waits inside TensorFlow. So a thread reads signals, too:
+
+    SIGINT ──► Python's flag ──► KeyboardInterrupt, when the main thread runs Python code
+        └────► a pipe ──► a thread, which aborts the engine if the main thread stays inside
+                          TensorFlow and no collective ends
 """
 
 from __future__ import annotations
@@ -19,21 +22,22 @@ from typing import Any, Final
 
 from smdist.dataparallel.rendezvous.engine_interface import Engine
 
-_PATIENCE_SECONDS: Final = 1.0
-_LOOK_SECONDS: Final = 0.1
+_STUCK_SECONDS: Final = 1.0  # without the end of a collective
+_POLL_SECONDS: Final = 0.1
 _KINDS: Final = ("all_reduce", "broadcast", "all_gather", "all_to_all", "reduce_scatter", "barrier")
 
-_open: list[int] = []  # write ends of the pipes that receive signal numbers from Python
+_open: list[int] = []  # write ends of the pipes to which Python writes signal numbers
 
 
 class Watch:
     """Thread that aborts the engine if Ctrl-C cannot interrupt a collective.
 
-    The thread does nothing if the program handles SIGINT itself, or if init() was called outside
-    of the main thread, because only the main thread may set up signals.
+    It does nothing if the script handles SIGINT itself, or if init() was called outside of the
+    main thread, because only the main thread may set up signals.
 
     Args:
-        name: The name of this rank in the messages of other ranks.
+        engine: The engine to abort.
+        name: Name of this rank in messages, such as "rank 3 on algo-2".
         module: The compiled module, which counts operations.
     """
 
@@ -44,14 +48,14 @@ class Watch:
             self._begin()
 
     def stop(self) -> None:
-        """Stop watching for signals; outside of the main thread the pipe stays open, unused."""
+        """Stop the thread; if called outside of the main thread, do nothing."""
         if self._signals < 0 or threading.current_thread() is not threading.main_thread():
             return
         last = signal.set_wakeup_fd(self._before, warn_on_full_buffer=False)
         if last == self._signals:
             _open.remove(last)
             os.close(last)
-        else:  # a later handler replaced this pipe and may write to it: keep it open
+        else:  # another library has replaced this pipe and may still write to it: keep it open
             signal.set_wakeup_fd(last, warn_on_full_buffer=False)
         self._signals = -1
 
@@ -60,7 +64,7 @@ class Watch:
         os.set_blocking(self._signals, False)
         self._before = signal.set_wakeup_fd(self._signals, warn_on_full_buffer=False)
         _open.append(self._signals)
-        _see_to_forks()
+        _register_fork_handler()
         threading.Thread(
             target=self._listen, args=(ours,), name="smdist-ctrl-c", daemon=True
         ).start()
@@ -72,18 +76,18 @@ class Watch:
                     os.write(self._before, numbers)
             handler = signal.getsignal(signal.SIGINT)
             if signal.SIGINT in numbers and handler is signal.default_int_handler:
-                self._see_it_through()
+                self._abort_if_stuck()
         os.close(pipe)
 
-    def _see_it_through(self) -> None:
-        place, seen, since = _place(), num_ended(self._module), time.monotonic()
-        while self._engine.is_running() and place == _place():
-            time.sleep(_LOOK_SECONDS)
+    def _abort_if_stuck(self) -> None:
+        place, seen, since = _main_position(), num_ended(self._module), time.monotonic()
+        while self._engine.is_running() and place == _main_position():
+            time.sleep(_POLL_SECONDS)
             now = num_ended(self._module)
             if now != seen or self._module.under_way() == 0:
                 seen, since = now, time.monotonic()
-            elif time.monotonic() - since > _PATIENCE_SECONDS:
-                self._engine.abort(f"Ctrl-C on {self._name}")
+            elif time.monotonic() - since > _STUCK_SECONDS:
+                self._engine.abort(f"{self._name} was interrupted with Ctrl-C")
 
 
 def num_ended(module: Any) -> int:
@@ -92,17 +96,17 @@ def num_ended(module: Any) -> int:
 
 
 @cache
-def _see_to_forks() -> None:
-    os.register_at_fork(after_in_child=_leave_to_the_parent)
+def _register_fork_handler() -> None:
+    os.register_at_fork(after_in_child=_reset_in_child)
 
 
-def _leave_to_the_parent() -> None:
-    """Restore signal handling in a forked child, so that its signals do not abort the rank."""
+def _reset_in_child() -> None:
+    """Make Python write no signal numbers to the rank's pipe in a forked child."""
     if _open and (last := signal.set_wakeup_fd(-1)) not in _open:
         signal.set_wakeup_fd(last)
 
 
-def _place() -> tuple[Any, int]:
-    """Return where the main thread is in Python; it stays there while it waits for TensorFlow."""
+def _main_position() -> tuple[Any, int]:
+    """Return (frame, instruction) of the main thread; unchanged while it is inside TensorFlow."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     return frame, frame.f_lasti if frame else -1

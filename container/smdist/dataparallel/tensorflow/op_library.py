@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TensorFlow and smdist's operations for it: one compiled file for TensorFlow 2.16 to 2.21."""
+"""Import of TensorFlow, and smdist's compiled operations for TensorFlow 2.16 to 2.21."""
 
 from __future__ import annotations
 
@@ -17,18 +17,22 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _FIRST: Final = (2, 16)
 _END: Final = (2, 22)
-_INSTALL: Final = "Install one of these, such as pip install tensorflow-cpu==2.21.0"
-_SLICE_MILLISECONDS: Final = 100
+_INSTALL: Final = (
+    "Install TensorFlow 2.16 to 2.21, for example with pip install tensorflow-cpu==2.21.0"
+)
+_POLL_MILLISECONDS: Final = 100
 _COMPILED: Final = "smdist.dataparallel.tensorflow._C"
 
 try:
     tf: Any = importlib.import_module("tensorflow")
 except ImportError as error:
-    raise SetupError("TensorFlow cannot be imported", str(error), _INSTALL) from error
+    raise SetupError(
+        "TensorFlow cannot be imported", str(error), _INSTALL, about="tensorflow"
+    ) from error
 
 
 def check_version(version: str) -> None:
-    """Refuse a release of TensorFlow that the operations were not tested with.
+    """Check that the release of TensorFlow is one with which the operations were tested.
 
     Raises:
         SetupError: The release is older than 2.16, or newer than 2.21.
@@ -36,21 +40,27 @@ def check_version(version: str) -> None:
     found = re.match(r"(\d+)\.(\d+)", version)
     if found is None or not _FIRST <= (int(found[1]), int(found[2])) < _END:
         raise SetupError(
-            f"TensorFlow is {version}", "smdist runs with TensorFlow 2.16 to 2.21", _INSTALL
+            f"the installed TensorFlow is {version}",
+            "smdist supports TensorFlow 2.16 to 2.21",
+            _INSTALL,
+            about="tensorflow",
         )
 
 
 check_version(tf.__version__)
 
 
-def as_written(function: F) -> F:
-    """Exclude a function and its callees from AutoGraph, which rewrites code in a tf.function."""
+def without_autograph(function: F) -> F:
+    """Decorate a function so that AutoGraph does not rewrite it, nor what it calls.
+
+    AutoGraph is the part of tf.function that rewrites Python code.
+    """
     return cast(F, tf.autograph.experimental.do_not_convert(function))
 
 
 @cache
 def operations() -> Any:
-    """Return TensorFlow's wrappers of the operations: smdist_start() and others.
+    """Return the module with smdist's TensorFlow operations: smdist_start() and others.
 
     Raises:
         SetupError: This runtime was built without TensorFlow, or the file does not load.
@@ -58,22 +68,22 @@ def operations() -> Any:
     found = find_spec(_COMPILED)
     if found is None or found.origin is None:
         raise SetupError(
-            "the operations for TensorFlow are not here",
-            "this runtime was built where there was no TensorFlow",
-            "Install TensorFlow first (pip install tensorflow-cpu==2.21.0 pybind11), then the "
-            "runtime again (pip install --force-reinstall --no-deps ./container)",
+            "smdist's operations for TensorFlow are missing",
+            "TensorFlow was not installed when sagemaker-dist-runtime was built",
+            "Install TensorFlow first (pip install tensorflow-cpu==2.21.0 pybind11), then build the"
+            " runtime again (pip install --force-reinstall --no-deps ./container)",
         )
     try:
         return tf.load_op_library(found.origin)
     except (tf.errors.OpError, OSError) as error:
         raise SetupError(
-            "the operations for TensorFlow do not load", str(error), _INSTALL
+            "smdist's operations for TensorFlow cannot be loaded", str(error), _INSTALL
         ) from error
 
 
 @cache
 def compiled() -> Any:
-    """Load the operations and return the module `_C`: the engine, adopt() and release().
+    """Load the operations, and return the module `_C` with the engine, adopt() and release().
 
     Raises:
         SetupError: See operations().
@@ -83,19 +93,21 @@ def compiled() -> Any:
 
 
 def start(tensors: list[Any], op: str) -> Any:
-    """Pack `tensors`, all of one dtype, and start one all-reduce of them.
+    """Start one all-reduce of `tensors`, which must all have the same dtype.
+
+    `op` is the value of a ReduceOp, such as "sum".
 
     Returns:
-        A handle, int64 [], which must be passed to wait() once.
+        A handle, an int64 scalar, which must be passed to wait() once.
     """
-    check_surroundings()
+    check_context()
     return operations().smdist_start(values=tensors, op=op)
 
 
 def wait(handle: Any, tensors: list[Any]) -> list[Any]:
-    """Wait for start(tensors) and return the reduced tensors in their shapes."""
-    _let_interrupts_in(handle)
-    with _one_after_the_other() as waits:
+    """Wait for the all-reduce that start(tensors) has started; return the reduced tensors."""
+    _wait_interruptibly(handle)
+    with _sequential_waits() as waits:
         results = operations().smdist_wait(handle, T=tensors[0].dtype, N=len(tensors))
         waits.append(results[0])
     for result, tensor in zip(results, tensors, strict=True):
@@ -103,20 +115,24 @@ def wait(handle: Any, tensors: list[Any]) -> list[Any]:
     return list(results)
 
 
-def move(
+def start_move(
     value: Any, kind: str, *, sent: Any = (), received: Any = (), op: str = "sum", root: int = 0
 ) -> Any:
-    """Start moving rows (along axis 0) between ranks.
+    """Start a collective that moves rows (along axis 0) between ranks.
 
     Args:
-        kind: broadcast, all_gather, all_to_all, reduce_scatter or barrier.
-        sent: Number of rows for each rank, int64 [size], or nothing.
-        received: Number of rows from each rank, int64 [size], or nothing.
+        value: Tensor [rows, ...] to send.
+        kind: "broadcast", "all_gather", "all_to_all", "reduce_scatter" or "barrier".
+        sent: Number of rows to send to each rank, int64 [size]; empty if `kind` needs none.
+        received: Number of rows to receive from each rank, int64 [size]; empty if `kind` needs
+            none.
+        op: Value of a ReduceOp, for reduce_scatter.
+        root: Rank that sends, for broadcast.
 
     Returns:
-        A handle, int64 [], which must be passed to moved() once.
+        A handle, an int64 scalar, which must be passed to wait_move() once.
     """
-    check_surroundings()
+    check_context()
     return operations().smdist_move(
         value=value,
         sent=tf.cast(tf.reshape(sent, [-1]), tf.int64),
@@ -127,30 +143,36 @@ def move(
     )
 
 
-def moved(handle: Any, dtype: Any, shape: Any) -> Any:
-    """Wait for move() and return the received rows."""
-    _let_interrupts_in(handle)
-    with _one_after_the_other() as waits:
+def wait_move(handle: Any, dtype: Any, shape: Any) -> Any:
+    """Wait for the collective that start_move() has started; return the received rows.
+
+    `dtype` and `shape` are those of the result.
+    """
+    _wait_interruptibly(handle)
+    with _sequential_waits() as waits:
         result = operations().smdist_moved(handle, T=dtype)
         waits.append(result)
     result.set_shape(shape)
     return result
 
 
-def _let_interrupts_in(handle: Any) -> None:
-    """Wait in Python, which handles Ctrl-C; inside TensorFlow Ctrl-C would wait for the timeout."""
+def _wait_interruptibly(handle: Any) -> None:
+    """Wait in eager code until the operation has ended, so that Ctrl-C works meanwhile.
+
+    Python handles Ctrl-C only between waits of 100 ms, and not inside a TensorFlow operation.
+    """
     if tf.executing_eagerly():
         number = int(handle)
-        while not compiled().ends_within(number, _SLICE_MILLISECONDS):
+        while not compiled().ends_within(number, _POLL_MILLISECONDS):
             pass
 
 
 @contextmanager
-def _one_after_the_other() -> Iterator[list[Any]]:
-    """Run the waits of one graph one after another; yields a list to append the result to.
+def _sequential_waits() -> Iterator[list[Any]]:
+    """Yield a list to which the caller appends a wait's result; the next wait runs after it.
 
-    Each wait blocks a TensorFlow thread, and waits in parallel could keep a later start from
-    running.
+    Each wait blocks a TensorFlow thread. If several waits of a graph ran at the same time, no
+    thread might be left to start later operations.
     """
     if tf.executing_eagerly():
         yield []
@@ -162,49 +184,53 @@ def _one_after_the_other() -> Iterator[list[Any]]:
         yield waits
 
 
-def check_surroundings() -> None:
-    """Refuse XLA, and contexts in which operations may start in another order on each rank.
+def check_context() -> None:
+    """Check that a collective can run in the function being traced.
 
     Raises:
-        OptionError: The function being traced is for a session, for a data pipeline, for several
-            replicas in one process, or for XLA, which has no kernel for smdist's operations.
+        OptionError: The function is for a session, a data pipeline or several replicas in one
+            process, where operations may start in a different order on each rank; or it is for
+            XLA, which has no kernel for smdist's operations.
     """
     if not tf.executing_eagerly():
         _check_graph(tf.compat.v1.get_default_graph())
     replicas = tf.distribute.get_strategy().num_replicas_in_sync
     if replicas > 1:
         raise OptionError(
-            f"a collective within a strategy of {replicas} replicas",
-            "each would call it, in an order of its own",
+            f"a collective was called within a tf.distribute strategy of {replicas} replicas",
+            "each replica would call it, in a different order on each rank",
             "Leave the strategy out, and start one rank for each GPU",
+            about="strategy",
         )
 
 
 def _check_graph(graph: Any) -> None:
     if _is_for_xla(graph):
         raise OptionError(
-            "jit_compile is True around a collective of smdist.dataparallel.tensorflow",
-            "XLA has no kernel for it",
-            "Pass jit_compile=False to tf.function or Model.compile(); functions of the model "
-            "may keep it",
+            "a collective of smdist was called in a function with jit_compile=True",
+            "XLA has no kernel for collectives",
+            "Pass jit_compile=False to this tf.function or to Model.compile(); functions without"
+            " collectives may keep jit_compile=True",
             about="jit_compile",
         )
     if not tf.compat.v1.executing_eagerly_outside_functions():
         raise OptionError(
-            "a collective in a graph for a session",
-            "a session starts operations as they come, and each rank in another order",
+            "a collective was called in a graph for a session",
+            "a session may start operations in a different order on each rank",
             "Call it eagerly or within tf.function, outside of tf.Graph().as_default()",
+            about="session",
         )
     if transformation := _transformation_around(graph):
         raise OptionError(
-            f"a collective in {transformation}()",
-            "the pipeline runs ahead of the training and beside it, on each rank in another order",
+            f"a collective was called in {transformation}()",
+            "a data pipeline runs in parallel with the training, in a different order on each rank",
             "Call it in the loop that reads the dataset",
+            about=transformation,
         )
 
 
 def _transformation_around(graph: Any) -> str | None:
-    """Return the Dataset method that calls the function being traced, or None."""
+    """Return the Dataset method for which the function is traced, as "Dataset.map", or None."""
     while graph is not None:
         name = getattr(graph, "name", "")
         for method in ("map", "flat_map", "interleave", "filter"):

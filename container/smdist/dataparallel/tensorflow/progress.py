@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values that a script adds to the progress line, which rank 0 prints about every ten seconds.
+"""Function report(), which adds values to the progress line that rank 0 prints.
 
     from smdist.dataparallel.tensorflow import report
 
     report(loss=loss, step=step)
 
-model.fit needs no call: BroadcastGlobalVariablesCallback reports its steps.
+The line is printed about every ten seconds. With model.fit no call is needed, because
+BroadcastGlobalVariablesCallback reports the steps.
 """
 
 from __future__ import annotations
@@ -21,21 +22,24 @@ from sagemaker_dist.errors import require
 from smdist.dataparallel import progress_line
 from smdist.dataparallel.report_checks import check_name, check_number, refusal
 from smdist.dataparallel.tensorflow import basics
-from smdist.dataparallel.tensorflow.op_library import as_written, compiled, tf
+from smdist.dataparallel.tensorflow.op_library import compiled, tf, without_autograph
 
 
 class FitProgress(progress_line.ProgressLine):
-    """Progress of one training with TensorFlow; see smdist.dataparallel.progress_line."""
+    """Progress of one TensorFlow training, with reported tensors read when a line is printed.
+
+    The arguments are those of `ProgressLine`.
+    """
 
     def kept(self, value: Any) -> Any:
-        """Return a tensor unchanged, because its number may not be ready yet, or a plain number."""
+        """Convert a reported value for storage: a tensor is kept, since it may not be ready yet."""
         return value if tf.is_tensor(value) else super().kept(value)
 
     def number(self, value: Any) -> int | float | None:
-        """Return the number in a tensor, or None if it cannot be read because its step is over."""
+        """Return the number to print for a stored value; None if a tensor cannot be read."""
         if not tf.is_tensor(value):
             return super().number(value)
-        with suppress(Exception):  # an error of the tensor's step, which the script gets, too
+        with suppress(Exception):  # an error of the step that computed the tensor
             plain = value.numpy().item()
             return int(plain) if isinstance(plain, Integral) else float(plain)
         return None
@@ -44,15 +48,16 @@ class FitProgress(progress_line.ProgressLine):
 _current: list[FitProgress] = []  # rank 0's progress, once something was reported
 
 
-@as_written
+@without_autograph
 def report(**values: Any) -> None:
-    """Put values such as `loss=loss` on the next progress line; `step=` makes rates known.
+    """Add values such as `loss=loss` to the next progress line; `step=` also gives rates.
 
-    The call is cheap: make it at every step, on every rank, outside of a tf.function. Only rank 0
-    keeps the values, the latest of each name, and reads tensors when it prints.
+    Call it on every rank at every step, outside of a tf.function: it is cheap. Rank 0 stores the
+    latest value of each name and reads tensors only when it prints; the other ranks ignore the
+    values.
 
     Args:
-        values: A number or a tensor with one element for each name; `step` is a growing number.
+        values: A number, or a tensor with one element, for each name; `step` must increase.
 
     Raises:
         OptionError: A value is neither, or its name is not allowed on the line; the call is in
@@ -60,9 +65,10 @@ def report(**values: Any) -> None:
     """
     require(
         tf.executing_eagerly(),
-        what="report() inside a tf.function",
-        why="it would be called once, when the function is traced",
-        hint="Return the loss from the function and report it there",
+        what="report() was called inside a tf.function",
+        why="it would run only once, when the function is traced",
+        hint="Return the value from the tf.function, and call report() outside of it",
+        about="report",
     )
     for name, value in values.items():
         _check(name, value)
@@ -70,18 +76,18 @@ def report(**values: Any) -> None:
         return
     if not _current:
         _current.append(FitProgress(compiled().activity, counts=False))
-        _see_to_the_end()
+        _register_exit_handler()
     _current[0].report(values)
 
 
 def finish() -> None:
-    """Print the last line; a later report() begins a new progress."""
+    """Print the last progress line; the next report() starts to measure again."""
     while _current:
         _current.pop().flush()
 
 
 @cache
-def _see_to_the_end() -> None:
+def _register_exit_handler() -> None:
     atexit.register(_finish_process, os.getpid())
 
 
@@ -100,5 +106,8 @@ def _check(name: str, value: Any) -> None:
     if not is_number or value.shape.num_elements() != 1:
         shown = f"a tensor of shape {value.shape} and {value.dtype.name}"
         raise refusal(
-            name, shown, "the line has one real number for it", "Pass its tf.reduce_mean()"
+            name,
+            shown,
+            "the progress line shows one real number for it",
+            "Pass a tensor with one element, such as tf.reduce_mean() of it",
         )

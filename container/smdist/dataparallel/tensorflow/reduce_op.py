@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reduce operations under SMDDP's and Horovod's names, and the dtypes that each accepts."""
+"""Reduce operations, with the names of SMDDP and Horovod, and checks of their dtypes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from sagemaker_dist.errors import OptionError, closest, require
 
 
 class ReduceOp(str, Enum):
-    """Reduce operation of an all-reduce; AVERAGE accepts floats only, the others every number."""
+    """Reduce operation of an all-reduce.
+
+    AVERAGE accepts only floats; the others also accept integers and bool.
+    """
 
     AVERAGE = "average"
     SUM = "sum"
@@ -31,7 +34,7 @@ _NOT_MOVED: Final = ("string", "variant", "resource")
 
 
 def as_op(op: Any) -> ReduceOp:
-    """Return the operation of this value or lower-case name; AVERAGE for None.
+    """Return the ReduceOp for a ReduceOp or its name, such as "sum"; AVERAGE for None.
 
     Raises:
         OptionError: The operation does not exist.
@@ -44,89 +47,99 @@ def as_op(op: Any) -> ReduceOp:
         pass
     raise OptionError(
         f"op is {op!r}",
-        "there is no such reduction",
+        "there is no such reduce operation",
         closest(str(op), [each.value for each in ReduceOp]),
         about="op",
     )
 
 
 def check_number(op: ReduceOp, dtype: Any) -> None:
-    """Refuse a dtype that cannot be reduced, and an average of integers.
+    """Check that tensors of this dtype can be reduced with the operation.
 
     Raises:
-        OptionError: The dtype does not fit the operation.
+        OptionError: They cannot, or the operation is an average and the dtype not a float.
     """
     require(
         dtype.name in _NUMBERS,
-        what=f"{dtype.name} for a reduction (op={op.value!r})",
-        why=f"reduced are {', '.join(_NUMBERS)}",
+        what=f"a tensor of dtype {dtype.name} cannot be reduced with op={op.value!r}",
+        why=f"the supported dtypes are {', '.join(_NUMBERS)}",
         hint=_instead_of(dtype),
+        about="tensor",
     )
     check_average(op, dtype)
 
 
 def check_average(op: ReduceOp, dtype: Any) -> None:
-    """Refuse an average of integers; complex values are allowed in IndexedSlices.
+    """Check that the operation is no average of integers, which would be rounded.
+
+    Complex dtypes pass, because IndexedSlices may have them.
 
     Raises:
         OptionError: The operation is an average, and the dtype is neither float nor complex.
     """
     require(
         op is not ReduceOp.AVERAGE or dtype.is_floating or dtype.is_complex,
-        what=f"an average of {dtype.name}",
-        why="it would be rounded to a whole number",
+        what=f"a tensor of dtype {dtype.name} cannot be averaged",
+        why="the average would be rounded to a whole number",
         hint="Cast the tensor to float32, or pass op=ReduceOp.SUM",
+        about="op",
     )
 
 
 def check_factor(factor: float, dtype: Any) -> None:
-    """Refuse a factor for integers; complex values are allowed in IndexedSlices.
+    """Check that an integer tensor has no factor, which would be rounded.
+
+    Complex dtypes pass, because IndexedSlices may have them.
 
     Raises:
         OptionError: The factor is not 1, and the dtype is neither float nor complex.
     """
     require(
         factor == 1 or dtype.is_floating or dtype.is_complex,
-        what=f"a factor of {factor!r} for {dtype.name}",
-        why="it would be rounded to a whole number, as would the product",
-        hint="Cast the tensor to float32, or multiply by yourself",
+        what=f"a tensor of dtype {dtype.name} cannot be multiplied by the factor {factor!r}",
+        why="the factor and the product would be rounded to whole numbers",
+        hint="Cast the tensor to float32, or multiply in the script",
+        about="factor",
     )
 
 
 def check_gradient(op: ReduceOp, of: str) -> None:
-    """Refuse the gradient of a reduction that does not tell which rank's value it returned.
+    """Check that a reduction has a gradient: only sums and averages have one.
 
     Args:
-        of: The collective that reduces, such as "an all-reduce".
+        op: The reduce operation.
+        of: The collective that reduces, such as "an all-reduce", for the error.
 
     Raises:
         OptionError: The operation is neither a sum nor an average.
     """
     require(
         op in (ReduceOp.SUM, ReduceOp.AVERAGE),
-        what=f"a gradient of {of} with op={op.value!r}",
-        why="which rank's value it was is not known",
-        hint="Reduce with average or sum, or put tf.stop_gradient() around it",
+        what=f"{of} with op={op.value!r} has no gradient",
+        why="the gradient belongs to the rank whose value was returned, which is not recorded",
+        hint="Reduce with average or sum, or wrap the result in tf.stop_gradient()",
+        about="op",
     )
 
 
 def check_moved(dtype: Any) -> None:
-    """Refuse to move a dtype whose elements have no fixed size.
+    """Check that tensors of this dtype can be sent to other ranks.
 
     Raises:
         OptionError: The dtype is a string, a variant or a resource.
     """
     require(
         dtype.name not in _NOT_MOVED,
-        what=f"{dtype.name} to move between ranks",
+        what=f"a tensor of dtype {dtype.name} cannot be sent to other ranks",
         why="its elements have no fixed size",
         hint=_instead_of(dtype),
+        about="tensor",
     )
 
 
 def _instead_of(dtype: Any) -> str:
     if dtype.name in _NOT_MOVED:
-        return "Encode it as numbers, or send objects: broadcast_object(), allgather_object()"
+        return "Encode it as numbers, or use broadcast_object() or allgather_object()"
     if dtype.is_complex:
-        return "Reduce tf.math.real() and tf.math.imag() of it, each alone"
+        return "Reduce tf.math.real() and tf.math.imag() of it separately"
     return "Cast the tensor to int64 or float32"

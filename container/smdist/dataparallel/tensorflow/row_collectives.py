@@ -12,7 +12,10 @@ from smdist.dataparallel.tensorflow.reduce_op import ReduceOp, check_gradient
 
 
 def broadcast(value: Any, root: int) -> Any:
-    """Return the root's tensor; backward, the root gets the sum of all ranks' gradients."""
+    """Send the tensor of rank `root` to all ranks and return it.
+
+    Its gradient on the root is the sum of all ranks' gradients, and zero on the other ranks.
+    """
     setup_hints.note(setup_hints.WEIGHTS)
 
     def from_root(mine: Any) -> Any:
@@ -21,43 +24,45 @@ def broadcast(value: Any, root: int) -> Any:
             [total] = op_library.wait(handle, [upstream])
             return total if basics.rank() == root else tf.zeros_like(total)
 
-        handle = op_library.move(mine, "broadcast", root=root)
-        return op_library.moved(handle, mine.dtype, mine.shape), gradient
+        handle = op_library.start_move(mine, "broadcast", root=root)
+        return op_library.wait_move(handle, mine.dtype, mine.shape), gradient
 
     return tf.custom_gradient(from_root)(value)
 
 
 def gather(values: Sequence[Any]) -> list[Any]:
-    """Return the rows of all ranks for each tensor, in the order of ranks.
+    """Gather each tensor [rows, ...] from all ranks, joined along axis 0 in the order of ranks.
 
-    Ranks may have different numbers of rows.
+    The number of rows may differ between ranks.
 
     Returns:
-        Tensors [sum of rows, ...].
+        One tensor [sum of rows over all ranks, ...] for each value.
     """
     counts = _counts([tf.shape(value, out_type=tf.int64)[0] for value in values])
     return [_gathered(value, counts[:, number]) for number, value in enumerate(values)]
 
 
 def exchange(value: Any, sent: Any) -> tuple[Any, Any]:
-    """Send `sent[r]` rows to each rank r.
+    """Send `sent[r]` rows of the tensor to each rank r, and receive rows from all ranks.
 
     Args:
+        value: Tensor [rows, ...].
         sent: Number of rows for each rank, int64 [size].
 
     Returns:
-        The received rows, in the order of ranks, and the number of rows from each rank,
-        int64 [size].
+        (received rows in the order of ranks, number of rows from each rank as int64 [size]).
     """
     ones = [1] * basics.size()
-    received = op_library.moved(
-        op_library.move(sent, "all_to_all", sent=ones, received=ones), tf.int64, [basics.size()]
+    received = op_library.wait_move(
+        op_library.start_move(sent, "all_to_all", sent=ones, received=ones),
+        tf.int64,
+        [basics.size()],
     )
     return _exchanged(value, sent, received), received
 
 
 def scatter_reduced(value: Any, op: ReduceOp) -> Any:
-    """Return this rank's share of the reduced rows; all shares have the same number of rows.
+    """Reduce a tensor [rows, ...] over all ranks; return this rank's share, [rows / size, ...].
 
     Raises:
         OptionError: In the backward pass, if `op` is neither a sum nor an average.
@@ -79,17 +84,17 @@ def scatter_reduced(value: Any, op: ReduceOp) -> Any:
 
 
 def barrier() -> Any:
-    """Wait until every rank has arrived; return a tensor that is ready afterwards."""
+    """Wait until all ranks have called this; return a tensor, computed after the wait."""
     nothing = tf.zeros([1], tf.float32)
-    handle = op_library.move(nothing, "barrier")
-    return op_library.moved(handle, nothing.dtype, tf.TensorShape(None))
+    handle = op_library.start_move(nothing, "barrier")
+    return op_library.wait_move(handle, nothing.dtype, tf.TensorShape(None))
 
 
 def _counts(rows: list[Any]) -> Any:
-    """Return the number of rows of each tensor on each rank, int64 [size, tensors]."""
+    """Gather from all ranks the number of rows of each tensor; return int64 [size, tensors]."""
     size = basics.size()
-    handle = op_library.move(tf.stack(rows)[None, :], "all_gather", received=[1] * size)
-    return op_library.moved(handle, tf.int64, [size, len(rows)])
+    handle = op_library.start_move(tf.stack(rows)[None, :], "all_gather", received=[1] * size)
+    return op_library.wait_move(handle, tf.int64, [size, len(rows)])
 
 
 def _gathered(value: Any, counts: Any) -> Any:
@@ -116,4 +121,4 @@ def _exchanged(value: Any, sent: Any, received: Any) -> Any:
 
 def _moved_rows(value: Any, kind: str, **rows: Any) -> Any:
     shape = tf.TensorShape([None]).concatenate(value.shape[1:])
-    return op_library.moved(op_library.move(value, kind, **rows), value.dtype, shape)
+    return op_library.wait_move(op_library.start_move(value, kind, **rows), value.dtype, shape)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hints about steps that a script seems to have left out: rank 0 prints a line, training goes on.
+"""Hints that rank 0 prints if a script seems to have forgotten to average or to broadcast.
 
-Calls record facts when Python runs them, in a tf.function when it is traced. Facts
-stay until the process ends, also after shutdown(), because functions are not traced again.
+The functions of smdist record facts, such as GRADIENTS, when Python runs them; within a
+tf.function that is when it is traced. Facts are kept until the process ends, even after
+shutdown(), because a tf.function is not traced again.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-GRADIENTS: Final = "gradients were reduced by a tape or an optimizer of ours"
-BY_HAND: Final = "the script reduces or gathers tensors, which may be gradients"
-WEIGHTS: Final = "values came from one rank, or all ranks loaded one file"
-OPTIMIZER: Final = "an optimizer's variables came from one rank: the script trains"
+GRADIENTS: Final = "smdist's tape or optimizer has reduced gradients"
+MANUAL: Final = "the script has reduced or gathered tensors, which may be gradients"
+WEIGHTS: Final = "tensors were broadcast, or all ranks have loaded the same model"
+OPTIMIZER: Final = "an optimizer's variables were broadcast, so the script trains"
 
 WRAP: Final = "Wrap the optimizer in DistributedOptimizer, or the tape in DistributedGradientTape"
 BROADCAST: Final = (
@@ -22,46 +23,47 @@ BROADCAST: Final = (
 )
 
 _facts: set[str] = set()
-_said: set[str] = set()
+_printed: set[str] = set()
 
 
 def note(fact: str) -> None:
-    """Record that the fact is true of this process."""
+    """Record a fact about this process, one of this module's constants."""
     _facts.add(fact)
 
 
 def are_gradients_reduced() -> bool:
-    """Return whether a call, or a traced tf.function, may have reduced gradients."""
-    return bool(_facts & {GRADIENTS, BY_HAND})
+    """Return True if a call, or a traced tf.function, may have reduced gradients."""
+    return bool(_facts & {GRADIENTS, MANUAL})
 
 
 def warn(line: str) -> None:
-    """Print a line, once in this process."""
-    if line not in _said:
-        _said.add(line)
+    """Print a line on stderr, unless this process has printed it before."""
+    if line not in _printed:
+        _printed.add(line)
         sys.stderr.write(f"smdist: {line}\n")
 
 
-def look_back(size: int, calls: int) -> None:
-    """Print a hint when rank 0 leaves, unless one was printed before.
+def hint_at_exit(size: int, calls: int) -> None:
+    """Print a hint about a forgotten call at the end of the script, on rank 0.
 
-    Nothing is printed after an error, so that the error is the last message.
+    Print nothing if a hint was printed before, or after an error, which must be the last message.
 
     Args:
-        calls: Number of collectives that have ended.
+        size: Number of ranks of the job.
+        calls: Number of collectives of this process that have ended.
     """
     has_raised = sys.exc_info()[0] or getattr(sys, "last_value", None) is not None
-    if size == 1 or _said or has_raised:
+    if size == 1 or _printed or has_raised:
         return
     if calls == 0:
         warn(
-            f"rank 0 of {size} has called no collective: if this script trains, each rank"
-            f" trained a model of its own. {WRAP}"
+            f"rank 0 of {size} ranks has called no collective. If this script trains, each rank"
+            f" has trained a separate model. {WRAP}"
         )
     elif OPTIMIZER in _facts and not are_gradients_reduced():
-        warn(f"no gradients were averaged: each rank trained a model of its own. {WRAP}")
+        warn(f"no gradients were averaged, so each rank has trained a separate model. {WRAP}")
     elif GRADIENTS in _facts and WEIGHTS not in _facts:
         warn(
-            "weights were never broadcast: if ranks began with different ones, they are"
-            f" different still. {BROADCAST}"
+            "weights were never broadcast. If ranks began with different weights, their models"
+            f" are still different. {BROADCAST}"
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradient tape that reduces gradients over all ranks."""
+"""Gradient tape whose gradient() reduces gradients over all ranks."""
 
 from __future__ import annotations
 
@@ -7,33 +7,40 @@ from typing import Any
 
 from sagemaker_dist.errors import require
 from smdist.dataparallel.tensorflow.basics import size
-from smdist.dataparallel.tensorflow.call_forms import Factors, check_devices, with_names_checked
+from smdist.dataparallel.tensorflow.call_forms import Factors, check_devices, suggest_argument_names
 from smdist.dataparallel.tensorflow.compression import Compression, check_compression
 from smdist.dataparallel.tensorflow.fused_allreduce import ReduceOptions
-from smdist.dataparallel.tensorflow.fusion_options import checked
+from smdist.dataparallel.tensorflow.fusion_options import checked_fusion_bytes
 from smdist.dataparallel.tensorflow.gradients import reduce_gradients
-from smdist.dataparallel.tensorflow.op_library import as_written, tf
+from smdist.dataparallel.tensorflow.op_library import tf, without_autograph
 from smdist.dataparallel.tensorflow.reduce_op import ReduceOp, as_op
 
 
 class DistributedGradientTape:
-    """Wrap a tf.GradientTape, before or after recording; gradient() reduces over all ranks.
+    """Wrapper of a tf.GradientTape whose gradient() reduces the gradients over all ranks.
 
-    Everything else is the tape's own, including jacobian(), which stays this rank's.
+    The tape may be wrapped before or after recording. All other methods are the tape's own; so
+    jacobian() returns this rank's values.
 
     Args:
+        gradtape: The tf.GradientTape to wrap.
+        device_dense: Horovod's argument; must be empty.
+        device_sparse: Horovod's argument; must be empty.
+        compression: Compression.none, .fp16 or .bf16.
+        sparse_as_dense: True to convert IndexedSlices to dense tensors; by default their rows
+            are gathered from all ranks.
         op: AVERAGE, the default, or SUM.
-        sparse_as_dense: Whether to make IndexedSlices dense; by default their rows are gathered.
-        gradient_predivide_factor: Part of an average's division that is made before the sum;
-            the rest is made after it.
-        fusion_bytes: Bytes per buffer; default the job's value, which is 25 MiB if not set.
+        gradient_predivide_factor: Divide gradients by this before the sum over ranks, and the
+            sum by the number of ranks / this factor.
+        num_groups: Horovod's argument; must be 0.
+        groups: Horovod's argument; must be None.
+        fusion_bytes: Bytes per bucket; by default the job's value, which is 25 MiB if not set.
 
     Raises:
-        OptionError: A value is out of range, or num_groups is given: fusion_bytes decides how
-            gradients are packed.
+        OptionError: A value is out of range, or num_groups or groups is given.
     """
 
-    @with_names_checked
+    @suggest_argument_names
     def __init__(
         self,
         gradtape: Any,
@@ -64,7 +71,7 @@ class DistributedGradientTape:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tape, name)
 
-    @as_written
+    @without_autograph
     def gradient(
         self,
         target: Any,
@@ -72,7 +79,10 @@ class DistributedGradientTape:
         output_gradients: Any = None,
         unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
     ) -> Any:
-        """Return the tape's gradient(), reduced over all ranks, in the structure of `sources`."""
+        """Return the tape's gradients, reduced over all ranks, in the structure of `sources`.
+
+        The arguments are those of tf.GradientTape.gradient().
+        """
         gradients = self._tape.gradient(target, sources, output_gradients, unconnected_gradients)
         flat = tf.nest.flatten(gradients)
         reduced = reduce_gradients(
@@ -93,16 +103,19 @@ def reduction_of(
     require(
         chosen in (ReduceOp.SUM, ReduceOp.AVERAGE),
         what=f"op is {chosen.value!r} for gradients",
-        why="those of a whole batch are the average or the sum of the ranks' gradients",
+        why="only the average or the sum of the ranks' gradients is the gradient of the whole"
+        " batch",
         hint="Pass op=ReduceOp.AVERAGE or op=ReduceOp.SUM",
+        about="op",
     )
     factors = Factors()
     if predivide_factor != 1:
         require(
             chosen is ReduceOp.AVERAGE and predivide_factor > 0,
             what=f"gradient_predivide_factor is {predivide_factor!r} with op={chosen.value!r}",
-            why="it moves a part of an average's division before the sum",
+            why="it is a positive divisor, and only an average divides",
             hint="Pass a positive factor with op=ReduceOp.AVERAGE, or leave it out",
+            about="gradient_predivide_factor",
         )
         chosen = ReduceOp.SUM
         factors = Factors(before=1 / predivide_factor, after=predivide_factor / size())
@@ -110,12 +123,12 @@ def reduction_of(
         op=chosen,
         compression=check_compression(compression),
         factors=factors,
-        fusion_bytes=None if fusion_bytes is None else checked(fusion_bytes),
+        fusion_bytes=None if fusion_bytes is None else checked_fusion_bytes(fusion_bytes),
     )
 
 
 def refuse_groups(num_groups: Any, groups: Any) -> None:
-    """Refuse Horovod's two ways to pack gradients.
+    """Check that Horovod's arguments for packing gradients are not used; fusion_bytes is.
 
     Raises:
         OptionError: num_groups or groups is given.
@@ -123,6 +136,7 @@ def refuse_groups(num_groups: Any, groups: Any) -> None:
     require(
         not num_groups and groups is None,
         what=f"num_groups is {num_groups!r} and groups is {groups!r}",
-        why="fusion_bytes says how many bytes of gradients travel together",
-        hint="Leave both out, and pass fusion_bytes if the default does not suit",
+        why="smdist packs gradients into buckets of fusion_bytes bytes",
+        hint="Leave both out, and pass fusion_bytes to change the size of the buckets",
+        about="num_groups" if num_groups else "groups",
     )

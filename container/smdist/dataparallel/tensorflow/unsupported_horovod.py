@@ -1,19 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Horovod's names that smdist does not have, and their replacements."""
+"""Names of Horovod that smdist does not have, with the reason and a replacement for each."""
 
 from __future__ import annotations
 
 import sys
 from difflib import get_close_matches
 
-_SETS = ("every operation is one of all ranks", "Leave process sets out")
+# pairs (why, hint)
+_SETS = ("every collective is over all ranks", "Leave process sets out")
 _PARTIAL = (
-    "all gradients are reduced",
-    "Call gradient() on a plain tape for variables that stay a rank's own",
+    "smdist reduces all gradients of an optimizer or tape",
+    "For variables that are not shared, call gradient() on a tf.GradientTape",
 )
 _OPS = ("the number of ranks does not change in a job", "Use rank(), size(), local_rank()")
-_CROSS = ("ranks are not counted by hosts", "Use {} // local_size() where hosts have as many ranks")
-_BUILT = ("there is one engine, over TCP and shared memory", "Leave the question out")
+_CROSS = (
+    "smdist does not number hosts",
+    "Use {} // local_size(), if all hosts have the same number of ranks",
+)
+_BUILT = (
+    "smdist has only one engine, which uses TCP and shared memory",
+    "Remove this check from the script",
+)
+
+_TRACES = "smdist writes no traces; TensorFlow's profiler does"
 
 _INSTEAD = {
     "Adasum": ("it is not implemented", "Use op=Average"),
@@ -21,7 +30,7 @@ _INSTEAD = {
     "PartialDistributedOptimizer": _PARTIAL,
     "ProcessSet": _SETS,
     "SyncBatchNormalization": (
-        "each rank normalises its own batches",
+        "smdist does not share the statistics of batches between ranks",
         "Use keras.layers.BatchNormalization, or GroupNormalization for tiny batches",
     ),
     "add_process_set": _SETS,
@@ -33,14 +42,14 @@ _INSTEAD = {
     "ddl_built": _BUILT,
     "elastic": (
         "the number of ranks does not change in a job",
-        "Save checkpoints; a job that starts again resumes from them",
+        "Save checkpoints, and resume from them when the job is started again",
     ),
     "global_process_set": _SETS,
     "gloo_built": _BUILT,
     "gloo_enabled": _BUILT,
     "join": (
-        "ranks wait for each other in every operation",
-        "Give every rank as many batches, by steps_per_epoch or dataset.take()",
+        "all ranks must call every collective, and so need the same number of batches",
+        "Give all ranks the same number of batches, with steps_per_epoch or dataset.take()",
     ),
     "local_rank_op": _OPS,
     "local_size_op": _OPS,
@@ -53,16 +62,19 @@ _INSTEAD = {
     "remove_process_set": _SETS,
     "rocm_built": _BUILT,
     "size_op": _OPS,
-    "start_timeline": ("traces are TensorFlow's", "Use tf.profiler.experimental.start()"),
-    "stop_timeline": ("traces are TensorFlow's", "Use tf.profiler.experimental.stop()"),
+    "start_timeline": (_TRACES, "Use tf.profiler.experimental.start()"),
+    "stop_timeline": (_TRACES, "Use tf.profiler.experimental.stop()"),
 }
 
 
 def no_such_name(module: str, name: str) -> AttributeError:
-    """Return the error for a name that the module does not have, with a replacement if known."""
-    said = f"module {module!r} has no attribute {name!r}"
+    """Return the AttributeError for a name that the module does not have.
+
+    It contains the reason and a replacement for a name of Horovod, else the most similar name.
+    """
+    what = f"module {module!r} has no attribute {name!r}"
     if name in _INSTEAD:
         why, hint = _INSTEAD[name]
-        return AttributeError(f"{said}: {why}. {hint}.")
+        return AttributeError(f"{what}: {why}. {hint}.")
     near = get_close_matches(name, getattr(sys.modules.get(module), "__all__", ()), n=1)
-    return AttributeError(f"{said}. Did you mean {near[0]!r}?" if near else said)
+    return AttributeError(f"{what}. Did you mean {near[0]!r}?" if near else what)

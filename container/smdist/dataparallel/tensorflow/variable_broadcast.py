@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Broadcast of one rank's variables to all ranks, several in one message."""
+"""Broadcast of one rank's variables to all ranks, packed into few messages."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from smdist.dataparallel.tensorflow import basics, row_collectives, setup_hints
 from smdist.dataparallel.tensorflow.buckets import BucketTensor, pack
 from smdist.dataparallel.tensorflow.fused_allreduce import ReduceOptions, all_reduce
 from smdist.dataparallel.tensorflow.fusion_options import fusion_bytes
-from smdist.dataparallel.tensorflow.op_library import as_written, tf
+from smdist.dataparallel.tensorflow.op_library import tf, without_autograph
 from smdist.dataparallel.tensorflow.reduce_op import ReduceOp
 from smdist.dataparallel.tensorflow.variable_differences import (
     Description,
     describe,
     difference_between_ranks,
 )
-from smdist.dataparallel.tensorflow.variable_signature import mark_of, names_of
+from smdist.dataparallel.tensorflow.variable_signature import checksum_of, names_of
 
 _DIFFER: Final = (
     "broadcast_variables(): shapes, dtypes, names or order of variables differ between ranks."
@@ -27,9 +27,9 @@ _DIFFER: Final = (
 _ALIKE: Final = "Build the same model and optimizer on all ranks"
 
 
-@as_written
+@without_autograph
 def broadcast_variables(variables: Any, root_rank: int = 0) -> None:
-    """Give every rank's variables the values that they have on `root_rank`.
+    """Set the variables of all ranks to the values that they have on `root_rank`.
 
     The states of Keras's seed generators are not broadcast, so that dropout differs between
     ranks; to make such a state equal, assign broadcast(state, root_rank) to it.
@@ -37,6 +37,7 @@ def broadcast_variables(variables: Any, root_rank: int = 0) -> None:
     Args:
         variables: tf.Variables and Keras variables, in lists, tuples or dicts of any depth,
             or a function that returns them.
+        root_rank: The rank whose values are sent.
 
     Raises:
         OptionError: An element is not a variable, its shape is not known, or the root rank
@@ -44,7 +45,7 @@ def broadcast_variables(variables: Any, root_rank: int = 0) -> None:
         tf.errors.InvalidArgumentError: Shapes, dtypes, names or order of the variables differ
             between ranks.
     """
-    # a function, not a model
+    # a Keras model is callable, too, but has variables
     is_function = callable(variables) and not hasattr(variables, "variables")
     every = tf.nest.flatten(variables() if is_function else variables)
     given = [each for each in every if not _is_seed(_variable(each))]
@@ -52,30 +53,31 @@ def broadcast_variables(variables: Any, root_rank: int = 0) -> None:
     check_root(root_rank)
     if basics.size() == 1 or not flat:
         return
-    # an optimizer's step counter
+    # a variable of this name is the step counter of an optimizer
     if any(getattr(each, "name", "") == "iteration" for each in given):
         setup_hints.note(setup_hints.OPTIMIZER)
-    _agree(given, flat)
-    pieces = [
+    _check_agreement(given, flat)
+    sizes = [
         BucketTensor(dtype=each.dtype.name, size_bytes=each.shape.num_elements() * each.dtype.size)
         for each in flat
     ]
-    for bucket in pack(pieces, fusion_bytes()):
+    for bucket in pack(sizes, fusion_bytes()):
         _broadcast_bucket([flat[number] for number in bucket], root_rank)
 
 
 def check_root(root_rank: Any) -> None:
-    """Refuse a root rank that does not exist.
+    """Check that `root_rank` is the number of a rank of this job.
 
     Raises:
-        OptionError: The value is not a rank of this job.
+        OptionError: It is not.
     """
     is_number = not isinstance(root_rank, bool) and isinstance(root_rank, Integral)
     require(
         is_number and 0 <= int(root_rank) < basics.size(),
         what=f"root_rank is {root_rank!r}",
-        why=f"ranks of this job are 0 to {basics.size() - 1}",
-        hint="Pass one of them",
+        why=f"the ranks of this job are 0 to {basics.size() - 1}",
+        hint="Pass one of these numbers",
+        about="root_rank",
     )
 
 
@@ -86,15 +88,17 @@ def _variable(each: Any) -> Any:
     if isinstance(variable, tf.Variable):
         require(
             variable.shape.is_fully_defined(),
-            what=f"broadcast_variables() got {variable.name!r} of shape {variable.shape}",
-            why="variables travel packed by their sizes, and this one's is not known",
-            hint="Assign broadcast(variable, root_rank) to it",
+            what=f"broadcast_variables() received {variable.name!r} of shape {variable.shape}",
+            why="its size must be known before variables are packed into messages",
+            hint="Leave it out, and assign broadcast(variable, root_rank) to it",
+            about="variables",
         )
         return variable
     raise OptionError(
-        f"broadcast_variables() got {each!r}",
-        "it sets variables in place, and this is none",
+        f"broadcast_variables() received {each!r}",
+        "it is not a variable, and only variables can be set in place",
         "Pass model.variables or optimizer.variables, or use broadcast() for a tensor",
+        about="variables",
     )
 
 
@@ -103,20 +107,20 @@ def _is_seed(variable: Any) -> bool:
     return name == "seed_generator_state" and variable.dtype.is_integer
 
 
-def _agree(given: Sequence[Any], variables: Sequence[Any]) -> None:
+def _check_agreement(given: Sequence[Any], variables: Sequence[Any]) -> None:
     description = describe(given, variables, names_of(given, is_brief=True))
-    mine = tf.constant([_mark_of(description)], tf.int64)
+    mine = tf.constant([_checksum_of(description)], tf.int64)
     low, high = all_reduce([mine, -mine], ReduceOptions(op=ReduceOp.MIN))
     if not tf.executing_eagerly():
         tf.debugging.Assert(tf.reduce_all(low == -high), [f"{_DIFFER} {_ALIKE}"])
     elif int(low[0]) != -int(high[0]):
-        told = f"broadcast_variables(): {difference_between_ranks(description)}. {_ALIKE}"
-        raise tf.errors.InvalidArgumentError(None, None, told)
+        text = f"broadcast_variables(): {difference_between_ranks(description)}. {_ALIKE}"
+        raise tf.errors.InvalidArgumentError(None, None, text)
 
 
-def _mark_of(description: Description) -> int:
+def _checksum_of(description: Description) -> int:
     kinds = [kind for _, kind, _ in description]
-    return mark_of(";".join([*kinds, *(name for _, _, name in description)]))
+    return checksum_of(";".join([*kinds, *(name for _, _, name in description)]))
 
 
 def _broadcast_bucket(variables: list[Any], root: int) -> None:

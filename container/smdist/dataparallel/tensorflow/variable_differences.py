@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Differences between the variables of ranks, in one sentence, found after a hash has differed.
+"""Search for the difference between the variables of ranks, after their hashes were different.
 
-rank 2: variable dense/kernel is float32 [8, 17], on rank 0 float32 [8, 16]
+The difference is described in one sentence:
+
+    the variable dense/kernel is float32 [8, 17] on rank 2 and float32 [8, 16] on rank 0
 """
 
 from __future__ import annotations
@@ -19,14 +21,14 @@ from smdist.dataparallel.tensorflow.op_library import tf
 from smdist.dataparallel.tensorflow.variable_signature import path_of
 
 _END: Final = "\n"  # separates the descriptions of ranks; JSON contains none
-Description = list[tuple[str, str, str]]
+Description = list[tuple[str, str, str]]  # (path, dtype and shape, compared name) of each variable
 
 
 def describe(given: Sequence[Any], variables: Sequence[Any], names: Sequence[str]) -> Description:
-    """Return the path, the dtype and shape, and the compared name of each variable.
+    """Return (path, dtype and shape, compared name) of each variable.
 
     Args:
-        given: Variables of TensorFlow or Keras; a number replaces the path of an unnamed one.
+        given: Variables of TensorFlow or Keras; the path of an unnamed one is "number 3".
         variables: The tf.Variables inside them.
         names: The result of variable_signature.names_of().
     """
@@ -39,7 +41,10 @@ def describe(given: Sequence[Any], variables: Sequence[Any], names: Sequence[str
 
 
 def difference_between_ranks(mine: Description) -> str:
-    """Gather the descriptions of all ranks and describe the first difference; eager, collective."""
+    """Gather the descriptions of all ranks; return a sentence about their first difference.
+
+    All ranks must call it, outside of a tf.function.
+    """
     packed = f"{json.dumps(mine)}{_END}".encode()
     [everything] = row_collectives.gather([tf.constant(np.frombuffer(packed, np.uint8))])
     lines = everything.numpy().tobytes().decode().removesuffix(_END).split(_END)
@@ -47,13 +52,13 @@ def difference_between_ranks(mine: Description) -> str:
 
 
 def difference(ranks: Sequence[Description]) -> str:
-    """Describe the deviating rank, its first different variable, and the value on most ranks.
+    """Return a sentence about the first variable of a rank that differs from most ranks'.
 
     Args:
-        ranks: Descriptions in the order of ranks; they are not all the same.
+        ranks: Descriptions in the order of ranks, which must not all be equal.
     """
     compared = [tuple((kind, name) for _, kind, name in each) for each in ranks]
-    [(common, _)] = Counter(compared).most_common(1)  # in a tie, the description of the lowest rank
+    [(common, _)] = Counter(compared).most_common(1)  # with a tie, that of the lowest rank
     usual = compared.index(common)
     odd = next(rank for rank, each in enumerate(compared) if each != common)
     pairs = zip_longest(ranks[odd], ranks[usual])
@@ -69,10 +74,10 @@ def _sentence(odd: int, own: Any, usual: int, other: Any) -> str:
     if own is None:
         return f"rank {odd} has no variable {other[0]}, which is {other[1]} on rank {usual}"
     if other is None:
-        return f"rank {odd} has a variable {own[0]}, {own[1]}, which rank {usual} has not"
+        return f"rank {odd} has a variable {own[0]} ({own[1]}), which rank {usual} does not have"
     if own[2] == other[2]:
-        return f"rank {odd}: variable {own[0]} is {own[1]}, on rank {usual} {other[1]}"
+        return f"the variable {own[0]} is {own[1]} on rank {odd} and {other[1]} on rank {usual}"
     return (
-        f"rank {odd}: variable {own[0]}, {own[1]}, stands where rank {usual} has "
-        f"{other[0]}, {other[1]}"
+        f"at the same position rank {odd} has the variable {own[0]} ({own[1]}) and rank {usual}"
+        f" has {other[0]} ({other[1]})"
     )

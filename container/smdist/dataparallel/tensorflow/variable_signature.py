@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signature of variables that ranks compare beside shapes: names and order.
+"""Names of variables in a form that ranks can compare, in addition to shapes.
 
-Keras numbers layers through the life of a process, and a loaded model has shorter
-paths than a built one. So a signature keeps the last two parts of a name, without their
-numbers, and numbers the layers of each name again:
+Keras counts layers over the whole process, and a loaded model has shorter paths than a built
+one, so equal models may have different names. The compared name has only the last two parts of
+the path, without Keras's numbers, and numbers the layers of each kind from 0:
 
-sequential_1/dense_7/kernel    dense 0 kernel
-sequential_1/dense_7/bias      dense 0 bias
-sequential_1/dense_8/kernel    dense 1 kernel
+    sequential_1/dense_7/kernel    dense 0 kernel
+    sequential_1/dense_7/bias      dense 0 bias
+    sequential_1/dense_8/kernel    dense 1 kernel
 """
 
 from __future__ import annotations
@@ -24,59 +24,60 @@ _NUMBER: Final = re.compile(r"_\d+(?=_|$)")
 _UNNAMED: Final = ("", "variable", "Variable")
 
 
-def mark_of(text: str) -> int:
-    """Return a hash for the mark of all_reduce(), at least 1 and below 2**31."""
+def checksum_of(text: str) -> int:
+    """Return a hash of the text for all_reduce()'s `checksum`, at least 1 and below 2**31."""
     return crc32(text.encode()) >> 1 or 1
 
 
 def names_of(variables: Iterable[Any], is_brief: bool = False) -> list[str]:
-    """Return a name for each variable that does not depend on models built earlier.
+    """Return the compared name of each variable; it does not depend on models built before.
 
     Args:
         variables: Variables of TensorFlow or Keras. The name of any other object, and of
             an unnamed variable, is "".
-        is_brief: Whether to keep only the last word, for optimizers: their names contain paths.
+        is_brief: True to keep only the last word of each name, because the names of an
+            optimizer's variables contain paths.
     """
     owners = _Owners()
-    return [owners.spelt(path_of(each), is_brief) for each in variables]
+    return [owners.compared_name(path_of(each), is_brief) for each in variables]
 
 
 @dataclass(slots=True)
 class _Owner:
     number: int
-    leaves: set[str] = field(default_factory=set)
+    variables: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True)
 class _Owners:
-    """Owners of variables, such as layers, numbered as they appear.
+    """Owners of variables, such as layers, numbered from 0 for each kind in order of appearance.
 
-    A layer that repeats a variable's name is two owners.
+    If a variable's name occurs twice under one path, the path counts as two owners.
     """
 
     latest: dict[str, _Owner] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
 
-    def spelt(self, path: str, is_brief: bool) -> str:
+    def compared_name(self, path: str, is_brief: bool) -> str:
         prefix, _, last = path.rpartition("/")
-        leaf = _NUMBER.sub("", last)
-        if leaf in _UNNAMED:
+        variable = _NUMBER.sub("", last)
+        if variable in _UNNAMED:
             return ""
-        leaf = leaf.rpartition("_")[-1] if is_brief else leaf
+        variable = variable.rpartition("_")[-1] if is_brief else variable
         kind = _NUMBER.sub("", prefix.rpartition("/")[-1])
-        return f"{kind} {self._number(prefix, kind, leaf)} {leaf}"
+        return f"{kind} {self._number(prefix, kind, variable)} {variable}"
 
-    def _number(self, prefix: str, kind: str, leaf: str) -> int:
+    def _number(self, prefix: str, kind: str, variable: str) -> int:
         owner = self.latest.get(prefix)
-        if owner is None or leaf in owner.leaves:
+        if owner is None or variable in owner.variables:
             owner = self.latest[prefix] = _Owner(self.counts.get(kind, 0))
             self.counts[kind] = owner.number + 1
-        owner.leaves.add(leaf)
+        owner.variables.add(variable)
         return owner.number
 
 
 def path_of(variable: Any) -> str:
-    """Return the variable's name with the names of its layers, or "" if it is not a variable."""
+    """Return the path of a variable, with the names of its layers, or "" for another object."""
     if isinstance(variable, tf.Variable):
         return str(variable.name).partition(":")[0]
     return str(getattr(variable, "path", ""))  # only a Keras variable has a path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compiled adapter: the engine, and a c10d backend over it."""
+"""Compiled adapter for torch: the engine, and a torch.distributed backend that uses it."""
 
 from collections.abc import Callable
 
@@ -8,14 +8,14 @@ import torch.distributed as dist
 built_for_torch: str
 
 class Fixed:
-    """What is not to be measured; None: measure it."""
+    """Settings that the engine must not measure; None for one that it measures."""
 
     lanes: int | None
     chunk_bytes: int | None
     one_shot_bytes: int | None
     single_owner_bytes: int | None
     arriving_bytes: int | None
-    shard_weights: list[int]  # by rank; empty: equal
+    shard_weights: list[int]  # one for each rank; empty for equal shards
 
 class Tuning:
     lanes: int
@@ -25,7 +25,7 @@ class Tuning:
     arriving_bytes: int
 
 class Findings:
-    """What the probe of a job has found: seconds, and bytes per second."""
+    """Results of the engine's measurement; times in seconds, bandwidth in bytes per second."""
 
     tuning: Tuning
     seconds: float
@@ -67,5 +67,5 @@ def make_backend(
     before_shutdown: Callable[[], None] | None = None,
 ) -> dist.Backend: ...
 def activity(kind: str) -> tuple[int, float]:
-    """Operations of this kind in this process: how many have ended, and how many seconds at
-    least one of them was under way."""
+    """Return (number of operations of this kind that have ended in this process, seconds during
+    which at least one was running). `kind` is a collective's name, such as "all_reduce"."""

@@ -4,10 +4,10 @@
     import smdist.dataparallel.torch
     torch.distributed.init_process_group("smdist")
 
-torch's own DistributedDataParallel runs on it unchanged. The DistributedDataParallel of this
-module also applies the job's `fusion_bytes` and prints progress lines; report() adds values
-such as the loss to them. Scripts for AWS's SMDDP find their imports in `torch_smddp`, or in
-`distributed` and `parallel.distributed`.
+torch's own DistributedDataParallel works with this backend unchanged. The
+DistributedDataParallel of this module also applies the job's `fusion_bytes` and prints progress
+lines; report() adds values such as the loss to them. Scripts for AWS's SMDDP import
+`torch_smddp`, or `distributed` and `parallel.distributed`.
 """
 
 from smdist.dataparallel.torch.abi_check import check_adapter

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Backend of torch.distributed: maps process groups to communicators of one engine.
+"""Backend "smdist" of torch.distributed, which runs all process groups on one engine.
 
 The backend of the default group connects the engine and owns it. Every other group
-is a numbered communicator over the same connections. If the default group belongs to
-another backend, each group has an engine of its own.
+is a numbered communicator of the same engine, over the same connections. If the default group
+has another backend, each group on "smdist" has an engine of its own.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from torch._C._distributed_c10d import _DistributedBackendOptions
 
 from sagemaker_dist.errors import OptionError, require
 from smdist.config import RankConfig, read_rank_config
-from smdist.dataparallel.rendezvous.connect import connect, decline, name_of
-from smdist.dataparallel.rendezvous.engine_shutdown import keep, see_to_the_end
+from smdist.dataparallel.rendezvous.connect import connect, decline, rank_name
+from smdist.dataparallel.rendezvous.engine_shutdown import register_engine, register_shutdown
 from smdist.dataparallel.torch import _C
 from smdist.dataparallel.torch.step_report import finish
 from smdist.dataparallel.torch.torch_store import TorchStore
@@ -27,26 +27,26 @@ from smdist.dataparallel.torch.torch_store import TorchStore
 NAME = "smdist"
 _DEFAULT_GROUP = 0
 _TORCH_DEFAULT_SECONDS = 1800.0
-# engine and timeout of the default group, if this backend serves it
+# (engine, timeout in seconds) of the default group; empty if it has another backend
 _world: list[tuple[_C.Engine, float]] = []
 
 
 def register(name: str = NAME) -> None:
-    """Register the backend with torch, for the CPU and for CUDA.
+    """Register the backend with torch under `name`, for CPU and CUDA tensors.
 
-    CUDA tensors reach the backend too, which refuses them with a hint. A second name is an
-    alias of the same backend: groups of both names share one engine.
+    It is registered for CUDA only so that a collective on a CUDA tensor raises an error with a
+    hint. A second name is an alias: groups of both names share one engine.
     """
     if hasattr(dist.Backend, name.upper()):
         return
     dist.Backend.register_backend(name, create_backend, extended_api=True, devices=["cpu", "cuda"])
     if name == NAME:
-        see_to_the_end()
+        register_shutdown()
         os.register_at_fork(after_in_child=_world.clear)
 
 
 def create_backend(options: _DistributedBackendOptions, pg_options: Any) -> dist.Backend:
-    """Create the backend of one process group; torch calls this on every member.
+    """Create the backend object of one process group; torch calls this on each of its ranks.
 
     Raises:
         OptionError: `pg_options` is given, this rank's environment variables are wrong, or
@@ -55,8 +55,9 @@ def create_backend(options: _DistributedBackendOptions, pg_options: Any) -> dist
     require(
         pg_options is None,
         what=f"pg_options is {pg_options!r}",
-        why="the backend smdist has no options per group",
-        hint="Leave pg_options out; DataParallel(...) sets the options of a job",
+        why="the backend smdist has no options for single groups",
+        hint="Leave pg_options out; DataParallel(...) sets the options of the whole job",
+        about="pg_options",
     )
     config = _config(options)
     members = list(options.global_ranks_in_group)
@@ -71,7 +72,7 @@ def create_backend(options: _DistributedBackendOptions, pg_options: Any) -> dist
     timeout = _timeout_seconds(options, config.timeout_seconds)
     engine = connect(TorchStore(options.store), rank, size, config, _C)
     engine.add_group(_DEFAULT_GROUP, list(range(size)))
-    keep(engine, name_of(rank, config))
+    register_engine(engine, rank_name(rank, config))
     _world[:] = [(engine, timeout)] if is_default else _world
     before = finish if is_default else None
     return _C.make_backend(
@@ -80,7 +81,10 @@ def create_backend(options: _DistributedBackendOptions, pg_options: Any) -> dist
 
 
 def _config(options: _DistributedBackendOptions) -> RankConfig:
-    """Return this rank's configuration; report its faults to all ranks that wait for this rank."""
+    """Return this rank's configuration; if it has faults, publish them before raising them.
+
+    The other ranks, which wait for this rank, then fail at once.
+    """
     try:
         return read_rank_config()
     except OptionError as error:
@@ -89,12 +93,18 @@ def _config(options: _DistributedBackendOptions) -> RankConfig:
         raise
 
 
-def _timeout_seconds(options: _DistributedBackendOptions, otherwise: float | None) -> float:
-    """Return the group's timeout: from the script, else the default group's, else the job's."""
+def _timeout_seconds(options: _DistributedBackendOptions, default: float | None) -> float:
+    """Return the group's timeout in seconds: the script's if it set one, else `default`.
+
+    A script has set none if the timeout is torch's own default.
+    """
     of_script = float(options.timeout.total_seconds())
-    return otherwise if otherwise and of_script == _TORCH_DEFAULT_SECONDS else of_script
+    return default if default and of_script == _TORCH_DEFAULT_SECONDS else of_script
 
 
 def _group_number(name: str) -> int:
-    """Return the group's number, equal on every member; the engine refuses a number in use."""
+    """Return a number for the group, made from its name and therefore equal on all its ranks.
+
+    The engine raises an error for a number that another group has.
+    """
     return zlib.crc32(name.encode()) or 1

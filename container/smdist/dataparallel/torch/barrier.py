@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Barrier that names the ranks which did not arrive."""
+"""Barrier whose error names the ranks that did not call it in time."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from torch._C._distributed_c10d import BarrierOptions
 def monitored_barrier(
     group: dist.ProcessGroup | None = None, timeout: timedelta | None = None
 ) -> None:
-    """Wait until every rank of the group has arrived, or name those that have not.
+    """Wait until all ranks of the group have called this function.
 
-    torch.distributed.monitored_barrier supports only Gloo; this one supports smdist. As with
-    every failure, a late rank ends the job's engine on all ranks.
+    torch.distributed.monitored_barrier supports only Gloo; this function supports smdist. After
+    its error, as after every failure of a collective, no more collectives work on any rank.
 
     Args:
-        group: The process group; default all ranks.
-        timeout: Time to wait; default the group's timeout.
+        group: The process group; by default all ranks.
+        timeout: Time to wait; by default the group's timeout.
 
     Raises:
-        DistBackendError: The timeout has passed; the message names all ranks that did not arrive.
+        DistBackendError: The timeout has passed; the message names all ranks that did not call.
+        ValueError: init_process_group() was not called.
     """
     options = BarrierOptions()
     if timeout is not None:
@@ -30,6 +31,7 @@ def monitored_barrier(
     process_group = group or dist.group.WORLD
     if process_group is None:
         raise ValueError(
-            "monitored_barrier() came before init_process_group(); call that one first"
+            "monitored_barrier() was called before init_process_group(): there is no process group."
+            " Call torch.distributed.init_process_group() first"
         )
     process_group.barrier(opts=options).wait()

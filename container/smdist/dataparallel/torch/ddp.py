@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's DistributedDataParallel with the job's fusion buffers and with progress lines."""
+"""Subclass of torch's DistributedDataParallel with the job's bucket size and progress lines."""
 
 from __future__ import annotations
 
@@ -25,20 +25,21 @@ _MOST: Final = 100  # maximum number of inputs examined in total
 
 
 class DistributedDataParallel(TorchDistributedDataParallel):
-    """Average gradients in fusion buffers of the job's size.
+    """torch's DistributedDataParallel, with buckets of the job's size and progress lines.
 
-    torch's bucket is the fusion buffer: this class sets `bucket_cap_mb` from
+    This class averages gradients over the ranks. It sets torch's `bucket_cap_mb` from
     `DataParallel.fusion_bytes` and stores gradients in the buckets
     (`gradient_as_bucket_view`), which saves a copy. During training rank 0 prints
     steps, samples and the time of all-reduces (docs/metrics.md). Everything else, including
-    every other argument, is torch's.
+    all other arguments, is torch's.
 
     Args:
-        module: The model, on the CPU or on a GPU. NCCL reduces gradients on a GPU
-            (`init_process_group("cpu:smdist,cuda:nccl")`), and the lines do not show their time.
-        fusion_bytes: Bytes per buffer; default the job's value, which is 25 MiB if not set.
-        progress_seconds: Time between two progress lines, default 10; infinite: only
-            the last line; None: no lines.
+        module: The model, on the CPU or on a GPU. On a GPU, NCCL must reduce the gradients
+            (`init_process_group("cpu:smdist,cuda:nccl")`), and the progress lines do not
+            show the time of all-reduces.
+        fusion_bytes: Bytes per bucket; by default the job's value, which is 25 MiB if not set.
+        progress_seconds: Seconds between two progress lines, by default 10; infinity prints
+            only the last line, None prints none.
 
     Raises:
         OptionError: Both `fusion_bytes` and `bucket_cap_mb` are given, or
@@ -55,18 +56,20 @@ class DistributedDataParallel(TorchDistributedDataParallel):
     ) -> None:
         require(
             fusion_bytes is None or "bucket_cap_mb" not in kwargs,
-            what=f"fusion_bytes is {fusion_bytes!r} beside bucket_cap_mb",
-            why="both set the size of the same buffer",
-            hint="Keep fusion_bytes",
+            what=f"both fusion_bytes={fusion_bytes!r} and bucket_cap_mb were passed",
+            why="both set the size of the same buckets",
+            hint="Pass only fusion_bytes",
+            about="fusion_bytes",
         )
         require(
             progress_seconds is None or _is_time(progress_seconds),
             what=f"progress_seconds is {progress_seconds!r}",
-            why="it is the time between two lines",
-            hint="Pass a number of seconds that is not negative, or None for no lines",
+            why="it must be the number of seconds between two progress lines",
+            hint="Pass a number that is not negative, or None for no lines",
+            about="progress_seconds",
         )
-        asked = fusion_bytes or read_rank_config().fusion_bytes
-        options = DataParallel(fusion_bytes=asked) if asked else DataParallel()
+        chosen = fusion_bytes or read_rank_config().fusion_bytes
+        options = DataParallel(fusion_bytes=chosen) if chosen else DataParallel()
         self.fusion_bytes = options.fusion_bytes
         kwargs.setdefault("bucket_cap_mb", self.fusion_bytes / MiB)
         kwargs.setdefault("gradient_as_bucket_view", True)
@@ -75,15 +78,18 @@ class DistributedDataParallel(TorchDistributedDataParallel):
         self._progress, self._has_begun = self._new_progress(), False
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a pickled or copied model, which counts its progress from 0."""
+        """Restore a pickled or copied model; its progress starts again at step 0."""
         super().__setstate__(state)  # type: ignore[no-untyped-call]  # torch's
         self._progress, self._has_begun = self._new_progress(), False
 
-    # Only this method is excluded from torch.compile, as torch's own forward() is; the functions
-    # that it calls are compiled.
+    # recursive=False: torch.compile leaves out this method alone, as it does torch's own
+    # forward(), and compiles the functions that it calls
     @_disable_dynamo(recursive=False)
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        """Run the module. A forward pass in training, outside no_sync(), starts a step."""
+        """Run the module's forward pass and return its result.
+
+        A pass in training mode with gradients, outside no_sync(), counts as a step.
+        """
         if self._progress is not None and self.training and torch.is_grad_enabled():
             self._count(self._progress, (*inputs, *kwargs.values()))
         return super().forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]  # torch's
@@ -101,7 +107,7 @@ class DistributedDataParallel(TorchDistributedDataParallel):
     def _new_progress(self) -> TrainingProgress | None:
         if self.progress_seconds is None:
             return None
-        # the engine does not run the collectives of other devices
+        # the engine runs only the collectives of CPU tensors
         is_timed = self.device_type == "cpu"
         return TrainingProgress(counts=True, is_timed=is_timed, every_seconds=self.progress_seconds)
 
@@ -112,10 +118,10 @@ def _is_time(seconds: Any) -> bool:
 
 
 def _leading(inputs: Iterable[Any]) -> int | None:
-    """Return the leading dimension of the first tensor that has one, also inside containers.
+    """Return the size of dimension 0 of the first tensor in `inputs`, also within containers.
 
-    Returns None if the first inputs have no such tensor, or if the dimension is not known.
-    The search takes microseconds and raises nothing, whatever classes a script passes.
+    Return None if the first inputs contain no tensor with a dimension, or if its size is not
+    known. The search takes microseconds and raises no error for any class of inputs.
     """
     with suppress(Exception):
         for each in islice(_parts(inputs), _MOST):
@@ -125,7 +131,7 @@ def _leading(inputs: Iterable[Any]) -> int | None:
 
 
 def _parts(inputs: Iterable[Any]) -> Iterator[Any]:
-    """Yield each input, and after a container its first elements."""
+    """Yield each input; after a list, tuple or mapping also its first elements, recursively."""
     for each in inputs:
         yield each
         if isinstance(each, (list, tuple, Mapping)):

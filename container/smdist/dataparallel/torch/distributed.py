@@ -7,9 +7,9 @@
     dist.init_process_group()
     model = DDP(model)
 
-The process group is torch's own, on the backend "smdist". Functions that are missing here,
-such as new_group(), are in torch.distributed and work beside this module. Unlike in SMDDP,
-every function takes `group=`, and all_reduce() also takes torch's reduce operations.
+The process group is one of torch.distributed, on the backend "smdist". Functions that are
+missing here, such as new_group(), can be used from torch.distributed. Unlike in SMDDP, every
+function accepts `group=`, and all_reduce() also accepts torch's reduce operations.
 Source: SageMaker's documentation of SMDDP, PyTorch API.
 """
 
@@ -51,12 +51,12 @@ __all__ = [
 ]
 
 _OURS: Final = {NAME, torch_smddp.NAME}
-_OTHER_WAYS_TO_MEET: Final = {"store", "init_method"}
+_EXPLICIT_RENDEZVOUS: Final = {"store", "init_method"}
 _START = "Start the script with DataParallel(...) or torchrun"
 
 
 class ReduceOp:
-    """Reduce operations of all_reduce(): torch's operations under SMDDP's names."""
+    """Reduce operations of all_reduce(), under SMDDP's names; the values are torch's."""
 
     AVERAGE = _torch.ReduceOp.AVG
     SUM = _torch.ReduceOp.SUM
@@ -65,48 +65,50 @@ class ReduceOp:
 
 
 def is_available() -> bool:
-    """Return whether this process was started as a rank of a job.
+    """Return True if this process was started as a rank of a job.
 
-    The function returns True if RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are all set, as
-    smdist's launcher and torchrun do. A script that was started by hand gets False and should
-    not use this module.
+    That is so if RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are all set, as by smdist's
+    launcher and torchrun. A script that is started by hand gets False and should not use this
+    module.
     """
     return read_rank_config().is_in_world
 
 
 def init_process_group(backend: str | None = None, **options: Any) -> None:
-    """Join the other ranks; call this before everything else.
+    """Connect this rank to all other ranks; call this before all other functions.
 
-    SMDDP ignored all arguments. Here each argument has its effect or is refused.
+    SMDDP ignored all arguments; here they have their effect.
 
     Args:
-        backend: None, "smdist" or "smddp", which mean the same backend, or a map that uses
-            it for the CPU: "cpu:smdist,cuda:nccl".
+        backend: None, "smdist" or "smddp", which mean the same backend, or one backend for each
+            device: "cpu:smdist,cuda:nccl".
         options: Arguments of torch's init_process_group: timeout, store, rank, ...
 
     Raises:
-        OptionError: The backend is another one, or this process is not a rank
-            (see is_available()) and no store or init_method tells where to meet.
+        OptionError: The backend does not include smdist, or this process is not a rank
+            (see is_available()) and neither `store` nor `init_method` was passed.
     """
     backend = backend or NAME
     named = {part.rpartition(":")[2].lower() for part in backend.split(",")}
     require(
         bool(named & _OURS),
         what=f"backend is {backend!r}",
-        why="the groups of smdist.dataparallel.torch.distributed are on the backend smdist",
-        hint='Leave it out; with CUDA tensors give "cpu:smdist,cuda:nccl"',
+        why="process groups of smdist.dataparallel.torch.distributed use the backend smdist",
+        hint='Leave backend out; for CUDA tensors pass "cpu:smdist,cuda:nccl"',
+        about="backend",
     )
     require(
-        is_available() or bool(_OTHER_WAYS_TO_MEET & options.keys()),
-        what="init_process_group() was called in a process that is no rank",
+        is_available() or bool(_EXPLICIT_RENDEZVOUS & options.keys()),
+        what="init_process_group() was called in a process that is not a rank of a job",
         why="RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are not all set",
-        hint=f"{_START}, or call it only where is_available()",
+        hint=f"{_START}, or call it only if is_available() returns True",
+        about="RANK",
     )
     _torch.init_process_group(backend, **options)
 
 
 def get_local_rank() -> int:
-    """Return this rank's number among the ranks of its host, from 0.
+    """Return this rank's number on its host, from 0.
 
     Raises:
         OptionError: LOCAL_RANK is not set.
@@ -115,8 +117,9 @@ def get_local_rank() -> int:
     require(
         local_rank is not None,
         what="this process has no local rank",
-        why="LOCAL_RANK is not set",
+        why="the environment variable LOCAL_RANK is not set",
         hint=_START,
+        about="LOCAL_RANK",
     )
     assert local_rank is not None
     return local_rank
@@ -128,7 +131,11 @@ def broadcast(
     group: _torch.ProcessGroup | None = None,
     async_op: bool = False,
 ) -> _torch.Work | None:
-    """Broadcast the tensor of rank `src` to the group; torch's function with a default source."""
+    """Send the tensor of rank `src` to all ranks of the group, in place.
+
+    This is torch's function, with rank 0 as the default of `src`. With `async_op` it returns a
+    work handle, otherwise None.
+    """
     work: _torch.Work | None = _torch.broadcast(tensor, src, group=group, async_op=async_op)
     return work
 
@@ -141,10 +148,11 @@ def all_to_all_single(
     group: _torch.ProcessGroup | None = None,
     async_op: bool = False,
 ) -> _torch.Work | None:
-    """Send part i of the input to rank i; torch's function with SMDDP's argument names.
+    """Send part i of `input_t` to rank i, and receive the parts of all ranks in `output_t`.
 
-    A part is a number of rows of the first dimension. All parts are equal unless the sizes
-    are given.
+    This is torch's function, with SMDDP's names of the arguments. The tensors are divided along
+    dimension 0, into parts of `input_split_sizes` and `output_split_sizes` rows, or into equal
+    parts without them. With `async_op` it returns a work handle, otherwise None.
     """
     work: _torch.Work | None = _torch.all_to_all_single(
         output_t, input_t, output_split_sizes, input_split_sizes, group, async_op

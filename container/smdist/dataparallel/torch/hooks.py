@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DDP communication hooks that torch allows only with NCCL, implemented for smdist.
+"""Communication hooks of DDP for the backend smdist, which torch itself allows only with NCCL.
 
     from smdist.dataparallel.torch.hooks import bf16_compress_hook
 
     model.register_comm_hook(None, bf16_compress_hook)
 
-If torch was built with neither NCCL nor XCCL, its DistributedDataParallel refuses these hook
-names. Hooks with other names work on every backend. torch's own fp16_compress_hook and
-PowerSGD work on smdist unchanged.
+If torch was built without NCCL and XCCL, its DistributedDataParallel refuses hooks by the names
+of its own bfloat16 hooks. Hooks with other names, such as these, work with every backend.
+torch's own fp16_compress_hook and PowerSGD work with smdist unchanged.
 """
 
 from collections.abc import Callable
@@ -26,15 +26,19 @@ Hook = Callable[[Any, GradBucket], Future[torch.Tensor]]
 def bf16_compress_hook(
     process_group: dist.ProcessGroup | None, bucket: GradBucket
 ) -> Future[torch.Tensor]:
-    """Average gradients as bfloat16: half the bytes of float32, with its range.
+    """Average a bucket's gradients over the ranks in bfloat16, with half the bytes of float32.
 
     Each gradient is rounded to bfloat16 once on its rank and once more after the
-    average, which the engine computes in float32. torch's own hook also rounds a
+    average, which the engine computes in float32. torch's own hook also rounds the result of a
     division on every rank. Source: torch.distributed.algorithms.ddp_comm_hooks.
 
     Args:
-        process_group: The hook's state: the group that averages; None is all ranks.
+        process_group: The state passed to register_comm_hook(): the group that averages; None
+            for all ranks.
         bucket: The gradient bucket that DDP passes.
+
+    Returns:
+        A future of the averaged bucket, in the gradients' own dtype.
     """
     full = bucket.buffer()
     small = full.to(torch.bfloat16)
@@ -44,14 +48,14 @@ def bf16_compress_hook(
     return future
 
 
-# DDP refuses hooks with the name of torch's own
+# a name of its own, since DDP refuses hooks with the name of torch's
 bf16_compress_hook.__name__ = "smdist_bf16_compress_hook"
 
 
 def bf16_compress_wrapper(hook: Hook) -> Hook:
-    """Wrap another hook so that it works on gradients in bfloat16; its result is cast back.
+    """Return a hook that casts gradients to bfloat16, calls `hook`, and casts its result back.
 
-    As in torch, the inner hook must divide by the number of ranks if an average is wanted.
+    As in torch, `hook` must divide by the number of ranks if an average is wanted.
     Source: torch.distributed.algorithms.ddp_comm_hooks.
     """
 

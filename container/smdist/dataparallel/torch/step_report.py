@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choice of the training whose progress is printed, and the values that a script reports.
+"""Progress lines of torch trainings: the function report(), and which training prints.
 
     from smdist.dataparallel.torch import report
 
     report(loss=loss)
 
-Only one training at a time prints progress lines: the latest one to begin, on rank 0.
+Only one training at a time prints progress lines, on rank 0: the one that began last.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ _current: list[TrainingProgress] = []  # the training that prints, on rank 0; at
 
 @_disable_dynamo
 def report(**values: Value) -> None:
-    """Put values such as `loss=loss` on the next progress line of this training.
+    """Add values such as `loss=loss` to the next progress line.
 
-    The call is cheap: make it at every step, on every rank. Only rank 0 keeps the values, the
-    latest of each name, and reads tensors when it prints. A reported value replaces a
-    counted one of the same name. smdist's DistributedDataParallel counts steps. With torch's
-    own, or FSDP, pass `step=`, a growing number, to get rates and times per step.
+    Call it on every rank at every step: it is cheap. Rank 0 stores the latest value of each
+    name and reads tensors only when it prints; the other ranks ignore the values. A reported
+    value replaces a measured one of the same name. smdist's DistributedDataParallel counts
+    steps; with torch's own or FSDP, pass `step=`, an increasing number, to get rates and times
+    per step.
 
     Args:
-        values: A number or a tensor with one element for each name.
+        values: A number, or a tensor with one element, for each name.
 
     Raises:
         OptionError: A value is neither, or too large for a float, or its name is not allowed
@@ -51,14 +52,14 @@ def report(**values: Value) -> None:
 
 
 def enter(progress: TrainingProgress) -> None:
-    """Make this training the one that prints; the training before it prints its last line."""
+    """Make this training the one that prints; the previous one prints its last line now."""
     finish()
     if _is_first_rank():
         _become_current(progress)
 
 
 def finish() -> None:
-    """Print the last line when the training or its process group has ended."""
+    """Print the last progress line of the current training, which prints no more after it."""
     while _current:
         progress = _current.pop()
         progress.is_current = False
@@ -67,7 +68,7 @@ def finish() -> None:
 
 
 def register() -> None:
-    """Register the last line for the end of this process, but not of its forked children."""
+    """Register an exit handler that prints the last line in this process, not in forked ones."""
     atexit.register(_finish_process, os.getpid())
     os.register_at_fork(after_in_child=_forget)
 
@@ -89,7 +90,7 @@ def _forget() -> None:
 
 
 def _is_first_rank() -> bool:
-    """Return whether this process is rank 0, or a single process if there is no process group."""
+    """Return True if this process is rank 0, or if it is not a rank of a job."""
     if dist.is_initialized():
         return dist.get_rank() == 0
     return not _is_in_world()
@@ -97,7 +98,10 @@ def _is_first_rank() -> bool:
 
 @cache
 def _is_in_world() -> bool:
-    """Return whether the environment names a rank; cached, because report() is called each step."""
+    """Return True if the environment makes this process a rank of a job.
+
+    The result is cached, because report() is called at every step.
+    """
     return read_rank_config().is_in_world
 
 
@@ -107,11 +111,12 @@ def _check(name: str, value: object) -> None:
     if not isinstance(value, torch.Tensor):
         check_number(name, value)
         return
-    # Rank 0 alone cannot read a DTensor, because that is a collective.
+    # a DTensor is refused: reading it is a collective, and only rank 0 would call it
     if value.numel() != 1 or value.is_complex() or hasattr(value, "placements"):
         shown = f"a {type(value).__name__} of shape {tuple(value.shape)} and {value.dtype}"
-        hint = "Pass its mean(), or of a DTensor the full_tensor()"
-        raise refusal(name, shown, "the line has one real number for it", hint)
+        hint = "Pass a tensor with one element, such as its mean(); for a DTensor, full_tensor()"
+        raise refusal(name, shown, "the progress line shows one real number for it", hint)
     if value.is_meta:
-        why = "what is there has no values"
-        raise refusal(name, "a tensor on the device 'meta'", why, "Report where it has one")
+        why = "tensors on this device have no values"
+        hint = "Report a tensor on the CPU or on a GPU"
+        raise refusal(name, "a tensor on the device 'meta'", why, hint)

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SMDDP's backend name: importing this module registers the backend smdist as "smddp", too.
+"""Backend name of SMDDP: importing this module registers the backend smdist as "smddp", too.
 
     import smdist.dataparallel.torch.torch_smddp
     torch.distributed.init_process_group("smddp")
 
-Scripts for SMDDP 1.4 and later need only this change of the import. "smddp" and
-"smdist" are one backend, also for groups; get_backend() returns the name that was
-given. On hosts with GPUs pass "cpu:smddp,cuda:nccl". Source: SageMaker's
-documentation of SMDDP, PyTorch API.
+Scripts for SMDDP 1.4 and later need no other change than this import. "smddp" and "smdist" are
+two names of one backend; get_backend() returns the name that was passed. On hosts with GPUs
+pass "cpu:smddp,cuda:nccl". Source: SageMaker's documentation of SMDDP, PyTorch API.
 """
 
 from typing import Final

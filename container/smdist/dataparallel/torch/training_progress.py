@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Progress line of a training with torch: reported tensors are read when the line is printed."""
+"""Progress line of a training with torch, which can show values of reported tensors."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from smdist.dataparallel.torch import _C
 
 __all__ = ["EVERY_SECONDS", "TrainingProgress", "Value"]
 
-Value = float | torch.Tensor  # or a number of another library
+Value = float | torch.Tensor  # a number of another library, such as NumPy, is accepted too
 
 
 class TrainingProgress(progress_line.ProgressLine):
-    """Progress of one training with torch; see smdist.dataparallel.progress_line.
+    """Progress of one training with torch, with reported tensors read when a line is printed.
+
+    The arguments are those of `ProgressLine`; the engine's own timing is its `activity`.
 
     Attributes:
         is_current: True while rank 0 prints the progress lines of this training.
@@ -42,18 +44,18 @@ class TrainingProgress(progress_line.ProgressLine):
         )
 
     def is_on_cpu(self, value: Value) -> bool:
-        """Return False for a tensor on another device: the engine does not reduce it."""
+        """Return False for a tensor that is not on the CPU: the engine cannot time such steps."""
         return not isinstance(value, torch.Tensor) or value.device.type == "cpu"
 
     def kept(self, value: Any) -> Any:
-        """Return a tensor without its autograd graph, and any other value as a number."""
+        """Convert a reported value for storage: detach a tensor, or convert to a number."""
         return value.detach() if isinstance(value, torch.Tensor) else super().kept(value)
 
     def number(self, value: Any) -> int | float | None:
-        """Return the number in a tensor, or None if it cannot be read because its step is over."""
+        """Return the number to print for a stored value; None if a tensor cannot be read."""
         if not isinstance(value, torch.Tensor):
             return super().number(value)
-        # a fault of the device or of the script's class: the next step raises it
+        # an error of the device or of the script's own tensor class, which the next step raises
         with suppress(Exception):
             plain: Any = value.item()
             return int(plain) if isinstance(plain, Integral) else float(plain)

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data parallelism for Keras model.fit, with the names of Horovod's Keras API.
+"""Data parallelism for Keras model.fit, with the functions of Horovod's Keras API.
+
+import smdist.dataparallel.tensorflow.keras as hvd
 
 hvd.init()
 optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.01 * hvd.size()))
 model.compile(optimizer, loss="mse")
-model.fit(mine, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
+model.fit(dataset, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
 """
 
 from typing import Any

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Callbacks for model.fit with Horovod's names, and StopCallback."""
+"""Callbacks for model.fit: those of Horovod, and StopCallback."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Alias for a class that Keras saves in a model under another class's name."""
+"""Alias of a class: makes Keras save a class in a model under the name of another class."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ def named_as(base: type, made: type) -> type:
 
 
 def _names() -> dict[Any, str]:
-    """Return Keras's table of registered names; its public functions would replace `base` in it."""
+    """Return Keras's table of registered class names, by class.
+
+    Keras's public functions for registration would replace `base` in it.
+    """
     from keras.src.saving.object_registration import GLOBAL_CUSTOM_NAMES
 
     names: dict[Any, str] = GLOBAL_CUSTOM_NAMES

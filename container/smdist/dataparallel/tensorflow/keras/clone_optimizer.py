@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clone of an optimizer: first its configuration, then its state."""
+"""Functions that clone an optimizer: first its configuration, then its state."""
 
 from __future__ import annotations
 
@@ -13,29 +13,32 @@ from smdist.dataparallel.tensorflow.variable_signature import names_of
 STEPS: Final = "gradient_accumulation_steps"
 INNER: Final = "inner_optimizer"
 _RATE: Final = "learning_rate"
-# setting that Keras keeps outside of the configuration
+# beginning of the names of attributes that Keras leaves out of the configuration
 _EXCLUDED: Final = "_exclude_from_weight_decay"
 
 
 def innermost(optimizer: Any) -> Any:
-    """Return the optimizer that updates variables, inside a LossScaleOptimizer."""
+    """Return the optimizer inside a LossScaleOptimizer, or another optimizer itself."""
     return getattr(optimizer, INNER, optimizer)
 
 
-def rebuilt(optimizer: Any, kind: Any, changes: dict[str, Any]) -> Any:
-    """Return a new `kind`, the optimizer's class or a subclass, with the optimizer's configuration.
+def clone_configuration(optimizer: Any, kind: Any, changes: dict[str, Any]) -> Any:
+    """Return a new optimizer of the class `kind` with the optimizer's configuration.
 
-    A learning rate that is a schedule or a function is reused as it is.
+    A learning rate that is a schedule or a function is shared, not copied.
 
     Args:
-        changes: Changes of the configuration; for a LossScaleOptimizer also the inner optimizer.
+        optimizer: The optimizer to clone.
+        kind: The optimizer's class, or a subclass of it.
+        changes: Values that replace those of the configuration, by name; for a
+            LossScaleOptimizer also the inner optimizer.
 
     Raises:
-        OptionError: get_config() of the class is incomplete, or its __init__() refuses it.
+        OptionError: get_config() of the class is incomplete, or __init__() raises an error.
     """
     try:
         config = {**_configuration(optimizer), **changes}
-        _check_told(type(optimizer), config)
+        _check_complete(type(optimizer), config)
         made = kind(**config) if INNER in config else kind.from_config(config)
     except OptionError:
         raise
@@ -43,7 +46,9 @@ def rebuilt(optimizer: Any, kind: Any, changes: dict[str, Any]) -> Any:
         raise OptionError(
             f"{type(optimizer).__name__} cannot be built again from its get_config()",
             f"{type(error).__name__}: {error}",
-            "Let get_config() return what __init__() takes, as for saving a model",
+            "Correct get_config(): it must return all arguments of __init__(), as for saving a"
+            " model",
+            about="get_config",
         ) from error
     for name, value in vars(optimizer).items():
         if name.startswith(_EXCLUDED):
@@ -51,14 +56,14 @@ def rebuilt(optimizer: Any, kind: Any, changes: dict[str, Any]) -> Any:
     return made
 
 
-def take_state(source: Any, target: Any) -> None:
-    """Build `target` for the variables of `source` and copy the state, if `source` is built.
+def copy_state(source: Any, target: Any) -> None:
+    """Build the optimizer `target` for the variables of `source`, and copy its state.
 
-    If only `target` accumulates gradients, its sums start at zero, and its iterations
-    count passes instead of updates.
+    Do nothing if `source` is not built. If only `target` accumulates gradients, its sums start at
+    zero, and its iterations count backward passes instead of updates.
 
     Raises:
-        OptionError: The optimizers do not keep the same variables.
+        OptionError: The optimizers' states have different variables.
     """
     if not source.built:
         return
@@ -80,16 +85,23 @@ def _configuration(optimizer: Any) -> dict[str, Any]:
     return {**config, _RATE: rate} if callable(rate) else config
 
 
-def _check_told(base: Any, config: dict[str, Any]) -> None:
-    """Refuse a class whose configuration lacks an argument: the clone would get its default."""
-    whole = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    taken = list(inspect.signature(base.__init__).parameters.values())[1:]
-    lacking = [each.name for each in taken if each.kind not in whole and each.name not in config]
+def _check_complete(base: Any, config: dict[str, Any]) -> None:
+    """Check that the configuration has all arguments of __init__() of the class.
+
+    The clone would get the default of a missing one.
+    """
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    arguments = list(inspect.signature(base.__init__).parameters.values())[1:]
+    lacking = [
+        each.name for each in arguments if each.kind not in variadic and each.name not in config
+    ]
     require(
         not lacking,
-        what=f"{base.__name__}.get_config() lacks {', '.join(lacking)}",
-        why="the distributed optimizer is built from it, and a saved model would lose it as well",
-        hint="Let it return all that __init__() takes",
+        what=f"{base.__name__}.get_config() does not return {', '.join(lacking)}",
+        why="the distributed optimizer is built from get_config(), and a saved model would lose"
+        " this value, too",
+        hint="Make get_config() return all arguments of __init__()",
+        about="get_config",
     )
 
 
@@ -99,10 +111,11 @@ def _copy(source: Any, target: Any) -> None:
     spare = {id(each) for each in target._accumulated_gradients} if is_new else ()
     theirs, ours = source._variables, [each for each in target._variables if id(each) not in spare]
     require(
-        _told(theirs) == _told(ours),
-        what=f"the state of {type(source).__name__} is not that of its twin",
-        why=f"one keeps {len(theirs)} variables, the other {len(ours)} or others",
-        hint="Wrap the optimizer before it is built",
+        _shapes_and_names(theirs) == _shapes_and_names(ours),
+        what=f"the state of {type(source).__name__} cannot be copied to its distributed clone",
+        why=f"it has {len(theirs)} variables, and the clone has {len(ours)} or other ones",
+        hint="Call DistributedOptimizer() before the optimizer is built",
+        about="optimizer",
     )
     for one, other in zip(theirs, ours, strict=True):
         other.assign(one)
@@ -110,7 +123,10 @@ def _copy(source: Any, target: Any) -> None:
         target._iterations.assign(source._iterations.value * steps)
 
 
-def _told(variables: Sequence[Any]) -> list[tuple[str, str]]:
-    """Return each variable's shape and last word; optimizers of one class may have other names."""
+def _shapes_and_names(variables: Sequence[Any]) -> list[tuple[str, str]]:
+    """Return (shape, last word of the name) of each variable.
+
+    Only the last words are compared, since optimizers of one class may have different names.
+    """
     words = (name.rpartition(" ")[-1] for name in names_of(variables, is_brief=True))
     return [(str(each.shape), word) for each, word in zip(variables, words, strict=True)]

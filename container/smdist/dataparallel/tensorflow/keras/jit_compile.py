@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Change of Keras's jit_compile="auto", which compiles with XLA: collectives have no XLA kernel.
+"""Patch of Keras so that jit_compile="auto" does not compile a DistributedOptimizer with XLA.
 
-Keras's "auto" considers only the layers of a model, not its optimizer. Here it also considers
-the optimizer. jit_compile=True is refused when the step is traced (op_library.py).
+XLA has no kernel for collectives, and Keras's "auto" considers only the layers of a model, not
+its optimizer. jit_compile=True raises an error when the step is traced (op_library.py).
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ _METHOD: Final = "_resolve_auto_jit_compile"
 
 
 @cache
-def let_auto_mean_no_xla() -> None:
-    """Patch Keras so that jit_compile="auto" is False for models with a DistributedOptimizer."""
+def disable_xla_for_auto() -> None:
+    """Patch Keras so that jit_compile="auto" means False for a model with DistributedOptimizer."""
     original = getattr(keras.Model, _METHOD, None)
-    if original is None:  # an older Keras: "auto" on a GPU is refused when the step is traced
+    if original is None:  # an older Keras: "auto" on a GPU raises when the step is traced
         return
 
-    setattr(keras.Model, _METHOD, asking_the_optimizer(original))
+    setattr(keras.Model, _METHOD, without_xla_if_distributed(original))
 
 
-def asking_the_optimizer(original: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """Wrap Keras's choice for "auto", which becomes False if the optimizer is distributed."""
+def without_xla_if_distributed(original: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Return `original`, Keras's choice for "auto", changed to False for distributed optimizers."""
 
     def resolve(model: Any) -> bool:
         wanted = bool(original(model))
         if wanted and is_distributed(getattr(model, "optimizer", None)):
-            _say()
+            _warn()
             return False
         return wanted
 
@@ -44,5 +44,8 @@ def asking_the_optimizer(original: Callable[[Any], bool]) -> Callable[[Any], boo
 
 
 @cache
-def _say() -> None:
-    _LOG.warning('jit_compile="auto" is off: XLA has no kernel for DistributedOptimizer')
+def _warn() -> None:
+    _LOG.warning(
+        'jit_compile="auto" does not compile with XLA here, which has no kernel for'
+        " DistributedOptimizer"
+    )

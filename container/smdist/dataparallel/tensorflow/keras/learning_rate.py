@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Callbacks that set the learning rate by epoch, with Horovod's names and meaning.
 
-warm-up from initial_lr / size to initial_lr, here size 4 over 2 epochs:
+A warm-up raises it from initial_lr / size to initial_lr, here with 4 ranks over 2 epochs:
 
-initial_lr         ________
-          .../''''
-/ 4    '''
-       0     1     2  epochs
+    initial_lr         ________
+              .../''''
+    / 4    '''
+           0     1     2  epochs
 """
 
 from __future__ import annotations
@@ -18,30 +18,34 @@ import keras
 
 from sagemaker_dist.errors import require
 from smdist.dataparallel.tensorflow import basics
-from smdist.dataparallel.tensorflow.call_forms import with_names_checked
+from smdist.dataparallel.tensorflow.call_forms import suggest_argument_names
 from smdist.dataparallel.tensorflow.keras.clone_optimizer import innermost
 from smdist.dataparallel.tensorflow.op_library import tf
 
 
 class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[misc]  # untyped
-    """Set the learning rate to initial_lr * multiplier(epoch) while start <= epoch < end.
+    """Callback that sets the learning rate to initial_lr * multiplier(epoch).
+
+    It does so in the epochs from `start_epoch` to before `end_epoch`.
 
     Args:
-        multiplier: A factor, or a function of the epoch, which is a fraction during an epoch
-            unless `staircase` is set.
-        end_epoch: First epoch that is not changed; None: change all epochs from the start.
-        staircase: Whether to set the rate once an epoch; else at every batch.
-        momentum_correction: Whether to scale accumulated momentum by the change of the rate. This
-            equals Horovod's change of the coefficient for one batch, which a compiled
+        initial_lr: The learning rate that the multiplier multiplies.
+        multiplier: A factor, or a function of the epoch; without `staircase` the epoch has a
+            fraction, such as 1.5 in the middle of epoch 1.
+        start_epoch: First epoch whose rate is set.
+        end_epoch: First epoch whose rate is no longer set; None for no end.
+        staircase: True to set the rate once per epoch, False to set it at every batch.
+        momentum_correction: True to scale the accumulated momentum by the change of the rate.
+            This equals Horovod's change of the coefficient for one batch, which a compiled
             step of Keras 3 would ignore.
-        steps_per_epoch: Batches of an epoch; default the number that fit() knows.
+        steps_per_epoch: Batches of an epoch; by default the number that fit() knows.
 
     Raises:
         OptionError: The learning rate is a schedule of Keras, or the number of batches of an
             epoch is not known.
     """
 
-    @with_names_checked
+    @suggest_argument_names
     def __init__(
         self,
         initial_lr: float,
@@ -65,22 +69,23 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
         self._epoch = 0
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002  Keras's
-        """Find out how many batches an epoch has."""
+        """Store the number of batches of an epoch, if the rate changes at every batch."""
         if not self.staircase:
             self.steps_per_epoch = self.steps_per_epoch or self.params.get("steps")
             require(
                 bool(self.steps_per_epoch),
-                what="steps_per_epoch is not known",
-                why="fit() does not know how long its data is",
+                what="the number of batches of an epoch is not known",
+                why="fit() cannot know the length of its data",
                 hint="Pass steps_per_epoch to the callback",
+                about="steps_per_epoch",
             )
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002  Keras's
-        """Store the number of the epoch."""
+        """Store the number of the epoch that begins."""
         self._epoch = epoch
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002  Keras's
-        """Set the rate at the start of an epoch, or at every batch without `staircase`."""
+        """Set the learning rate: with `staircase` at an epoch's first batch, else at every one."""
         is_over = self.end_epoch is not None and self._epoch >= self.end_epoch
         if self._epoch < self.start_epoch or is_over:
             return
@@ -91,7 +96,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
             self._adjust(self._epoch + batch / self.steps_per_epoch)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002  Keras's
-        """Record the rate in the history."""
+        """Add the learning rate to `logs` as "lr", for Keras's history."""
         if logs is not None:
             logs["lr"] = float(self.model.optimizer.learning_rate)
 
@@ -108,16 +113,23 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
-    """Raise the learning rate from initial_lr / size to initial_lr, batch by batch.
+    """Callback that raises the learning rate from initial_lr / size() to initial_lr.
 
-    Source: Goyal et al., "Accurate, Large Minibatch SGD", 2017.
+    The rate rises linearly, at every batch. Source: Goyal et al., "Accurate, Large Minibatch
+    SGD", 2017.
 
     Args:
         initial_lr: The rate after the warm-up: usually a single process's rate times size().
-        verbose: 1: rank 0 prints a line when the warm-up is over.
+        warmup_epochs: Number of epochs of the warm-up.
+        momentum_correction: True to scale the accumulated momentum by the change of the rate.
+        steps_per_epoch: Batches of an epoch; by default the number that fit() knows.
+        verbose: 1 to print a line on rank 0 at the end of the warm-up.
+
+    Raises:
+        OptionError: warmup_epochs is not positive.
     """
 
-    @with_names_checked
+    @suggest_argument_names
     def __init__(
         self,
         initial_lr: float,
@@ -129,8 +141,9 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         require(
             warmup_epochs > 0,
             what=f"warmup_epochs is {warmup_epochs!r}",
-            why="the rate rises over that many epochs",
+            why="the learning rate rises over this number of epochs",
             hint="Pass a positive number, or leave the callback out",
+            about="warmup_epochs",
         )
         self.verbose = verbose
         super().__init__(
@@ -145,7 +158,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         )
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Record the rate in the history; print a line when the warm-up is over."""
+        """Add the learning rate to `logs` as "lr"; print a line at the end of the warm-up."""
         super().on_epoch_end(epoch, logs)
         if self.end_epoch is not None and epoch == self.end_epoch - 1 and self.verbose > 0:
             rate = float(self.model.optimizer.learning_rate)
@@ -154,7 +167,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
 
 def warmup_factor(epoch: float, size: int, warmup_epochs: float) -> float:
-    """Return the factor of the rate: 1 / size at epoch 0, linear up to 1 at `warmup_epochs`."""
+    """Return the factor of initial_lr: 1 / size at epoch 0, rising to 1 at `warmup_epochs`."""
     return (epoch * (size - 1) / warmup_epochs + 1) / size
 
 
@@ -167,14 +180,15 @@ def _check_rate(optimizer: Any) -> None:
     require(
         not isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule)
         and (not callable(schedule) or hasattr(schedule, "assign")),
-        what=f"the learning rate is {schedule!r}",
-        why="it sets itself, and this callback would set it as well",
-        hint="Give the optimizer a number, or leave the callback out",
+        what=f"the learning rate of the optimizer is {schedule!r}",
+        why="a schedule changes by itself, and this callback needs a number that it can set",
+        hint="Give the optimizer a number as learning_rate, or leave the callback out",
+        about="learning_rate",
     )
 
 
 def _velocities(optimizer: Any) -> list[Any]:
-    """Return the momentum that SGD or RMSprop has accumulated, which contains the learning rate."""
+    """Return the accumulated momentum of SGD or RMSprop, which is scaled by the learning rate."""
     if not getattr(optimizer, "momentum", 0):
         return []
     found = getattr(optimizer, "momentums", None) or getattr(optimizer, "_momentums", None) or []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loading of saved models with an optimizer that reduces gradients over all ranks."""
+"""Loading of a saved model, whose optimizer then reduces gradients over all ranks."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from smdist.dataparallel.tensorflow.keras.optimizer import DistributedOptimizer
 def load_model(
     filepath: Any, custom_optimizers: Any = None, custom_objects: Any = None, **options: Any
 ) -> Any:
-    """Load a model and wrap its optimizer, which keeps its state.
+    """Load a saved Keras model and wrap its optimizer in DistributedOptimizer, with its state.
 
     Args:
-        custom_optimizers: The user's own optimizer classes.
+        filepath: Path of the saved model.
+        custom_optimizers: The user's own optimizer classes that the model needs.
+        custom_objects: Other classes and functions of the user, by name, as in Keras.
         options: Arguments of DistributedOptimizer().
 
     Returns:

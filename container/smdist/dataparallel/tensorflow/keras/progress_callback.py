@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Progress line of model.fit: its step, and the loss if Keras itself prints none."""
+"""Callback that reports the steps of model.fit for the progress line, and the loss.
+
+The loss is reported only if Keras itself prints nothing.
+"""
 
 from __future__ import annotations
 
@@ -10,23 +13,23 @@ import keras
 from smdist.dataparallel.tensorflow import progress
 
 
-class TellingCallback(keras.callbacks.Callback):  # type: ignore[misc]  # untyped
-    """Report every step of fit(), counted over its epochs; see docs/metrics.md."""
+class ProgressCallback(keras.callbacks.Callback):  # type: ignore[misc]  # untyped
+    """Callback that reports each step of fit(), counted over all epochs, for the progress line."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._steps = self._earlier = 0  # steps of this fit(), steps of its earlier epochs
+        self._steps = self._earlier = 0  # steps of this fit(), steps before the current epoch
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002  Keras's
-        """Start counting steps at 0."""
+        """Reset the number of steps to 0."""
         self._steps = 0
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002  Keras's
-        """Continue counting steps where the last epoch ended."""
+        """Store the number of steps before this epoch."""
         self._earlier = self._steps
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Report the step, which may be the last of several that ran as one."""
+        """Report the number of the step; Keras may call this once for several steps."""
         self._steps = self._earlier + batch + 1
         is_silent = self.params.get("verbose") == 0  # otherwise Keras prints the loss
         loss = (logs or {}).get("loss") if is_silent else None

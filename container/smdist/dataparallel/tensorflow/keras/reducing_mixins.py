@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mix-ins that reduce gradients over all ranks, placed before the optimizer's own class.
+"""Mix-in classes that make an optimizer reduce gradients over all ranks.
 
-Reduced          apply()          reduces the gradients of every pass
-ReducedOnUpdate  an update        reduces once the gradients added up on this rank
-ReducedScale     check_finite()   around ReducedOnUpdate: reduces one flag a pass
+Reduced          changes apply(): reduces the gradients of every pass
+ReducedOnUpdate  changes the update: reduces the gradients that were added over several passes
+ReducedScale     changes check_finite() of a LossScaleOptimizer around ReducedOnUpdate: all
+                 ranks skip a pass if one has gradients that are not finite
 """
 
 from __future__ import annotations
@@ -14,17 +15,20 @@ from typing import Any
 
 from sagemaker_dist.errors import OptionError
 from smdist.dataparallel.tensorflow.fused_allreduce import ReduceOptions, all_reduce
-from smdist.dataparallel.tensorflow.gradients import described, reduce_gradients
-from smdist.dataparallel.tensorflow.op_library import as_written, tf
+from smdist.dataparallel.tensorflow.gradients import describe_gradients, reduce_gradients
+from smdist.dataparallel.tensorflow.op_library import tf, without_autograph
 from smdist.dataparallel.tensorflow.reduce_op import ReduceOp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerReduction:
-    """Options of a distributed optimizer's gradient reduction.
+    """Options with which a distributed optimizer reduces gradients.
 
     Attributes:
-        factor: Factor of the reduced gradients; undoes Keras's average over passes for a sum.
+        reduction: Options of the all-reduce.
+        sparse_as_dense: True to convert IndexedSlices to dense tensors before the reduction.
+        factor: Factor that multiplies the reduced gradients. For a sum over several passes it
+            is their number, because Keras divides by it.
     """
 
     reduction: ReduceOptions
@@ -32,76 +36,88 @@ class OptimizerReduction:
     factor: float = 1.0
 
     def reduce(
-        self, gradients: Sequence[Any], variables: Sequence[Any], beside: str = ""
+        self, gradients: Sequence[Any], variables: Sequence[Any], also_equal: str = ""
     ) -> list[Any]:
-        """Return the gradients reduced over all ranks, each in its place."""
+        """Reduce the gradients over all ranks; return the results in the same order.
+
+        `also_equal` is another text that must be equal on all ranks.
+        """
         reduced = reduce_gradients(
-            gradients, variables, self.reduction, self.sparse_as_dense, beside
+            gradients, variables, self.reduction, self.sparse_as_dense, also_equal
         )
         return reduced if self.factor == 1 else [_times(each, self.factor) for each in reduced]
 
 
-class _Made:
-    smdist_course: OptimizerReduction | None = None  # set when the clone is complete
+class _DistributedBase:
+    # None until the clone is complete
+    smdist_reduction: OptimizerReduction | None = None
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # Keras wraps an optimizer in this way for mixed_float16. Refuse it: ranks would skip
-        # different steps.
-        if name == "loss_scale_factor" and value is None and self.smdist_course is not None:
+        # Keras sets this attribute when it puts an optimizer into a LossScaleOptimizer, as for
+        # mixed_float16
+        if name == "loss_scale_factor" and value is None and self.smdist_reduction is not None:
             raise OptionError(
-                "a LossScaleOptimizer around a DistributedOptimizer",
-                "it skips steps by the gradients of its own rank, and ranks would wait for it",
-                "Wrap the outermost: DistributedOptimizer(keras.optimizers.LossScaleOptimizer("
-                "optimizer)); under mixed_float16 Model.compile() then adds none",
+                "a DistributedOptimizer was put into a LossScaleOptimizer",
+                "it would skip a step if its own rank's gradients are not finite, and the other"
+                " ranks would wait for this rank",
+                "Use DistributedOptimizer(keras.optimizers.LossScaleOptimizer(optimizer)). With"
+                " mixed_float16 Model.compile() then adds no LossScaleOptimizer",
+                about="optimizer",
             )
         super().__setattr__(name, value)
 
 
-class Reduced(_Made):
-    """Optimizer mix-in that reduces the gradients passed to apply()."""
+class Reduced(_DistributedBase):
+    """Optimizer mix-in that reduces the gradients passed to apply() over all ranks."""
 
-    @as_written
+    @without_autograph
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
-        """Apply the gradients of all ranks."""
+        """Reduce the gradients over all ranks, and apply the result to the variables."""
         grads = list(grads)
         variables = self._smdist_variables(grads, trainable_variables)
-        if grads and self.smdist_course is not None:
-            grads = self.smdist_course.reduce(grads, variables)
+        if grads and self.smdist_reduction is not None:
+            grads = self.smdist_reduction.reduce(grads, variables)
         return super().apply(grads, trainable_variables)  # type: ignore[misc]  # the optimizer's
 
     def _smdist_variables(self, grads: list[Any], given: Any) -> list[Any]:
         known = self._trainable_variables if given is None else list(given)  # type: ignore[attr-defined]  # idem
-        # apply() raises for a wrong number
+        # the optimizer's apply() raises an error for a wrong number of gradients
         return known if len(known) == len(grads) else [None] * len(grads)
 
 
 class ReducedOnUpdate(Reduced):
-    """Optimizer mix-in that reduces the accumulated gradients when they are applied."""
+    """Optimizer mix-in that reduces accumulated gradients over all ranks before an update."""
 
-    _smdist_given = ""  # variables with gradients in this pass: Keras leaves Nones out
+    # describes which variables have gradients in this pass; Keras leaves out the others later
+    _smdist_given = ""
 
-    @as_written
+    @without_autograph
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
-        """Accumulate gradients, and apply those of all ranks in the last pass of an update."""
+        """Add gradients to this rank's sums; in the last pass, reduce and apply the sums."""
         grads = list(grads)
         present = [None if each is None else True for each in grads]
-        self._smdist_given = described(present, self._smdist_variables(grads, trainable_variables))
+        self._smdist_given = describe_gradients(
+            present, self._smdist_variables(grads, trainable_variables)
+        )
         return super(Reduced, self).apply(grads, trainable_variables)  # type: ignore[misc]  # idem
 
-    @as_written
+    @without_autograph
     def _clip_gradients(self, grads: Any) -> Any:
-        """Reduce, then clip the gradients; Keras calls this first in an update, and only then."""
-        if self.smdist_course is not None:
-            grads = self.smdist_course.reduce(grads, [None] * len(grads), self._smdist_given)
+        """Reduce the gradients over all ranks, then clip them.
+
+        Keras calls this at the beginning of each update and at no other time.
+        """
+        if self.smdist_reduction is not None:
+            grads = self.smdist_reduction.reduce(grads, [None] * len(grads), self._smdist_given)
         return super()._clip_gradients(grads)  # type: ignore[misc]  # idem
 
 
-class ReducedScale(_Made):
-    """LossScaleOptimizer mix-in that skips a pass on all ranks if one rank must skip it."""
+class ReducedScale(_DistributedBase):
+    """LossScaleOptimizer mix-in: all ranks skip a pass if any has gradients that are not finite."""
 
-    @as_written
+    @without_autograph
     def check_finite(self, grads: Any) -> Any:
-        """Return whether the gradients of all ranks are finite."""
+        """Return a bool tensor: True if the gradients of all ranks are finite."""
         mine = super().check_finite(grads)  # type: ignore[misc]  # idem
         flag = tf.reshape(tf.cast(mine, tf.int32), [1])
         [everyone] = all_reduce([flag], ReduceOptions(op=ReduceOp.MIN))
@@ -109,7 +125,7 @@ class ReducedScale(_Made):
 
 
 def is_distributed(optimizer: Any) -> bool:
-    """Return whether DistributedOptimizer() made this optimizer."""
+    """Return True if DistributedOptimizer() has created this optimizer."""
     return isinstance(optimizer, (Reduced, ReducedScale))
 
 

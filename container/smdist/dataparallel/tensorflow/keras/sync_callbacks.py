@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Callbacks of fit() that keep ranks in sync: initial values, metrics, checkpoints."""
+"""Callbacks for model.fit that broadcast initial values, average metrics, and save on rank 0."""
 
 from __future__ import annotations
 
@@ -9,91 +9,101 @@ from typing import Any, Final
 import keras
 
 from smdist.dataparallel.tensorflow import basics, setup_hints
-from smdist.dataparallel.tensorflow.call_forms import check_devices, with_names_checked
+from smdist.dataparallel.tensorflow.call_forms import check_devices, suggest_argument_names
 from smdist.dataparallel.tensorflow.fused_allreduce import ReduceOptions, all_reduce
-from smdist.dataparallel.tensorflow.keras.progress_callback import TellingCallback
+from smdist.dataparallel.tensorflow.keras.progress_callback import ProgressCallback
 from smdist.dataparallel.tensorflow.keras.reducing_mixins import is_distributed
 from smdist.dataparallel.tensorflow.op_library import tf
 from smdist.dataparallel.tensorflow.reduce_op import ReduceOp
 from smdist.dataparallel.tensorflow.setup_hints import BROADCAST, WRAP
 from smdist.dataparallel.tensorflow.variable_broadcast import broadcast_variables, check_root
-from smdist.dataparallel.tensorflow.variable_signature import mark_of
+from smdist.dataparallel.tensorflow.variable_signature import checksum_of
 
-_MOST_NUMBERS: Final = 65536  # compared elements of each weight
-_NEARLY: Final = 1e-4
+_MAX_NUMBERS: Final = 65536  # elements of each weight that are compared between ranks
+_TOLERANCE: Final = 1e-4
 
 
-class BroadcastGlobalVariablesCallback(TellingCallback):
-    """Broadcast the model and optimizer of one rank to all, once, when training begins.
+class BroadcastGlobalVariablesCallback(ProgressCallback):
+    """Callback that sends the model and optimizer of one rank to all ranks when fit() begins.
 
-    A model that is built in its first batch is broadcast after that batch. Seed generator
-    states are not broadcast, so that dropout differs between ranks. The callback also reports
+    A model that is built in its first batch is sent after that batch. Seed generator
+    states are not sent, so that dropout differs between ranks. The callback also reports
     each step for the progress line that rank 0 prints.
 
+    Args:
+        root_rank: The rank whose values are sent.
+        device: Horovod's argument; must be empty.
+
     Raises:
-        OptionError: The rank `root_rank` does not exist.
+        OptionError: The rank `root_rank` does not exist, or a device is given.
     """
 
-    @with_names_checked
+    @suggest_argument_names
     def __init__(self, root_rank: int = 0, device: str = "") -> None:
         super().__init__()
         check_devices(device=device)
         check_root(root_rank)
         self.root_rank = root_rank
-        # the model and the optimizer that were broadcast
-        self._given: tuple[Any, Any] = (None, None)
+        # (model, optimizer)
+        self._was_broadcast: tuple[Any, Any] = (None, None)
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Broadcast the model if it is built."""
+        """Broadcast the model and the optimizer, if the model is built."""
         super().on_train_begin(logs)
         if self.model.built:
             self._broadcast()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Broadcast the variables that the first batch has created."""
+        """Broadcast a model that the first batch has built, and report the step."""
         self._broadcast()
         super().on_train_batch_end(batch, logs)
         if self._steps > 1 and basics.size() > 1 and basics.rank() == 0:
-            self._look()
+            self._warn_if_not_reduced()
 
-    def _look(self) -> None:
-        """Warn if the first batches have traced no reduction of gradients."""
+    def _warn_if_not_reduced(self) -> None:
+        """Print a warning if no gradients were reduced in the first batches."""
         optimizer = self.model.optimizer
         if not is_distributed(optimizer) and not setup_hints.are_gradients_reduced():
             name = type(optimizer).__name__
-            setup_hints.warn(f"no gradients are averaged: {name} takes its rank's own. {WRAP}")
+            setup_hints.warn(
+                f"no gradients are averaged: {name} applies only those of its own rank. {WRAP}"
+            )
 
     def _broadcast(self) -> None:
         optimizer = self.model.optimizer
-        if self._given[0] is self.model and self._given[1] is optimizer:
+        if self._was_broadcast[0] is self.model and self._was_broadcast[1] is optimizer:
             return
         if optimizer is not None and not optimizer.built:
             optimizer.build(self.model.trainable_variables)
         own = [] if optimizer is None else list(optimizer.variables)
         broadcast_variables([*self.model.weights, *own], self.root_rank)
-        self._given = (self.model, optimizer)
+        self._was_broadcast = (self.model, optimizer)
 
 
 class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]  # untyped
-    """Average metrics over ranks at the end of each epoch, for the callbacks after this one.
+    """Callback that averages metrics over all ranks at the end of each epoch.
 
-    Put it before ReduceLROnPlateau, EarlyStopping, TensorBoard and checkpoints. After its
-    first epoch it also compares weights, and rank 0 prints a warning if they differ.
+    Later callbacks in the list see the averages, so put it before ReduceLROnPlateau,
+    EarlyStopping, TensorBoard and checkpoints. After its first epoch it also compares the
+    weights of all ranks, and rank 0 prints a warning if they differ.
+
+    Args:
+        device: Horovod's argument; must be empty.
     """
 
-    @with_names_checked
+    @suggest_argument_names
     def __init__(self, device: str = "") -> None:
         super().__init__()
         check_devices(device=device)
         self._is_compared = False
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002  Keras's
-        """Replace the numbers in `logs` by their averages, in place."""
+        """Replace the numbers in `logs` by their averages over all ranks."""
         names = sorted(name for name, value in (logs or {}).items() if _is_number(value))
         if not names or basics.size() == 1:
             return
         values = tf.constant([float(logs[name]) for name in names], tf.float64)
-        [means] = all_reduce([values], ReduceOptions(), mark_of("\n".join(names)))
+        [means] = all_reduce([values], ReduceOptions(), checksum_of("\n".join(names)))
         logs.update(zip(names, means.numpy().tolist(), strict=True))
         if not self._is_compared:
             self._is_compared = True
@@ -101,9 +111,9 @@ class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]  # 
 
 
 class ModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]  # untyped
-    """Keras's ModelCheckpoint on rank 0; the other ranks write nothing.
+    """Keras's ModelCheckpoint, which writes files only on rank 0.
 
-    It monitors rank 0's own metric, unless a MetricAverageCallback comes before it.
+    It monitors rank 0's own metrics, unless a MetricAverageCallback is before it in the list.
     """
 
     def _save_model(self, *arguments: Any, **named: Any) -> None:
@@ -112,9 +122,9 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]  #
 
 
 class BestModelCheckpoint(ModelCheckpoint):
-    """Save only the best whole model, written by rank 0."""
+    """ModelCheckpoint that saves the whole model on rank 0, only when the metric has improved."""
 
-    @with_names_checked
+    @suggest_argument_names
     def __init__(
         self,
         filepath: Any,
@@ -135,22 +145,25 @@ class BestModelCheckpoint(ModelCheckpoint):
 
 
 def _compare(weights: list[Any]) -> None:
-    """Warn if the weights of ranks differ."""
+    """Compare the weights of all ranks; rank 0 prints a warning if they differ."""
     mine = _fingerprint(weights)
     [extremes] = all_reduce([tf.stack([mine, -mine])], ReduceOptions(op=ReduceOp.MIN))
     low, high = float(extremes[0]), -float(extremes[1])
-    if high - low > _NEARLY and basics.rank() == 0:
+    if high - low > _TOLERANCE and basics.rank() == 0:
         setup_hints.warn(
-            "weights differ between ranks after an epoch: first weights, or gradients, are each"
-            f" rank's own. {BROADCAST}. {WRAP}"
+            "weights differ between ranks after an epoch: the initial weights were not broadcast,"
+            f" or the gradients were not averaged. {BROADCAST}. {WRAP}"
         )
 
 
 def _fingerprint(weights: list[Any]) -> Any:
-    """Return a hash of the weights as a number of about 1 at most, float64 []."""
+    """Return a number of about -1 to 1 that depends on all weights, as a float64 scalar.
+
+    It is compared between ranks.
+    """
     total = squares = tf.zeros([], tf.float64)
     for weight in weights:
-        part = tf.cast(tf.reshape(tf.convert_to_tensor(weight), [-1])[:_MOST_NUMBERS], tf.float64)
+        part = tf.cast(tf.reshape(tf.convert_to_tensor(weight), [-1])[:_MAX_NUMBERS], tf.float64)
         factors = tf.cos(tf.cast(tf.range(tf.size(part)), tf.float64))
         total, squares = total + tf.reduce_sum(part * factors), squares + tf.reduce_sum(part**2)
     return total / tf.maximum(tf.sqrt(squares), 1e-30)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Horovod's Keras functions on values: the name is the second argument, the result is NumPy."""
+"""Collectives with the signatures of Horovod's Keras API.
+
+Unlike in `collectives`, the name is the second argument, and the result is a NumPy array.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,9 @@ def allreduce(
     op: Any = None,
     compression: Any = Compression.none,
 ) -> Any:
-    """Reduce a value over all ranks; default the average.
+    """Reduce a value over all ranks, by default to the average.
+
+    The arguments are those of smdist.dataparallel.tensorflow.allreduce().
 
     Returns:
         A NumPy array, or a tensor inside a tf.function.
@@ -38,17 +43,29 @@ def allreduce(
 
 
 def allgather(value: Any, name: str | None = None) -> Any:
-    """Return the rows of all ranks in order: a NumPy array, or a tensor inside a tf.function."""
+    """Gather the values of all ranks, joined along axis 0 in the order of ranks.
+
+    Returns:
+        A NumPy array, or a tensor inside a tf.function.
+    """
     return _value(collectives.allgather(value, name=name))
 
 
 def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
-    """Return the value of `root_rank`: a NumPy array, or a tensor inside a tf.function."""
+    """Send the value of `root_rank` to all ranks and return it.
+
+    Returns:
+        A NumPy array, or a tensor inside a tf.function.
+    """
     return _value(collectives.broadcast(value, root_rank, name=name))
 
 
 def reducescatter(value: Any, name: str | None = None, op: Any = None) -> Any:
-    """Return this rank's share of the reduced rows: NumPy, or a tensor inside a tf.function."""
+    """Reduce a value over all ranks, and return this rank's share of the result's rows.
+
+    Returns:
+        A NumPy array, or a tensor inside a tf.function.
+    """
     return _value(collectives.reduce_scatter(value, op=op, name=name))
 
 

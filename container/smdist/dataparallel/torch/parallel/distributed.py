@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DistributedDataParallel with the arguments of SMDDP 1.0 to 1.3.
+"""Class DistributedDataParallel with the arguments of SMDDP 1.0 to 1.3.
 
     from smdist.dataparallel.torch.parallel.distributed import DistributedDataParallel as DDP
 
-The arguments are in SMDDP's order; torch has `dim` between `output_device`
-and `broadcast_buffers`. Source: SageMaker's documentation of SMDDP, PyTorch API.
+The arguments are in SMDDP's order; torch's class has another argument, `dim`, between
+`output_device` and `broadcast_buffers`. Source: SageMaker's documentation of SMDDP, PyTorch API.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from smdist.dataparallel.torch import ddp
 
 
 class DistributedDataParallel(ddp.DistributedDataParallel):
-    """Average gradients over the ranks, with SMDDP's constructor and no_sync().
+    """smdist's DistributedDataParallel with SMDDP's constructor; it averages gradients over ranks.
 
-    Three things that SMDDP refused work here: `broadcast_buffers=True`, groups
+    Three things work here that SMDDP refused: `broadcast_buffers=True`, groups
     other than WORLD, and, by keyword, every other argument of torch's
     DistributedDataParallel and of smdist's.
 
     Args:
-        module: The model, on the CPU; its parameters are the same on every rank.
-        device_ids: Same as in torch; None for a model on the CPU.
-        output_device: Same as in torch; None for a model on the CPU.
-        broadcast_buffers: Whether rank 0 broadcasts its buffers before each forward pass.
-        process_group: The group that averages; default all ranks.
-        bucket_cap_mb: MiB per fusion buffer; default the job's value, which is 25 if not set.
-        options: Other arguments of torch's class, or `fusion_bytes`, by keyword.
+        module: The model; its parameters must be equal on all ranks.
+        device_ids: The argument of torch's class; None for a model on the CPU.
+        output_device: The argument of torch's class; None for a model on the CPU.
+        broadcast_buffers: True if rank 0 sends its buffers to all ranks before each forward pass.
+        process_group: The group that averages; by default all ranks.
+        bucket_cap_mb: MiB per bucket; by default the job's value, which is 25 if not set.
+        options: Other arguments of torch's class, and `fusion_bytes` or `progress_seconds`.
 
     Raises:
         ValueError: init_process_group() was not called.
