@@ -89,10 +89,11 @@ class Init:
     def _pass_on(self) -> None:
         for number, signalled in self._signalled.items():
             targets = signal_targets(os.getpid(), number)
-            for process in targets - signalled:
-                _send(process, number)
+            for process in targets:
+                if process not in signalled:
+                    _send(process, number)
             signalled.intersection_update(below(os.getpid()))  # process numbers are reused
-            signalled |= targets
+            signalled.update(targets)
 
     def _reap(self) -> None:
         try:

@@ -31,10 +31,11 @@ def below(ancestor: int) -> dict[int, list[int]]:
     return found
 
 
-def signal_targets(ancestor: int, number: int) -> set[int]:
+def signal_targets(ancestor: int, number: int) -> list[int]:
     """Return the process numbers of the descendants that must receive signal `number` now.
 
-    Call it again when some of them have ended. Rules for a process that
+    Parents come before their children: a shell must have the signal before its command ends.
+    Call the function again when some of them have ended. Rules for a process that
 
     is a shell              it receives the signal, and so do its children: a shell acts on a
                             signal only after its command has ended
@@ -44,17 +45,17 @@ def signal_targets(ancestor: int, number: int) -> set[int]:
                             child's writes would fail without a reader
     does none of these      it receives the signal, and so do its children
     """
-    targets: set[int] = set()
+    targets: list[int] = []
     spared: set[int] = set()
     for process, children in below(ancestor).items():
         is_shell, handles = _facts(process, number)
         if process in spared:
             spared.update(children)
         elif handles and not is_shell:
-            targets.add(process)
+            targets.append(process)
             spared.update(children)
         elif is_shell or not any(_reads_from(process, child) for child in children):
-            targets.add(process)
+            targets.append(process)
     return targets
 
 
