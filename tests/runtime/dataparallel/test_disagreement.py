@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that call different things: every one of them raises, soon, and says who and what."""
+"""Ranks that call different things: all of them raise an error soon that names rank and call."""
 
 import os
 import re
@@ -51,7 +51,7 @@ def disagree(rank, size, what, in_group):
 @pytest.mark.parametrize("size", [2, 3, 4])
 @pytest.mark.parametrize("what", CALLS)
 def test_every_rank_raises_and_names_both_sides(world, what, size, in_group):
-    """The last rank differs; all hear of it within two seconds."""
+    """The last rank differs; all raise an error within two seconds."""
     for said, seconds in world.run(disagree, what, in_group, size=size, deadline=20):
         assert re.search(rf"rank {size - 1} .*operation 1 of group \d+", said)
         assert re.search(r"(all_reduce|broadcast|barrier|all_gather)", said)

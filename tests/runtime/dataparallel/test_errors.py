@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes wrong is said on every rank, with names, soon."""
+"""A failure is reported on every rank soon, with the name of the rank that caused it."""
 
 import os
 import signal

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads that wait for collectives move the engine's bytes: whoever leads, all goes on."""
+"""Threads that wait for collectives move the engine's bytes, and all operations proceed."""
 
 import threading
 import time

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The line of progress says what the training did: steps, samples, time of all-reduces."""
+"""The progress line has the training's steps, samples and time of all-reduces."""
 
 import contextlib
 import io
@@ -336,7 +336,7 @@ def two_models(rank, size):
 
 
 def test_the_training_that_began_last_has_the_lines(world):
-    """The first one says what it knows before; then the second one alone is counted."""
+    """The first training prints its last line; then only the second is counted."""
     assert [[1, 2, 3, 4, 1, 2, 3, 4]] == world.run(two_models, size=1)
 
 

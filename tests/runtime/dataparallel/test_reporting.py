@@ -180,7 +180,7 @@ else:
 
 @pytest.mark.parametrize("is_rank", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_forked_child_has_no_last_line_of_its_own(is_rank):
-    """Also where it reports; and it asks anew whether it is a rank of several."""
+    """Also if it reports; the child checks again whether it is a rank of a job."""
     script = FORKS.format(is_rank=is_rank)
     env = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
     done = subprocess.run(

@@ -128,7 +128,7 @@ def test_init_process_group_takes_what_torch_takes(world, tmp_path, backend, nam
 
 
 def test_started_by_hand_nothing_is_available(by_hand):
-    """Each function that needs a rank says how to become one."""
+    """The error of each function that needs a rank has a hint on how to start ranks."""
     assert not sdp.is_available()
     assert not sdp.is_initialized()
     with pytest.raises(OptionError) as joining:

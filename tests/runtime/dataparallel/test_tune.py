@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks measure at the start, and what they are told instead."""
+"""Settings that ranks measure at the start, and settings from the environment."""
 
 import os
 import re

@@ -62,7 +62,7 @@ def _marked(mark):
 
 
 def _groups(host, groups):
-    """What resourceconfig.json says of instance groups."""
+    """Return the instance groups of resourceconfig.json."""
     return {
         "current_group_name": next(name for name, hosts in groups.items() if host in hosts),
         "instance_groups": [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A user who is only a number gets a home and a name; whoever has them keeps them."""
+"""A user without an entry gets a home and a name; existing ones are kept."""
 
 import os
 import subprocess
@@ -27,7 +27,7 @@ def test_whoever_has_a_home_keeps_it(tmp_path):
 
 
 def test_a_home_that_is_no_directory_is_replaced(tmp_path):
-    """Docker gives "/" or what the image says, writable or not there."""
+    """Docker sets "/" or the home of the image, which may be read-only or missing."""
     environ = {"HOME": str(tmp_path / "not-there"), "LOGNAME": "ada"}
 
     assert {"HOME": str(tmp_path / "home")} == account_environment(environ, tmp_path)

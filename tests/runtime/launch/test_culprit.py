@@ -215,7 +215,7 @@ def test_error_and_frame(stderr, error, frame):
 
 @pytest.mark.parametrize(("stderr", "error", "frame"), TENSORFLOW.values(), ids=TENSORFLOW)
 def test_error_and_frame_of_tensorflow(stderr, error, frame):
-    """The last line is not the message, and what it logs at its start is nothing said."""
+    """The last line is not the message, and TensorFlow's log lines at its start are no error."""
     assert (error, frame) == find_culprit((BEFORE + stderr).encode(), "/opt/ml/code")
 
 

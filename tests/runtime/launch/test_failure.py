@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One sentence of at most 1,024 characters says which rank failed first, how and where."""
+"""One sentence of at most 1,024 characters names the rank that failed first, how and where."""
 
 import pytest
 

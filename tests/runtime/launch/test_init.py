@@ -134,7 +134,7 @@ def test_signal_reaches_what_a_shell_started(init, tmp_path, until, number):
 
 
 def test_who_handles_the_signal_decides_for_its_children(init, tmp_path, until):
-    """A script saves with its data loaders alive; they hear of the stop when it has ended."""
+    """A script saves with its data loaders alive; they receive the signal when it has ended."""
     run = init("bash", "-c", f"{sys.executable} {tmp_path}/parent.py {tmp_path}/handler.py; exit 9")
     until(lambda: "parent ready" in run.said() and "child ready" in run.said())
     run.process.terminate()
@@ -147,7 +147,7 @@ def test_who_handles_the_signal_decides_for_its_children(init, tmp_path, until):
 
 
 def test_who_reads_a_scripts_output_outlives_it(init, tmp_path, until):
-    """The driver of SageMaker's SDK v3 does; a script that speaks while it saves needs it."""
+    """The driver of SageMaker's SDK v3 does; a script that prints while it saves needs it."""
     command = f"{sys.executable} {tmp_path}/reader.py {tmp_path}/handler.py script 0.3; exit 9"
     run = init("bash", "-c", command)
     until(lambda: "script ready" in run.said())
@@ -159,7 +159,7 @@ def test_who_reads_a_scripts_output_outlives_it(init, tmp_path, until):
 
 
 def test_a_shell_that_traps_does_not_hide_its_command(init, tmp_path, until):
-    """A shell runs its trap after the command, which therefore must hear the signal."""
+    """A shell runs its trap after the command, which therefore must receive the signal."""
     command = f"trap 'echo trapped; exit 4' TERM; {sys.executable} {tmp_path}/handler.py script 0"
     run = init("bash", "-c", f"{command}; echo after")
     until(lambda: "script ready" in run.said())

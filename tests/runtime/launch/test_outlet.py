@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Output arrives whole, and a reader who does not read holds nobody."""
+"""Output arrives whole, and a reader that does not read delays no other output."""
 
 import fcntl
 import os

@@ -37,7 +37,7 @@ def test_a_taken_port_is_named_with_its_owner(taken):
 
 
 def test_a_free_port_stays_free():
-    """It can be asked for twice, also right after a connection to it."""
+    """The check can be repeated, also right after a connection to the port."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)):

@@ -51,7 +51,7 @@ SAYS = (
 
 
 def test_what_tensorflow_logs_as_it_starts_is_left_out():
-    """And nothing else: not its warnings, nor what the script says."""
+    """Nothing else is dropped: neither warnings nor the script's output."""
     relay = Relay("algo-2 rank 3", STARTING)
     shown = relay.feed(STARTS + SAYS[:20]) + relay.feed(SAYS[20:] + STARTS[:-1]) + relay.finish()
 

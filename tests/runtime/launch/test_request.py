@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks are asked for by our document or by SageMaker's own flags; the rest is refused by name."""
+"""Ranks are requested by smdist's hyperparameter or SageMaker's flags; others are refused."""
 
 import json
 from dataclasses import replace
@@ -31,7 +31,7 @@ TORCHRUN = "sagemaker_torch_distributed_enabled"
 
 @pytest.fixture
 def ask(tmp_path):
-    """Write SageMaker's files for one host, and read what it is asked to start."""
+    """Write SageMaker's files for one host, and read what it must start."""
 
     def write_and_read(hyperparameters, host="algo-1", groups=None):
         folder = tmp_path / "input/config"
@@ -55,7 +55,7 @@ def ask(tmp_path):
 @pytest.mark.parametrize("value", ["true", True, '"true"', "True", '"True"', "1"])
 @pytest.mark.parametrize("flag", SERVED)
 def test_flag_asks_for_ranks_in_every_encoding(ask, flag, value):
-    """Ranks start as DataParallel() says; scripts see the flag as a framework parameter."""
+    """Ranks start as with DataParallel(); scripts see the flag as a framework parameter."""
     config = ask({flag: value})
 
     assert DataParallel() == config.options
@@ -66,7 +66,7 @@ def test_flag_asks_for_ranks_in_every_encoding(ask, flag, value):
 @pytest.mark.parametrize("value", ["false", False, '"false"', "False", "null", None, "0", ""])
 @pytest.mark.parametrize("flag", [*SERVED, *REFUSED, COMPILER])
 def test_flag_that_is_off_asks_for_nothing(ask, flag, value):
-    """Not for ranks, and not for a second launcher beside our document."""
+    """It starts no ranks, and is no second launcher together with smdist's hyperparameter."""
     options = DataParallel(processes_per_host=3)
 
     assert ask({flag: value}).options is None
@@ -99,7 +99,7 @@ def test_launcher_that_is_not_here_is_refused_with_its_hint(ask, flag, value):
 
 @pytest.mark.parametrize("flag", [*SERVED, *REFUSED])
 def test_our_document_is_the_only_launcher(ask, flag):
-    """A flag that is on beside it is refused; both are named."""
+    """A flag that is on together with it is refused; both are named."""
     with pytest.raises(OptionError) as refused:
         ask({flag: "true", KEY: render(DataParallel())})
 
@@ -113,7 +113,7 @@ def test_our_document_is_the_only_launcher(ask, flag):
 
 @pytest.mark.parametrize("beside", [{}, {SERVED[2]: "true"}, {KEY: render(DataParallel())}])
 def test_mpi_options_are_refused(ask, beside):
-    """The SDK always sends the text; an empty one asks for nothing."""
+    """The SDK always sends the text; an empty one has no effect."""
     with pytest.raises(OptionError) as refused:
         ask({MPI_OPTIONS: '"-x A=1"', **beside})
 
@@ -171,7 +171,7 @@ def test_awss_parameters_that_are_not_served_are_refused(ask, given, beside, abo
 @pytest.mark.parametrize("value", ["true", True])
 @pytest.mark.parametrize("beside", [{}, {TORCHRUN: "true"}, {KEY: render(DataParallel())}])
 def test_the_training_compiler_is_refused(ask, beside, value):
-    """It asks for no ranks, so beside our document it is refused for what it is."""
+    """It starts no ranks, so it is refused whether or not ranks are requested."""
     with pytest.raises(OptionError) as refused:
         ask({COMPILER: value, **beside})
 
@@ -206,7 +206,7 @@ def test_all_faults_are_reported_at_once(ask):
 @pytest.mark.parametrize(("host", "has_ranks"), [("algo-1", True), ("algo-2", True),
                                                  ("algo-3", False), ("algo-4", False)])  # fmt: skip
 def test_ranks_start_in_the_named_group_alone(ask, value, host, has_ranks):
-    """Its hosts are the world; a host of another group is asked for no ranks."""
+    """Its hosts are the world; a host of another group starts no ranks."""
     config = ask({TORCHRUN: "true", GROUPS: value}, host, HOSTS)
 
     assert (DataParallel() if has_ranks else None) == config.options
@@ -337,7 +337,7 @@ def test_a_strategy_is_requested_alone(ask, asked, about, kind):
     ],
 )
 def test_the_request_says_what_ranks_train_with(ask, asked, framework):
-    """None asks what is installed."""
+    """With None the launcher detects what is installed."""
     assert framework == ask(asked).framework
 
 

@@ -90,7 +90,7 @@ RESOURCES = {
 
 @pytest.fixture(scope="module")
 def sdk():
-    """What the SDK says, asked once and in a process of its own: it warns as it is imported."""
+    """Hyperparameters of SageMaker's SDK, made in a process of its own, since its import warns."""
     asked = json.dumps(
         [(kind, distribution, *(compiler or [None])) for kind, distribution, _, *compiler in CASES]
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The user's code arrives from a directory, a tarball or S3, or a sentence says why not."""
+"""The user's code is copied from a directory, a tarball or S3, or an error has the reason."""
 
 import io
 import os

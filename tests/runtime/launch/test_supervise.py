@@ -120,7 +120,7 @@ def test_failure_ends_ranks_that_ignore_signals(supervise):
 
 
 def test_failure_ends_ranks_that_listen_at_once(supervise):
-    """Nobody waits out a grace that nobody uses."""
+    """The supervisor does not wait for a time limit when all ranks have ended."""
     script = "if rank == 2: ready(); time.sleep(60)\nwait_for(2)\nsys.exit(7)"
     run = supervise(script, failure_seconds=30.0)
 
@@ -206,7 +206,7 @@ def test_killed_guard_takes_its_rank_along(supervise, both_ready, stage):
 
 
 def test_killed_starter_ends_the_host(supervise, both_ready, stage):
-    """Without torchrun the ranks are stopped and the supervisor says so."""
+    """Without torchrun the ranks are stopped, and the supervisor reports it."""
     run = supervise("ready(); time.sleep(60)")
     both_ready()
     starter = next(p for p in stage.processes() if str(p.cmdline()[1]).endswith("starter.py"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each process of TensorFlow is told is computed, not found out."""
+"""Environments and ports of TensorFlow's processes are computed from the configuration alone."""
 
 import json
 import sys
@@ -41,7 +41,7 @@ def config_of(task):
 
 
 def test_ranks_of_a_host(tasks):
-    """What torchrun would tell them, and nothing of TensorFlow's."""
+    """The variables that torchrun would set, and no TF_CONFIG."""
     first, second = tasks("algo-2", processes=2).each
 
     assert (*GUARD, *SCRIPT) == first.command == second.command
@@ -58,7 +58,7 @@ def test_ranks_of_a_host(tasks):
 
 @pytest.mark.parametrize("index", [0, 1, 2])
 def test_one_worker_per_host_for_the_mirrored_strategy(tasks, index):
-    """Every host sees the same cluster, and listens where it says."""
+    """All hosts have the same cluster, and listen at its addresses."""
     planned = tasks(HOSTS[index], "multi_worker_mirrored_strategy")
     (task,) = planned.each
 
@@ -91,7 +91,7 @@ def test_servers_on_every_host_and_a_chief_on_the_first(tasks, index):
 
 
 def test_servers_wait_for_the_first_hosts_bell(tasks):
-    """The script runs there alone."""
+    """Only the first host runs the script."""
     first, second = (tasks(host, "parameter_server") for host in HOSTS[:2])
     bell = ("10.0.0.1:7777", "77")
 

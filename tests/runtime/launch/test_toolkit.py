@@ -61,7 +61,7 @@ def test_what_cannot_start_is_the_reason(train):
 
 
 def test_stop_reaches_the_script(train, until):
-    """Once, and the job's end says what it was."""
+    """The signal is sent once, and the failure file names it."""
     script = (
         "import signal, sys, time\n"
         "def save(*_):\n    print('saves')\n    sys.exit(0)\n"

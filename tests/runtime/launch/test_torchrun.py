@@ -127,7 +127,7 @@ def test_killed_rank_and_stopped_host(start, until):
 
 @pytest.fixture
 def start_flagged(stage, port):
-    """Start one launcher per host, asked as SageMaker's SDK asks; no host has a GPU."""
+    """Start one launcher per host, with the flags of SageMaker's SDK; no host has a GPU."""
 
     def launch(hosts, groups=None, ports=None, **flags):
         ports = ports or [port] * len(hosts)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames survive the wire; whatever else comes is refused by one kind of error."""
+"""Frames are read back as they were sent; all other data raises FrameError."""
 
 import struct
 
@@ -127,7 +127,7 @@ def test_another_greeting_is_refused(frame):
 
 
 def test_a_proof_holds_for_one_secret_one_role_and_one_pair_of_greetings():
-    """So it can be neither replayed nor sent back to whoever made it."""
+    """So it can be neither replayed nor sent back to its sender."""
     ours, theirs = greeting(NONCE, b"s"), greeting(NONCE[::-1], b"s")
     right = proof(b"s", "rank", ours, theirs)
     wrong = [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever comes to the port, the ranks of the job meet, and no secret is shown."""
+"""Unknown connections to the port do not keep ranks from connecting, and see no secret."""
 
 import os
 import socket
@@ -102,7 +102,7 @@ def test_silent_strangers_hold_up_nobody_and_are_dropped(port, monkeypatch):
 
 
 def test_more_strangers_than_there_is_room_for_are_hung_up_on(port, monkeypatch):
-    """A rank that finds no room comes again."""
+    """A rank that is not admitted connects again."""
     monkeypatch.setattr(store_server, "_MAX_UNJOINED", 3)
     monkeypatch.setattr(store_server, "_JOIN_SECONDS", 0.5)
     with ExitStack() as stack:
@@ -158,7 +158,7 @@ def test_a_rank_without_the_secret_is_refused(port, theirs, expected, capfd):
 
 
 def test_nothing_is_stored_before_the_proof(port):
-    """A stranger that goes on without one changes no word."""
+    """A stranger that continues without a proof changes no value."""
 
     def disturb():
         hello = greeting(bytes(32), SECRET).to_bytes()

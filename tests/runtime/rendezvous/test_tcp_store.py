@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks without torch meet, or learn who did not come and who has gone."""
+"""Ranks without torch connect, or their errors name the missing and the lost ranks."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ def exchange(store, rank, size=3):
 
 
 def test_every_rank_hears_every_word(port):
-    """Bytes arrive as they are, whoever came first."""
+    """Bytes arrive unchanged, in any order of the ranks."""
     assert [[b"\0\xff0", b"\0\xff1", b"\0\xff2"]] * 3 == meet([2, 1, 0], 3, port, exchange)
 
 
@@ -141,7 +141,7 @@ def test_a_rank_0_that_never_comes_is_named(port):
 
 
 def test_a_listener_that_never_speaks_is_no_rank_0(port):
-    """Something else has the port: it accepts and says nothing."""
+    """Another process has the port: it accepts connections and sends nothing."""
     with socket.create_server(("127.0.0.1", port)):
         (error,) = meet([1], 2, port, exchange, timeout_seconds=0.5)
 

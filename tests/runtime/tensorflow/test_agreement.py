@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that bring the same variables in another order are told; other counts of layers are not."""
+"""Another order of variables on a rank is an error; other counts of layers are not."""
 
 import numpy as np
 import pytest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory of the ops: who holds it, how long, and that nobody else writes into it."""
+"""Memory of the ops: how long it is kept, and that no other operation writes into it."""
 
 import numpy as np
 import pytest

@@ -176,7 +176,7 @@ def _other_shapes(rank, size):
 
 
 def test_shapes_that_differ_are_told_by_the_rank(tf_world):
-    """Not wrong numbers, and not a hang: both hear who brought what."""
+    """The result is neither wrong nor a hang: both ranks' errors name the shapes of each rank."""
     for told in tf_world.run(_other_shapes, size=2):
         assert "rank 1" in told
         assert "rank 0" in told

@@ -10,7 +10,7 @@ import pytest
 
 @contextlib.contextmanager
 def _said():
-    """What this process says, as if it had just begun."""
+    """Collect this process's hints, with all recorded facts cleared."""
     from smdist.dataparallel.tensorflow import setup_hints
 
     setup_hints._facts.clear()
@@ -51,7 +51,7 @@ def _fit(rank, size, is_wrapped, is_broadcast, is_averaged):
     ],
 )
 def test_fit_without_something(tf_world, is_wrapped, is_broadcast, is_averaged, words):
-    """Rank 0 says it, once in two epochs; a script that has all says nothing."""
+    """Rank 0 prints it once in two epochs; a complete script prints nothing."""
     lines, others = tf_world.run(_fit, is_wrapped, is_broadcast, is_averaged, size=2)
 
     assert [] == others
@@ -115,7 +115,7 @@ def _alone(rank, size):
 
 
 def test_hosts_of_a_job_without_distribution(tf_world):
-    """The first of them says that each trains alone."""
+    """The first of them prints that each trains a separate model."""
     (line,), others = tf_world.run(_alone, size=2)
 
     assert [] == others

@@ -219,7 +219,7 @@ def _of_other_shape(rank, size, seen_before):
 
 @pytest.mark.parametrize("seen_before", [False, True])
 def test_shapes_that_differ_are_refused(tf_world, seen_before):
-    """As many bytes, but other shapes: both ranks are told, with what they gave."""
+    """As many bytes, but other shapes: the errors of both ranks name both shapes."""
     first, second = tf_world.run(_of_other_shape, seen_before, size=2)
 
     assert "layout" in first
@@ -228,7 +228,7 @@ def test_shapes_that_differ_are_refused(tf_world, seen_before):
 
 
 def _one_less(rank, size):
-    """What the ranks that go on hear once rank 1 has ended, in a function and from then on."""
+    """Return the errors of the other ranks after rank 1 has ended, in a function and later."""
     import tensorflow as tf
 
     import smdist.dataparallel.tensorflow as sdp
@@ -246,7 +246,7 @@ def _one_less(rank, size):
 
 
 def test_who_goes_on_alone_hears_of_numbers_of_batches(tf_world):
-    """The commonest mistake with datasets; said once, on every rank."""
+    """The most common mistake with datasets, reported once on every rank."""
     hint = "That rank ended without an exception; perhaps it had fewer batches. Give all ranks"
     first, nothing, last = tf_world.run(_one_less, size=3)
 
@@ -270,7 +270,7 @@ def _late(rank, size):
 
 
 def test_a_late_rank_is_named(tf_world):
-    """After the timeout who waits gets DeadlineExceededError."""
+    """After the timeout a waiting rank gets DeadlineExceededError."""
     tf_world.run(_late, size=2)
 
 
@@ -326,7 +326,7 @@ def _wrong_calls(rank, size):
 
 
 def test_wrong_calls_are_refused_and_harm_nobody(tf_world):
-    """Each is InvalidArgumentError with its hint; the engine goes on."""
+    """Each is InvalidArgumentError with its hint; the engine continues."""
     tf_world.run(_wrong_calls, size=2)
 
 
@@ -353,7 +353,7 @@ def _leave_refused(ops, tf):
 
 
 def test_a_forked_child_has_no_engine(tf_world):
-    """It is refused, and its parent goes on."""
+    """It is refused, and its parent continues."""
     assert [0, 0] == tf_world.run(_forked, size=2)
 
 

@@ -5,7 +5,7 @@ import pytest
 
 
 def _refused(rank, size):
-    """What each call says, of those that must fail."""
+    """Return the error of each call, all of which must fail."""
     import tensorflow as tf
 
     import smdist.dataparallel.tensorflow as sdp

@@ -43,7 +43,7 @@ def _stopped(rank, size, every, at):
 
 @pytest.mark.parametrize(("every", "at", "batches"), [(3, 4, 6), (100, 4, 8), (1, 17, 17)])
 def test_all_ranks_stop_after_the_same_batch(tf_world, every, at, batches):
-    """Also the one that heard nothing; a later fit() goes on to its end."""
+    """Also a rank that received no signal; a later fit() runs to its end."""
     expected = ([(batches, True), (batches, False)], [True])
 
     assert [expected] * 2 == tf_world.run(_stopped, every, at, size=2)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks of TensorFlow join, leave and join again; who goes with an error is named."""
+"""Ranks of TensorFlow join, leave and join again; a rank that ends with an error is named."""
 
 import os
 import subprocess
@@ -98,7 +98,7 @@ def test_a_rank_that_never_joins_is_named(tf_world):
 
 
 def ask_in_child(rank, size):
-    """What a forked child sees, and that its end does not disturb the rank."""
+    """Return what a forked child sees; its end does not disturb the rank."""
     from smdist.dataparallel.tensorflow import basics
 
     basics.init()
@@ -139,7 +139,7 @@ op_library.wait(op_library.start(tensors, "sum"), tensors)
 
 
 def test_a_rank_that_raises_is_named_with_its_reason():
-    """Two scripts: the one that goes on hears why the other has ended."""
+    """Two scripts: the error of the one that continues has the reason why the other ended."""
     port = free_port()
     processes = []
     for rank in range(2):
