@@ -18,7 +18,7 @@ _LAST_WORD: Final = re.compile(
 )
 _FIRST_WORD: Final = re.compile(r"(?:secret|passwo?r?d|pwd|passphrase)s?[_.-]", re.IGNORECASE)
 _HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-_LOGIN: Final = re.compile(r"(?<=://)[^/\s\"']*@")  # of a URI
+_LOGIN: Final = re.compile(r"(?<=://)[^/\s\"']*@")  # login of a URI
 
 
 def masked(name: str, value: Any) -> Any:

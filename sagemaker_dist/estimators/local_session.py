@@ -243,7 +243,7 @@ class LocalSession(SageMakerLocalSession):  # type: ignore[misc]  # SageMaker's 
                 continue
 
 
-ProcessSession = LocalSession  # its earlier name
+ProcessSession = LocalSession  # earlier name of the class
 
 
 def _credentials(session: boto3.Session | None) -> dict[str, str]:

@@ -68,7 +68,7 @@ struct Operation {
   uint64_t layout = 0;
   std::vector<Span> inputs;
   std::vector<Span> outputs;
-  int* source = nullptr;  // where a receive writes the sender's rank in the group; may be null
+  int* source = nullptr;  // output of a receive: the sender's rank in the group; may be null
 
   // Maximum time from submit() to the end of the operation, above zero. After it, the engines of
   // all ranks fail with a TimeoutError that names the ranks for which the operation waits.

@@ -55,13 +55,13 @@ enum class ReduceStage : uint8_t {
 // One step of a plan.
 struct Step {
   StepKind kind = StepKind::kCopy;
-  int peer = -1;     // of a Send or Receive: rank in the group
-  uint32_t tag = 0;  // of a Send or Receive: tag of the message
+  int peer = -1;     // rank in the group, for a Send or Receive
+  uint32_t tag = 0;  // tag of the message, for a Send or Receive
   std::vector<Region> sources;
   Region target;
   std::vector<uint32_t> after;              // indices of steps that must be complete before
-  ReduceStage stage = ReduceStage::kWhole;  // of a Reduce
-  bool awaits_credit = false;               // of a Send: it waits for a credit of the receiver
+  ReduceStage stage = ReduceStage::kWhole;  // stage of a Reduce
+  bool awaits_credit = false;               // true for a Send that waits for the receiver's credit
 };
 
 // Steps of one rank, and the size of the scratch memory that they use.

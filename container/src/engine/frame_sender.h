@@ -92,7 +92,7 @@ class FrameSender final {
   const Options& options_;
   Transport& transport_;
   std::vector<PeerOutput> peers_;
-  std::optional<BlockPool> blocks_;                   // of this rank's arena, if there is one
+  std::optional<BlockPool> blocks_;  // blocks of this rank's arena, if there is one
   std::unordered_map<uint64_t, InFlight> in_flight_;  // by token
   uint64_t last_token_ = 0;
 };

@@ -151,8 +151,8 @@ bool SharedSum::take(size_t owner) {
   return true;
 }
 
-// Of the members for which the next add() waits, only the first one is returned: the others may be
-// ready before it.
+// Returns only the first of the members for which the next add() waits: the others may be ready
+// before it.
 SharedSum::MemberSet SharedSum::awaited() const {
   if (!all_joined()) return 0;
   MemberSet members = 0;

@@ -71,7 +71,7 @@ class SharedSums final {
   Transport& transport_;
   ReductionBufferPool reduction_buffers_;
   std::vector<Active> active_;
-  std::vector<bool> signals_enabled_;  // whether a peer's signals end the transport's wait, by peer
+  std::vector<bool> signals_enabled_;  // by peer: true if its signals end the transport's wait
   bool any_signals_enabled_ = false;
 };
 

@@ -26,7 +26,7 @@ struct Contributions {
 // Function that reduces `count` elements of all sources into the destination.
 using Kernel = void (*)(const Contributions& from, void* destination, size_t count);
 
-// Which of destination and sources contain partial results, in the accumulation dtype.
+// Tells which of destination and sources contain partial results, in the accumulation dtype.
 enum class Partial : uint8_t { kNeither, kDestination, kSources };
 
 // Return the loop for a dtype and reduction. Requires: is_defined(op, dtype), and that the

@@ -128,7 +128,7 @@ def _kinds(schema: Mapping[str, Any]) -> list[str]:
 
 
 def _is(value: Any, kind: str) -> bool:
-    is_bool = isinstance(value, bool)  # which Python counts as an int
+    is_bool = isinstance(value, bool)  # a bool is an int in Python
     return isinstance(value, _KINDS[kind]) and is_bool == (kind == "boolean")
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from sagemaker_dist.errors import require
 
-MOST_BYTES: Final = 1 << 60  # of one rank; a larger number is surely in a wrong unit
+MOST_BYTES: Final = 1 << 60  # limit for one rank; a larger number surely has a wrong unit
 _MOST_INTEGER: Final = 10**300  # a larger integer cannot be converted to a float
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_WIDTH: Final = 13.0  # of the picture in inches, like all lengths below
+_WIDTH: Final = 13.0  # width of the picture in inches; all lengths below are in inches
 _BARS: Final = 3.1  # height of the bar charts
 _ROW: Final = 0.27  # height of a rank's row in a timeline
 _LEAST, _MOST = 1.6, 11.0

@@ -8,7 +8,12 @@ from itertools import accumulate
 
 from smdist.modelparallel.core.schedule.actions import Action, Do, Schedule
 
-_CHANGE = {Do.F: 1, Do.B: -1, Do.I: 0, Do.W: -1}  # of the microbatches that a stage holds
+_CHANGE = {
+    Do.F: 1,
+    Do.B: -1,
+    Do.I: 0,
+    Do.W: -1,
+}  # change of the number of microbatches that a stage holds
 
 
 def peak_in_flight(schedule: Schedule) -> tuple[int, ...]:
