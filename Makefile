@@ -27,7 +27,7 @@ SITE := $(VENV)/.site
 V3 := build/venv-v3
 TF216 := build/venv-tf216
 # Processes that run tests, on 2 processors: each waits for launchers and deadlines part of its time.
-TEST_WORKERS ?= 3
+TEST_WORKERS ?= 4
 SHARED_OUT := -n $(TEST_WORKERS) --dist loadscope --no-loadscope-reorder
 SAMPLE := tests/runtime/modelparallel/torch/test_run_matrix.py
 TORCH_SUITE := tests/torch_suite

@@ -119,11 +119,20 @@ def test_a_generic_estimator_without_source_dir_writes_text(build, tmp_path):
 @pytest.mark.parametrize(
     ("hyperparameters", "fault"),
     [
-        ({"a": "x\0y"}, r"hyperparameters['a'] is 'x\x00y': a command line cannot carry a NUL"),
-        ({"a": {"k": "\0"}}, r"hyperparameters['a'] is {'k': '\x00'}: a command line cannot carry"),
+        (
+            {"a": "x\0y"},
+            r"hyperparameters['a'] is 'x\x00y': a command line cannot contain a NUL character",
+        ),
+        (
+            {"a": {"k": "\0"}},
+            r"hyperparameters['a'] is {'k': '\x00'}: a command line cannot contain",
+        ),
         ({"a": "\ud83d"}, r"hyperparameters['a'] is '\ud83d': half of a surrogate pair is no"),
         ({"a": "\udcc3\udca9"}, r"hyperparameters['a'] is '\udcc3\udca9': half of a surrogate"),
-        ({"n\0": 1}, r"hyperparameters has the name 'n\x00': a command line cannot carry a NUL"),
+        (
+            {"n\0": 1},
+            r"hyperparameters has the name 'n\x00': a command line cannot contain a NUL character",
+        ),
         ({"\ud800": 1}, r"hyperparameters has the name '\ud800': half of a surrogate pair"),
         ({"two words": 1}, "hyperparameters has the name 'two words': the script gets it as"),
         ({"a=b": 1}, "hyperparameters has the name 'a=b': the script gets it as --name"),

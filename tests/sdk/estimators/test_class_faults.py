@@ -47,7 +47,7 @@ def arguments(script):
         (
             HuggingFace,
             {**OURS, "pytorch_version": "2.1"},
-            "pytorch_version is '2.1': the image of this version of sagemaker_dist holds"
+            "pytorch_version is '2.1': the image of this version of sagemaker_dist has version"
             " 2.13.0. Leave pytorch_version out, or pass image_uri.",
         ),
         (

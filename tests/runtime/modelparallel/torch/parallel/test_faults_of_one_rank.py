@@ -77,7 +77,9 @@ def first_step(rank, size, place, bad):
 def test_a_fault_of_one_rank_in_the_first_step_is_told_to_all(world, place, bad):
     per_rank = world.run(first_step, place, bad, size=2, deadline=30)
 
-    word = {"interrupt": "KeyboardInterrupt", "size": "no tensor to cut"}.get(place, "bad weather")
+    word = {"interrupt": "KeyboardInterrupt", "size": "no tensor to split"}.get(
+        place, "bad weather"
+    )
     for rank, (kind, text, seconds) in enumerate(per_rank):
         assert "ok" != kind
         assert word in f"{kind}: {text}"
