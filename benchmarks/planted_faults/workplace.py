@@ -26,7 +26,7 @@ import psutil
 from benchmarks.planted_faults import recorder
 
 _KEPT = {".venv", "build", "__pycache__", ".hypothesis"}
-_LOCAL_ENVIRONMENT = {"PYTHONDONTWRITEBYTECODE": "1"}
+_NOT_INHERITED = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")  # write() removes outdated bytecode
 
 
 class BuildError(Exception):
@@ -112,14 +112,15 @@ class Workplace:
 
     def environment(self, **more: str) -> dict[str, str]:
         """Return the environment of tests in the copy."""
-        clean = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+        clean = {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED}
         path = f"{self.bin}{os.pathsep}{os.environ['PATH']}"
-        return {**clean, **_LOCAL_ENVIRONMENT, "PATH": path, **more}
+        return {**clean, "PATH": path, **more}
 
     def run(
         self, command: Sequence[str | Path], seconds: float, log: Path, **environment: str
     ) -> int | None:
         """Run a command in the copy and return its exit status, or None if it exceeds its time."""
+        log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as out:
             out.write(f"\n$ {shlex.join(map(str, command))}\n".encode())
             out.flush()
