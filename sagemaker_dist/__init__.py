@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Public names of sagemaker-dist: distributed training on SageMaker without a new script.
+"""Public names of sagemaker-dist, which runs a training script on many ranks on SageMaker.
 
-Import all of them from this package. Importing it loads neither torch nor SageMaker's SDK nor
-boto3; a class that needs one of them is imported when it is first used.
+All public names can be imported from this package. Importing it loads neither torch, SageMaker's
+SDK nor boto3. A class that needs one of them is loaded when it is first used.
 """
 
 from __future__ import annotations
@@ -100,9 +100,10 @@ def __dir__() -> list[str]:
 
 
 def _is_here(name: str) -> bool:
-    """Return whether a public name can be imported on this machine.
+    """Return whether the public name `name` can be imported on this machine.
 
-    Estimators need version 2 of SageMaker's Python SDK; all other names can always be imported.
+    Estimators can be imported only if version 2 of SageMaker's Python SDK is installed; all other
+    names can always be imported.
     """
     if ".estimators." not in _LAZY.get(name, ""):
         return True

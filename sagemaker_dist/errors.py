@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors that this package raises on purpose, and what their receiver should do.
+"""Errors that this package raises on purpose, and what the user should do about each.
 
 DistError
 ├── OptionError (ValueError)   the request is wrong                  -> fix the call
@@ -9,7 +9,7 @@ DistError
 └── JobError                   a job failed or was stopped           -> read its log
     └── LaunchError            a host could not start its ranks      -> read which step failed
 
-A runner may define subclasses of its own (runners/sagemaker/api_errors.py).
+The code that runs jobs on SageMaker defines further subclasses, in runners/sagemaker/api_errors.py.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class DistError(Exception):
-    """Base class of this package's errors; its text is "what: why. hint.", each also a field.
+    """Base class of this package's errors; the text of an error is "what: why. hint."
 
     Attributes:
         what: What is wrong, with the offending value.
@@ -52,7 +52,7 @@ class DistError(Exception):
         return f"{self.what}: {self.why}. {self.hint}{end}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields as a JSON object; `about` is its dotted path, or None if empty."""
+        """Return the fields by name, for JSON; `about` is dotted text, or None if empty."""
         return {
             "kind": self.kind,
             "about": dotted(self.about) or None,
@@ -63,7 +63,7 @@ class DistError(Exception):
 
 
 class OptionError(DistError, ValueError):
-    """Error in a request: an option is wrong. Nothing was started."""
+    """Error raised when an option of a request is wrong, before a job is started."""
 
     default_kind = "option"
 
@@ -85,42 +85,42 @@ class OptionErrors(OptionError):  # noqa: N818 - it holds several errors
         return "\n".join([f"{len(self.faults)} faults in this request:", *lines])
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the kind, and the fields of every fault, as a JSON object."""
+        """Return {"kind": ..., "faults": [...]} for JSON, with the fields of each fault."""
         return {"kind": self.kind, "faults": [fault.as_dict() for fault in self.faults]}
 
 
 class SkewError(DistError):
-    """Error of the SDK and the training image: their versions are incompatible."""
+    """Error raised when the versions of the SDK and the training image are incompatible."""
 
     default_kind = "skew"
 
 
 class SetupError(DistError):
-    """Error of this machine: a program that is needed is not installed or not running."""
+    """Error raised when this machine lacks a program that is needed, or it is not running."""
 
     default_kind = "setup"
 
 
 class JobError(DistError):
-    """Error of a job: it failed, or it was stopped."""
+    """Error raised when a job failed or was stopped."""
 
     default_kind = "job"
 
 
 class LaunchError(JobError):
-    """Error of one host: it could not start its ranks."""
+    """Error raised when a host of a job could not start its ranks."""
 
     default_kind = "launch"
 
 
 def require(condition: bool, *, what: str, why: str, hint: str, about: str | KeyPath = ()) -> None:
-    """Raise an OptionError with these parts if `condition` is False."""
+    """Raise OptionError(what, why, hint, about) if `condition` is False."""
     if not condition:
         raise OptionError(what, why, hint, about)
 
 
 def parts_of(error: OptionError) -> tuple[OptionError, ...]:
-    """Return the faults in an error: those of an OptionErrors, else the error itself alone."""
+    """Return the faults of an OptionErrors; for any other error, a tuple of this error alone."""
     return error.faults if isinstance(error, OptionErrors) else (error,)
 
 
@@ -167,7 +167,10 @@ def dotted(path: KeyPath) -> str:
 
 
 def closest(word: str, valid: Iterable[str]) -> str:
-    """Return a hint that names the valid word most like `word`; if none is, all valid words."""
+    """Return a hint that names the valid word most similar to `word`.
+
+    If no valid word is similar, the hint lists all of them.
+    """
     valid = sorted(valid)
     match = get_close_matches(word.lower(), valid, n=1, cutoff=0.5)
     return f"Did you mean {match[0]!r}?" if match else f"Valid are {', '.join(map(repr, valid))}"

@@ -3,7 +3,7 @@
 
 smdist.launch                    the command `train`: starts and watches one host's ranks
 smdist.dataparallel.torch        registers the torch.distributed backend "smdist"
-smdist.dataparallel.tensorflow   collectives and optimizers for TensorFlow, in Horovod's names
+smdist.dataparallel.tensorflow   collectives and optimizers for TensorFlow, named as in Horovod
 smdist.modelparallel             splits a PyTorch model over ranks
 """
 

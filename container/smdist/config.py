@@ -7,8 +7,8 @@ No other module of `smdist` reads environment variables. Three processes read th
     read_guard_config     the guard, the small parent process of each rank
     read_rank_config      the engine inside a rank, with or without smdist's launcher
 
-If a job has several instance groups, its world is the group of this host:
-ranks on different kinds of machines would wait for the slowest kind at every step.
+If a job has several instance groups, each group trains without the others. Ranks on different
+kinds of machines would wait for the slowest kind at every step.
 """
 
 from __future__ import annotations
@@ -203,7 +203,10 @@ class RankConfig:
 
 
 def read_base(environ: Mapping[str, str] | None = None) -> Path:
-    """Return SageMaker's directory: SAGEMAKER_BASE_DIR, or /opt/ml if it is not set."""
+    """Return SageMaker's directory: SAGEMAKER_BASE_DIR, or /opt/ml if it is not set.
+
+    `environ` is os.environ by default.
+    """
     return Path(_environment(environ).get("SAGEMAKER_BASE_DIR") or "/opt/ml")
 
 
@@ -248,6 +251,8 @@ def read_runtime_config(environ: Mapping[str, str] | None = None) -> RuntimeConf
 def read_stop_seconds(environ: Mapping[str, str] | None = None) -> float:
     """Return the seconds between SIGTERM and SIGKILL: SMDIST_STOP_SECONDS, or 110 if not set.
 
+    `environ` is os.environ by default.
+
     Raises:
         OptionError: SMDIST_STOP_SECONDS is not a number, or is negative.
     """
@@ -257,7 +262,8 @@ def read_stop_seconds(environ: Mapping[str, str] | None = None) -> float:
 def read_fault_file(environ: Mapping[str, str] | None = None) -> Path | None:
     """Return the file to which a rank writes the fields of the exception that ends it.
 
-    The rank's guard reads the file. None if the process has no guard.
+    The rank's guard reads the file. The result is None if the process has no guard. `environ` is
+    os.environ by default.
     """
     path = _environment(environ).get("SMDIST_FAULT_FILE")
     return Path(path) if path else None
@@ -352,14 +358,20 @@ def _integer(environ: Mapping[str, str], name: str) -> int | None:
 
 
 def _model_parallel(document: str | None) -> ModelParallel | None:
-    """Return the model parallel options in SMDIST_MODEL_PARALLEL's JSON text, or None without."""
+    """Return the model parallel options from SMDIST_MODEL_PARALLEL's JSON text `document`.
+
+    Return None if the text is missing or contains no model parallel options.
+    """
     where = f"the environment variable {MODEL_PARALLEL}"
     options = parse(document, where) if document else None
     return options if isinstance(options, ModelParallel) else None
 
 
 def _decode(value: Any) -> Any:
-    """Undo the SDK's JSON encoding; return a string that is not JSON unchanged."""
+    """Return a hyperparameter's value without the SDK's JSON encoding.
+
+    A string that is not JSON, and a value that is no string, are returned unchanged.
+    """
     if not isinstance(value, str):
         return value
     try:
@@ -411,8 +423,9 @@ def _source(
 def _channel_source(source: Source, environ: Mapping[str, str], drivers: Drivers) -> Source:
     """Return `source` with the code's location and requirements from ModelTrainer's files.
 
-    If SMDIST_PREPARED is set, ModelTrainer's shell script has unpacked the code and installed
-    the requirements already, so both steps are left out.
+    `drivers` has the content of these files. If SMDIST_PREPARED is set in `environ`, ModelTrainer's
+    shell script has unpacked the code and installed the requirements already; the result then
+    contains neither a tarball nor requirements.
     """
     is_prepared = bool(environ.get("SMDIST_PREPARED"))
     if drivers.code is not None:

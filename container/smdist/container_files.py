@@ -4,13 +4,13 @@
 SageMaker lists the machines of a job in resourceconfig.json. ModelTrainer, a class of its SDK,
 sends its request as files in two channels:
 
-    sm_drivers/distributed.json   smdist's options in the hyperparameter format, under the
-                                  name of the hyperparameter that carries them otherwise
+    sm_drivers/distributed.json   smdist's options
     sm_drivers/sourcecode.json    the script, and the requirements to install
     code/                         the user's code; a tuning job sends a tarball instead
 
-The channels are read only if distributed.json contains smdist's options. Otherwise
-ModelTrainer starts the script itself.
+Jobs without ModelTrainer have smdist's options in a hyperparameter; distributed.json has them in
+the same format. If it has none, ModelTrainer starts the script itself, and the channels are not
+read.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Drivers:
     """Request of the SDK's ModelTrainer to smdist's launcher, from its files in the channels.
 
     Attributes:
-        document: smdist's options as JSON text in the hyperparameter format.
+        document: smdist's options as JSON text, in the format of smdist's hyperparameter.
         program: Path of the script, relative to the code.
-        code: Directory of the input channel that contains the code, or None.
-        tarball: An archive in `code` to unpack, or None.
+        code: Directory of the input channel that contains the code; None if there is no channel.
+        tarball: An archive in `code` to unpack; None if the code is not packed.
         requirements: Path of the requirements file to install, relative to the code; "" for none.
         needs_requirements: True if a missing requirements file is an error.
         installer: The SDK's own script that installs from private package indices, or None.
@@ -57,7 +57,7 @@ def read_drivers(base: Path) -> Drivers | None:
 
     Raises:
         LaunchError: A file exists and is unreadable.
-        OptionError: The request has both a command and ranks, of which a job takes one.
+        OptionError: The request has both a command and options for ranks; a job can have only one.
     """
     data = base / "input" / "data"
     options = read_object(data / "sm_drivers" / "distributed.json").get(KEY)
@@ -136,7 +136,7 @@ class Resources:
 
     @property
     def groups(self) -> dict[str, Any]:
-        """Map the name of each instance group to its entry in resourceconfig.json."""
+        """Return the entry of each instance group in resourceconfig.json, by the group's name."""
         groups = self.document.get("instance_groups") or []
         return {str(group.get("instance_group_name")): group for group in groups}
 

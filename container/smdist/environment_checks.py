@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of a rank's environment variables for misspelt names, and for hosts without ranks."""
+"""Checks of environment variables: misspelt names, and jobs whose hosts start no ranks."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ _MIN_SIMILARITY: Final = 0.85  # ratio of difflib; 1 means equal
 
 
 def misspelt(names: Iterable[str]) -> Iterator[OptionError]:
-    """Yield a fault for each variable SMDIST_* whose name only resembles a known one.
+    """Yield a fault for each variable SMDIST_* that is unknown and similar to a known one.
 
-    Without this check the variable would be ignored silently.
+    `names` are the names of all environment variables. Without this check a misspelt variable
+    would be ignored silently.
     """
     for name in names:
         if not name.startswith(_PREFIX) or name in _VARIABLES:
@@ -54,7 +55,7 @@ def misspelt(names: Iterable[str]) -> Iterator[OptionError]:
 def _closest(name: str) -> str | None:
     """Return the known variable closest to `name`, or None if none is close.
 
-    A name is also close if words such as _SECONDS are missing at its end, or were added.
+    A name is also close if it lacks words at its end, such as _SECONDS, or has additional ones.
     """
     extended = (known for known in _VARIABLES if _is_longer(known, name) or _is_longer(name, known))
     closest = get_close_matches(name, _VARIABLES, n=1, cutoff=_MIN_SIMILARITY)
@@ -66,10 +67,10 @@ def _is_longer(name: str, other: str) -> bool:
 
 
 def hosts_without_ranks(environ: Mapping[str, str]) -> int:
-    """Return the number of hosts if each host runs the script as one plain process.
+    """Return the number of hosts, if each of them runs the script as one plain process.
 
-    Only the first host counts, so that a warning is printed once: the result is 0 on the other
-    hosts. It is also 0 if the script runs as ranks, or if the job has a single host.
+    The number is for a warning that only the first host prints, so it is 0 on the other hosts. It
+    is also 0 if the script runs as ranks, or if the job has a single host.
     """
     if environ.get("RANK"):
         return 0

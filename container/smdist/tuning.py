@@ -63,7 +63,7 @@ def read_tuning(environ: Mapping[str, str]) -> TuningConfig:
 
 
 def option_faults(environ: Mapping[str, str]) -> Iterator[OptionError]:
-    """Yield a fault for each variable whose value is outside its option's range."""
+    """Yield a fault for each variable in `environ` whose value is outside its option's range."""
     for name in (*_NAMES, *_FIXED):
         variable = variable_of(name)
         if text := environ.get(variable):

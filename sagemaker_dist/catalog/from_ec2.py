@@ -17,7 +17,7 @@ def instance_of(described: Mapping[str, Any], source: str) -> Instance:
     """Return the Instance for one element of InstanceTypes in EC2's answer.
 
     Args:
-        described: The element.
+        described: Element of InstanceTypes, a dict.
         source: Source and date of the answer, which becomes the source of the Instance.
 
     The name of the Instance is EC2's with the prefix "ml.".

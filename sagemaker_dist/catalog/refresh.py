@@ -104,7 +104,10 @@ def _described(ec2: Any, source: str) -> Iterator[Instance]:
 
 @contextmanager
 def _boto3_errors_translated(region: str | None) -> Iterator[None]:
-    """Raise a SetupError with a hint in place of each error of boto3 inside the block."""
+    """Return a context manager that raises a SetupError with a hint for an error of boto3.
+
+    `region` is the region of the calls, for the hint; None if none is set.
+    """
     from botocore import exceptions
 
     what = f"Amazon EC2 in region {region} did not answer"

@@ -46,7 +46,7 @@ class Table:
 
     @property
     def dated_source(self) -> str:
-        """Return source and date as one text, the source of types that have no other source."""
+        """Return the source and the date of this table as one text, for `Instance.sources`."""
         return f"{self.source}, {self.date}"
 
 
@@ -62,7 +62,7 @@ class _Note:
 
 @cache
 def training_instances() -> Mapping[str, Instance]:
-    """Return the instance types of the package's table, by name, with the corrections by hand."""
+    """Return the instance types of the package's table, by name, with the facts of by_hand.json."""
     notes = [_Note(**note) for note in json.loads(_BY_HAND.read_text("utf-8"))]
     table = read_table(SHIPPED)
     return MappingProxyType(

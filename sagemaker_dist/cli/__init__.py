@@ -51,7 +51,10 @@ def _exit_on_sigterm(number: int, _: FrameType | None) -> None:
 
 
 def _report(error: DistError, status: int, output: OutputFormat) -> int:
-    """Print an error to stderr as text, with --json also to stdout as JSON; return `status`."""
+    """Print an error to stderr as text, and return `status`, the exit status of the command.
+
+    With the option --json, which `output` records, the error is also printed to stdout as JSON.
+    """
     if output.is_json:
         sys.stdout.write(json.dumps({"error": error.as_dict()}, indent=2) + "\n")
     sys.stderr.write(f"sagemaker-dist: {error}\n")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Session with boto3's methods that never calls AWS and returns placeholders such as `<account>`.
 
-Its clients have the calls that a training job makes before it is submitted, so that `plan` shows
-the request that `submit` will send.
+Its clients have the methods that a training job calls before it is submitted. So the command `plan`
+can show the request that the command `submit` will send.
 """
 
 from __future__ import annotations
@@ -69,18 +69,21 @@ class DryRunClient:
         return {"Account": ACCOUNT}
 
     def get_role(self, *, RoleName: str) -> dict[str, Any]:  # noqa: N803 - as boto3 spells it
-        """Return the role's ARN in the account "<account>", without a path, as most roles are."""
+        """Return a role with this name in the account "<account>", in the form of IAM's answer.
+
+        The ARN assumes that the role's path is "/", as it is for most roles.
+        """
         partition = partition_of(self.region)
         return {"Role": {"Arn": f"arn:{partition}:iam::{ACCOUNT}:role/{RoleName}"}}
 
     def describe_repositories(self, *, repositoryNames: list[str]) -> dict[str, Any]:  # noqa: N803
-        """Return the URIs of repositories in the account "<account>"."""
+        """Return repositories in the account "<account>" with their URIs, as ECR does."""
         ending = ".cn" if partition_of(self.region) == "aws-cn" else ""
         host = f"{ACCOUNT}.dkr.ecr.{self.region}.amazonaws.com{ending}"
         return {"repositories": [{"repositoryUri": f"{host}/{name}"} for name in repositoryNames]}
 
     def get_paginator(self, _: str) -> DryRunClient:
-        """Return this client itself, whose `paginate` lists images."""
+        """Return this client itself as the paginator; its method `paginate` lists images."""
         return self
 
     def paginate(self, **_: Any) -> Iterator[dict[str, Any]]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Choice of the runner that has the job of a given name: this machine's or SageMaker's.
 
-Both may have a job of that name. A running job is chosen before a finished one, because users want
-to stop it, and it costs money.
+Both may have a job of that name. A running job is then chosen before a finished one: users want to
+stop it, because it costs money.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 def runner_of(name: str, region: str | None, profile: str | None) -> Runner:
-    """Return the runner that has the job of this name.
+    """Return the runner that has the job of this name: this machine's or SageMaker's.
 
-    A given region or profile selects SageMaker's. Else a running job is preferred to a finished
-    one, and a job of this machine to SageMaker's.
+    If `region` or `profile` is given, it is SageMaker's. Else, if both have such a job, a running
+    job is preferred to a finished one, and a job of this machine to one of SageMaker.
 
     Raises:
         OptionError: The name cannot be a job's name.
@@ -50,9 +50,9 @@ def _check(name: str) -> None:
 
 
 def _choose(local_runner: LocalRunner, name: str) -> Runner:
-    """Return SageMaker's runner if it has a running job of this name, else this machine's.
+    """Return SageMaker's runner if it has a running job of this name, else `local_runner`.
 
-    This machine's job of this name has ended.
+    Call this if the job of this name on this machine has ended.
     """
     from sagemaker_dist.packaging import boto_session
     from sagemaker_dist.runners.sagemaker import SageMakerRunner
@@ -79,7 +79,7 @@ def _choose(local_runner: LocalRunner, name: str) -> Runner:
 
 
 def _has_credentials(session: Any) -> bool:
-    """Return whether both a region and credentials of AWS are set."""
+    """Return whether a boto3 session has both a region and credentials."""
     from botocore.exceptions import BotoCoreError
 
     try:

@@ -22,8 +22,8 @@ class Hosts:
         type: Instance type, such as "ml.p4d.24xlarge" or "local_process".
         count: Number of hosts.
         group: Name of their instance group, or None for a job without groups.
-        ranks: Ranks on each host; 0 for hosts without ranks; None if it is known only on the
-            host, which starts one per GPU.
+        ranks: Number of ranks on each host; 0 for hosts without ranks. None if the number is known
+            only on the host, which starts one rank per GPU.
         instance: Facts about the type; None for a job of this machine.
     """
 
@@ -34,7 +34,7 @@ class Hosts:
     instance: Instance | None
 
     def document(self) -> dict[str, Any]:
-        """Return the fields as a dict for JSON."""
+        """Return the fields as a dict that can be written as JSON."""
         return {
             "group": self.group,
             "instance_type": self.type,
@@ -44,7 +44,7 @@ class Hosts:
         }
 
     def text(self) -> str:
-        """Return a text such as "2 hosts x 8 ranks"."""
+        """Return the number of hosts and ranks as text, such as "2 hosts x 8 ranks"."""
         hosts = counted(self.count, "host")
         if self.ranks is None:
             return f"{hosts} x a rank per GPU, or one"
@@ -71,7 +71,7 @@ def total_ranks(hosts: Sequence[Hosts]) -> int | None:
 
 
 def counted(number: int, what: str) -> str:
-    """Return a number with its noun, such as "1 host", "2 hosts"."""
+    """Return a number with the noun `what`, such as "1 host" or "2 hosts"."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 

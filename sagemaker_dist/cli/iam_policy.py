@@ -74,7 +74,7 @@ class Permission:
 
 
 def policy(permissions: list[Permission]) -> dict[str, Any]:
-    """Return an IAM policy that allows these actions and no others.
+    """Return an IAM policy that allows the actions of these permissions and no others.
 
     sts:GetCallerIdentity is left out, because AWS always allows it.
     """
@@ -87,7 +87,8 @@ def caller_permissions(
 ) -> list[Permission]:
     """Return the permissions that a user needs to submit, watch and stop a job.
 
-    For a local job, these are the permissions to download its data from S3.
+    For a local job, these are the permissions to download its data from S3. `request` has the
+    arguments of CreateTrainingJob.
     """
     if is_local(job):
         return list(_data_downloads(request))
@@ -95,10 +96,11 @@ def caller_permissions(
 
 
 def role_permissions(job: TrainingJob, request: Mapping[str, Any]) -> list[Permission]:
-    """Return the permissions that the job's IAM role needs, on the resources that the job names.
+    """Return the permissions that the job's IAM role needs, on the resources that the job uses.
 
-    Empty for a local job. Source: Amazon SageMaker Developer Guide, "CreateTrainingJob API:
-    Execution Role Permissions", read 2026-11-21.
+    The list is empty for a local job. `request` has the arguments of CreateTrainingJob. Source:
+    Amazon SageMaker Developer Guide, "CreateTrainingJob API: Execution Role Permissions", read
+    2026-11-21.
     """
     if is_local(job):
         return []
@@ -149,7 +151,7 @@ def _on(name: str, actions: Sequence[str], resources: Sequence[str]) -> Permissi
 def _key(key: str) -> str:
     """Return the ARN of a KMS key that is given by its ARN, id or alias.
 
-    The key of an alias is not known here, so the ARN of an alias ends with "*": every key.
+    An alias does not tell which key it names. So for an alias the ARN ends with "*": every key.
     """
     if key.startswith("arn:"):
         return key
@@ -158,8 +160,10 @@ def _key(key: str) -> str:
 
 
 def _preparation(job: TrainingJob, request: Mapping[str, Any], region: str) -> Iterator[Permission]:
-    """Yield the permissions to look up the bucket, role and image where the job's options name
-    none, and to upload the job's code.
+    """Yield the permissions that a user needs before a job is submitted.
+
+    They are those to upload the job's code and, if the job's options do not give them, to look up
+    bucket, role and image.
     """
     role = str(job.role)
     if job.output_path is None:
@@ -250,7 +254,7 @@ def _data_downloads(request: Mapping[str, Any]) -> Iterator[Permission]:
 
 
 def _places(request: Mapping[str, Any]) -> list[str]:
-    """Return the S3 URIs of the request's input channels."""
+    """Return the S3 URIs of the input channels in a request; channels not in S3 are left out."""
     sources = [each["DataSource"] for each in request.get("InputDataConfig", [])]
     return [each["S3DataSource"]["S3Uri"] for each in sources if "S3DataSource" in each]
 
@@ -266,9 +270,9 @@ def _arn(place: str) -> str:
 
 
 def fill_in(document: Any, *, account: str, region: str) -> Any:
-    """Return a JSON document with the values in place of <account> and <region>.
+    """Return a JSON document in which <account> and <region> are replaced by these values.
 
-    ARNs get the region's partition, such as "aws-cn".
+    ARNs get the partition of the region, such as "aws-cn".
     """
     if isinstance(document, str):
         text = document.replace(ACCOUNT, account).replace(REGION, region)

@@ -146,7 +146,7 @@ def _cells(instance: Instance) -> Iterable[str]:
 
 
 def instance_rows(instance: Instance) -> dict[str, str]:
-    """Return the known facts about a type, by name."""
+    """Return the known facts about an instance type as texts, by the name of the fact."""
     cells = dict(zip(_COLUMNS, _cells(instance), strict=True))
     memory, cores = cells["GiB each"], instance.num_neuron_cores
     rows = {

@@ -67,8 +67,13 @@ def _still_running(name: str, region: str | None, profile: str | None) -> str:
 def run_job(job: TrainingJob, *, wait: bool, as_json: bool, on_interrupt: str = "") -> int:
     """Start a job, print its name, and with `wait` wait until it ends.
 
-    Returns the command's exit status: 0, or 1 if the job was waited for and did not complete.
-    `on_interrupt` is a note that is printed when the user interrupts the wait.
+    Return the command's exit status: 0, or 1 if the job was waited for and did not complete.
+
+    Args:
+        job: The job.
+        wait: Wait until the job ends.
+        as_json: Print JSON: without `wait` the name, else the job's last description.
+        on_interrupt: Note that is printed when the user interrupts the wait.
     """
     for warning in job.warnings():
         screen.note(warning)
@@ -110,7 +115,10 @@ def logs(name: str, follow: bool, region: str | None, profile: str | None) -> No
 
 
 def _lines(segments: Iterator[str]) -> Iterator[str]:
-    """Yield output for a pipe or file: of each progress bar only the last state."""
+    """Yield a job's output as lines for a pipe or file: of each progress bar only the last state.
+
+    `segments` end in a line break or, for a state of a progress bar, in a carriage return.
+    """
     bar = ""
     for segment in segments:
         if segment.endswith("\r"):

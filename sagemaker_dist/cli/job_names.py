@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Patterns for the name of a job and the S3 URI of its code, for IAM policies.
 
-Without the option `job_name`, a job's name ends with the time of its start. A pattern lets one
-policy serve all jobs of a job file.
+Without the option `job_name`, a job's name ends with the time of its start. So one policy with a
+pattern serves all jobs of a job file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _TIME: Final = re.compile(r"-\d{4}(?:-\d\d){5}-\d{3}$")
 
 
 def names_of(job: TrainingJob) -> list[str]:
-    """Return the job's name, or the pattern of its names, for ARNs.
+    """Return the job's name, or the pattern of its names, for the ARNs of an IAM policy.
 
     If the name has capitals, its lower-case spelling follows: SageMaker uses it in some ARNs.
     """
@@ -28,7 +28,8 @@ def names_of(job: TrainingJob) -> list[str]:
 def code_of(job: TrainingJob) -> tuple[str, str]:
     """Return the S3 URI of the job's code, and a pattern for the code of all jobs of its job file.
 
-    Both are empty for a job without code in S3, and equal for code that the user uploaded.
+    Both are empty for a job without code in S3. Both are the same URI if the user uploaded the
+    code.
     """
     code = job._resolved.code or ""
     if not job._uploads:

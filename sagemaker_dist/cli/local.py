@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `sagemaker-dist local`: runs the job of a job file on this machine.
+"""The command `sagemaker-dist local`, which runs the job of a job file on this machine.
 
-Options that only SageMaker has are left out, with a note. Options that change the script's
-environment and do not exist here are refused by the checks of local jobs: file systems, and network
-isolation of processes.
+Options that only SageMaker has are left out, with a note. Other options cannot work here, and yet
+change what the script finds: file systems, and network isolation of processes. The checks of local
+jobs refuse them.
 """
 
 from __future__ import annotations
@@ -88,7 +88,10 @@ def local(
 
 
 def _stop(job: TrainingJob) -> None:
-    """Stop the job: its ranks have two minutes to save; a second Ctrl-C kills them at once."""
+    """Stop the job after Ctrl-C, and show its output until it ends.
+
+    Its ranks have two minutes to save a checkpoint; a second Ctrl-C kills them at once.
+    """
     here = LocalRunner()
     if not here.exists(job.name):
         return
@@ -104,10 +107,14 @@ def _stop(job: TrainingJob) -> None:
 def local_changes(
     file: JobFile, kind: str, hosts: int | None = None
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the options that differ on this machine, and notes for the user about them.
+    """Return the options to change in a job file for this machine, and notes for the user about it.
 
-    `kind` is the instance type of the local job, such as "local_process"; `hosts` is the number of
-    hosts, by default the job file's.
+    The value None removes an option.
+
+    Args:
+        file: The job file.
+        kind: Instance type of the local job, such as "local_process".
+        hosts: Number of hosts; None for the one of the job file.
     """
     values = file.values
     dropped = [name for name in _SERVICE if values.get(name)]
@@ -131,13 +138,20 @@ def local_changes(
 
 
 def _base(values: Mapping[str, Any]) -> str | None:
-    """Return `job_name` as the base of generated names, or None if it is invalid."""
+    """Return the option `job_name` as the first part of generated names, or None if it is invalid.
+
+    `values` are the options of the job file.
+    """
     name = str(values["job_name"])
     return name if JOB_NAME.fullmatch(name) else None
 
 
 def _count(values: Mapping[str, Any]) -> Any:
-    """Return the number of hosts, of all groups together. Wrong values are checked elsewhere."""
+    """Return the number of hosts in a job file, of all instance groups together, or None.
+
+    `values` are the options of the file. None means that they have no such number. A wrong value is
+    returned unchanged; the checks of the job report it.
+    """
     groups = values.get("instance_groups")
     if not isinstance(groups, list):
         return values.get("instance_count")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `sagemaker-dist plan`: shows what a job file would run, or how a model is split."""
+"""The command `sagemaker-dist plan`, which shows what a job would run, or how a model is split."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ class Plan:
 
     @property
     def split(self) -> dict[str, str]:
-        """Return how a split model divides ranks and batch, as label and text.
+        """Return how model parallelism divides ranks and batch: pairs of a label and a text.
 
-        Empty for a job without model parallelism.
+        The dict is empty for a job without model parallelism.
         """
         model = distribution_of_job(self.job).model
         return {} if model is None else describe_split(model, total_ranks(self.hosts))
 
     def document(self) -> dict[str, Any]:
-        """Return the plan as a dict for JSON."""
+        """Return the plan as a dict that can be written as JSON."""
         return {
             "request": self.request,
             "placeholders": placeholders(json.dumps(self.request, ensure_ascii=False)),
@@ -118,9 +118,10 @@ def plan(context: click.Context, /, *, file: Path, **values: Any) -> int:
 
 
 def _misplaced(context: click.Context, file: Path, *, is_model: bool) -> Iterator[OptionError]:
-    """Yield a fault for each given option that does not apply to this kind of file.
+    """Yield an error for each given option that does not apply to this kind of file.
 
-    Kinds are job files (TOML) and models (Python).
+    With `is_model`, `file` is a model (Python), and options for job files do not apply. Else it is
+    a job file (TOML), and options for models do not apply.
     """
     others = _JOB_OPTIONS if is_model else MODEL_OPTIONS
     kinds = ("a model", "job files") if is_model else ("not a model", "models, such as model.py")
@@ -148,9 +149,10 @@ def _plan_job(
 
 
 def planned(job: TrainingJob) -> Plan:
-    """Return the plan of a job, without starting it.
+    """Return the plan of a job, without starting the job.
 
-    AWS is called only if the job's session is one of boto3; a DryRunSession gives placeholders.
+    AWS is called only if the job's session is a boto3.Session. A DryRunSession gives placeholders
+    instead.
     """
     request = job.request()
     region = getattr(job.session, "region_name", None) or ""
@@ -246,7 +248,7 @@ def _show_list(title: str, values: Mapping[str, Any]) -> None:
 
 
 def _redacted(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return the values as text, with passwords and other secrets masked."""
+    """Return the values as text, with passwords and other secrets replaced."""
     return {
         str(name): without_login(str(masked(str(name), value))) for name, value in values.items()
     }

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Output of commands: tables and lines for people, JSON for programs.
 
-Output to a terminal has its width, and colours unless NO_COLOR is set. Output to a notebook is 100
-columns wide and has colours. Output to a pipe has no colours, and its table cells are not cut.
+Output to a terminal is as wide as the terminal; it has colours unless NO_COLOR is set. Output to a
+notebook is 100 columns wide and has colours. Output to a pipe has no colours, and its table cells
+are not shortened.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _NARROWEST: Final = 20
 def console(width: int | None = None) -> Console:
     """Return a rich console that writes to the current standard output.
 
-    `width` is in columns; the default is the terminal's, 100 in a notebook, 80 in a pipe.
+    `width` is in columns. The default is the terminal's width, 100 in a notebook, 80 in a pipe.
     """
     in_notebook = type(sys.stdout).__module__.startswith("ipykernel")
     if width is None and in_notebook:
@@ -44,12 +45,18 @@ def console(width: int | None = None) -> Console:
 
 
 def line(text: str | Text = "") -> None:
-    """Print one line, without line breaks of its own; brackets in a str are not markup."""
+    """Print a text as one line, which is not wrapped at the terminal's width.
+
+    Brackets in a str are printed as they are; rich's markup is not interpreted.
+    """
     console().print(Text(text) if isinstance(text, str) else text, soft_wrap=True)
 
 
 def print_json(document: Any, *, is_sorted: bool = False) -> None:
-    """Print a document as indented JSON; values that JSON lacks, such as times, become text."""
+    """Print a document as indented JSON, with sorted keys if `is_sorted`.
+
+    Values that JSON lacks, such as times, become text.
+    """
     text = json.dumps(document, indent=2, default=str, sort_keys=is_sorted)
     sys.stdout.write(f"{text}\n")
 
@@ -60,7 +67,10 @@ def heading(text: str) -> None:
 
 
 def facts(rows: Mapping[str, str] | Iterable[tuple[str, str]], *, indent: int = 0) -> None:
-    """Print names and values in two columns; a long value is wrapped within its column."""
+    """Print names and values in two columns; a long value is wrapped within its column.
+
+    `indent` is the number of spaces before the names.
+    """
     pairs = list(rows.items() if isinstance(rows, Mapping) else rows)
     widest = max([_LABEL - 2, *(len(name) for name, _ in pairs if len(name) <= _LONGEST)])
     for name, value in pairs:
@@ -70,13 +80,16 @@ def facts(rows: Mapping[str, str] | Iterable[tuple[str, str]], *, indent: int = 
 
 
 def paragraph(text: str, *, indent: int = 0, style: str = "") -> None:
-    """Print a text, wrapped at the terminal's width."""
+    """Print a text, wrapped at the terminal's width.
+
+    `indent` is the number of spaces before each line; `style` is a style of rich, such as "dim".
+    """
     for part in wrapped(text, indent):
         line(Text(" " * indent + part, style=style))
 
 
 def wrapped(text: str, taken: int) -> list[str]:
-    """Return the lines of a text, wrapped to the console's width less `taken` columns.
+    """Return the lines of a text that is wrapped to the console's width less `taken` columns.
 
     A word that is longer than a line is not broken.
     """
@@ -96,9 +109,9 @@ def plain_facts(rows: Mapping[str, str] | Iterable[tuple[str, str]]) -> None:
 
 
 def show(renderable: Any, *, width: int | None = None) -> None:
-    """Print a table of rich without spaces at the ends of lines.
+    """Print a table of rich, without spaces at the ends of its lines.
 
-    `width`, in columns, may exceed the terminal's, which is the default.
+    `width` is in columns, and may exceed the terminal's; None stands for the terminal's width.
     """
     terminal = console(width)
     with terminal.capture() as captured:

@@ -17,7 +17,7 @@ FILE: Final = click.Path(path_type=Path)
 
 @dataclass(slots=True)
 class OutputFormat:
-    """Output format of the current command; `main` uses it to print an error."""
+    """Output format of the current command, JSON or text; `main` prints errors in it, too."""
 
     is_json: bool = False
 
@@ -40,7 +40,7 @@ json_option = click.option(
 
 
 def aws_options(command: _Command) -> _Command:
-    """Add the options --region and --profile to a command."""
+    """Return a command with the options --region and --profile added."""
     region = click.option(
         "--region", metavar="NAME", help="AWS region. Default: AWS's own settings."
     )
@@ -49,12 +49,12 @@ def aws_options(command: _Command) -> _Command:
 
 
 def job_options(command: _Command) -> _Command:
-    """Add the argument FILE and the option --set to a command."""
+    """Return a command with the argument FILE and the option --set added."""
     return click.argument("file", type=FILE)(set_option(command))
 
 
 def set_option(command: _Command) -> _Command:
-    """Add the option --set to a command."""
+    """Return a command with the option --set added."""
     return click.option(
         "--set",
         "settings",

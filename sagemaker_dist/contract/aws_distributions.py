@@ -31,9 +31,9 @@ class Strategy(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Switch(KeywordOptions):
-    """Base of typed options that stand for one key of `distribution=`, such as "mpi".
+    """Base of typed options that stand for one key of `distribution=`, such as `MPI` for "mpi".
 
-    The dict of the key has "enabled": True and the dataclass's fields that were given.
+    The value of the key is a dict with "enabled": True and the fields that were given.
 
     Attributes:
         key: The key of `distribution=`.
@@ -56,7 +56,7 @@ class _Switch(KeywordOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchDistributed(_Switch):
-    """Start one rank per GPU with torchrun; scripts with DeepSpeed or FSDP use this option, too.
+    """Option to start one rank per GPU with torchrun, also for scripts with DeepSpeed or FSDP.
 
     In the sagemaker-dist image, one rank is started on a host without GPUs.
     """
@@ -66,7 +66,7 @@ class TorchDistributed(_Switch):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PyTorchDDP(_Switch):
-    """Start one rank per GPU for torch's DistributedDataParallel.
+    """Option to start one rank per GPU for torch's DistributedDataParallel.
 
     Attributes:
         custom_mpi_options: Further arguments of mpirun, with which AWS's image starts these ranks.
@@ -79,14 +79,14 @@ class PyTorchDDP(_Switch):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PyTorchXLA(_Switch):
-    """Start ranks for torch on XLA in AWS's images; the job also needs a `compiler_config`."""
+    """Option to start ranks for torch on XLA in AWS's images; it also needs a `compiler_config`."""
 
     key: ClassVar[str] = "pytorchxla"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MPI(_Switch):
-    """Start ranks with mpirun in AWS's images, for example for Horovod.
+    """Option to start ranks with mpirun in AWS's images, for example for Horovod.
 
     Attributes:
         processes_per_host: Ranks on each host, 1 to 1024. Default None: one.
@@ -100,14 +100,14 @@ class MPI(_Switch):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterServer(_Switch):
-    """Train with TensorFlow's parameter servers."""
+    """Option to train with TensorFlow's parameter servers."""
 
     key: ClassVar[str] = "parameter_server"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MultiWorkerMirroredStrategy(_Switch):
-    """Train with TensorFlow's MultiWorkerMirroredStrategy.
+    """Option to train with TensorFlow's MultiWorkerMirroredStrategy.
 
     AWS's images support it from TensorFlow 2.9 on.
     """
@@ -117,7 +117,7 @@ class MultiWorkerMirroredStrategy(_Switch):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SMDDP(_Switch):
-    """Train with AWS's data parallel library (SMDDP) in AWS's images.
+    """Option to train with AWS's data parallel library (SMDDP) in AWS's images.
 
     In the sagemaker-dist image, this option has the effect of `DataParallel()`.
 

@@ -14,7 +14,7 @@ from sagemaker_dist.errors import OptionError, raise_all
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataParallel(KeywordOptions):
-    """Replicate the model on every rank and average gradients over all ranks in each step.
+    """Options of data parallel training: a replica of the model on every rank, gradients averaged.
 
     Attributes:
         processes_per_host: Ranks started on each host, 1 to 1024. Default None: one rank per GPU,
@@ -76,7 +76,7 @@ class DataParallel(KeywordOptions):
 
 
 def host_faults(options: DataParallel, num_hosts: int) -> Iterator[OptionError]:
-    """Yield a fault if the options have another number of shard weights than `num_hosts`."""
+    """Yield a fault if `shard_weights` is given and its length is not the number of hosts."""
     weights = options.shard_weights
     if weights is not None and len(weights) != num_hosts:
         yield OptionError(

@@ -68,7 +68,7 @@ class Distribution:
 
     @property
     def options(self) -> Options | None:
-        """Return the options that are sent to the smdist runtime; None if it is not used."""
+        """Return the options for the smdist runtime; None if the job does not use it."""
         return self.engine if self.model is None else self.model
 
     @property
@@ -78,9 +78,10 @@ class Distribution:
 
     @property
     def launched_keys(self) -> dict[str, Any]:
-        """Return the dict for `distribution=` of what the sagemaker-dist launcher starts.
+        """Return the part of `distribution=` for which the sagemaker-dist launcher starts ranks.
 
-        Instance groups are left out. Returns {} if that launcher starts nothing.
+        It is a dict in the format of `distribution=`, without instance groups. Returns {} if that
+        launcher starts no ranks.
         """
         if self.options is not None:
             return self.options.distribution()
@@ -88,7 +89,7 @@ class Distribution:
 
     @property
     def group_names(self) -> list[str]:
-        """Return the names of the instance groups that start ranks, with any launcher."""
+        """Return the names of the instance groups whose hosts start ranks; [] if there are none."""
         groups = self.groups or self.rest.get(GROUPS) or ()
         return [getattr(each, "instance_group_name", each) for each in groups]
 
@@ -163,7 +164,7 @@ def claim_for_launcher(given: Distribution) -> Distribution:
 
 
 def _open_faults(rest: Mapping[str, Any]) -> Iterator[OptionError]:
-    """Yield a fault for each "enabled" that is a pipeline variable, whose value is unknown."""
+    """Yield a fault for each key whose "enabled" is a pipeline variable, with an unknown value."""
     switches = {key: part for key, part in rest.items() if key not in (AWS, GROUPS)}
     for key, part in {**switches, **rest.get(AWS, {})}.items():
         if is_pipeline_variable(part.get("enabled")):
@@ -185,7 +186,10 @@ def is_on(key: str, part: Any) -> bool:
 
 
 def _build(section: Mapping[str, Any] | None) -> Options | None:
-    """Return the options in the "smdist" section, or None if it is missing or not enabled."""
+    """Return the options in `section`, the value of the key "smdist" of `distribution=`.
+
+    Returns None if the section is missing (None), empty, or not enabled.
+    """
     for key, options in (section or {}).items():
         if is_pipeline_variable(options.get("enabled")):
             raise_all(_open_faults({AWS: section}))
@@ -195,7 +199,10 @@ def _build(section: Mapping[str, Any] | None) -> Options | None:
 
 
 def distribution_of(options: Options | None, **parts: Any) -> Distribution:
-    """Return the Distribution with these options; `parts` are its other fields."""
+    """Return a Distribution whose fields `engine` and `model` are set from `options`.
+
+    Both fields are None if `options` is None. `parts` are the values of the other fields.
+    """
     if isinstance(options, ModelParallel):
         return Distribution(engine=options.engine, model=options, **parts)
     return Distribution(engine=options, **parts)

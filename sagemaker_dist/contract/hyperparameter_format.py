@@ -5,12 +5,12 @@
     sagemaker_dist_config = {"version":3,"modelparallel":{"microbatches":4,...,"engine":{...}}}
     sagemaker_dist_config = {"version":4,"dataparallel":{...},"framework":"tensorflow"}
 
-Every option is written, also those with their default, so that a job does not depend on the
-defaults of its image. A reader accepts its own version and all older ones (golden files in
-tests/contract/golden); it refuses newer versions and unknown keys. A document gets the
-oldest version that can express it, so that older images can still run such jobs. The
-framework is written only for TensorFlow, for which older images cannot start ranks; without
-it, the launcher uses the framework that is in its image.
+Every option is written, also if it has its default, so that a job does not depend on the
+defaults of its image. A reader accepts documents of its own version and of all older versions
+(tests/contract/golden has examples). It refuses newer versions and unknown keys. A document is
+written in the oldest version that can express it, so that older images can still run such jobs.
+The framework is written only for TensorFlow, because older images start ranks only for torch.
+Without it, the launcher uses the framework that is in its image.
 
 SageMaker allows at most 2,500 characters per hyperparameter and no line break
 (AWS API reference, CreateTrainingJob, read 2026-11-21).
@@ -40,7 +40,7 @@ FRAMEWORKS: Final = ("torch", "tensorflow")
 
 
 def spell(options: Options, framework: str | None = None) -> str:
-    """Return the options as a JSON document, whose length is not checked.
+    """Return the options as the JSON document of this format; its length is not checked.
 
     Args:
         options: Options of the job.
@@ -54,7 +54,7 @@ def spell(options: Options, framework: str | None = None) -> str:
 
 
 def render(options: Options, framework: str | None = None) -> str:
-    """Return the options as the value of the hyperparameter `KEY`.
+    """Return the options as the value of the hyperparameter sagemaker_dist_config.
 
     Args:
         options: Options of the job.
@@ -75,10 +75,10 @@ def render(options: Options, framework: str | None = None) -> str:
 
 
 def parse(text: str, where: str = KEY) -> Options:
-    """Return the options in a value of the hyperparameter `KEY`.
+    """Return the options in a value of the hyperparameter sagemaker_dist_config.
 
-    SageMaker's framework estimators encode the text as a JSON string once more, the plain API does
-    not; both are accepted.
+    SageMaker's framework estimators encode the JSON document as a JSON string once more; a request
+    to SageMaker's API does not. Both forms are accepted.
 
     Args:
         text: Value of the hyperparameter.
@@ -106,18 +106,22 @@ def parse(text: str, where: str = KEY) -> Options:
 
 
 def parse_framework(text: str, where: str = KEY) -> str | None:
-    """Return "torch" or "tensorflow", as written in a document that `parse` accepts.
+    """Return "torch" or "tensorflow", the framework in a value of sagemaker_dist_config.
 
-    Returns None if the document names no framework; then the launcher uses the one in its image.
+    Returns None if it names no framework; then the launcher uses the one in its image.
+
+    Args:
+        text: Value of the hyperparameter, which `parse` accepts.
+        where: Name of the hyperparameter in messages.
     """
     found: str | None = _read(text, where)[0].get(_FRAMEWORK)
     return found
 
 
 def parse_engine(text: str) -> DataParallel:
-    """Return the options of ranks and connections in a document that `parse` accepts.
+    """Return the options of ranks and connections in a value of sagemaker_dist_config.
 
-    For a `ModelParallel`, these are its `engine`.
+    For a document with options of `ModelParallel`, these are its `engine`.
     """
     options = parse(text)
     return options.engine if isinstance(options, ModelParallel) else options

@@ -24,8 +24,8 @@ def launch_parameters(
 
     Args:
         distribution: Parsed `distribution=` of the job.
-        instance_type: Instance type of the job; None for instance groups.
-        framework: "torch" or "tensorflow"; None: the launcher uses the one in its image.
+        instance_type: Instance type of the job; None if the job has instance groups.
+        framework: "torch" or "tensorflow"; if None, the launcher uses the one in its image.
     """
     added: dict[str, Any] = {}
     if distribution.options is not None:

@@ -114,12 +114,15 @@ def _written(value: float) -> str:
 
 
 def _field(name: str) -> str:
-    """Return the expression for one field of the metrics line; any text may precede the line."""
+    """Return the regular expression that extracts the number of one field of the metrics line.
+
+    It matches also if other text, such as a timestamp, precedes the metrics line.
+    """
     return rf"{_LINE}(?: [A-Za-z0-9_]+=[^ ]+){_FEW} {name}={_NUMBER}"
 
 
 def _loss() -> str:
-    """Return the expression for the training loss, on the metrics line or as scripts print it.
+    """Return the regular expression for the training loss in a metrics line or a script's output.
 
     These match: `loss=0.5`, `Loss: 0.5`, `{'loss': 0.5, ...}`, `epoch 3  loss 0.5`,
     `train_loss=0.5`, `Training loss: 0.5`.
@@ -136,14 +139,21 @@ def _loss() -> str:
 
 
 def _word_that_begins_otherwise(words: tuple[str, ...]) -> str:
-    """Return an expression, without lookahead, for a word that begins with none of `words`."""
+    """Return a regular expression for a word that begins with none of `words`.
+
+    It uses no lookahead, which not all engines have.
+    """
     firsts = "".join(dict.fromkeys(word[0].upper() + word[0] for word in words))
     rest = "|".join(_other_end(word) for word in words)
     return rf"(?:[^\W\d_{firsts}][^\W\d_]*|{rest})"
 
 
 def _other_end(word: str) -> str:
-    """Return an expression for words with the first letter of `word` that do not begin with it."""
+    """Return a regular expression for words that share only a first part with `word`.
+
+    They begin with the first letter of `word`, but not with all of it: for "test", these are words
+    such as "t", "time" or "tes".
+    """
     letter, rest = f"[{word[0].upper()}{word[0]}]", word[1:]
     if not rest:
         return ""

@@ -24,7 +24,7 @@ from sagemaker_dist.errors import OptionError, closest, raise_all, within
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelParallel(KeywordOptions):
-    """Split the model into stages on several ranks, and train several replicas of it in parallel.
+    """Options for splitting a model into stages on several ranks, and for training replicas of it.
 
     Attributes:
         pipeline_parallel_degree: Number of ranks over which one model is split, at least 1; the
@@ -46,8 +46,8 @@ class ModelParallel(KeywordOptions):
             the rank. Default "cluster", which is "DPT"; "spread" is "TPD", as in SMP v1.
         optimize: Quantity that is balanced between stages: "speed" (their time) or "memory".
             Default None: "speed".
-        memory_weight: Compromise between the two as a number from 0 (speed) to 1 (memory); cannot
-            be combined with `optimize`. Default None.
+        memory_weight: Compromise between these two quantities, a number from 0 (speed) to 1
+            (memory); cannot be combined with `optimize`. Default None: `optimize` decides.
         auto_partition: True if the planner assigns layers to stages, False if `smp.partition` in
             the script does. Default True.
         default_partition: Stage, counted from 0, of layers that the script does not assign; only
@@ -133,7 +133,9 @@ class ModelParallel(KeywordOptions):
         return options
 
     def replicas(self, world_size: int) -> int | None:
-        """Return the number of replicas on `world_size` ranks: 2 if a model is split over 4 of 8.
+        """Return the number of replicas on `world_size` ranks.
+
+        With a `pipeline_parallel_degree` of 4, 8 ranks have 2 replicas.
 
         Returns None if `pipeline_parallel_degree` is "auto".
 
@@ -145,7 +147,9 @@ class ModelParallel(KeywordOptions):
         return replicas_of(self, world_size)
 
     def batch_per_replica(self, world_size: int) -> int | None:
-        """Return the samples of one replica in one step: 32 of 64 if there are 2 replicas.
+        """Return the number of samples that one replica trains in one step on `world_size` ranks.
+
+        With a `global_batch_size` of 64 and 2 replicas, this is 32.
 
         Returns None if `pipeline_parallel_degree` is "auto" or `global_batch_size` is None.
 
@@ -168,7 +172,10 @@ class ModelParallel(KeywordOptions):
 
 
 def _engine(section: Mapping[str, Any]) -> tuple[DataParallel, list[OptionError]]:
-    """Return the options in a dict and its faults; with faults, the options are the defaults."""
+    """Return the `DataParallel` for a dict of its options, and the faults of the dict.
+
+    If the dict has faulty values, the `DataParallel` has the defaults.
+    """
     names = [option.name for option in fields(DataParallel)]
     faults = [
         OptionError(

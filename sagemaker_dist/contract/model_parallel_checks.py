@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of the options of `ModelParallel` that need no facts about the job."""
+"""Checks of the options of `ModelParallel` alone, without the number of ranks or other facts."""
 
 from __future__ import annotations
 
@@ -149,9 +149,10 @@ def _balance(options: Unchecked) -> Faults:
 
 
 def _placing(options: Unchecked) -> Faults:
-    """Yield a fault for each option of automatic layer assignment passed with the manual one.
+    """Yield a fault for each option that has no effect with the value of `auto_partition`.
 
-    An option of manual assignment passed with the automatic one is a fault as well.
+    If `auto_partition` is True, this is `default_partition`; if False, these are `optimize` and
+    `memory_weight`.
     """
     if options.auto_partition and options.default_partition is not None:
         yield OptionError(

@@ -18,19 +18,19 @@ _DEGREE = "pipeline_parallel_degree"
 
 
 class Degrees(Protocol):
-    """Options of `ModelParallel` that this module reads."""
+    """Protocol for the options of `ModelParallel` that concern numbers of ranks and batch sizes."""
 
     @property
     def pipeline_parallel_degree(self) -> int | str:
-        """Return the number of ranks over which one model is split, or "auto"."""
+        """Return the number of ranks over which a model is split; "auto" if the planner chooses."""
 
     @property
     def microbatches(self) -> int | str:
-        """Return the number of microbatches in a replica's batch, or "auto"."""
+        """Return the number of microbatches in a replica's batch; "auto" if the planner chooses."""
 
     @property
     def shard_degree(self) -> int | None:
-        """Return the number of replicas that divide one set of state, or None for all replicas."""
+        """Return the number of replicas that divide one set of state; None for all replicas."""
 
     @property
     def global_batch_size(self) -> int | None:
@@ -38,9 +38,9 @@ class Degrees(Protocol):
 
 
 def replicas_of(options: Degrees, world_size: int) -> int | None:
-    """Return the number of replicas on `world_size` ranks.
+    """Return the number of replicas on `world_size` ranks, rounded down.
 
-    Returns None if the planner chooses `pipeline_parallel_degree`.
+    Returns None if `pipeline_parallel_degree` is "auto".
     """
     degree = options.pipeline_parallel_degree
     return world_size // degree if isinstance(degree, int) else None
@@ -51,8 +51,9 @@ def split_faults(
 ) -> Iterator[OptionError]:
     """Yield a fault for each number that is not divisible as the options require.
 
-    These are: the ranks by `pipeline_parallel_degree`, the replicas by `shard_degree`, the global
-    batch by the replicas, and a replica's batch by `microbatches`.
+    The number of ranks must be divisible by `pipeline_parallel_degree`, the number of replicas by
+    `shard_degree`, the global batch by the number of replicas, and a replica's batch by
+    `microbatches`.
 
     Args:
         options: Options of the job.
@@ -75,7 +76,10 @@ def split_faults(
 
 
 def _open_faults(options: Degrees, ranks: Ranks) -> Iterator[OptionError]:
-    """Yield faults that exist with every `pipeline_parallel_degree` that the planner may choose."""
+    """Yield the faults that remain whichever `pipeline_parallel_degree` the planner chooses.
+
+    They are faults of `shard_degree`, and of `microbatches` with the global batch size.
+    """
     shards = options.shard_degree or 1
     if ranks.size % shards:
         yield division_fault(ranks, {"shard_degree": shards}, "hold all shards of a model")
@@ -112,9 +116,9 @@ def _nearest(number: int, step: int) -> str:
 
 
 def _divisors(number: int, near: int) -> str:
-    """Return the two divisors of `number` nearest to `near`, one below and one above it, as text.
+    """Return text with the divisors of `number` just below and just above `near`, such as "4 or 8".
 
-    If one of them does not exist, the text has only the other.
+    If one of the two does not exist, the text has only the other.
     """
     valid = [each for each in range(1, number + 1) if number % each == 0]
     nearest = [each for each in valid if each < near][-1:]

@@ -22,10 +22,10 @@ _LOGIN: Final = re.compile(r"(?<=://)[^/\s\"']*@")  # login of a URI
 
 
 def masked(name: str, value: Any) -> Any:
-    """Return the value, or "***" if its name marks it as a secret.
+    """Return the value, or "***" if `name` marks it as a secret.
 
-    In a dict, each entry is treated by its own key. Numbers and empty values are returned
-    unchanged, so that max_tokens=512 is printed.
+    In a dict, each value is replaced if its own key marks it as a secret. Numbers and empty values
+    are returned unchanged, so that max_tokens=512 is printed.
     """
     if isinstance(value, Mapping):
         return {key: masked(str(key), part) for key, part in value.items()}
@@ -34,9 +34,9 @@ def masked(name: str, value: Any) -> Any:
 
 
 def is_private(name: str) -> bool:
-    """Return whether the last or first word of a name marks its value as a secret.
+    """Return whether the first or last word of a name, such as "password", marks a secret.
 
-    Examples: wandbApiKey, db_password, password_db.
+    Examples of such names: wandbApiKey, db_password, password_db.
     """
     words = _HUMP.sub("_", name)
     return bool(_LAST_WORD.search(words) or _FIRST_WORD.match(words))

@@ -25,8 +25,8 @@ class Pipeline:
         least_virtual_stages: Smallest number of stages on each rank.
         most_virtual_stages: Largest number of stages on each rank; None for any number.
         takes_active_microbatches: True if the schedule uses the option `active_microbatches`.
-        least_microbatches_per_rank: Smallest number of microbatches, divided by the number of
-            ranks that hold one model; 0 for any number.
+        least_microbatches_per_rank: Smallest ratio of the number of microbatches to the number of
+            ranks that hold one model; 0 for no limit.
     """
 
     least_virtual_stages: int = 1
@@ -35,7 +35,7 @@ class Pipeline:
     least_microbatches_per_rank: int = 0
 
     def takes_virtual_stages(self, number: int) -> bool:
-        """Return whether each rank may have `number` stages."""
+        """Return whether the schedule allows `number` stages on each rank."""
         most = self.most_virtual_stages
         return number >= self.least_virtual_stages and (most is None or number <= most)
 
@@ -60,7 +60,10 @@ PIPELINES: Final[Mapping[str, Pipeline]] = MappingProxyType(
 def pipeline_faults(
     name: str, *, virtual_stages: int | None, active_microbatches: int | None
 ) -> Iterator[OptionError]:
-    """Yield a fault for each option that the schedule `name` cannot use; "auto" accepts all."""
+    """Yield a fault for each of the two options that the schedule `name` cannot use.
+
+    An option that is None is not checked. If `name` is "auto", nothing is checked.
+    """
     kind = PIPELINES.get(name)
     if kind is None:
         return
@@ -86,7 +89,13 @@ def pipeline_faults(
 
 
 def microbatch_faults(name: str, *, degree: int, microbatches: int) -> Iterator[OptionError]:
-    """Yield a fault if the schedule `name` needs more than `microbatches` on `degree` ranks."""
+    """Yield a fault if the schedule `name` needs more microbatches than `microbatches`.
+
+    Args:
+        name: Name of the schedule, such as "1f1b".
+        degree: Number of ranks over which one model is split.
+        microbatches: Number of microbatches in a replica's batch.
+    """
     least = PIPELINES[name].least_microbatches_per_rank * degree if name in PIPELINES else 0
     if microbatches < least:
         yield OptionError(

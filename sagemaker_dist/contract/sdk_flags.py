@@ -32,7 +32,7 @@ _OFF: Final = ("false", "0", "none", "null", "")
 
 
 def is_flag_on(value: object) -> bool | None:
-    """Return whether the value of a flag is true, as JSON or Python writes it: true, True, 1.
+    """Return whether the value of a flag means true, such as True, 1, "true" or "True".
 
     Returns None if the value is neither true nor false.
     """
@@ -41,9 +41,9 @@ def is_flag_on(value: object) -> bool | None:
 
 
 def flagged_framework(hyperparameters: Mapping[str, Any]) -> str | None:
-    """Return "torch" or "tensorflow", the framework of the flag that is on.
+    """Return "torch" or "tensorflow", the framework of the flag in `hyperparameters` that is on.
 
-    Returns None if no flag is on, or only that of SMDDP, which supports both frameworks.
+    Returns None if no flag is on, or only the flag of SMDDP, which supports both frameworks.
     """
     on = [key for key, flag in SERVED_FLAGS.items() if is_flag_on(hyperparameters.get(flag))]
     if any(key in STRATEGY_FLAGS for key in on):

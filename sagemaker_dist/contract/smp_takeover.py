@@ -27,14 +27,13 @@ _WHERE: Final = subscripted(_PATH)
 
 
 def take_over(rest: Mapping[str, Any]) -> ModelParallel | None:
-    """Return the options for a request for SMP v1.
+    """Return the `ModelParallel` options that correspond to a request for SMP v1.
+
+    Returns None if the request is not for AWS's model parallel library, or if it has a fault, which
+    `takeover_faults` reports.
 
     Args:
         rest: Keys of `distribution=` that are enabled, with their values.
-
-    Returns:
-        None if the request is not for AWS's model parallel library, or has a fault, which
-        `takeover_faults` reports.
     """
     if MODEL not in rest.get(AWS, ()) or any(takeover_faults(rest)):
         return None
@@ -46,7 +45,7 @@ def take_over(rest: Mapping[str, Any]) -> ModelParallel | None:
 
 
 def takeover_faults(rest: Mapping[str, Any]) -> Iterator[OptionError]:
-    """Yield the faults of a request for SMP v1 that keep the smdist runtime from running it.
+    """Yield the faults that prevent the smdist runtime from running a request for SMP v1.
 
     Args:
         rest: Keys of `distribution=` that are enabled, with their values.

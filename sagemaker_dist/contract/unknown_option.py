@@ -20,7 +20,10 @@ class KeywordOptions:
     __slots__ = ()
 
     def __new__(cls: type[T], *_: object, **options: object) -> T:
-        """Check the names of all options, before `__init__` would fail at the first unknown one."""
+        """Check the names of all options, and return a new instance that is not initialized yet.
+
+        `__init__` alone would report only the first unknown name.
+        """
         known: dict[str, Any] = getattr(cls, "__dataclass_fields__", {})
         raise_all(
             OptionError(

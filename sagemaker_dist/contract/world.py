@@ -20,7 +20,7 @@ class World:
     """Hosts of a job, and the ranks on them.
 
     Attributes:
-        hosts: Host names, which are sorted in numeric order.
+        hosts: Host names, passed in any order and stored in numeric order.
         processes_per_host: Number of ranks on each host.
 
     Raises:
@@ -59,11 +59,14 @@ class World:
         return self.hosts[rank // self.processes_per_host]
 
     def local_rank(self, rank: int) -> int:
-        """Return a rank's number on its host."""
+        """Return the local rank, counted from 0 on each host, of the process with rank `rank`."""
         return rank % self.processes_per_host
 
     def label(self, host: str) -> str:
-        """Return the host's name for messages: the name, or algo-N if it is an IP address."""
+        """Return the name of `host` for messages.
+
+        An IP address is replaced by "algo-N" for the N-th host.
+        """
         return f"algo-{self.hosts.index(host) + 1}" if _is_address(host) else host
 
 

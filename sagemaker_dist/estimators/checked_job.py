@@ -29,9 +29,10 @@ _OTHER: Final = (
 
 
 def runs_here(instance_type: Any, session: Any) -> bool:
-    """Return whether sagemaker-dist runs the job on this machine.
+    """Return whether sagemaker-dist runs the jobs of an estimator on this machine.
 
-    With a LocalSession of SageMaker's own, SageMaker's SDK runs the containers of a local job.
+    They have a local instance type. With a LocalSession of SageMaker's own, the result is False:
+    SageMaker's SDK then runs the containers of a local job.
     """
     is_container = instance_type in LOCAL and isinstance(session, (LocalSession, type(None)))
     return bool(instance_type == LOCAL_PROCESS or is_container)
@@ -83,7 +84,10 @@ def job_to_build(
 
 
 def job_to_fit(estimator: Any, distribution: Distribution, inputs: Any, job_name: Any) -> Job:
-    """Return the facts about the job of `estimator.fit(inputs, job_name=job_name)`."""
+    """Return the facts about the job that `estimator.fit(inputs, job_name=job_name)` would start.
+
+    `distribution` is the parsed argument `distribution` of the estimator.
+    """
     session = estimator.sagemaker_session
     is_local = runs_here(estimator.instance_type, session)
     runner = getattr(session, "runner", None)

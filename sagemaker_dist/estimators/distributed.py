@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Base of the Estimators: the distributions and local modes of sagemaker-dist.
+"""Base class of the Estimators, with the distributions and local modes of sagemaker-dist.
 
     PyTorch → Distributed → sagemaker.pytorch.PyTorch → ... → EstimatorBase
 
-All else is done by the parent. The "smdist" keys are removed from `distribution` before the parent
-gets it, and are sent to the job as one hyperparameter.
+The SDK's class, the parent, does all else. The "smdist" keys are removed from the argument
+`distribution` before the parent gets it. They are sent to the job as one hyperparameter.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
     Attributes:
         kind: Name of the SDK's class, such as "PyTorch".
         framework: Framework of the default sagemaker-dist image, or None without a default image.
-        names_image: Arguments that select one of SageMaker's images.
+        names_image: Names of the arguments that select one of SageMaker's images.
         stem: Base of the job's name for jobs without an image.
         configures: Name of the SDK's method that converts a distribution to hyperparameters, or
             None.
@@ -122,9 +122,10 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         return parsed
 
     def _runs_our_launcher(self, parsed: Distribution, given: Mapping[str, Any]) -> bool:
-        """Return whether the sagemaker-dist launcher starts the ranks, judged by the image's name.
+        """Return whether the sagemaker-dist launcher starts the ranks of a job.
 
-        `given` are the arguments of the constructor.
+        It does so for its own distributions, for local jobs and in images named "sagemaker-dist".
+        `parsed` is the parsed distribution; `given` are the other arguments of the constructor.
         """
         here, image = given.get("instance_type"), given.get("image_uri")
         if parsed.engine is not None or here == LOCAL_PROCESS:
@@ -134,7 +135,11 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         return is_sagemaker_dist_image(image) or runs_here(here, given.get("sagemaker_session"))
 
     def _faults(self, parsed: Distribution, given: Mapping[str, Any]) -> Iterator[OptionError]:  # noqa: ARG002 - for classes
-        """Yield the faults that only this class checks; subclasses override this."""
+        """Yield errors in the constructor's arguments that other classes do not check for.
+
+        This class yields none; subclasses override it. `parsed` is the parsed distribution; `given`
+        are the other arguments.
+        """
         yield from ()
 
     @property
@@ -142,7 +147,9 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         return runs_here(self.instance_type, self.sagemaker_session)
 
     def training_image_uri(self, region: str | None = None) -> Any:
-        """Return the URI of the job's image; for local processes, a placeholder.
+        """Return the URI of the job's image in the AWS region `region`.
+
+        For local processes, which have no image, it is a placeholder.
 
         Raises:
             SetupError: image_uri is left out, and this version's image was not pushed.
@@ -160,7 +167,7 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         return ecr_image(self.sagemaker_session.boto_session, self.framework)
 
     def hyperparameters(self) -> dict[str, Any]:
-        """Return the hyperparameters of the job: the SDK's, and those of the launcher."""
+        """Return the job's hyperparameters: the SDK's and those for the sagemaker-dist launcher."""
         values: dict[str, Any] = {**super().hyperparameters()}
         added = self._added()
         values.update(EstimatorBase._json_encode_hyperparameters(added))
@@ -172,7 +179,9 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         return launch_parameters(self._parsed, self.instance_type, self.framework)
 
     def validate(self, inputs: Any = None, job_name: str | None = None) -> None:
-        """Check the arguments as `fit` does; nothing is started, and AWS is not called.
+        """Check the arguments of the estimator and of `fit`, without starting anything.
+
+        AWS is not called.
 
         Raises:
             OptionError: The request is wrong; all faults are reported together.
@@ -181,7 +190,7 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         raise_all([*fit_faults(job), *self._parents_faults()])
 
     def _parents_faults(self) -> Iterator[OptionError]:
-        """Yield faults that the SDK finds, too, but only after it has uploaded the code."""
+        """Yield errors that the SDK would find, too, but only after it has uploaded the code."""
         added: dict[str, Any] = self._added()
         if self.configures and not self._parsed.is_launched and not self._is_local:
             try:
@@ -209,7 +218,10 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
             )
 
     def _expand_inputs(self, inputs: Any) -> Any:
-        """Return the inputs with URIs of file systems, and local paths, as the SDK's objects."""
+        """Return the argument `inputs` of `fit` in a form that the SDK accepts.
+
+        URIs of file systems become FileSystemInputs. In a local job, Paths become file:// URIs.
+        """
         inputs = estimator_facts.expand_file_systems(inputs)
         return estimator_facts.expand_paths(inputs) if self._is_local else inputs
 
@@ -223,7 +235,8 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
     ) -> Any:
         """Start the training job; all checks run before anything is uploaded or started.
 
-        The arguments are those of the SDK's `fit`. With `wait`, return when the job has ended.
+        The arguments are those of the SDK's `fit`. With `wait`, return when the job has ended. The
+        result is None or, with a PipelineSession of the SDK, the arguments of a pipeline step.
 
         Raises:
             OptionError: The request is wrong; all faults are reported together.
@@ -247,9 +260,10 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         sagemaker_session: Any = None,
         model_channel_name: str = "model",
     ) -> _Self:
-        """Return an estimator that is attached to an existing job.
+        """Return an estimator that is attached to an existing job, as the SDK's `attach` does.
 
-        Without a session, the job is looked up on this machine first, then on SageMaker.
+        Without `sagemaker_session`, the job is looked up on this machine first, then on SageMaker.
+        `model_channel_name` is the name of the channel with the model of `model_uri`.
 
         Raises:
             JobError: This machine has no such job, and no AWS region is set.
@@ -292,9 +306,10 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
     def _prepare_init_params_from_job_description(
         cls, job_details: dict[str, Any], model_channel_name: str | None = None
     ) -> dict[str, Any]:
-        """Return the constructor's arguments that describe a job, for `attach`.
+        """Return the constructor's arguments of an estimator for an existing job, for `attach`.
 
         `job_details` is DescribeTrainingJob's answer, or a tuner's description of its jobs.
+        `model_channel_name` is the name of the channel with the model of `model_uri`.
         """
         found = job_details.get("ResourceConfig") or job_details[_TUNER_RESOURCES]
         resources = {
@@ -345,9 +360,11 @@ def _use_new_names(kwargs: dict[str, Any]) -> None:
 
 
 def _set_defaults(kwargs: dict[str, Any], parsed: Distribution, is_local: bool) -> None:
-    """Set the defaults of local jobs, and turn off what the sagemaker-dist image does not have.
+    """Add defaults to `kwargs`, the constructor's arguments, which are changed in place.
 
-    The SDK would add its debugger and profiler. Changes `kwargs`, the constructor's arguments.
+    A local job gets a session and a role. For jobs in the sagemaker-dist image, the SDK's debugger
+    and profiler are turned off, because the image does not have them. `parsed` is the parsed
+    distribution.
     """
     if "instance_count" in kwargs:
         kwargs["instance_count"] = plain_count(kwargs["instance_count"])
@@ -372,7 +389,7 @@ def _without_aws(kwargs: dict[str, Any]) -> Iterator[None]:
 
 
 def _session_of(name: str) -> LocalSession | None:
-    """Return a session for a job of this machine; None if the job may be on SageMaker.
+    """Return a session for the job `name` of this machine; None if the job may be on SageMaker.
 
     Raises:
         JobError: This machine has no job of this name, and no AWS region is set.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Facts about an estimator's arguments, for the checks in `planning`.
 
-Values of pipeline variables are not known before the job runs. They become None, which the checks
-ignore.
+Values of SageMaker's pipeline variables are not known before the job runs. They become None, which
+the checks ignore.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ _RENAMED: Final = frozenset(
 
 
 def kind_faults(given: Mapping[str, Any]) -> Iterator[OptionError]:
-    """Yield a fault for each argument of a wrong type; other checks would crash on it."""
+    """Yield an error for each argument of a wrong type, on which other checks would crash.
+
+    `given` are the arguments of the estimator's constructor.
+    """
     value = known_value(given.get("instance_type"))
     if value is not None and not isinstance(value, str):
         what = f"instance_type is {value!r}"
@@ -51,7 +54,7 @@ def kind_faults(given: Mapping[str, Any]) -> Iterator[OptionError]:
 
 
 def known_value(value: Any) -> Any:
-    """Return the value itself, or None if it is a pipeline variable."""
+    """Return the value itself, or None if it is a pipeline variable of SageMaker's SDK."""
     return None if is_pipeline_variable(value) else value
 
 
@@ -71,7 +74,8 @@ def source(
 ) -> Source | None:
     """Return the place of the script, or None if it is not on this machine or not known.
 
-    `is_launched` is whether the sagemaker-dist launcher runs the script.
+    The first three arguments are those of an estimator. `is_launched` is whether the sagemaker-dist
+    launcher runs the script.
     """
     places = (entry_point, source_dir)
     if git_config or entry_point is None or any(is_pipeline_variable(each) for each in places):
@@ -80,7 +84,11 @@ def source(
 
 
 def environment(given: Any) -> Any:
-    """Return the job's environment variables, with "" as the value of pipeline variables."""
+    """Return the job's environment variables, with "" as the value of pipeline variables.
+
+    `given` is the argument `environment` of an estimator. A value that is no mapping is returned
+    unchanged, and None as an empty dict.
+    """
     if not isinstance(given, Mapping):
         return {} if given is None or is_pipeline_variable(given) else given
     return {name: "" if is_pipeline_variable(value) else value for name, value in given.items()}
@@ -93,14 +101,14 @@ def terms(
     region: str | None = None,
     bucket_regions: Mapping[str, str] | None = None,
 ) -> Terms:
-    """Return the arguments that SageMaker's API limits, for the checks of these limits.
+    """Return those arguments of an estimator that SageMaker's API limits, to check the limits.
 
     Args:
         given: Arguments of the estimator.
         is_framework: Whether the estimator is a Framework of the SDK. Others run a script only with
             an entry_point, and encode hyperparameters as JSON only with a source_dir.
         region: AWS region of the job, or None if unknown.
-        bucket_regions: Bucket -> region, as far as known.
+        bucket_regions: Bucket -> its AWS region, for buckets whose region is known.
     """
     given = {name.removeprefix("train_"): value for name, value in given.items()}  # see _RENAMED
     return service_terms(
@@ -114,10 +122,10 @@ def terms(
 
 
 def estimator_terms(estimator: Any) -> Terms:
-    """Return the arguments of an estimator object that SageMaker's API limits.
+    """Return those attributes of an estimator that SageMaker's API limits, to check the limits.
 
-    They include the SDK's defaults and changes of the user. Hyperparameters of a generic Estimator
-    with a source_dir are encoded already.
+    The values are the current ones, with the SDK's defaults and later changes of the user.
+    A generic Estimator with a source_dir has encoded its hyperparameters already.
     """
     names = {"instance_type", "instance_count", "entry_point", *TERMS}
     given = {name: getattr(estimator, name, None) for name in names}
@@ -142,7 +150,10 @@ def _known_values(value: Any) -> Any:
 
 
 def expand_file_systems(inputs: Any) -> Any:
-    """Return the inputs with each efs:// or fsx:// URI replaced by a read-only FileSystemInput."""
+    """Return `inputs`, the argument of `fit`, with URIs of file systems replaced.
+
+    Each efs:// or fsx:// URI becomes a read-only FileSystemInput of the SDK.
+    """
     if isinstance(inputs, Mapping):
         return {name: expand_file_systems(value) for name, value in inputs.items()}
     if is_pipeline_variable(inputs) or not isinstance(inputs, str):
@@ -152,7 +163,7 @@ def expand_file_systems(inputs: Any) -> Any:
 
 
 def expand_paths(inputs: Any) -> Any:
-    """Return the inputs of a local job with each Path replaced by its file:// URI."""
+    """Return `inputs`, the argument of `fit` of a local job, with each Path as a file:// URI."""
     if isinstance(inputs, Path):
         return inputs.absolute().as_uri()
     if isinstance(inputs, Mapping):
@@ -161,16 +172,20 @@ def expand_paths(inputs: Any) -> Any:
 
 
 def model_channel(name: Any, uri: Any) -> tuple[Channel, ...]:
-    """Return the channel that the SDK creates for `model_uri`; empty without `model_uri`."""
+    """Return the channel that the SDK creates for the argument `model_uri`, as a tuple.
+
+    `name` is the channel's name, `uri` the value of `model_uri`. The tuple is empty if it is None.
+    """
     return () if uri is None else (_channel(str(name), uri, "File", {}),)
 
 
 def channels(
     inputs: Any, *, input_mode: Any = None, file_systems: Mapping[str, str] | None = None
 ) -> tuple[Channel, ...]:
-    """Return the channels of `fit(inputs)`; `inputs` may have any type that the SDK accepts.
+    """Return the channels that `fit(inputs)` creates; `inputs` has any type that the SDK accepts.
 
-    `input_mode` is the job's; `file_systems` is id -> directory where it is mounted here.
+    `input_mode` is the input mode of the job, for channels without one. `file_systems` maps the id
+    of a file system to the directory of this machine where it is mounted.
     """
     if inputs is None or isinstance(inputs, list):
         return ()  # a list of RecordSets, which are in S3
@@ -195,7 +210,7 @@ def _channel(name: str, value: Any, mode: Any, file_systems: Mapping[str, str]) 
 
 
 def _known(part: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a part of a request without the keys whose value is a pipeline variable."""
+    """Return a copy of a dict from a request, without keys whose value is a pipeline variable."""
     return {
         name: _known(value) if isinstance(value, Mapping) else _known_values(value)
         for name, value in part.items()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments of an estimator, read from the description of a job by SageMaker's API (`attach`)."""
+"""Arguments of an estimator, read from SageMaker's description of a job, for `attach`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ _FLAGS: Final = {key: SERVED_FLAGS[key] for key in (*LAUNCH_KEYS, *STRATEGY_KEYS
 
 
 def distribution_in(values: dict[str, Any], *, uses_launcher: bool) -> dict[str, Any]:
-    """Return {"distribution": value} for a job, and remove its keys from the hyperparameters.
+    """Return {"distribution": value} of a job from its hyperparameters; {} if it has none.
 
-    Empty for a job without a distribution. `values` are the job's hyperparameters, which are
-    changed. `uses_launcher` is whether the sagemaker-dist launcher started the ranks; only then do
-    the flags of SageMaker's own launchers name the distribution.
+    Args:
+        values: Hyperparameters of the job. Those of the distribution are removed from it.
+        uses_launcher: Whether the sagemaker-dist launcher started the ranks. Only then is the
+            distribution read from the flags of SageMaker's own launchers, too.
     """
     distribution: dict[str, Any] = {}
     if KEY in values:
@@ -43,9 +44,10 @@ def distribution_in(values: dict[str, Any], *, uses_launcher: bool) -> dict[str,
 
 
 def use_estimator_groups(rest: dict[str, Any], groups: Any) -> dict[str, Any]:
-    """Return a distribution with its instance groups as the InstanceGroup objects of the estimator.
+    """Return a distribution whose instance groups are the InstanceGroup objects of the estimator.
 
-    SageMaker's SDK expects these objects, not names or equal objects.
+    SageMaker's SDK compares the objects themselves, not their names. `rest` is the distribution
+    without its "smdist" keys, `groups` the argument `instance_groups` of the estimator.
     """
     if GROUPS not in rest or not isinstance(groups, (list, tuple)):
         return rest
@@ -55,9 +57,10 @@ def use_estimator_groups(rest: dict[str, Any], groups: Any) -> dict[str, Any]:
 
 
 def amount_faults(names: Collection[str], added: Collection[str]) -> Iterator[OptionError]:
-    """Yield a fault if the distribution makes the hyperparameters exceed SageMaker's limit.
+    """Yield an error if a job has more hyperparameters than SageMaker allows.
 
-    `names` are the user's hyperparameters, `added` those of the distribution.
+    It is yielded only if the limit is exceeded because of the distribution. `names` are the names
+    of the user's hyperparameters, `added` those of the distribution.
     """
     most = service_limits()["HyperParameters"].most
     if most is not None and len(names) <= most < len({*names, *added}):
@@ -79,9 +82,9 @@ def instance_groups_of(resources: dict[str, Any]) -> list[InstanceGroup] | None:
 
 
 def _decoded(value: Any) -> Any:
-    """Return a value decoded from JSON; a value that is no JSON text stays as it is.
+    """Return a str decoded from JSON; other values, and a str that is not JSON, are returned as is.
 
-    The SDK's Framework.attach has decoded values already.
+    The SDK's Framework.attach has decoded some values already.
     """
     try:
         return json.loads(value) if isinstance(value, str) else value

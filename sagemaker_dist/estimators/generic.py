@@ -27,8 +27,9 @@ class Estimator(Distributed, SageMakerEstimator):  # type: ignore[misc]  # SageM
 
     * `distribution`: one that the sagemaker-dist launcher can start; the image must have
       sagemaker-dist-runtime. Others are refused, because the SDK's Estimator ignores them.
-    * `instance_type`: as in `PyTorch`. Only "local_process" works without image_uri.
-      Containers run the image's own program if no entry_point is given.
+    * `instance_type`: "local_process", "local" and "local_gpu" run the job on this machine, as
+      in `PyTorch`. Only "local_process" works without image_uri. Containers run the image's own
+      program if no entry_point is given.
 
     Raises:
         OptionError: The request is wrong; all faults are reported together.
@@ -55,7 +56,7 @@ class Estimator(Distributed, SageMakerEstimator):  # type: ignore[misc]  # SageM
         super().__init__(distribution=distribution, **named, **given.get("kwargs", {}))
 
     def _runs_our_launcher(self, distribution: Distribution, given: Mapping[str, Any]) -> bool:  # noqa: ARG002 - not needed
-        """Return True: no other launcher can start the ranks of a generic Estimator."""
+        """Return True: only the sagemaker-dist launcher can start ranks of a generic Estimator."""
         return True
 
     def _faults(

@@ -24,9 +24,9 @@ class HuggingFace(Distributed, SageMakerHuggingFace):  # type: ignore[misc]  # S
 
     Takes the arguments of `sagemaker.huggingface.HuggingFace`, and in addition:
 
-    * `distribution` and `instance_type`: as in `PyTorch`.
-    * `image_uri`: with a sagemaker-dist distribution, or in a local mode without a
-      transformers_version, defaults to the image of `sagemaker-dist image build`.
+    * `distribution` and `instance_type`: with the additional values of `PyTorch`.
+    * `image_uri`: defaults to the image of `sagemaker-dist image build` for a job with a
+      sagemaker-dist distribution, and for a local job without a transformers_version.
     * `py_version`: only for SageMaker's images.
 
     Raises:
@@ -93,9 +93,10 @@ def _is_half_named(given: Mapping[str, Any]) -> bool:
 
 
 def _version_faults(given: Mapping[str, Any]) -> Iterator[OptionError]:
-    """Yield a fault for each argument with a version that the sagemaker-dist image does not have.
+    """Yield an error for each argument with a version that the sagemaker-dist image does not have.
 
-    A job with an image_uri may use any version of torch and transformers.
+    `given` are the arguments of the estimator. A job with an image_uri may use any version of torch
+    and transformers.
     """
     version = FRAMEWORKS["torch"].default
     if given["tensorflow_version"] is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Temporary attributes of an estimator, while SageMaker's SDK builds the request of a local job.
+"""Temporary attributes of an estimator, for SageMaker's SDK to build the request of a local job.
 
 With the user's attributes, the SDK's local mode would lose the folder of an entry point, ignore
 dependencies and checkpoints, and change attributes that the user set.
@@ -23,8 +23,8 @@ _CHANGED: Final = ("source_dir", "entry_point", *_CHECKPOINTS)
 def local_attributes(estimator: Any, source: LocalSource | None) -> Iterator[dict[str, Any]]:
     """Set an estimator's attributes as the SDK's local mode needs them; restore them at the end.
 
-    Yields the arguments that the session adds to the request: "source", the job's code, and
-    checkpoint_s3_uri and checkpoint_local_path, each if given.
+    Yield the arguments that the session adds to the job's request: "source", the job's code, and
+    "checkpoint_s3_uri" and "checkpoint_local_path", each if given.
     """
     before = {name: getattr(estimator, name) for name in _CHANGED}
     extra = {name: before[name] for name in _CHECKPOINTS if before[name]}
@@ -41,9 +41,9 @@ def local_attributes(estimator: Any, source: LocalSource | None) -> Iterator[dic
 
 
 def local_source(estimator: Any) -> LocalSource | None:
-    """Return the code of an estimator: source_dir, or without it the script alone.
+    """Return the code of an estimator: its source_dir or, without one, the script alone.
 
-    None for code in a git repository, and for an estimator without a script.
+    The result is None for code in a git repository, and for an estimator without a script.
     """
     if estimator.git_config or estimator.entry_point is None:
         return None
@@ -59,7 +59,8 @@ def local_source(estimator: Any) -> LocalSource | None:
 def source_params(job_details: dict[str, Any], submitted: str | None) -> dict[str, Any]:
     """Return the estimator's arguments that name the code of a local job, for `attach`.
 
-    `submitted` is the URI of the code in the job's hyperparameters, or None.
+    `job_details` is the job's description. `submitted` is the URI of the code in its
+    hyperparameters, or None. The dict is empty if neither has the code.
     """
     source = LocalSource.parse(job_details.get("LocalSource"))
     if source is None:

@@ -35,7 +35,7 @@ _NO_TELEMETRY: Final = {
 
 
 class LocalJobError(JobError, UnexpectedStatusException):  # type: ignore[misc]  # untyped SDK
-    """A local job failed. It is also an UnexpectedStatusException, which the SDK would raise."""
+    """Error for a local job that failed; a subclass of the SDK's UnexpectedStatusException, too."""
 
     def __init__(self, what: str, why: str, hint: str) -> None:
         UnexpectedStatusException.__init__(self, why, ["Completed", "Stopped"], "Failed")
@@ -44,7 +44,7 @@ class LocalJobError(JobError, UnexpectedStatusException):  # type: ignore[misc] 
 
 
 class LocalClient(LocalSagemakerClient):  # type: ignore[misc]  # SageMaker's SDK is untyped
-    """Client with the calls of SageMaker's API that training jobs need; jobs run on this machine.
+    """Client with the methods of SageMaker's API for training jobs; jobs run on this machine.
 
     Attributes:
         runner: Runner of the jobs.
@@ -61,9 +61,10 @@ class LocalClient(LocalSagemakerClient):  # type: ignore[misc]  # SageMaker's SD
         self.source: LocalSource | None = None
 
     def create_training_job(self, **request: Any) -> dict[str, str]:
-        """Start a job on this machine, and return its ARN as CreateTrainingJob does.
+        """Start a job on this machine, and return {"TrainingJobArn": ARN}.
 
-        The request gets the paths of code and file systems, for which the API has no field.
+        `request` are the arguments of CreateTrainingJob. The paths of code and file systems are
+        added, for which SageMaker's API has no fields.
         """
         if self.source is not None:
             request["LocalSource"] = self.source.request()
@@ -101,11 +102,14 @@ class LocalClient(LocalSagemakerClient):  # type: ignore[misc]  # SageMaker's SD
         return self.runner.describe(TrainingJobName)
 
     def stop_training_job(self, TrainingJobName: str) -> None:  # noqa: N803 - AWS's name
-        """Request that a job stops; its ranks have two minutes to save."""
+        """Request that a job stops, and return without waiting.
+
+        Its ranks have two minutes to save a checkpoint.
+        """
         self.runner.stop(TrainingJobName)
 
     def list_tags(self, ResourceArn: str, **_: Any) -> dict[str, list[dict[str, str]]]:  # noqa: N803 - AWS's name
-        """Return {"Tags": tags} of a job, as the call ListTags does."""
+        """Return {"Tags": tags} for the job with this ARN, in the form of ListTags' answer."""
         return {"Tags": self.runner.describe(ResourceArn.rpartition("/")[2]).get("Tags", [])}
 
 
@@ -113,7 +117,7 @@ class LocalSession(SageMakerLocalSession):  # type: ignore[misc]  # SageMaker's 
     """Session of SageMaker's SDK for the instance types "local_process", "local" and "local_gpu".
 
     Attributes:
-        runner: Runner of the jobs. The default writes to ~/.sagemaker-dist/jobs, and downloads data
+        runner: Runner of the jobs. The default writes to ~/.sagemaker-dist/jobs. It downloads data
             from S3 with the credentials of `boto_session`, or else with boto3's default ones.
         file_systems: Id of a file system, such as "fs-01234567" -> directory of this machine where
             it is mounted.
@@ -151,10 +155,14 @@ class LocalSession(SageMakerLocalSession):  # type: ignore[misc]  # SageMaker's 
     def starting(
         self, *, attended: bool, source: LocalSource | None = None, **extra: Any
     ) -> Iterator[LocalClient]:
-        """Let jobs that are started in the `with` block use this code and these extra arguments.
+        """Set the code and further arguments of jobs that are started in the `with` block.
 
-        `attended` is whether the jobs are stopped when this process ends; `extra` are arguments of
-        `train`.
+        Yields the client that starts the jobs.
+
+        Args:
+            attended: Whether the jobs are stopped when this process ends.
+            source: Code of the jobs, or None.
+            extra: Arguments that replace those with which the SDK calls `train`.
         """
         client: LocalClient = self.sagemaker_client
         client.attended, self._extra = attended, extra
@@ -165,7 +173,10 @@ class LocalSession(SageMakerLocalSession):  # type: ignore[misc]  # SageMaker's 
             client.attended, client.source, self._extra = False, None, {}
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Start a job; the extra arguments of `starting` replace those of the SDK."""
+        """Start a job as the SDK's `train` does.
+
+        The extra arguments of `starting` replace those that the SDK passes.
+        """
         with self.without_defaults():
             return super().train(*args, **{**kwargs, **self._extra})
 
@@ -173,7 +184,7 @@ class LocalSession(SageMakerLocalSession):  # type: ignore[misc]  # SageMaker's 
     def without_defaults(self) -> Iterator[None]:
         """Turn off the SDK's lookups of default values in its config file, in the `with` block.
 
-        The SDK would validate its config against a schema a dozen times, 0.1 s each.
+        With them, the SDK would validate its config a dozen times, which takes 0.1 s each.
         """
         before, self.sagemaker_config = self.sagemaker_config, {}
         try:
@@ -191,8 +202,10 @@ class LocalSession(SageMakerLocalSession):  # type: ignore[misc]  # SageMaker's 
     ) -> None:
         """Print the output of a job; with `wait`, continue until the job ends.
 
+        The other arguments are the SDK's and have no effect.
+
         Raises:
-            LocalJobError: The job failed.
+            LocalJobError: With `wait`, the job failed.
         """
         if wait:
             self._wait_to_end(job_name, output=True)
@@ -201,6 +214,8 @@ class LocalSession(SageMakerLocalSession):  # type: ignore[misc]  # SageMaker's 
 
     def wait_for_job(self, job: str, poll: int = 5) -> Description:  # noqa: ARG002 - SageMaker's
         """Wait until a job ends without printing its output, and return its description.
+
+        `poll` is an argument of the SDK and has no effect.
 
         Raises:
             LocalJobError: The job failed.
@@ -221,7 +236,7 @@ class LocalSession(SageMakerLocalSession):  # type: ignore[misc]  # SageMaker's 
         return description
 
     def abandon(self, name: str) -> None:
-        """Stop a job after Ctrl-C and show its end; a second Ctrl-C kills it."""
+        """Stop a job after Ctrl-C, and show its output until it ends; a second Ctrl-C kills it."""
         try:
             print(  # noqa: T201 - for the user at the terminal
                 f"\nStopping {name}: its ranks have two minutes to save."
@@ -247,7 +262,10 @@ ProcessSession = LocalSession  # earlier name of the class
 
 
 def _credentials(session: boto3.Session | None) -> dict[str, str]:
-    """Return environment variables that give a download the session's region and credentials."""
+    """Return environment variables with a boto3 session's region and credentials, for a download.
+
+    The dict is empty without a session.
+    """
     if session is None:
         return {}
     environment = {"AWS_DEFAULT_REGION": session.region_name or ""}
@@ -268,10 +286,10 @@ def _credentials(session: boto3.Session | None) -> dict[str, str]:
 
 @cache
 def _offline_boto_session() -> boto3.Session:
-    """Return a boto3.Session with placeholders for region and credentials.
+    """Return a boto3.Session with placeholders as region and credentials.
 
-    boto3 then does not search for real ones. All LocalSessions share it, because loading boto3's
-    data takes a second.
+    boto3 then does not search for real ones. All LocalSessions share this object, because loading
+    boto3's data takes a second.
     """
     return boto3.Session(
         aws_access_key_id="local_process",

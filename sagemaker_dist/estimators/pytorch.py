@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`PyTorch` of SageMaker's SDK v2, with sagemaker-dist's additions.
 
-        PyTorch(..., distribution=DataParallel())         the smdist runtime starts the ranks
+        PyTorch(..., distribution=DataParallel())         the smdist launcher starts the ranks
         PyTorch(..., instance_type="local_process")       hosts are processes of this machine
         PyTorch(..., instance_type="local")               hosts are containers of this machine
 
@@ -25,8 +25,8 @@ class PyTorch(Distributed, SageMakerPyTorch):  # type: ignore[misc]  # SageMaker
 
     * `distribution`: `DataParallel(...)`, `TorchDistributed()`, another typed option
       of `sagemaker_dist` (`SMDDP`, `SMPv1`, `SMPv2`, `MPI`, `PyTorchDDP`,
-      `OnInstanceGroup`, ...), or any dict that the parent takes.
-      docs/distributions.md lists the launcher of each.
+      `OnInstanceGroup`, ...), or any dict that SageMaker's class takes.
+      docs/distributions.md names the launcher that starts each.
     * `instance_type="local_process"`: every host is a process of this machine;
       no image, role, credentials, region or network is needed. Output and
       checkpoints are file:// directories, data is file:// or s3://.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check that SageMaker's SDK v2 is installed, and contexts that suppress its side effects.
+"""Check that SageMaker's SDK v2 is installed, and context managers that suppress its side effects.
 
-The side effects are log messages, searches for credentials, and a hook for tracebacks.
+The side effects are log messages, searches for AWS credentials, and a hook for tracebacks.
 """
 
 from __future__ import annotations
@@ -50,7 +50,11 @@ _BEFORE: Final[dict[str, str | None]] = {}  # variable -> the user's value
 
 
 def check_sdk() -> None:
-    """Raise SetupError unless SageMaker's SDK v2 is installed."""
+    """Check that version 2 of SageMaker's SDK is installed.
+
+    Raises:
+        SetupError: The SDK is not installed, or has another version.
+    """
     found = _installed()
     if found is None:
         raise SetupError(
@@ -69,7 +73,7 @@ def check_sdk() -> None:
 def _installed() -> str | None:
     """Return the version of SageMaker's SDK, or None if it is not installed.
 
-    Of version 3, the package sagemaker-train may be installed alone.
+    Version 3 may be installed without the package sagemaker, as the package sagemaker-train alone.
     """
     for name, prefix in (("sagemaker", ""), ("sagemaker-train", "3, its sagemaker-train ")):
         with suppress(PackageNotFoundError):
@@ -81,8 +85,8 @@ def _installed() -> str | None:
 def quiet() -> Iterator[None]:
     """Suppress the SDK's log messages below WARNING, and its advice to use version 3.
 
-    This holds in the `with` block. The advice still appears when the user's own code creates an
-    object of one of the SDK's classes.
+    Both are suppressed in the `with` block. The advice still appears when the user's own code
+    creates an object of one of the SDK's classes.
     """
     loggers = [logging.getLogger(name) for name in _VERBOSE_LOGGERS]
 
@@ -118,9 +122,9 @@ def offline() -> Iterator[None]:
 
 @contextmanager
 def user_environment() -> Iterator[None]:
-    """Restore the user's environment variables in the `with` block.
+    """Undo the changes of `quiet` and `offline` to environment variables, in the `with` block.
 
-    A process that is started there does not inherit the variables that `quiet` and `offline` set.
+    A process that is started there gets the user's own variables.
     """
     with _LOCK:
         own = {name: os.environ.get(name) for name in _BEFORE}
@@ -169,9 +173,9 @@ def _environment(name: str, value: str) -> Iterator[None]:
 
 @contextmanager
 def _shared(name: str, begin: Callable[[], None], end: Callable[[], None]) -> Iterator[None]:
-    """Call `begin` when the first thread enters the `with` block, and `end` when the last leaves.
+    """Call `begin` when the first thread enters a `with` block with this name.
 
-    Blocks with the same name count together.
+    Call `end` when the last thread leaves such a block.
     """
     with _LOCK:
         _INSIDE[name] += 1
@@ -194,9 +198,9 @@ def _put(name: str, value: str | None) -> None:
 
 
 def _may_be_ec2() -> bool:
-    """Return whether this machine is an Amazon EC2 instance, or may be one.
+    """Return whether this machine may be an Amazon EC2 instance; False means that it is not one.
 
-    Source: Amazon EC2 user guide, 2026-11-21.
+    Source of the signs: Amazon EC2 user guide, 2026-11-21.
     """
     if sys.platform != "linux":
         return True

@@ -33,10 +33,12 @@ class TensorFlow(Distributed, SageMakerTensorFlow):  # type: ignore[misc]  # Sag
 
     Takes the arguments of `sagemaker.tensorflow.TensorFlow`, and in addition:
 
-    * `distribution`: `DataParallel(...)` and the strategies above in the sagemaker-dist image,
-      unless a framework_version selects SageMaker's. `ModelParallel` is for torch.
-    * `instance_type="local_process"`, `"local"` or `"local_gpu"`: as in `PyTorch`.
-    * `image_uri`: with such a distribution, and for local jobs, the default is the image of
+    * `distribution`: `DataParallel(...)`, `MultiWorkerMirroredStrategy()` or `ParameterServer()`,
+      which run in the sagemaker-dist image, unless a framework_version selects an image of
+      SageMaker. `ModelParallel` works with torch only.
+    * `instance_type="local_process"`, `"local"` or `"local_gpu"`: runs the job on this machine,
+      as in `PyTorch`.
+    * `image_uri`: for the distributions above, and for local jobs, the default is the image of
       `sagemaker-dist image build --framework tensorflow`, unless a framework_version is given.
     * `model_dir`: in the sagemaker-dist image, and for local jobs, the default is the directory
       that becomes model.tar.gz. For local processes the path is relative to the script's directory.
@@ -71,16 +73,20 @@ class TensorFlow(Distributed, SageMakerTensorFlow):  # type: ignore[misc]  # Sag
         )
 
     def _distribution_configuration(self, distribution: Any) -> dict[str, Any]:
-        """Return the SDK's hyperparameters for SageMaker's launchers; empty for our launcher."""
+        """Return the hyperparameters that pass `distribution` to SageMaker's launchers.
+
+        The dict is empty if the sagemaker-dist launcher starts the ranks.
+        """
         if self._parsed.is_launched:
             return {}
         added: dict[str, Any] = super()._distribution_configuration(distribution)
         return added
 
     def _default_s3_path(self, directory: str, mpi: bool = False) -> str:
-        """Return the default directory for the script's model.
+        """Return the default of `model_dir`, the directory to which the script writes its model.
 
-        The SDK's default is in S3, except for MPI; ranks of our launcher count as MPI's.
+        The SDK's default is in S3 below `directory`; with `mpi` it is a directory of the host. The
+        latter is used for the sagemaker-dist launcher, too.
         """
         place: str = super()._default_s3_path(directory, mpi or self._parsed.is_launched)
         return place

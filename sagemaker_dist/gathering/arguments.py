@@ -37,9 +37,9 @@ def service_terms(
 
     Args:
         given: All arguments of the job by name; None if left out or a pipeline variable.
-        passed: Names of the arguments that the user passed, also as pipeline variables.
+        passed: Names of the arguments that the user passed, including pipeline variables.
         runs_script: True if hyperparameters become the command line of a script.
-        encodes_json: True if the SDK writes hyperparameters as JSON, False for str().
+        encodes_json: True if the SDK encodes hyperparameters as JSON, False if with str().
         known: Further fields of `Terms`, such as `region`.
     """
     read: dict[str, Any] = {name: given.get(name) for name in TERMS}
@@ -84,10 +84,11 @@ def with_parameters(distribution: Any) -> Any:
 
 
 def add_runtime_metrics(given: Any) -> Any:
-    """Return the user's metric definitions with those of the runtime's metrics line appended.
+    """Return the metric definitions `given` by the user, followed by those of the runtime.
 
-    Definitions beyond SageMaker's limit of 40, and those whose name the user already defines, are
-    not appended. An empty list and a pipeline variable are returned unchanged.
+    The runtime's definitions extract the values of its metrics line. Definitions beyond
+    SageMaker's limit of 40, and those whose name the user already defines, are not appended. An
+    empty list and a pipeline variable are returned unchanged.
     """
     if given is not None and not (isinstance(given, list) and given):
         return given

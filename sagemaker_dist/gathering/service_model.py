@@ -22,7 +22,7 @@ _JAVA_CLASSES: Final = {
 def is_known_to_boto3(instance_type: Any) -> bool:
     """Return whether boto3's model has an instance type that the package's table does not have.
 
-    This is so for types that AWS added after this package was released.
+    True for instance types that AWS added after this package was released.
     """
     table = {*training_instances(), *LOCAL, LOCAL_PROCESS}
     if not isinstance(instance_type, str) or instance_type in table:

@@ -39,7 +39,10 @@ def path_exists(path: Path) -> bool:
 
 
 def _is_true(check: Callable[[], bool]) -> bool:
-    """Return the result of `check`, or False if it raises OSError, as for a path too long."""
+    """Return the result of `check`, a check of a path; False if it raises OSError.
+
+    A path that is too long raises such an error.
+    """
     try:
         return check()
     except OSError:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of a `TrainingJob`'s options; collects the facts that the checks in `planning` need."""
+"""Checks of the options of a `TrainingJob`.
+
+Most checks are functions of `planning`. This module collects the facts that they need.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +38,12 @@ _PLACES: Final = ("output_path", "checkpoint_s3_uri")
 
 
 def is_local(options: TrainingOptions) -> bool:
-    """Return whether the job runs on this machine, by its instance type."""
+    """Return whether the job's instance type is a local one, so that it runs on this machine."""
     return options.instance_type in {LOCAL_PROCESS, *LOCAL}
 
 
 def distribution_of_job(options: TrainingOptions) -> Distribution:
-    """Return the parsed option `distribution` of a job, for the sagemaker-dist launcher.
+    """Return the option `distribution` of a job, parsed for the sagemaker-dist launcher.
 
     Raises:
         OptionError: `distribution` is not valid.
@@ -49,7 +52,7 @@ def distribution_of_job(options: TrainingOptions) -> Distribution:
 
 
 def job_faults(options: TrainingOptions, *, region: str | None = None) -> Iterator[OptionError]:
-    """Yield all faults of a job's options that can be found without calling AWS.
+    """Yield an error for each fault in a job's options that can be found without calling AWS.
 
     `region` is the AWS region of the job, or None if unknown.
     """
@@ -75,7 +78,7 @@ def job_faults(options: TrainingOptions, *, region: str | None = None) -> Iterat
 
 
 def job_to_check(options: TrainingOptions) -> Job:
-    """Return the facts about a job from which its warnings are computed."""
+    """Return the facts about a job that the functions for warnings need."""
     return _job(options, distribution_of_job(options), None)
 
 

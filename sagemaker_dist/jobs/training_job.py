@@ -6,8 +6,8 @@
     job.submit()
     job.wait()
 
-AWS is called only for values that the options do not give: with an ARN as `role`, and `image_uri`
-and `output_path` given, `request()` makes no call.
+AWS is called only for values that the options do not give. If `role` is an ARN, and `image_uri` and
+`output_path` are given, `request()` makes no call.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ _LONGEST: Final = 63
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingJob(TrainingOptions):
-    """One training job, without SageMaker's SDK; names and defaults are those of its estimators.
+    """One training job, without SageMaker's SDK.
+
+    Its options have the names and defaults of the arguments of the SDK's estimators.
 
     Attributes:
         session: boto3.Session. Default: boto3's own settings.
@@ -84,12 +86,15 @@ class TrainingJob(TrainingOptions):
         raise_all(job_faults(self, region=getattr(self.session, "region_name", None)))
 
     def warnings(self) -> list[str]:
-        """Return warnings for the user, such as slow transport of gradients on an instance type."""
+        """Return warnings for the user, such as about slow transport of gradients, if any."""
         return [*framework_warnings(self), *construction_warnings(job_to_check(self))]
 
     @cached_property
     def name(self) -> str:
-        """Name of the job: `job_name`, or the base name with the time when this is first read."""
+        """Name of the job: `job_name` or, without it, the base name and a time.
+
+        The time is when this attribute is first read.
+        """
         if self.job_name is not None:
             return self.job_name
         stamp = datetime.now(timezone.utc).strftime("%Y-%m-%d-%H-%M-%S-%f")[:-3]
@@ -109,7 +114,9 @@ class TrainingJob(TrainingOptions):
         return request
 
     def submit(self) -> str:
-        """Upload the code, start the job and return its name; a second call only returns the name.
+        """Upload the code, start the job, and return its name without waiting for its end.
+
+        A second call only returns the name.
 
         Raises:
             OptionError: SageMaker refuses the request, or another job has the name.
@@ -134,7 +141,7 @@ class TrainingJob(TrainingOptions):
 
     @property
     def is_started(self) -> bool:
-        """Return whether this object has started the job."""
+        """Return whether `submit` of this object has started the job."""
         return bool(self.__dict__.get("_is_started"))
 
     def _upload(self, code: str) -> None:
@@ -187,7 +194,10 @@ class TrainingJob(TrainingOptions):
         return self._runner.describe(self.name)
 
     def stop(self) -> None:
-        """Request that the job stops, and return without waiting; ranks have 120 s to save."""
+        """Request that the job stops, and return without waiting.
+
+        Its ranks have 120 s to save a checkpoint.
+        """
         self._runner.stop(self.name)
 
     @cached_property

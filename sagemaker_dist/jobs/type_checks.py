@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of the options' types; they run first, because the other checks expect right types."""
+"""Checks of the types of a job's options.
+
+They run first, because the other checks expect right types.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ _KINDS: Final = {
 
 
 def kind_faults(options: TrainingOptions) -> Iterator[OptionError]:
-    """Yield a fault for each option of a wrong type; other checks would crash on it."""
+    """Yield an error for each option of a wrong type, on which other checks would crash."""
     for name, (kind, types) in _KINDS.items():
         value = getattr(options, name)
         if value is not None and not isinstance(value, types):
@@ -78,7 +81,7 @@ def kind_faults(options: TrainingOptions) -> Iterator[OptionError]:
 
 
 def missing_files(options: TrainingOptions) -> Iterator[OptionError]:
-    """Yield a fault for each dependency that does not exist or cannot be uploaded."""
+    """Yield an error for each path in `dependencies` that does not exist or cannot be uploaded."""
     if options.dependencies and str(options.source_dir).lower().startswith("s3://"):
         yield OptionError(
             "dependencies is set with a source_dir in S3",
@@ -114,7 +117,7 @@ def framework_warnings(options: TrainingOptions) -> Iterator[str]:
 
 
 def session_faults(session: Any) -> Iterator[OptionError]:
-    """Yield a fault if the session is not a boto3.Session."""
+    """Yield an error if `session` is neither a boto3.Session nor None."""
     if session is not None and not hasattr(session, "client"):
         yield OptionError(
             f"session is {session!r}",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training images (build, inspect, push), the Docker engine, and code and sessions for AWS."""
+"""Training images (build, inspect, push), the Docker engine, upload of code, and AWS sessions."""
 
 from sagemaker_dist.packaging.aws_session import account_of, boto_session, role_arn
 from sagemaker_dist.packaging.code_tarball import source_tarball, upload_source

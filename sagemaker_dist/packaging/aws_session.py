@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AWS sessions without SageMaker's SDK, and conversion of boto3's errors to ours, with hints."""
+"""AWS sessions without SageMaker's SDK, and conversion of boto3's errors to DistErrors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PREFIXES: Final = {"Amazon ECR": "ecr", "Amazon S3": "s3", "AWS STS": "sts", "A
 
 
 def boto_session(region: str | None = None, profile: str | None = None) -> Any:
-    """Return a boto3.Session for a region and a profile; None stands for AWS's own settings.
+    """Return a boto3.Session for a region and a profile; for None, AWS's own settings are used.
 
     Raises:
         SetupError: The profile does not exist, or AWS's own files cannot be read.
@@ -49,7 +49,9 @@ def account_of(session: Any) -> str:
 
 
 def role_arn(session: Any, role: str) -> str:
-    """Return the ARN of an IAM role that is given by name. A text with a slash is returned as is.
+    """Return the ARN of an IAM role that is given by its name or ARN.
+
+    A text with a slash counts as an ARN, and is returned unchanged.
 
     Raises:
         SetupError: The role does not exist, or IAM does not answer.
@@ -72,7 +74,8 @@ def role_arn(session: Any, role: str) -> str:
 def aws_refusals(session: Any, service: str) -> Iterator[None]:
     """Convert boto3's errors in the `with` block to SetupError or OptionError with a hint.
 
-    `service` is the name of the service that is called, such as "Amazon ECR".
+    `session` is the boto3.Session of the calls; errors name its region. `service` is the name of
+    the service that is called, such as "Amazon ECR".
     """
     from botocore import exceptions
 
@@ -120,5 +123,5 @@ def _action(service: str, error: Any) -> str:
 
 
 def where(session: Any) -> str:
-    """Return the region of a session as text for errors, such as "region eu-west-1"."""
+    """Return the region of a boto3 session as text for errors, such as "region eu-west-1"."""
     return f"region {session.region_name}"

@@ -29,6 +29,11 @@ def source_tarball(
 ) -> Iterator[Path]:
     """Write the code to a temporary tarball, yield its path, and remove it at the end.
 
+    Args:
+        entry_point: Path of the script, used if `source_dir` is None.
+        source_dir: Directory whose content is packed; None to pack the script alone.
+        dependencies: Files and directories that are packed next to the code.
+
     Raises:
         SetupError: A file cannot be read, or was removed in the meantime.
     """
@@ -51,6 +56,9 @@ def upload_source(
     """Upload the tarball of the code to an S3 URI, from which the job reads it.
 
     Args:
+        session: boto3.Session.
+        tarball: Path of the tarball.
+        uri: S3 URI of the object to write.
         kms_key: KMS key that encrypts the object, or None.
         owner: Number of the account that must own the bucket, or None. It is given for a bucket
             with a default name: a stranger could have created one with that name.
@@ -102,6 +110,11 @@ def _members(name: str, place: Path, above: tuple[str, ...]) -> Iterator[tuple[s
     """Yield a path and all paths below it, each with its name in the tarball.
 
     A link to a directory that contains the link is left out.
+
+    Args:
+        name: Name of the path in the tarball.
+        place: The path.
+        above: Resolved paths of the directories that contain it.
     """
     real = os.path.realpath(place)
     if place.name in _NEVER or real in above or not (place.is_dir() or place.is_file()):
@@ -113,7 +126,7 @@ def _members(name: str, place: Path, above: tuple[str, ...]) -> Iterator[tuple[s
 
 
 def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Return the tarball's member without owner and time, which differ between machines."""
+    """Return the tarball's member with owner and time set to zero: they differ between machines."""
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     member.mtime = 0

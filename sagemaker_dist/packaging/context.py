@@ -28,6 +28,8 @@ _NEVER: Final = shutil.ignore_patterns("__pycache__", "build", "*.so", _SHIPPED)
 def build_context(wheelhouse: Path | None = None) -> Iterator[Path]:
     """Write a temporary build context, yield its directory, and remove it at the end.
 
+    `wheelhouse` is a directory of wheels, which are added to the context; None adds none.
+
     Raises:
         SetupError: This installation lacks files of the image.
     """

@@ -25,10 +25,10 @@ _ANSI: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Builder:
-    """A docker command that builds with BuildKit.
+    """A docker command that builds images with BuildKit.
 
     Attributes:
-        command: First words of the command line.
+        command: First words of the command line, to which the build's arguments are added.
         environment: Environment variables that the command needs.
     """
 
@@ -39,7 +39,7 @@ class Builder:
 def find_builder(path: str | None = None) -> Builder:
     """Return the first docker command on the PATH that has BuildKit.
 
-    `path` is by default the variable PATH.
+    `path` replaces the environment variable PATH, if it is given.
 
     Raises:
         SetupError: No docker command has BuildKit.
@@ -64,10 +64,10 @@ def find_builder(path: str | None = None) -> Builder:
 
 
 def run(builder: Builder, arguments: Sequence[str]) -> tuple[int, list[str]]:
-    """Run a build, and return its exit status and the last lines of its output.
+    """Build an image, and return the exit status and the last lines of the build's output.
 
-    The output is also copied to standard error. On Ctrl-C, the build is ended before
-    KeyboardInterrupt is raised.
+    `arguments` follow the builder's own words on the command line. The output is also copied to
+    standard error. On Ctrl-C, the build is ended before KeyboardInterrupt is raised.
     """
     # without DOCKER_HOST, the docker command might use another engine than docker-py
     environment = {**os.environ, **builder.environment, "DOCKER_HOST": address()}
@@ -105,9 +105,10 @@ def _ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 @contextmanager
 def _output(on_terminal: bool) -> Iterator[tuple[int, int]]:
-    """Yield two descriptors for the build's output: this process's end, and the build's end.
+    """Yield two file descriptors for the build's output: one to read it, and one for the build.
 
-    They are those of a pseudo-terminal if this process has a terminal, else of a pipe.
+    With `on_terminal`, they are the ends of a pseudo-terminal, so that the build shows progress
+    bars; else they are the ends of a pipe.
     """
     own_end, build_end = _terminal() if on_terminal else os.pipe()
     try:

@@ -34,7 +34,7 @@ class Engine:
         architecture: Architecture as images name it: "amd64", "arm64".
         data_root: Directory of the engine's images and containers.
         is_rootless: Whether root in a container is the user who runs the engine.
-        is_remapped: Whether a user id in a container is another one outside (userns-remap).
+        is_remapped: Whether a user id in a container differs from the one outside (userns-remap).
         labels_files: Whether SELinux denies containers access to files without their label.
         is_desktop: Whether the engine is Docker Desktop, which uses a virtual machine.
     """
@@ -50,7 +50,7 @@ class Engine:
 
     @classmethod
     def of(cls, client: DockerClient) -> Engine:
-        """Return the facts that the engine of a client reports."""
+        """Return the facts about the engine of a client, as the engine reports them."""
         info = client.info()
         security = " ".join(info.get("SecurityOptions") or [])
         return cls(
@@ -66,7 +66,7 @@ class Engine:
 
 
 def address() -> str:
-    """Return the address of the engine: the variable DOCKER_HOST, or docker-py's default."""
+    """Return the address of the Docker engine: the variable DOCKER_HOST, or docker-py's default."""
     return os.environ.get("DOCKER_HOST") or _SOCKET
 
 
@@ -112,9 +112,12 @@ def connect() -> DockerClient:
 
 
 def _check_socket(where: str) -> None:
-    """Raise SetupError with the reason if the engine's socket cannot be opened.
+    """Check that the Docker engine's Unix socket can be opened; do nothing for a TCP address.
 
-    docker-py's own error does not have the reason.
+    `where` is the address of the engine, such as "unix:///var/run/docker.sock".
+
+    Raises:
+        SetupError: The socket cannot be opened, with the reason, which docker-py's error lacks.
     """
     place = urlsplit(where)
     if place.scheme != "unix" or sys.platform == "win32":

@@ -67,10 +67,10 @@ def refusal(what: str, error: Exception, *, image: str = "", data_root: str = ""
     """Return the error for an operation that the Docker engine refused.
 
     Args:
-        what: The operation that failed, as the error's first part.
+        what: Text that begins the error: the operation that failed.
         error: Exception of docker-py.
-        image: Name of the image, for reasons that name it.
-        data_root: Directory of the engine's data, for reasons that name it.
+        image: Name of the image, for texts that need it.
+        data_root: Directory of the engine's data, for texts that need it.
     """
     message = " ".join(str(getattr(error, "explanation", None) or error).split())
     for pattern, why, hint in _CAUSES:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Amazon ECR: this version's image in an account's registry, and the login to push one."""
+"""Amazon ECR: URI of this version's image in an account's registry, and the login for a push."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ class EcrLogin:
 
 
 def ecr_image(session: Any, framework: str, repository: str = REPOSITORY) -> str:
-    """Return the URI of this version's image in the registry of a session's account and region.
+    """Return the URI of this version's image of a framework in ECR.
+
+    The registry is that of the account and region of `session`, a boto3.Session.
 
     Raises:
         SetupError: There is no such image, or ECR does not answer.
@@ -65,7 +67,9 @@ def ecr_image(session: Any, framework: str, repository: str = REPOSITORY) -> str
 
 
 def ecr_login(session: Any, repository: str, *, create: bool) -> EcrLogin:
-    """Return a login to push to a repository; with `create`, create it if it does not exist.
+    """Return a login to push to an ECR repository, in the account and region of `session`.
+
+    With `create`, the repository is created if it does not exist.
 
     Raises:
         SetupError: The repository does not exist, or ECR does not answer.

@@ -60,7 +60,10 @@ def is_sagemaker_dist_image(image: object) -> bool:
 
 
 def framework_faults(framework: str, framework_version: str | None = None) -> Iterator[OptionError]:
-    """Yield the faults of a framework's name and of its version, or none if both are right."""
+    """Yield an error for each fault in a framework's name and version; none if both are right.
+
+    A version of None stands for the default version.
+    """
     if framework not in FRAMEWORKS:
         hint = closest(str(framework), FRAMEWORKS)
         yield OptionError(

@@ -73,7 +73,7 @@ def build_image(options: ImageOptions | None = None) -> ImageFacts:
 
 
 def arguments(options: ImageOptions, pip_config: Path | None = None) -> list[str]:
-    """Return the arguments of `docker build`, without the Dockerfile and the context.
+    """Return the arguments of `docker build` for an image, without the Dockerfile and the context.
 
     `pip_config` is a file with pip's settings that only the build sees, or None.
     """
@@ -100,9 +100,10 @@ def _plain(options: ImageOptions) -> Iterator[tuple[str, str | None]]:
 
 @contextmanager
 def _pip_config(options: ImageOptions) -> Iterator[Path | None]:
-    """Write the URLs of pip's indexes to a temporary file, and yield its path; None without URLs.
+    """Write the URLs of pip's indexes to a temporary file, and yield the file's path.
 
-    A URL may have a password, which a build argument would show in the image's history.
+    The path is None if the options have no such URLs. The file keeps passwords in URLs secret: a
+    build argument would show them in the image's history.
     """
     urls = {"index-url": options.index_url, "extra-index-url": options.extra_index_url}
     lines = [f"{name} = {url}" for name, url in urls.items() if url]
@@ -117,9 +118,10 @@ def _pip_config(options: ImageOptions) -> Iterator[Path | None]:
 
 
 def fault(status: int, lines: Sequence[str], data_root: str) -> SetupError:
-    """Return the error for a failed build, with a reason and a hint if its output has a known one.
+    """Return the error for a failed build, with reason and hint if the output has a known fault.
 
-    `status` is the exit status, `lines` the last lines, `data_root` the engine's directory.
+    `status` is the exit status, `lines` are the last lines of the output, `data_root` is the
+    directory of the Docker engine's data.
     """
     if any(_NO_SPACE in line.lower() for line in lines):
         return SetupError(
@@ -144,7 +146,7 @@ def fault(status: int, lines: Sequence[str], data_root: str) -> SetupError:
 
 
 def last_lines(lines: Sequence[str]) -> str:
-    """Return the last lines of a build without BuildKit's progress lines, joined by " / "."""
+    """Return the last lines of a build's output, joined by " / "; progress lines are left out."""
     kept = [re.sub(r"^#\d+ (?:[\d.]+ )?", "", line) for line in lines if not _NOISE.search(line)]
     last = list(dict.fromkeys(kept))[-_LAST_LINES:]
     return " / ".join(last).rstrip(".") or "the build printed nothing"

@@ -65,7 +65,7 @@ class ImageFacts:
 
     @property
     def framework_version(self) -> str | None:
-        """Version of the framework, such as "2.13.0"; None without the runtime."""
+        """Version of the framework in the image, such as "2.13.0"; None without the runtime."""
         return self.labels.get(f"{LABEL}framework-version")
 
 
@@ -116,7 +116,9 @@ def local_image(client: DockerClient | None, framework: str) -> ImageFacts:
 
 
 def check_versions(facts: ImageFacts) -> None:
-    """Check that an image works with this SDK; an image without the runtime passes.
+    """Check that an image works with this version of sagemaker-dist.
+
+    An image without the sagemaker-dist runtime passes.
 
     Raises:
         SkewError: Runtime and SDK have different versions, or use different versions of the
@@ -138,9 +140,12 @@ def check_versions(facts: ImageFacts) -> None:
 
 
 def other_versions(where: str, versions: list[str], hint: str) -> SkewError:
-    """Return the error for images of other versions than this one.
+    """Return the error for images that have other versions than this installation.
 
-    `where` is a text for the images, such as "the images for torch in URI".
+    Args:
+        where: Text for the images, such as "the images for torch in URI".
+        versions: Versions of the images.
+        hint: Advice for the user.
     """
     return SkewError(
         f"{where} have version {', '.join(versions)}",
@@ -154,7 +159,7 @@ def _rebuild(framework: str | None) -> str:
 
 
 def _rebuild_as(image: str) -> str:
-    """Return a hint with the command that builds an image of this name."""
+    """Return a hint for errors: the command that builds an image of this name."""
     endings = [
         each for each in FRAMEWORKS if is_sagemaker_dist_image(image) and image.endswith(f"-{each}")
     ]
@@ -195,6 +200,9 @@ def _versions(docker: DockerClient, framework: str) -> list[str]:
 
 
 def versions_in(tags: Iterator[str], framework: str) -> list[str]:
-    """Return the versions in tags such as "0.1.0-torch", sorted; other tags are ignored."""
+    """Return the versions in the tags for a framework, such as "0.1.0-torch", sorted.
+
+    Other tags are ignored.
+    """
     ending = f"-{framework}"
     return sorted({tag.removesuffix(ending) for tag in tags if tag.endswith(ending)})

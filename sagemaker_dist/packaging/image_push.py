@@ -91,8 +91,8 @@ def push_image(options: PushOptions | None = None, *, session: Any = None) -> Pu
     """Push an image to a registry, and return its URI and digest.
 
     `options` are by default those for torch's image and ECR; `session` is a boto3.Session, by
-    default one with boto3's own settings. The login for ECR is used for this push and not stored;
-    other registries get the one that `docker login` stored.
+    default one with boto3's own settings. The login for ECR is used for this push and not stored.
+    For other registries, the login is used that `docker login` has stored.
 
     Raises:
         SetupError: The image or the repository does not exist, or the registry refuses the push.
@@ -110,7 +110,7 @@ def push_image(options: PushOptions | None = None, *, session: Any = None) -> Pu
 
 @contextmanager
 def _tagged(client: DockerClient, facts: ImageFacts, uri: str) -> Iterator[None]:
-    """Tag the image with the URI of the push; if the push fails, undo that."""
+    """Tag an image with the URI of the push; if the push in the `with` block fails, undo that."""
     from docker.errors import APIError
 
     repository, _, tag = uri.rpartition(":")
@@ -130,7 +130,7 @@ def _tagged(client: DockerClient, facts: ImageFacts, uri: str) -> Iterator[None]
 
 
 def _named(client: DockerClient, name: str) -> str | None:
-    """Return the id of the image that has this name now, or None."""
+    """Return the id of the image that has this name now, or None if no image has it."""
     from docker.errors import ImageNotFound
 
     try:

@@ -15,7 +15,7 @@ Message = Mapping[str, Any]
 
 
 def show(messages: Iterable[Message]) -> Iterator[Message]:
-    """Yield the engine's messages about a push unchanged, and show them on standard error."""
+    """Yield Docker's messages about an image's push unchanged, and show them on standard error."""
     console = Console(file=sys.stderr, highlight=False)
     return _bars(messages, console) if console.is_terminal else _lines(messages)
 

@@ -135,14 +135,18 @@ def _part(job: Job, key: str) -> Mapping[str, Any]:
 def _sends_groups(job: Job, keys: list[str]) -> bool:
     """Return whether SageMaker's SDK sends the instance groups of the distribution to the job.
 
-    Source: SageMaker SDK 2.257.7, _distribution_configuration.
+    `keys` are the enabled keys of `distribution=`. Source: SageMaker SDK 2.257.7,
+    _distribution_configuration.
     """
     is_smddp = _DATA in keys or (job.kind == "PyTorch" and "pytorchddp" in keys)
     return "mpi" in keys or is_smddp
 
 
 def _strategy_dropping_groups(job: Job, keys: list[str]) -> str | None:
-    """Return the enabled key with which SageMaker's SDK silently ignores the groups, or None."""
+    """Return the key that makes SageMaker's SDK silently ignore instance groups, or None.
+
+    `keys` are the enabled keys of `distribution=`.
+    """
     if job.kind == TENSORFLOW or any(key.startswith(AWS) for key in keys):
         return None
     return next((key for key in ("torch_distributed", "pytorchddp") if key in keys), None)

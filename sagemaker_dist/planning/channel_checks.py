@@ -51,7 +51,7 @@ class FileSystem:
 
     @property
     def path(self) -> str | None:
-        """Return the path of the directory on this machine; None if it is not known."""
+        """Return the path of `directory` on this machine; None if the mount point is unknown."""
         return self.here and str(PurePosixPath(self.here, self.directory.lstrip("/")))
 
 
@@ -110,7 +110,7 @@ class Channel:
 
     @property
     def directory(self) -> str | None:
-        """Return the path of its data on this machine; None if the data is not there."""
+        """Return the path of the channel's data on this machine; None if the data is elsewhere."""
         if self.file_system is not None:
             return self.file_system.path
         is_file = isinstance(self.uri, str) and self.uri.startswith(FILE)
@@ -128,7 +128,7 @@ def parse_channel(
 
     Args:
         name: Name of the channel.
-        part: The element.
+        part: Element of InputDataConfig.
         mode: Input mode of the job, for channels without one.
         file_systems: Directories of this machine where file systems are mounted, by FileSystemId.
     """
@@ -282,7 +282,7 @@ def _pipe_faults(channels: list[Channel]) -> Iterator[OptionError]:
 
 
 def mount_faults(channel: Channel) -> Iterator[OptionError]:
-    """Yield a fault if a file system has a streaming input mode, FastFile or Pipe."""
+    """Yield a fault if a channel in a file system has a streaming input mode, FastFile or Pipe."""
     if channel.mode in ("FastFile", "Pipe"):
         yield OptionError(
             f"input_mode of channel {channel.name!r} is {channel.mode!r}",

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Table of what each launcher does with each key of `distribution=`, by image and estimator class.
+"""Table of how each launcher treats each key of `distribution=`: it runs, ignores or refuses it.
 
-The checks use this table, and docs/distributions.md is generated from it. SageMaker's behaviour was
-read from the source code of SageMaker Python SDK 2.257.7 and sagemaker-training 5.1.4, and tried,
-on 2026-11-21.
+This depends on the image and the estimator class. The checks use this table, and
+docs/distributions.md is generated from it. SageMaker's behaviour was read from the source code of
+SageMaker Python SDK 2.257.7 and sagemaker-training 5.1.4, and tried, on 2026-11-21.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Support:
 
     Attributes:
         option: Name of the typed option that stands for the key.
-        in_aws: Effect of the key in SageMaker's image, by estimator class; classes that are not in
-            it refuse the key.
+        in_aws: How SageMaker's image treats the key ("runs", "ignored" or "refused"), by the name
+            of the estimator class; a class that is missing refuses the key.
         why_not: Reason why the sagemaker-dist launcher refuses the key with torch; "" if it
             starts ranks for it.
         hint: Alternative to the key with torch, or "".
@@ -69,19 +69,31 @@ class Support:
     note: str = ""
 
     def in_aws_image(self, kind: str) -> Served:
-        """Return the effect of the key in SageMaker's image, for the estimator class `kind`."""
+        """Return how SageMaker's image treats the key: "runs", "ignored" or "refused".
+
+        `kind` is the name of the estimator class, such as "PyTorch".
+        """
         return self.in_aws.get(kind, "refused")
 
     def with_launcher(self, kind: str) -> Served:
-        """Return the effect of the key with the sagemaker-dist launcher, for the class `kind`."""
+        """Return how the sagemaker-dist launcher treats the key: "runs" or "refused".
+
+        `kind` is the name of the estimator class, such as "PyTorch".
+        """
         return "refused" if self.refusal(kind) else "runs"
 
     def refusal(self, kind: str) -> str:
-        """Return the reason why the sagemaker-dist launcher refuses the key, or ""."""
+        """Return the reason why the sagemaker-dist launcher refuses the key; "" if it runs it.
+
+        `kind` is the name of the estimator class, such as "PyTorch".
+        """
         return self.not_tensorflow if kind == TENSORFLOW else self.why_not
 
     def alternative(self, kind: str) -> str:
-        """Return an alternative to the key for the sagemaker-dist launcher, or ""."""
+        """Return a hint with an alternative to the key for the sagemaker-dist launcher, or "".
+
+        `kind` is the name of the estimator class, such as "PyTorch".
+        """
         return self.tensorflow_hint if kind == TENSORFLOW else self.hint
 
 
@@ -185,9 +197,10 @@ def launcher_faults(job: Job) -> Iterator[OptionError]:
 
 
 def _key_fault(job: Job, key: str) -> OptionError:
-    """Return the fault of a key that the sagemaker-dist launcher refuses.
+    """Return the error for a key of `distribution=` that the sagemaker-dist launcher refuses.
 
-    It refuses the key itself, or its options of mpirun, or the key beside the one that it starts.
+    The launcher refuses a key that it does not support, a key with options of mpirun, and a second
+    key beside the one for which it starts ranks.
     """
     distribution = job.distribution
     if options := _mpi_options(distribution, key):
@@ -217,7 +230,7 @@ def _launcher(distribution: Distribution) -> str:
 
 
 def _hint(key: str, job: Job) -> str:
-    """Return a hint with the alternatives to a key, in one sentence."""
+    """Return a hint that lists what the user can do instead of passing a key that is refused."""
     has_ranks = job.distribution.engine is not None and job.distribution.model is None
     alternative = "" if has_ranks else SUPPORT[key].alternative(job.kind)
     runs_in_aws = SUPPORT[key].in_aws_image(job.kind) == "runs"
@@ -240,9 +253,9 @@ def _mpi_options(distribution: Distribution, key: str) -> Any:
 
 
 def _launched_fault(job: Job) -> OptionError | None:
-    """Return the fault of a request that the sagemaker-dist launcher refuses for this framework.
+    """Return an error if the sagemaker-dist launcher cannot start ranks of the job's framework.
 
-    Returns None if there is no such fault.
+    Returns None if it can.
     """
     distribution = job.distribution
     if distribution.model is not None and job.kind == TENSORFLOW:

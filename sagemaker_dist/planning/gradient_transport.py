@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Warnings, before a job starts, about how its gradients will be sent on its instance type.
 
-smdist sends only CPU tensors. The facts about the instance type decide which library sends the
-others, and over which links; facts that are unknown are left out of the text. NCCL (2.29.7 in
-PyPI's torch 2.13.0, read 2026-11-21) uses EFA only through a plugin, and refuses ranks that share
-a GPU.
+smdist sends only CPU tensors. The instance type decides which library sends the tensors of GPUs,
+and over which links. Facts about the type that are unknown are left out of the text. NCCL uses EFA
+only through a plugin, and refuses ranks that share a GPU (NCCL 2.29.7, in PyPI's torch 2.13.0, read
+2026-11-21).
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ _HINT: Final = (
 
 
 def transport_warning(job: Job) -> str | None:
-    """Return a warning about sending gradients on the job's instance type, or None if needless."""
+    """Return a warning about how gradients are sent on the job's instance type.
+
+    Returns None if there is nothing to warn about, or the instance type is unknown.
+    """
     kind, count = job.training_hosts
     instance = training_instances().get(str(kind))
     if not job.distribution.is_launched or instance is None:
@@ -53,14 +56,16 @@ def describe_transport(
     num_hosts: int | None = None,
     backends: str | None = _DATA_PARALLEL,
 ) -> str | None:
-    """Return sentences about how gradients are sent on an instance type, or None if needless.
+    """Return sentences that warn how gradients are sent on an instance type.
+
+    Returns None if there is nothing to warn about.
 
     Args:
         instance: Facts about the instance type.
         processes_per_host: Ranks on each host. Default None: one rank per GPU.
         num_hosts: Hosts of the job; None if unknown.
-        backends: Call that initializes the backends in a torch script, for the text; None for
-            TensorFlow.
+        backends: Call that a torch script needs to initialize its backends, which the text
+            recommends; None for TensorFlow.
     """
     sentences: list[str] = []
     if instance.has_gpu and backends is None:
@@ -122,7 +127,10 @@ def _copied_sentences(
 
 
 def _ways(instance: Instance, num_used: int, num_hosts: int | None) -> Iterator[str]:
-    """Yield the links that NCCL uses between GPUs if ranks use `num_used` GPUs of each host."""
+    """Yield texts such as "between hosts over TCP", one for each link that NCCL uses between GPUs.
+
+    `num_used` is the number of GPUs of each host that ranks use. `num_hosts` is None if unknown.
+    """
     if num_used > 1:
         link = instance.accelerator_link
         yield "between the GPUs of a host" + (f" over {link}" if link else "")

@@ -75,7 +75,8 @@ class Job:
 
     Attributes:
         kind: Class of SageMaker's SDK that the estimator replaces, such as "PyTorch".
-        uses_launcher: True if the sagemaker-dist launcher runs the job, as far as known.
+        uses_launcher: True if the sagemaker-dist launcher runs the job, judged by the name of the
+            image.
         names_image: True if image_uri is given, possibly as a pipeline variable.
         distribution: Parsed `distribution=`.
         instance_type: Instance type of the job without instance groups.
@@ -90,7 +91,8 @@ class Job:
         output_path: URI for the model.
         checkpoint_s3_uri: URI for checkpoints.
         checkpoint_local_path: Directory of the checkpoints on each host.
-        obstacles: Files or directories that prevent writing, by the argument with the place.
+        obstacles: Files or directories that prevent writing to a place, by the name of the argument
+            that has the place, such as "output_path".
         environment: Environment variables by name; "" for pipeline variables.
         base_job_name: Beginning of a generated job name.
         other: Further arguments that checks read, by name.
@@ -134,9 +136,10 @@ class Job:
 
     @property
     def training_hosts(self) -> tuple[Any, Any]:
-        """Return instance type and number of the hosts that start ranks, each None if unknown.
+        """Return the instance type and the number of the hosts that start ranks.
 
-        With instance groups, these are the hosts of the group that the distribution names.
+        Each is None if unknown. With instance groups, these are the hosts of the group that the
+        distribution names.
         """
         groups = self.terms.instance_groups if self.terms else None
         if groups is None:

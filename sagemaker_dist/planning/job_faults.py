@@ -45,7 +45,7 @@ JOB_NAME: Final = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")  # CreateTrain
 
 
 def construction_faults(job: Job) -> Iterator[OptionError]:
-    """Yield the faults of an estimator's arguments that need no knowledge of its input data."""
+    """Yield the faults of an estimator's arguments that can be found without its input data."""
     for name in job.unknown:
         yield OptionError(
             f"the estimator has the argument {name}=",

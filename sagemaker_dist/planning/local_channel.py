@@ -58,7 +58,7 @@ class LocalChannel:
 
     @property
     def is_fetched(self) -> bool:
-        """Return whether the data is copied into the job's folder, not read in place."""
+        """Return whether the data is copied into the job's folder before the script reads it."""
         return not self.path or self.is_split
 
 

@@ -29,7 +29,7 @@ NO_EFFECT: Final = (  # options of SageMaker's instances and networks
 
 
 def local_faults(job: Job) -> Iterator[OptionError]:
-    """Yield the faults of arguments that exist only for jobs on this machine."""
+    """Yield the faults of arguments that jobs on this machine do not support or cannot use."""
     here = job.instance_type
     if not job.own_session:
         yield OptionError(

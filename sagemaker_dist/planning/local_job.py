@@ -60,7 +60,7 @@ class LocalSource:
     dependencies: tuple[Path, ...] = ()
 
     def request(self) -> dict[str, Any]:
-        """Return the field LocalSource of a local job's request, which SageMaker does not have."""
+        """Return the value of LocalSource, a field that only the requests of local jobs have."""
         dependencies = [str(each) for each in self.dependencies]
         return {"Folder": str(self.folder), "Only": self.only, "Dependencies": dependencies}
 
@@ -164,7 +164,10 @@ class LocalJob:
         }
 
     def submitted(self) -> LocalSource | None:
-        """Return the code in the hyperparameter sagemaker_submit_directory; None if it is in S3."""
+        """Return the code that the hyperparameter sagemaker_submit_directory names.
+
+        Returns None if the hyperparameter is missing or names a place in S3.
+        """
         place = json.loads(self.hyperparameters.get(SUBMIT_DIRECTORY, '""'))
         return LocalSource(folder=Path(place)) if place.startswith("/") else None
 

@@ -17,7 +17,11 @@ def ranks_per_host(distribution: Distribution, kind: Any) -> int | None:
     """Return the number of ranks that the launcher will start on each host.
 
     This is processes_per_host if it is given, otherwise the number of GPUs, at least 1. Returns
-    None if it depends on the machine that runs the job, or the instance type is unknown.
+    None if the number of GPUs is unknown, as for a job on this machine.
+
+    Args:
+        distribution: Distribution of the job.
+        kind: Instance type of the hosts.
     """
     engine = distribution.engine
     if engine is not None and engine.processes_per_host is not None:
@@ -29,9 +33,9 @@ def ranks_per_host(distribution: Distribution, kind: Any) -> int | None:
 
 
 def model_faults(job: Job) -> Iterator[OptionError]:
-    """Yield the faults of a split model's numbers: degrees, batch sizes and those of its plan.
+    """Yield the faults of a split model's degrees, batch sizes and saved plan.
 
-    A number of ranks that is unknown is not checked.
+    The number of ranks is checked only if it is known.
     """
     model, (kind, hosts) = job.distribution.model, job.training_hosts
     if model is None:
@@ -94,7 +98,8 @@ def _size_faults(model: ModelParallel, plan: PlanFile, size: int | None) -> Iter
 def describe_split(model: ModelParallel, world_size: int | None) -> dict[str, str]:
     """Return texts that describe how ranks and batch are divided, for the output of a command.
 
-    The keys are "split", and "batch" and "steps" if the global batch size is known.
+    The keys are "split", and "batch" and "steps" if the global batch size is known. `world_size` is
+    the number of ranks of the job, None if unknown.
     """
     degree = model.pipeline_parallel_degree
     if not isinstance(degree, int):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runners that start and watch training jobs; all have the methods of the protocol `Runner`."""
+"""Runners, which start and watch training jobs; each has the methods of the protocol `Runner`."""
 
 from sagemaker_dist.runners.local import LocalRunner
 from sagemaker_dist.runners.protocol import TERMINAL, Request, Runner

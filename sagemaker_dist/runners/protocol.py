@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The protocol `Runner`, which everything that can run a training job implements."""
+"""The protocol `Runner`, with the methods of each class that runs training jobs."""
 
 from __future__ import annotations
 
@@ -14,17 +14,23 @@ TERMINAL: Final = frozenset({"Completed", "Failed", "Stopped"})
 
 
 class Runner(Protocol):
-    """Starts, describes, stops and reads training jobs: on SageMaker, here, or not at all."""
+    """Methods to start, describe, stop and read training jobs.
+
+    Implementations run jobs on SageMaker or on this machine, or only record their requests.
+    """
 
     def start(self, request: Request, *, attended: bool = False) -> str:
         """Start the job of a request (fields of CreateTrainingJob) and return the job's name.
 
-        With `attended`, a local job is stopped when the calling process ends for any reason.
+        With `attended`, a local job is stopped when this process ends for any reason.
         """
         ...
 
     def release(self, name: str) -> None:
-        """Stop a job that was started with `attended`, if it still runs, and no longer watch it."""
+        """Stop a job that was started with `attended`, if it still runs.
+
+        Call this also after the job has ended, to free what `start` has opened for it.
+        """
         ...
 
     def exists(self, name: str) -> bool:
@@ -40,16 +46,17 @@ class Runner(Protocol):
         ...
 
     def stop(self, name: str, *, now: bool = False) -> None:
-        """Request that a job stops, and return without waiting; ranks get time to save.
+        """Request that a job stops, and return without waiting.
 
-        With `now`, its processes are killed at once. A second call with `now` discards the model
-        that is being written.
+        Its ranks get time to save a checkpoint. With `now`, they are killed at once. A second
+        call with `now` discards the model that is being written.
         """
         ...
 
     def logs(self, name: str, *, follow: bool = False, new_only: bool = False) -> Iterator[str]:
-        r"""Yield segments of output, each ending in \n, or in \r if the next one replaces it.
+        r"""Yield the output of all hosts as segments, each ending in \n or \r.
 
+        A segment that ends in \r is a state of a progress bar, which the next segment replaces.
         With `follow`, continue until the job ends, and yield an empty string whenever there is no
         new output. With `new_only`, leave out the output before this call.
         """

@@ -25,7 +25,7 @@ class RecordingRunner:
     stopped: list[str] = field(default_factory=list)
 
     def start(self, request: Request, *, attended: bool = False) -> str:  # noqa: ARG002 - protocol
-        """Record the request and return the job's name."""
+        """Record the request, without running it, and return the job's name; ignore `attended`."""
         self.requests.append(dict(request))
         return str(request["TrainingJobName"])
 
@@ -61,7 +61,7 @@ class RecordingRunner:
         )
 
     def stop(self, name: str, *, now: bool = False) -> None:  # noqa: ARG002 - protocol
-        """Record that the job was stopped."""
+        """Record that the job was stopped; `now` has no effect."""
         self.stopped.append(name)
 
     def logs(
@@ -71,7 +71,10 @@ class RecordingRunner:
         follow: bool = False,  # noqa: ARG002 - protocol
         new_only: bool = False,  # noqa: ARG002 - protocol
     ) -> Iterator[str]:
-        """Return an empty iterator: nothing runs, so there is no output."""
+        """Return an empty iterator: nothing runs, so there is no output.
+
+        The options have no effect.
+        """
         return iter(())
 
     def logs_at(self, name: str) -> str:  # noqa: ARG002 - protocol

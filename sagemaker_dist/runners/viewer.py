@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Display of a running job: its output, its progress, and how it ended.
 
-terminal   lines in the colour of their host; below them the newest progress bar
-           and the state of the job, one line each
+terminal   lines in the colour of their host; below them two lines: the newest progress bar, and
+           the state of the job
 notebook   the same lines and colours, without the two lines below
 pipe       lines without colours; of each progress bar only the last state
 """
@@ -34,26 +34,32 @@ class Screen(Protocol):
     """Output device that shows a job: a terminal, a notebook or a pipe."""
 
     def line(self, text: str) -> None:
-        """Show a line permanently."""
+        """Show a line of output, which stays on the screen."""
         ...
 
     def progress(self, text: str) -> None:
-        """Show a state of a progress bar; the host's next state replaces it."""
+        """Show one state of a progress bar; the host's next state replaces it on the screen."""
         ...
 
     def status(self, clock: str, doing: str) -> None:
-        """Show the elapsed time and the job's secondary status; called about 10 times a second."""
+        """Show the state of the job; called about 10 times a second.
+
+        `clock` is the elapsed time as text, `doing` the job's secondary status, such as "Training".
+        """
         ...
 
 
 def watch(
     runner: Runner, name: str, *, layout: str = "", output: bool = True, new_only: bool = False
 ) -> Description:
-    """Show a job until it ends, and return its last description.
+    """Show a job on the screen until it ends, and return its last description.
 
-    `layout` is a text for the heading, such as "2 hosts x 4 ranks". Without `output`, only the
-    state is shown, not the output of the hosts. With `new_only`, output before this call is left
-    out.
+    Args:
+        runner: Runner that has the job.
+        name: Name of the job.
+        layout: Text for the heading, such as "2 hosts x 4 ranks".
+        output: Show the output of the hosts, not only the state of the job.
+        new_only: Leave out the output before this call.
     """
     description = runner.describe(name)
     heading = f"{name}  {layout}".rstrip()
@@ -134,7 +140,7 @@ class _Plain:
 
 @dataclass
 class _Notebook(_Plain):
-    """Screen for a notebook: prints as for a pipe, with the colours of the hosts."""
+    """Screen for a notebook: the same lines as for a pipe, but in the colours of the hosts."""
 
     def _print(self, text: str) -> None:
         self.console.print(_coloured(text), soft_wrap=True)

@@ -25,7 +25,8 @@ else:
 def check(trainer: Any, inputs: Any = None, *, wait: bool = True) -> None:
     """Check the job that `trainer.train(inputs, wait)` would start; nothing is started.
 
-    A UserWarning says how gradients will be sent, if that deserves attention.
+    A UserWarning describes how gradients will be sent if the instance type needs special settings,
+    such as NCCL for GPUs.
 
     Args:
         trainer: ModelTrainer, of SageMaker or of this package.
@@ -53,16 +54,16 @@ class ModelTrainer(SageMakerModelTrainer):  # type: ignore[misc]  # SageMaker's 
     """
 
     def model_post_init(self, context: Any, /) -> None:
-        """Check the request, before the initialization of SageMaker's class, which calls AWS."""
+        """Check the request, then initialize SageMaker's class; only the second step calls AWS."""
         check(self)
         super().model_post_init(context)
         self.with_metric_definitions(None)
 
     def with_metric_definitions(self, metric_definitions: Any) -> Any:
-        """Set the metric definitions of the jobs; return this ModelTrainer, as SageMaker's does.
+        """Set the metric definitions of the jobs that `train` starts, and return this ModelTrainer.
 
-        With `DataParallelConfig`, those of the runtime's metrics line are added, unless the list
-        is empty.
+        With distributed=DataParallelConfig(), the metric definitions of the runtime's metrics line
+        are added, unless the list is empty.
         """
         if isinstance(self.distributed, DataParallelConfig) and metric_definitions != []:
             given = [{"Name": each.name, "Regex": each.regex} for each in metric_definitions or ()]

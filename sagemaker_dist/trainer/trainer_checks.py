@@ -54,7 +54,7 @@ def training_faults(training: Training) -> Iterator[OptionError]:
 
 
 def job_of(training: Training) -> Job:
-    """Return the facts about a ModelTrainer's job for the checks that estimators use, too."""
+    """Return the facts about a ModelTrainer's job as a `Job`, for the checks of estimators."""
     return Job(
         kind="ModelTrainer",
         names_image=not training.uses_launcher,
@@ -69,9 +69,10 @@ def job_of(training: Training) -> Job:
 
 
 def _is_elsewhere(training: Training) -> bool:
-    """Return whether the shared checks must skip the instance type.
+    """Return whether the checks shared with estimators must skip the instance type.
 
-    Either the job runs on this machine, where it has no meaning, or `_plan_faults` checks it.
+    They must skip it if the job runs on this machine, where it has no meaning, or if it is a local
+    instance type of estimators such as "local_process", which another check reports.
     """
     return training.runs_here or training.instance_type in {LOCAL_PROCESS, *LOCAL}
 

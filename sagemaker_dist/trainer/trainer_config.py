@@ -33,7 +33,7 @@ class SmdistConfig(DistributedConfig):  # type: ignore[misc]  # SageMaker's SDK 
     """Base of the values for `distributed=` with which the sagemaker-dist launcher starts ranks.
 
     Attributes:
-        kind: Class of the options.
+        kind: Class whose options this object has, `DataParallel` or `ModelParallel`.
     """
 
     kind: ClassVar[type[DataParallel] | type[ModelParallel]]
@@ -41,9 +41,10 @@ class SmdistConfig(DistributedConfig):  # type: ignore[misc]  # SageMaker's SDK 
     @model_validator(mode="before")
     @classmethod
     def _check(cls, given: Any) -> Any:
-        """Check the options by our own rules, before pydantic converts values such as "8".
+        """Check the options before pydantic converts values such as "8", and return them as a dict.
 
-        The result is the dict of options; one that `model_dump` wrote is converted to it.
+        `given` is a dict of options, or the dict that `model_dump` returned, which is converted.
+        Any other value is returned unchanged, and pydantic reports it.
         """
         if not isinstance(given, dict):
             return given
@@ -54,17 +55,17 @@ class SmdistConfig(DistributedConfig):  # type: ignore[misc]  # SageMaker's SDK 
 
     @property
     def options(self) -> DataParallel | ModelParallel:
-        """Return the options as the class that estimators take as `distribution=`."""
+        """Return the options as a typed option, which estimators take as `distribution=`."""
         return self.kind(**{name: getattr(self, name) for name in _names(self.kind)})
 
     @model_serializer
     def _document(self) -> dict[str, Any]:
-        """Return the content of `distributed.json`: the options as a dict, below the key `KEY`."""
+        """Return the content of `distributed.json`, a dict {"sagemaker_dist_config": options}."""
         return {KEY: json.loads(render(self.options))}
 
     @property
     def driver_dir(self) -> str:
-        """Return the directory that ModelTrainer sends with the job."""
+        """Return the path of the directory that ModelTrainer sends with the job."""
         return str(_DRIVER.parent)
 
     @property
@@ -74,7 +75,7 @@ class SmdistConfig(DistributedConfig):  # type: ignore[misc]  # SageMaker's SDK 
 
 
 class DataParallelConfig(SmdistConfig):
-    """Replicate the model on every rank and average gradients over all ranks in each step.
+    """Options of data parallel training: a replica of the model on every rank, gradients averaged.
 
         ModelTrainer(..., distributed=DataParallelConfig(processes_per_host=8))
 
@@ -99,7 +100,7 @@ class DataParallelConfig(SmdistConfig):
 
 
 class ModelParallelConfig(SmdistConfig):
-    """Split the model into stages on several ranks, and train several replicas of it in parallel.
+    """Options for splitting a model into stages on several ranks, and for training replicas of it.
 
         ModelTrainer(..., distributed=ModelParallelConfig(pipeline_parallel_degree=4))
 
@@ -135,7 +136,7 @@ class ModelParallelConfig(SmdistConfig):
     def from_smp(
         cls, parameters: Mapping[str, Any], *, engine: DataParallel | None = None
     ) -> ModelParallelConfig:
-        """Return a config with options converted from `parameters` of AWS's SMP v1.
+        """Return a config with options converted from parameters of AWS's library SMP v1.
 
         `ModelParallel.from_smp` documents the conversion.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading of the facts about a ModelTrainer that the checks need, at creation and at `train`."""
+"""Reading of the facts that the checks need from a ModelTrainer, at its creation and at `train`."""
 
 from __future__ import annotations
 
@@ -68,7 +68,10 @@ def training_of(
 
 
 def _plan(options: Any, source: Any) -> PlanFile | None:
-    """Return the saved plan that the options name, or None if there is none or no source_dir."""
+    """Return the saved plan that the options name, or None if they name no plan.
+
+    `source` is the SourceCode of the ModelTrainer; without a source_dir in it, None is returned.
+    """
     folder, script = _text(source, "source_dir"), _text(source, "entry_script")
     if not folder or not script:
         return None
@@ -82,7 +85,10 @@ def _known_value(value: Any) -> Any:
 
 
 def _instance(compute: Any) -> tuple[Any, Any]:
-    """Return instance type and number of hosts, each None if unknown or for several groups."""
+    """Return the instance type and the number of hosts in `compute`, each None if unknown.
+
+    Both are None if the job has several instance groups.
+    """
     groups = _groups(compute)
     if len(groups) > 1:
         return None, None
@@ -99,7 +105,7 @@ def _groups(compute: Any) -> list[Any]:
 
 
 def _text(source: Any, name: str) -> str | None:
-    """Return a field of SourceCode: its text, "" if left out, None for a pipeline variable."""
+    """Return the field `name` of a SourceCode; "" if left out, None for a pipeline variable."""
     value = getattr(source, name, None)
     return "" if value is None else _known_value(value)
 
@@ -107,8 +113,8 @@ def _text(source: Any, name: str) -> str | None:
 def _written(given: Any) -> dict[str, str]:
     """Return the text that ModelTrainer sends for each hyperparameter, by name.
 
-    Returns {} if they are not a dict. (A path of a file is replaced by its content when a
-    ModelTrainer is created.)
+    Returns {} if `given`, the hyperparameters of the ModelTrainer, is not a dict. (If the user
+    passes the path of a file, ModelTrainer has already replaced it by the file's content.)
     """
     if not isinstance(given, Mapping):
         return {}
@@ -144,7 +150,7 @@ def _deleted_entries(root: Path, count: Any) -> Iterable[str]:
     """Yield names of existing entries of `root` that ModelTrainer deletes when the job has ended.
 
     Args:
-        root: The local_container_root.
+        root: Directory local_container_root of the ModelTrainer, in which local jobs run.
         count: Number of hosts of the job.
     """
     hosts = range(1, count + 1) if type(count) is int else ()

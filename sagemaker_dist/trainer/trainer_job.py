@@ -38,7 +38,7 @@ class Training:
     Attributes:
         options: Options for the sagemaker-dist launcher; None if another launcher starts the job.
         plan: Saved plan that the options name, or None.
-        launcher: Name of the class of `distributed=`, such as "Torchrun"; "" if it is None.
+        launcher: Name of the class of `distributed=`, such as "Torchrun"; "" if not given.
         image: The training_image.
         uses_launcher: True if the image has the name of a sagemaker-dist image, or is a pipeline
             variable.
@@ -55,7 +55,7 @@ class Training:
         hyperparameters: Text that ModelTrainer sends for each hyperparameter, by name.
         environment: Environment variables of the job; "" for pipeline variables.
         inputs: Input channels.
-        root: The local_container_root.
+        root: Directory local_container_root of the ModelTrainer, in which local jobs run.
         deleted: Names of entries of `root` that ModelTrainer deletes when the job has ended.
         limits: Limits of SageMaker's service model, by the names of its shapes.
     """
@@ -83,7 +83,10 @@ class Training:
 
     @property
     def uses_shell(self) -> bool:
-        """Return whether ModelTrainer's shell script sm_train.sh evaluates names and values."""
+        """Return whether the job runs ModelTrainer's shell script sm_train.sh.
+
+        The shell then evaluates names and values of hyperparameters and environment variables.
+        """
         has_launcher = self.options is not None and self.uses_launcher
         takes_over = has_launcher and not any(self.environment.get(name) for name in _OPT_OUT)
         return self.has_source and not takes_over

@@ -77,7 +77,7 @@ class ProgressLine:
         self._reported: dict[str, Any] = {}  # values reported since the last line
 
     def forward(self, samples: int | None, *, is_step: bool) -> None:
-        """Count a forward pass that starts now; print a line if the last one is old enough.
+        """Count a forward pass that starts now; print a progress line if one is due.
 
         Args:
             samples: Number of samples of the pass on all ranks, or None if unknown.
@@ -92,8 +92,7 @@ class ProgressLine:
     def report(self, values: Mapping[str, Any]) -> None:
         """Store reported values, by name, for the next line, without their autograd graphs.
 
-        If steps are not counted by forward(), the value of "step" is the number of the step that
-        starts now.
+        If forward() does not count the steps, a step starts now; its number is the value of "step".
         """
         self._reported.update({name: self.kept(value) for name, value in values.items()})
         if not self._counts:
@@ -119,11 +118,17 @@ class ProgressLine:
             sys.stdout.flush()
 
     def is_on_cpu(self, value: Any) -> bool:  # noqa: ARG002  a framework's own numbers may not be
-        """Return True if the value is in CPU memory; only for such values are times printed."""
+        """Return True if a reported value is in CPU memory.
+
+        If any value is not, the lines show no times of collectives.
+        """
         return True
 
     def kept(self, value: Any) -> Any:
-        """Convert a reported value for storage: to a number, or to what number() reads later."""
+        """Return a reported value in the form in which it is stored until the next line.
+
+        Here this is a number; a subclass may store a tensor, which its number() reads later.
+        """
         return int(value) if isinstance(value, Integral) else float(value)
 
     def number(self, value: int | float) -> int | float | None:
@@ -171,8 +176,8 @@ class ProgressLine:
 def _milliseconds(before: _Activity, after: _Activity, steps: int) -> dict[str, float]:
     """Return {"all_reduce_ms": milliseconds per step during which any all-reduce ran, ...}.
 
-    `before` and `after` are the activities at the ends of `steps` steps. A kind of operation of
-    which none was completed in between is left out.
+    `before` and `after` are the activities at the beginning and at the end of `steps` steps. A kind
+    of operation of which none was completed in these steps is left out.
     """
     return {
         f"{kind}_ms": (seconds - before[kind][1]) * 1e3 / steps

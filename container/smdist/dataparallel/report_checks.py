@@ -46,7 +46,14 @@ def check_number(name: str, value: object) -> None:
 
 
 def refusal(name: str, shown: str, why: str, hint: str) -> OptionError:
-    """Return the error for a value that cannot be reported; `shown` is the value as text."""
+    """Return the error for a value that report() refuses.
+
+    Args:
+        name: Name of the value.
+        shown: The value as text.
+        why: Reason of the refusal.
+        hint: Advice for the user.
+    """
     return OptionError(f"report() received {name}={shown[:200]}", why, hint, about=name)
 
 

@@ -2,8 +2,8 @@
 """Entry point `train`, which SageMaker runs in the container; also `python -m smdist.launch`.
 
 Exit status: that of the rank that failed first; 128 + n after signal n; 1 when the host could
-not start; 0 on success. SageMaker runs an image as `docker run <image> train`, which an entry
-point receives as the argument "train".
+not start; 0 on success. SageMaker runs an image as `docker run <image> train`. An entry point of
+the image therefore receives the argument "train".
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ _PRINT_SECONDS: Final = 1.0
 
 
 class Stopped(BaseException):
-    """Raised when a stop signal arrives before any rank was started; `number` is the signal's."""
+    """Exception at a stop signal that arrives before any rank was started.
+
+    `number` is the number of the signal.
+    """
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -60,7 +63,13 @@ class Stopped(BaseException):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostPlace:
-    """Configuration and processors of this host, and the world that its ranks belong to."""
+    """Place of this host in the job, and its hardware.
+
+    Attributes:
+        config: Configuration of this host's launcher.
+        machine: Numbers of CPUs and GPUs of this host.
+        world: The hosts that train together, and the number of ranks on each.
+    """
 
     config: RuntimeConfig
     machine: HostResources
@@ -109,9 +118,10 @@ def _read_arguments() -> None:
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """Install handlers that raise `Stopped` at SIGTERM and SIGINT.
+    """Install handlers that raise `Stopped` at SIGTERM and SIGINT; for a `with` statement.
 
-    The kernel ignores a signal to process 1 that has no handler.
+    Without handlers the kernel would ignore these signals, if this is process 1. The handlers are
+    not removed at the end of the `with` block.
     """
 
     def stop(number: int, _: FrameType | None) -> None:
@@ -163,9 +173,13 @@ def _with_account(place: HostPlace, directory: Path) -> HostPlace:
 
 
 def _ready(place: HostPlace) -> HostPlace:
-    """Check that the framework is installed and, on the first host, that its port is free.
+    """Check that the ranks' framework is installed and that the rendezvous port is free.
 
-    Return `place` with the framework that the ranks use.
+    The port is checked only on the first host, which listens at it. Return `place` with the
+    framework that the ranks use. A host that starts no ranks needs no check.
+
+    Raises:
+        LaunchError: The framework is not installed, or the port is in use.
     """
     config = place.config
     if not config.options:
@@ -233,7 +247,7 @@ def plan(place: HostPlace, addresses: dict[str, str], script: Path, directory: P
 def line_printer(label: str) -> PrintLine:
     """Return a function that prints a line on stderr with `[label]` before it.
 
-    If stderr's reader is blocked, it gives up after one second.
+    If the reader of stderr does not read, the function drops the line after one second.
     """
 
     def print_line(text: str) -> None:

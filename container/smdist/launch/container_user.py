@@ -17,9 +17,11 @@ _NAMES = ("LOGNAME", "USER", "LNAME", "USERNAME")
 
 
 def account_environment(inherited: Mapping[str, str], directory: Path) -> dict[str, str]:
-    """Return the variables HOME, LOGNAME and USER, as far as this container lacks usable ones.
+    """Return the variables HOME, LOGNAME and USER that this container needs and does not have.
 
-    A new home directory is created in `directory`, which the caller removes.
+    HOME is in the result if the user may not write to the present home directory. It then names a
+    new directory in `directory`, which the caller removes. LOGNAME and USER are in the result if
+    the user has no name. `inherited` is the present environment.
     """
     variables: dict[str, str] = {}
     if not _is_writable(inherited.get("HOME") or _known_home()):

@@ -80,7 +80,13 @@ def _argument(value: Any) -> str:
 
 
 def sm_environment(config: RuntimeConfig, machine: HostResources, world: World) -> dict[str, str]:
-    """Return the variables SM_* and a few others of SageMaker that scripts read, by name."""
+    """Return the variables SM_* and a few others of SageMaker that scripts read, by name.
+
+    Args:
+        config: This host's configuration.
+        machine: Numbers of CPUs and GPUs of this host.
+        world: The hosts that train together.
+    """
     facts = _facts(config, machine)
     variables = {f"SM_{key.upper()}": _text(value) for key, value in facts.items()}
     variables |= _named("SM_CHANNEL", _channel_directories(config))
@@ -101,9 +107,9 @@ def sm_environment(config: RuntimeConfig, machine: HostResources, world: World) 
 
 
 def _facts(config: RuntimeConfig, machine: HostResources) -> dict[str, Any]:
-    """Return the values of the SM_* variables, by the training toolkit's names in lower case.
+    """Return the values of the SM_* variables, by name: "num_gpus" for SM_NUM_GPUS.
 
-    SM_TRAINING_ENV contains them, too.
+    SM_TRAINING_ENV contains these values, too.
     """
     resources = config.resources
     return {
@@ -149,7 +155,10 @@ def _group_facts(config: RuntimeConfig) -> dict[str, Any]:
 
 
 def _model_trainer_facts(config: RuntimeConfig, world: World) -> dict[str, Any]:
-    """Return the variables that the SDK's ModelTrainer sets and the training toolkit does not."""
+    """Return the variables that the SDK's ModelTrainer sets and the training toolkit does not.
+
+    `world` has the hosts that train together. The keys of the result are the variables' names.
+    """
     return {
         "SM_CURRENT_HOST_RANK": world.hosts.index(config.resources.current_host),
         "SM_DISTRIBUTED_CONFIG": config.document,
@@ -182,9 +191,10 @@ def _channel_directories(config: RuntimeConfig) -> dict[str, str]:
 
 
 def _named(prefix: str, values: Mapping[str, Any]) -> dict[str, str]:
-    """Return a variable PREFIX_KEY per value, by name, and a second one for an unusual key.
+    """Return an environment variable PREFIX_KEY for each key and value of `values`, by name.
 
-    A shell reads only letters, digits and `_` in a name, so the second has `_` for the others.
+    Shells read only letters, digits and `_` in a name. A key with other characters therefore gets
+    a second variable, whose name has `_` in their place.
     """
     variables: dict[str, str] = {}
     for key, value in values.items():
@@ -206,7 +216,13 @@ def rank_environment(
 ) -> dict[str, str]:
     """Return the variables, by name, that each rank of this host reads to set up its engine.
 
-    `config.read_rank_config` reads them. `addresses` has each host's IP address by name.
+    In the rank, `smdist.config.read_rank_config` reads them.
+
+    Args:
+        config: This host's configuration.
+        machine: Numbers of CPUs and GPUs of this host.
+        world: The hosts that train together, and the number of ranks on each.
+        addresses: IP address of each host, by name.
     """
     host, interface = config.resources.current_host, config.resources.interface
     variables = {
@@ -232,7 +248,10 @@ def rank_environment(
 
 
 def quiet_environment(config: RuntimeConfig) -> dict[str, str]:
-    """Return variables that limit TensorFlow's log to warnings; none if the user set a level."""
+    """Return variables that limit TensorFlow's log to warnings, by name.
+
+    The result is empty if the ranks do not use TensorFlow, or if the user has set a log level.
+    """
     if config.framework != "tensorflow" or _LOG_LEVEL in config.inherited:
         return {}
     return {_LOG_LEVEL: "1", "SMDIST_GUARD_QUIET": "1"}
@@ -241,7 +260,11 @@ def quiet_environment(config: RuntimeConfig) -> dict[str, str]:
 def _with_plan(model: ModelParallel, code: Path) -> ModelParallel:
     """Return the model options with the plan file's path made absolute.
 
-    The script may change its working directory before the plan is read.
+    `model.plan` is relative to the directory `code`. The script may change its working directory
+    before the file is read.
+
+    Raises:
+        LaunchError: The file does not exist.
     """
     if model.plan is None:
         return model
@@ -261,7 +284,13 @@ def threads_per_rank(
 ) -> int:
     """Return the number of CPU threads for each rank: the CPUs divided by the machine's ranks.
 
-    Emulated hosts, which have loopback addresses, share one machine.
+    Hosts with loopback addresses are emulated on this machine, so the ranks of all of them count.
+
+    Args:
+        machine: Numbers of CPUs and GPUs of this machine.
+        world: The hosts that train together, and the number of ranks on each.
+        addresses: IP address of each host, by name.
+        host: Name of this host.
     """
     sharing = 1
     if ip_address(addresses[host]).is_loopback:

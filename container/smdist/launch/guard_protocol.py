@@ -43,7 +43,10 @@ def listen(directory: Path) -> socket.socket:
 
 @contextlib.contextmanager
 def _short(path: Path) -> Iterator[str]:
-    """Yield a short name for the path, because a Unix socket's address has at most 107 bytes."""
+    """Yield a short path of the file `path`, which is valid within the `with` block.
+
+    The address of a Unix socket has at most 107 bytes, and `path` may be longer.
+    """
     directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{directory}/{path.name}"

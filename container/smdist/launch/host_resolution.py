@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Name resolution of a job's hosts, which start one by one: waits until each has an address."""
+"""Name resolution of a job's hosts.
+
+The hosts of a job start one by one, and the name of a host has no address before its start.
+This module waits until every host has an address.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +48,11 @@ def wait_for_hosts(
 ) -> dict[str, str]:
     """Return the IP address of each host by name, retrying until all have one.
 
-    Every ten seconds `print_line` prints which hosts are missing.
+    Args:
+        world: The hosts to wait for.
+        timeout_seconds: Seconds to wait.
+        print_line: Function that prints a line; every ten seconds it prints the missing hosts.
+        lookup: Function that returns a host's address; it raises OSError if there is none yet.
 
     Raises:
         LaunchError: After `timeout_seconds` some hosts have no address; the error names them.

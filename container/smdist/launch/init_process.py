@@ -2,16 +2,18 @@
 """Entry point `smdist-init`: runs a container's command and does the duties of process 1.
 
     smdist-init train                replaces itself by `train`, which handles signals itself
-    smdist-init bash -c "… && …"     starts the command as a child and waits:
+    smdist-init bash -c "… && …"     starts the command as a child and waits for it
 
-        on SIGTERM or SIGINT    sends the signal to every descendant, once; to some only after
-                                others have ended (`process_tree.signal_targets`)
-        when all have ended,    exits with the command's status; the processes left after
-        or after stop_seconds   stop_seconds are killed with SIGKILL
+While it waits, it acts on these events:
+
+    SIGTERM or SIGINT     sends the signal to every descendant, once; to some of them only
+                          after others have ended (`process_tree.signal_targets`)
+    a descendant ends     collects its exit status, also if its parent has ended before
+    the command ends      kills the other descendants and exits with the command's status; after
+                          a signal, it first waits up to stop_seconds until all have ended
 
 The kernel ignores signals to process 1 that have no handler, and a shell has none. Without
-smdist-init the shell's children would therefore receive no stop signal. Descendants whose
-parent has ended are reaped.
+smdist-init the shell's children would therefore receive no stop signal.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ class Init:
         self._deadline = float("inf")
 
     def run(self) -> int:
-        """Wait until the command ends, after a stop signal also for all its descendants.
+        """Wait for the command, and after a stop signal for all its descendants; kill those left.
 
         Return the command's exit status.
         """
@@ -74,9 +76,10 @@ class Init:
         return 128 + signal.SIGKILL if self._status is None else self._status
 
     def _is_over(self) -> bool:
-        """Return True if the command has ended, and after a stop signal all descendants too.
+        """Return True if the wait is over.
 
-        Also return True once the time limit after a stop signal has passed.
+        Without a stop signal it is over when the command has ended. After one it is over when all
+        descendants have ended, too, or when the time limit has passed.
         """
         if time.monotonic() >= self._deadline:
             return True
@@ -106,7 +109,10 @@ class Init:
 
 
 def _become(command: list[str]) -> int:
-    """Replace this process by the command; return 127 or 126, as a shell does, if that fails."""
+    """Replace this process by the command; return only if that fails.
+
+    The result is then a shell's exit code: 127 if there is no such program, otherwise 126.
+    """
     try:
         os.execvp(command[0], command)  # noqa: S606  # a shell would drop signals
     except FileNotFoundError:
@@ -122,7 +128,10 @@ def _become(command: list[str]) -> int:
 
 
 def _adopt() -> None:
-    """Become the new parent of descendants whose parent ends, as process 1 is anyway."""
+    """Make this process the new parent of each descendant whose parent ends.
+
+    Process 1 is that already; for it, nothing needs to be done.
+    """
     if os.getpid() != 1:
         from smdist.launch.process_control import adopt_orphans
 

@@ -146,7 +146,10 @@ def _strategy_faults(config: RuntimeConfig) -> Iterator[OptionError]:
 
 
 def _compiler_faults(config: RuntimeConfig) -> Iterator[OptionError]:
-    """Yield the faults of SageMaker Training Compiler's flag, which is allowed with any request."""
+    """Yield the faults of the flag that turns on SageMaker Training Compiler.
+
+    This image lacks the compiler, so the flag may only be false or missing.
+    """
     is_on = _is_on(config, COMPILER)
     if is_on is None:
         yield _no_switch(config, COMPILER)
@@ -188,7 +191,7 @@ def _group_faults(config: RuntimeConfig) -> Iterator[OptionError]:
 
 
 def _requests_ranks(config: RuntimeConfig) -> bool:
-    """Return True if any hyperparameter requests ranks, even one that is refused."""
+    """Return True if any hyperparameter requests ranks, even one that this image refuses."""
     flags = any(_is_on(config, flag) for flag in (*SERVED, *STRATEGIES, *REFUSED))
     return bool(config.document) or flags or requests_split(config)
 
@@ -198,9 +201,9 @@ def _is_on(config: RuntimeConfig, flag: str) -> bool | None:
 
 
 def _named_groups(config: RuntimeConfig) -> tuple[str, ...] | None:
-    """Return the names of the groups that start ranks; () for all groups.
+    """Return the names of the instance groups that start ranks; () if all groups do.
 
-    None if the hyperparameter is not a list of names.
+    Return None if the hyperparameter with these names is not a list of strings.
     """
     value: Any = config.framework_parameters.get(GROUPS_KEY)
     try:
@@ -227,5 +230,8 @@ def _require_groups(named: tuple[str, ...], resources: Resources) -> None:
 
 
 def _is_among(resources: Resources, named: tuple[str, ...]) -> bool:
-    """Return True if this host is in one of the groups; a job's only group has every host."""
+    """Return True if this host is in one of the instance groups `named`.
+
+    The result is also True if the job has only one group, because every host is in it.
+    """
     return len(resources.groups) == 1 or resources.group in named

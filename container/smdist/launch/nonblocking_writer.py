@@ -25,7 +25,7 @@ _LINE_SECONDS: Final = 1.0  # for the rest of a line longer than PIPE_BUF
 class BackgroundWriter:
     """Queue of bytes that a thread of its own writes to a file descriptor.
 
-    A reader that does not read therefore blocks this thread and not the caller's.
+    If nothing reads these bytes, only this thread is blocked, not the caller's.
 
     Args:
         target: The file descriptor to write to.
@@ -90,7 +90,11 @@ def write_whole(target: int, data: bytes, lock: int | None, seconds: float = flo
 
 
 def _write_lines(target: int, data: memoryview, lock: int | None, deadline: float) -> int:
-    """Write lines under the lock while the pipe has space; return the number of bytes written."""
+    """Write lines under the lock while the pipe has space; return the number of bytes written.
+
+    If only a part of a line fits, wait for more space, at most until `deadline`, a time of
+    time.monotonic().
+    """
     if not _has_space(target, _WAIT_SECONDS) or not _take(lock):
         return 0
     written = 0
@@ -110,7 +114,10 @@ def _write_lines(target: int, data: memoryview, lock: int | None, deadline: floa
 
 
 def _take(lock: int | None) -> bool:
-    """Lock the file if it becomes free within 0.1 s; return True if it is locked."""
+    """Lock the file if it becomes free within 0.1 s; return True if it is locked.
+
+    `lock` is the file's descriptor. If it is None, no lock is needed and the result is True.
+    """
     if lock is None:
         return True
     until = time.monotonic() + _WAIT_SECONDS
@@ -126,9 +133,10 @@ def _take(lock: int | None) -> bool:
 
 
 def _has_space(target: int, seconds: float) -> bool:
-    """Return True if a write of PIPE_BUF bytes would not block, after at most `seconds`.
+    """Wait at most `seconds` until a write of PIPE_BUF bytes would not block; return True then.
 
-    Also True if the reader has ended; the write then fails at once.
+    The result is also True if the reader has ended, because the write then fails at once. It is
+    False after `seconds`.
     """
     poll = select.poll()
     poll.register(target, select.POLLOUT)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Prefix each line of a rank's output with the rank's name.
+r"""Prefixes for the lines of a rank's output, which show the rank's name.
 
     "epoch 1\n"       ->  "[algo-2 rank 3] epoch 1\n"
     "\r 10%|#   |"    ->  "\r[algo-2 rank 3]  10%|#   |"      a progress bar still overwrites itself
 
-Works on bytes; bytes that are not UTF-8 stay unchanged.
+The output is handled as bytes; bytes that are not UTF-8 stay unchanged.
 
 TensorFlow logs a few lines in each process before it reads TF_CPP_MIN_LOG_LEVEL, and no variable
 turns them off. The pattern `STARTING` matches them, so that a `Relay` can drop them.

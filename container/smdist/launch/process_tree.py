@@ -14,9 +14,10 @@ _SHELLS = frozenset({"ash", "bash", "busybox", "dash", "ksh", "sh", "zsh"})
 
 
 def below(ancestor: int) -> dict[int, list[int]]:
-    """Map the process number of each living descendant to those of its children.
+    """Return the living descendants of process `ancestor`, each with the numbers of its children.
 
-    Parents come before their children.
+    The keys are the descendants' process numbers, parents before their children. `ancestor` itself
+    is not among them.
     """
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):  # noqa: PTH208  # pathlib takes longer than all of this
@@ -32,18 +33,22 @@ def below(ancestor: int) -> dict[int, list[int]]:
 
 
 def signal_targets(ancestor: int, number: int) -> list[int]:
-    """Return the process numbers of the descendants that must receive signal `number` now.
+    """Return the numbers of the descendants of `ancestor` that must receive a signal now.
 
     Parents come before their children: a shell must have the signal before its command ends.
-    Call the function again when some of them have ended. Rules for a process that
+    Call the function again when some of them have ended. The rule depends on the process:
 
-    is a shell              it receives the signal, and so do its children: a shell acts on a
+    a shell                 it receives the signal, and so do its children: a shell acts on a
                             signal only after its command has ended
     handles the signal      it receives the signal, its children do not: a rank that saves a
                             checkpoint needs its data loaders, and torchrun signals its ranks
     reads a child's output  it receives the signal only after that child has ended, since the
                             child's writes would fail without a reader
-    does none of these      it receives the signal, and so do its children
+    any other               it receives the signal, and so do its children
+
+    Args:
+        ancestor: Process number; this process itself is never in the result.
+        number: Number of the signal.
     """
     targets: list[int] = []
     spared: set[int] = set()
@@ -96,7 +101,10 @@ def _is_readable(path: str) -> bool:
 
 
 def _living_parent(name: str) -> int:
-    """Return the process number of a process's parent; 0 if the process has ended."""
+    """Return the number of a process's parent; 0 if the process has ended.
+
+    `name` is the process's own number as text.
+    """
     fields = _read(f"/proc/{name}/stat").rpartition(")")[2].split()
     return 0 if not fields or fields[0] in "ZX" else int(fields[1])
 

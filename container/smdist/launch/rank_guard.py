@@ -45,7 +45,7 @@ _DRAIN_SECONDS: Final = 1.0  # limited, since a daemon of the rank may keep its 
 
 @dataclass(slots=True)
 class Stream:
-    """Stdout or stderr of the rank, on its way to the launcher's. Thread safety: none.
+    """Stdout or stderr of the rank, which the guard copies to the launcher's. Thread safety: none.
 
     Attributes:
         source: File descriptor of the pipe that the rank writes to.
@@ -203,7 +203,7 @@ class Guard:
         self._pass_on(number or signal.SIGTERM)
 
     def _pass_on(self, number: int) -> None:
-        """Send a signal to the rank, once, and kill the rank `stop_seconds` later."""
+        """Send a signal to the rank, once; kill the rank if it still runs `stop_seconds` later."""
         if number in self._passed:
             return
         self._passed.add(number)
@@ -232,7 +232,7 @@ class Guard:
         return all(s.writer.wait(deadline - time.monotonic()) for s in self._streams)
 
     def _finish_output(self) -> None:
-        """Wait until all output is written, without a limit unless the job is being stopped."""
+        """Wait until all output is written; if the job is being stopped, at most 3 seconds."""
         give_up = float("inf")
         while not self._write_out(_PAUSE_SECONDS) and time.monotonic() < give_up:
             self._turn(0.0)

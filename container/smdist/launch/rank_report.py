@@ -79,11 +79,11 @@ class Report:
 
     @property
     def distance(self) -> int:
-        """Order of failed ranks when the cause is searched; the smallest is the likeliest cause.
+        """Number that orders failed ranks: the smallest is the likeliest cause of the failure.
 
-        0: the rank failed by itself. 1: it raised an exception after a signal. 2: it failed
-        because it lost another rank. 3: it ended because of a signal. 1 is before 2, because a
-        rank that lost its peer may end before that peer has printed its traceback.
+        0: the rank failed by itself. 1: it raised an exception after the guard's signal. 2: it
+        failed because it lost another rank. 3: it ended because of a signal. 1 is before 2, because
+        a rank that lost its peer may end before that peer has printed its traceback.
         """
         lost_peer = self.is_secondary
         if not self.stopped:
@@ -92,7 +92,10 @@ class Report:
 
     @property
     def is_secondary(self) -> bool:
-        """True if another rank caused this end, by the fault's culprit or the exception's name."""
+        """True if another rank caused the end of this rank.
+
+        The fault's `culprit` decides; if it is unknown, the exception's type and message.
+        """
         if self.fault is not None and self.fault.culprit is not None:
             return self.fault.culprit != self.rank
         return self._name in _SECONDARY or bool(_LOST_PEER.search(self.error))

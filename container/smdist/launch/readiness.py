@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of the framework and of the port, before ranks start.
+"""Checks before ranks start: the framework is installed, and the port is free.
 
 Without them the ranks would fail later, each with a traceback.
 """
@@ -20,10 +20,13 @@ print(*(name for name in ("torch", "tensorflow") if find_spec(name) is not None)
 
 
 def require_framework(framework: str | None, environ: Mapping[str, str]) -> str:
-    """Return the framework of the ranks, "torch" or "tensorflow", after a check that it is there.
+    """Check that the ranks' framework is installed; return its name, "torch" or "tensorflow".
 
-    This is the requested one; without a request, torch if it is installed, else TensorFlow. The
-    check runs in a new Python process, because requirements.txt may just have installed it.
+    The check runs in a new Python process, because requirements.txt may just have installed it.
+
+    Args:
+        framework: The requested framework; None for torch if it is installed, else TensorFlow.
+        environ: Environment of the new Python process.
 
     Raises:
         LaunchError: The framework that the ranks need is not installed.
@@ -71,9 +74,9 @@ def require_port(port: int, label: str) -> None:
 
 
 def _listener(port: int) -> str:
-    """Return name and number of the process that listens on the port; "" if they are unknown.
+    """Return name and number of the process that listens on the port, or "" if they are unknown.
 
-    /proc shows this user only some processes.
+    They are unknown for many processes of other users, which /proc does not show to this user.
     """
     import psutil
 

@@ -18,7 +18,10 @@ def shown_command(
 ) -> str:
     """Return the script's command line as a user would type it in a shell, with secrets masked.
 
-    `spell` converts the hyperparameters to arguments.
+    Args:
+        program: Path of the script.
+        hyperparameters: The user's hyperparameters, by name.
+        spell: Function that converts hyperparameters to the script's arguments.
     """
     values = {name: masked(name, value) for name, value in hyperparameters.items()}
     return _one_line(without_login(shlex.join([program, *spell(values)])))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests of SageMaker's SDK v2 for AWS's model parallel library v1 (SMP v1), converted to ours.
+"""Conversion of requests for AWS's model parallel library v1 (SMP v1) to smdist's options.
 
-Hyperparameters of such a request, by the names of SDK 2.257.7:
+SageMaker's SDK v2 sends such a request in these hyperparameters, named as in SDK 2.257.7:
 
     mp_parameters                             SMP's parameters, as a JSON object; the script
                                               receives them as an argument too
@@ -9,7 +9,7 @@ Hyperparameters of such a request, by the names of SDK 2.257.7:
     sagemaker_mpi_num_of_processes_per_host   number of ranks on each host; default 1
     sagemaker_mpi_custom_mpi_options          refused, because this image has no mpirun
 
-Version 2 of the library, which torch_distributed starts, is refused.
+A request for version 2 of the library is refused; it also has the flag of torch_distributed.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ def requests_split(config: RuntimeConfig) -> bool:
 
 
 def split_request(config: RuntimeConfig) -> tuple[ModelParallel, tuple[str, ...]]:
-    """Convert SMP v1's parameters, which must be valid, to ModelParallel.
+    """Return the model parallel options for SMP v1's parameters, and warnings.
 
-    Return it with warnings, one sentence for each parameter that has no effect here.
+    A warning is a sentence about a parameter that has no effect here. The parameters must be valid;
+    `split_request_faults` checks them.
     """
     parameters = _parameters(config)
     assert parameters is not None
@@ -103,9 +104,10 @@ def _mpi_faults(config: RuntimeConfig) -> Iterator[OptionError]:
 
 
 def _processes(config: RuntimeConfig) -> Any:
-    """Return the number of ranks on each host: the given number or, with MPI's flag, 1.
+    """Return the requested number of ranks on each host, or 1 if only MPI is enabled.
 
-    None without both, which means one rank per GPU.
+    Return None if the job has neither; each host then starts one rank per GPU. The requested number
+    is returned unchecked.
     """
     is_mpi = is_flag_on(config.framework_parameters.get(_MPI))
     return config.framework_parameters.get(PROCESSES) or (1 if is_mpi else None)

@@ -5,10 +5,10 @@
             ──▶ SIGTERM, SIGINT   ──▶ the ranks have stop_seconds to end, then are killed
             ──▶ all succeed       ──▶ status 0
 
-The first rank that fails determines the exit status. The same loop watches torchrun with its
-guards, the task starter with its guards, and a single guard. The guards report the ends of
-ranks, since torchrun waits up to 30 s for the other ranks when one fails. The output of torchrun
-or the task starter itself is shown only if it fails though no rank has failed.
+The first rank that fails determines the exit status. The supervisor starts one command: torchrun,
+the task starter or a single guard. The rank guards report the ends of ranks to the supervisor,
+because torchrun waits up to 30 s for the other ranks when one fails. The command's own output is
+shown only if the command fails and no rank has failed.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Outcome:
     Attributes:
         status: Exit status of `train`; 0 on success.
         failure: Sentence that describes the failure; empty on success and after a stop.
-        fields: Fields of the failure for programs; empty if there are none.
+        fields: The failure as fields for failure.json, by name; empty if there are none.
     """
 
     status: int
@@ -239,7 +239,10 @@ class Supervisor:
             )
 
     def _on_leave(self, guard: socket.socket) -> None:
-        """Handle a closed connection: a guard without a report was killed, and so was its rank."""
+        """Handle the closed connection of a guard.
+
+        A guard that has sent no report was killed, and so was its rank.
+        """
         self._selector.unregister(guard)
         guard.close()
         rank = self._ranks.pop(guard)
@@ -267,7 +270,10 @@ class Supervisor:
         return Outcome(status=0)
 
     def _starter_failure(self, status: int) -> str:
-        """Print the output of a starter that failed though no rank did; return a failure text."""
+        """Print the output of a command that failed although no rank did; return a failure text.
+
+        `status` is the command's exit code, or -n if signal n ended it.
+        """
         tail = (self._order.directory / _LOG).read_bytes()[-_LOG_BYTES:]
         write_whole(2, tail, None, _PRINT_SECONDS)
         error, _ = find_culprit(tail, "")

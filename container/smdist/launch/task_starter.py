@@ -76,7 +76,10 @@ class ServerConnections:
         return ""
 
     def send_result(self, result: bytes) -> None:
-        """Send ENDED or FAILED to all servers; those that connect later receive it then."""
+        """Send the script's result, ENDED or FAILED, to all servers.
+
+        Servers that connect later receive it then.
+        """
         self._result = result
         for caller in list(self._names):
             if self._names[caller]:
@@ -150,8 +153,12 @@ def _start(task: Task, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
 def _wait_for_all(running: list[Running], servers: ServerConnections | None) -> int:
     """Wait for all tasks; return 0, or at once the exit status of the first that fails.
 
-    The other tasks then end with this process. `servers` is None if the job has no servers, and
-    on all hosts but the first.
+    The other tasks then end with this process.
+
+    Args:
+        running: The tasks, each with its process.
+        servers: Connections of TensorFlow's servers; None without servers, and on all hosts but the
+            first.
     """
     while True:
         failed = next((exit_status(status) for _, each in running if (status := each.poll())), 0)
@@ -173,7 +180,10 @@ def _wait_for_all(running: list[Running], servers: ServerConnections | None) -> 
 
 
 def _has_ended(running: list[Running]) -> bool:
-    """Return True if all tasks but TensorFlow's servers have ended, so the script's process."""
+    """Return True if the script's process on this host has ended.
+
+    That is so when all tasks except TensorFlow's servers have ended.
+    """
     return all(process.poll() is not None for task, process in running if not task.is_server)
 
 

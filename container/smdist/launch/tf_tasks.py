@@ -6,8 +6,9 @@
     parameter_server                  two TensorFlow servers on every host, a "worker" and a
                                       "ps", and the script as "chief" on the first host
 
-With TF_CONFIG each task of the job has a port of its own, counted up from MASTER_PORT + 1,
-because emulated hosts share one machine, and a TensorFlow server listens on all its addresses.
+With TF_CONFIG each task of the job has a port of its own, from MASTER_PORT + 1 upwards. Different
+ports are needed because emulated hosts share one machine, and a TensorFlow server listens on all
+addresses of its machine.
 """
 
 from __future__ import annotations

@@ -55,7 +55,11 @@ def find_culprit(stderr: bytes, directory: str) -> tuple[str, str]:
     """Return (error, frame) of the last traceback, such as ("ValueError: boom", "a.py:12 in f").
 
     Without a traceback the error is the last line, such as one of argparse or the dynamic
-    linker, and the frame is "". `directory` contains the user's code.
+    linker, and the frame is "".
+
+    Args:
+        stderr: End of a rank's stderr.
+        directory: Directory of the user's code; frames in it are preferred.
     """
     text = _RANK.sub("", stderr.decode("utf-8", "replace"))
     lines = (_first_leaf(text) if _GROUP_HEADER in text else text).splitlines()
@@ -67,7 +71,10 @@ def find_culprit(stderr: bytes, directory: str) -> tuple[str, str]:
 
 
 def _with_hint(error: str) -> str:
-    """Append a hint if a script written for AWS's images imports a package that is missing."""
+    """Return the error; if it reports that smdistributed or Horovod is missing, with a hint.
+
+    The hint names smdist's replacement for the package.
+    """
     hints = (hint for part, hint in _HINTS.items() if part in error)
     return ". ".join([error, *hints])
 

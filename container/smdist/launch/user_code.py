@@ -38,8 +38,8 @@ def fetch(source: Source, code: Path) -> Path:
 def install_requirements(source: Source, code: Path, environ: Mapping[str, str]) -> None:
     """Install the packages of the source's requirements file with pip, if the file exists.
 
-    pip's output goes to the log. If the user may not write to the image, pip installs into the
-    HOME of `environ`.
+    The file is in the directory `code`. pip's output goes to the log. If the user may not write to
+    the image, pip installs into the HOME of `environ`.
 
     Raises:
         LaunchError: pip failed, or a requirements file that must exist is missing.
@@ -78,7 +78,10 @@ def _install_command(source: Source, requirements: Path) -> list[str]:
 
 @contextmanager
 def _one_at_a_time() -> Iterator[None]:
-    """Lock a file, so that one pip runs at a time: emulated hosts install into the same Python."""
+    """Hold a lock file during the `with` block, so that only one pip runs at a time.
+
+    Emulated hosts install packages into the same Python.
+    """
     path = Path(tempfile.gettempdir()) / f"smdist-pip-{os.getuid()}.lock"
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -106,7 +109,8 @@ def _place(source: Source, code: Path) -> None:
 def _copy(local: Path, code: Path, origin: str) -> None:
     """Copy the directory `local` to `code`; `origin` is its name in errors.
 
-    `local` may contain `code` itself, and links to directories above them; both are left out.
+    Not copied are the parent of `code`, if it is in `local`, and links to a directory that contains
+    the link, because the copy would not end; nor broken links and special files.
     """
     base = code.parent.resolve()
 
@@ -154,7 +158,8 @@ def _download(source: Source, target: Path) -> None:
 def _extract(tarball: Path, code: Path, origin: str) -> None:
     """Unpack a tarball into the directory `code`; `origin` is its name in errors.
 
-    Links and paths that lead out of `code` raise LaunchError.
+    Raises:
+        LaunchError: The tarball cannot be unpacked, or has a path or link to outside of `code`.
     """
     try:
         with tarfile.open(tarball) as archive:
@@ -167,9 +172,12 @@ def _extract(tarball: Path, code: Path, origin: str) -> None:
 
 
 def _harmless(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """Yield the archive's members; raise ReadError if one is a link or leads out of its top.
+    """Yield the archive's members, which must be plain files and directories inside the archive.
 
-    SageMaker's SDK packs only plain files and directories.
+    SageMaker's SDK packs only such members.
+
+    Raises:
+        tarfile.ReadError: A member is a link, or its path is absolute or contains "..".
     """
     for member in archive:
         path = PurePosixPath(member.name)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Model parallelism: one model over several devices, split in balance and run as a pipeline."""
+"""Model parallelism: a model is split into stages of similar cost, which run as a pipeline."""

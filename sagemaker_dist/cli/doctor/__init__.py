@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `sagemaker-dist doctor`: can this machine and the account run a job?
+"""The command `sagemaker-dist doctor`, which checks that this machine and account can run a job.
 
 command.py       the command
 rows.py          one row of the result; a call that AWS refuses gives the status "unknown"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of the account: credentials, region, role, image, buckets, quotas."""
+"""Checks of the AWS account: credentials, region, role, image, buckets, quotas."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _SOON_MINUTES: Final = 60
 
 
 def credentials_row(session: Any, now: datetime | None = None) -> Row:
-    """Check that AWS accepts the credentials, and that they do not expire within an hour.
+    """Return the result of a check that AWS accepts the session's credentials.
 
-    `now` is by default the current time.
+    The check gives a warning if they expire within an hour. `now` is by default the current time.
     """
     from botocore.exceptions import BotoCoreError
 
@@ -58,14 +58,17 @@ def _caller(session: Any, found: Any, now: datetime | None) -> Row:
 
 
 def region_row(session: Any) -> Row:
-    """Check that a region is set."""
+    """Return the result of a check that the boto3 session has an AWS region."""
     if session.region_name is None:
         return fail("region", "no region is set", "Set AWS_DEFAULT_REGION, or pass --region")
     return ok("region", session.region_name)
 
 
 def role_rows(session: Any, role: str) -> Iterator[Row]:
-    """Check that the role exists and that SageMaker may assume it."""
+    """Yield the result of a check that an IAM role exists and that SageMaker may assume it.
+
+    `role` is the ARN or the name of the role.
+    """
     yield from aws_rows("role", "iam:GetRole", lambda: [_role(session, role)])
 
 
@@ -106,7 +109,10 @@ def _list(value: Any) -> list[Any]:
 
 
 def image_rows(session: Any, framework: str, image: str | None) -> Iterator[Row]:
-    """Check that an image is in ECR; None stands for this version's image of the framework."""
+    """Yield the result of a check that the training image is in ECR.
+
+    `image` is the URI of the image; None stands for this version's image of `framework`.
+    """
     action = "ecr:DescribeImages"
     if image is None:
         yield from aws_rows("image", action, lambda: [ok("image", ecr_image(session, framework))])
@@ -135,7 +141,7 @@ def _named_image(session: Any, image: str, place: re.Match[str]) -> Row:
 
 
 def bucket_rows(session: Any, buckets: Iterable[str]) -> Iterator[Row]:
-    """Check that each bucket exists and is in the job's region."""
+    """Yield one result per S3 bucket of a check that it exists and is in the session's region."""
     for bucket in buckets:
         call = partial(_bucket, session, bucket, f"s3 {bucket}")
         yield from aws_rows(f"s3 {bucket}", "s3:ListBucket", call)
@@ -167,7 +173,10 @@ def _bucket_row(session: Any, bucket: str, name: str) -> Row:
 
 
 def quota_rows(session: Any, hosts: Iterable[Hosts], *, is_spot: bool) -> Iterator[Row]:
-    """Check that the account's quotas allow this many instances."""
+    """Yield the results of checks that the account's quotas allow the instances of a job.
+
+    There is one result per instance type of `hosts`. Spot instances (`is_spot`) have other quotas.
+    """
     kind = "spot training job usage" if is_spot else "training job usage"
     counts: dict[str, int] = {}
     for each in hosts:

@@ -68,7 +68,11 @@ def doctor(
 def _check_options(
     file: Path | None, settings: tuple[str, ...], *, iam: bool, iam_role: bool
 ) -> None:
-    """Raise OptionError for options that need FILE, or that exclude each other."""
+    """Check the options of the command `doctor`.
+
+    Raises:
+        OptionError: An option needs FILE, or excludes another option.
+    """
     if iam and iam_role:
         why, hint = "one policy is printed", "Pass one of them"
         raise OptionError("--iam and --iam-role are passed together", why, hint)
@@ -85,7 +89,7 @@ def _planned(file: Path, settings: tuple[str, ...], region: str | None) -> Plan:
 
 
 def diagnosis(session: Any, plan: Plan | None) -> Iterator[Row]:
-    """Yield the rows of all checks of a job, or of any job if `plan` is None.
+    """Yield the results of all checks of a job; if `plan` is None, of those that any job needs.
 
     AWS is not called for a local job.
     """
@@ -140,7 +144,7 @@ def _network_rows(session: Any, plan: Plan) -> Iterator[Row]:
 
 
 def _buckets(plan: Plan) -> list[str]:
-    """Return the names of the buckets of data, model, code and checkpoints, each once."""
+    """Return the names of a job's S3 buckets: data, model, code and checkpoints; each once."""
     request = plan.request
     sources = [
         each["DataSource"].get("S3DataSource") for each in request.get("InputDataConfig", [])

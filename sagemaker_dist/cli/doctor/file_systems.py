@@ -18,9 +18,10 @@ _GONE: Final = frozenset({"FileSystemNotFound"})
 
 
 def file_system_rows(session: Any, source: dict[str, Any], network: Network) -> Iterator[Row]:
-    """Check that the job's hosts reach the file system of a channel.
+    """Yield the results of checks that the job's hosts reach the file system of a channel.
 
-    `source` is the channel's FileSystemDataSource in the request.
+    `source` is the channel's FileSystemDataSource in the request; `network` has the subnets and
+    security groups of the job.
     """
     name = source["FileSystemId"]
     is_lustre = source["FileSystemType"] == "FSxLustre"

@@ -16,9 +16,12 @@ _OLDEST = (3, 10)
 
 
 def machine_rows(*, framework: str, local_type: str | None) -> Iterator[Row]:
-    """Check that Python, packages, the runtime of local jobs and Docker are installed.
+    """Yield the results of checks that Python, packages, local runtime and Docker are installed.
 
-    `local_type` is the instance type of a local job, such as "local_process"; None for others.
+    Args:
+        framework: Framework whose training image is looked up in Docker, such as "torch".
+        local_type: Instance type of a local job, such as "local_process"; None for other jobs,
+            which need neither the local runtime nor Docker.
     """
     yield _python()
     yield _package("boto3", "boto3", "")

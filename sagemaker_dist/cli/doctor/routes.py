@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check that the job's subnets have a route to S3: an S3 endpoint, or NAT."""
+"""Check that the job's subnets have a route to S3: an S3 endpoint of the VPC, or NAT."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ _NAME = "s3 from the vpc"
 
 
 def route_row(ec2: Any, subnets: Sequence[Described]) -> Row:
-    """Check that every subnet has a route to S3, over which data and model travel."""
+    """Return the result of a check that every subnet has a route to S3, for data and model.
+
+    `ec2` is a client of boto3; `subnets` are elements of DescribeSubnets, all in one VPC.
+    """
     vpc, service = subnets[0]["VpcId"], f"com.amazonaws.{ec2.meta.region_name}.s3"
     here = [{"Name": "vpc-id", "Values": [vpc]}]
     filters = [*here, {"Name": "service-name", "Values": [service]}]
@@ -33,9 +36,10 @@ def route_row(ec2: Any, subnets: Sequence[Described]) -> Row:
 
 
 def _route(tables: Sequence[Described], ends: Iterable[Described]) -> str | None:
-    """Return the route to S3 of a subnet with these route tables, or None if it has none.
+    """Return a text for a subnet's route to S3, or None if it has no route.
 
-    The route is the ID of an endpoint, or a text such as "NAT, or another route out".
+    The text is the ID of an endpoint, or "NAT, or another route out". `tables` are the subnet's
+    route tables, `ends` the S3 endpoints of its VPC, both as EC2 describes them.
     """
     ids = {each["RouteTableId"] for each in tables}
     for end in ends:
@@ -53,9 +57,9 @@ def _is_gateway(end: Described) -> bool:
 
 
 def _is_private(end: Described) -> bool:
-    """Return whether this is an interface endpoint with private DNS.
+    """Return whether a VPC endpoint is an interface endpoint with private DNS.
 
-    S3's usual host name then leads to the endpoint in the whole VPC.
+    S3's usual host name is then the name of the endpoint in the whole VPC.
     """
     return not _is_gateway(end) and bool(end.get("PrivateDnsEnabled"))
 
@@ -77,13 +81,16 @@ def _hint(vpc: str, service: str, ends: Iterable[Described], tables: Iterable[st
 
 
 def _tables_of(subnet: str, tables: Sequence[Described]) -> list[Described]:
-    """Return the subnet's own route tables, or the VPC's main table if it has none."""
+    """Return the route tables of a subnet: its own, or the VPC's main table if it has none.
+
+    `subnet` is the subnet's ID, `tables` are all route tables of its VPC.
+    """
     own = [each for each in tables if subnet in {a.get("SubnetId") for a in each["Associations"]}]
     return own or [each for each in tables if any(a.get("Main") for a in each["Associations"])]
 
 
 def _leads_out(tables: Iterable[Described]) -> bool:
-    """Return whether a default route leads out of the VPC, such as through NAT.
+    """Return whether these route tables have a default route to outside the VPC, such as NAT.
 
     An internet gateway does not count: the job's hosts have no public addresses.
     """

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of the doctor's result; a check that AWS refuses is "unknown" and never stops the others."""
+"""Rows of the table that `sagemaker-dist doctor` prints, each with the result of one check.
+
+A check that AWS refuses has the status "unknown"; it does not stop the other checks.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,9 @@ class Row:
 
     Attributes:
         name: Short name of the check, such as "role".
+        status: "ok", "warn", "fail", or "unknown" for a check that could not be made.
         text: Finding, in words.
-        hint: What to do; empty if all is well.
+        hint: Advice for the user; empty if all is well.
         kind: Kind of the error that was found, such as "setup"; empty if there was none.
         about: Path of the option that the error is about; empty if there is none.
     """
@@ -38,35 +42,48 @@ class Row:
 
 
 def ok(name: str, text: str) -> Row:
-    """Return a row for a check that passed."""
+    """Return the result of the check `name`, which passed; `text` is the finding."""
     return Row(name=name, status="ok", text=text)
 
 
 def warn(name: str, text: str, hint: str) -> Row:
-    """Return a row for a fault that affects some jobs only."""
+    """Return the result of the check `name`, which found a fault that affects some jobs only.
+
+    `text` is the finding, `hint` the advice for the user.
+    """
     return Row(name=name, status="warn", text=text, hint=hint)
 
 
 def fail(name: str, text: str, hint: str) -> Row:
-    """Return a row for a fault because of which the job cannot run."""
+    """Return the result of the check `name`, which found a fault with which the job cannot run.
+
+    `text` is the finding, `hint` the advice for the user.
+    """
     return Row(name=name, status="fail", text=text, hint=hint)
 
 
 def failed(name: str, error: DistError, *, status: Status = "fail") -> Row:
-    """Return a row for an error, with the error's hint, kind and option."""
+    """Return the result of the check `name`, which raised an error.
+
+    The row has the error's text, hint, kind and option. `status` is "warn" for an error that
+    affects some jobs only.
+    """
     text, about = f"{error.what}: {error.why}", dotted(error.about)
     return Row(name=name, status=status, text=text, hint=error.hint, kind=error.kind, about=about)
 
 
 def unknown(name: str, text: str, hint: str = "") -> Row:
-    """Return a row for a check without a result."""
+    """Return the result of the check `name`, which could not be made; `text` is the reason."""
     return Row(name=name, status="unknown", text=text, hint=hint)
 
 
 def aws_rows(name: str, action: str, call: Callable[[], Iterable[Row]]) -> Iterator[Row]:
     """Yield the rows that `call` returns, or one row with the reason why its AWS calls failed.
 
-    `action` is the IAM action that the calls need, for the text of a refusal.
+    Args:
+        name: Short name of the check, for the row about a failure.
+        action: IAM action that the calls need, for the text of a refusal.
+        call: Function that calls AWS.
     """
     from botocore.exceptions import BotoCoreError, ClientError
 

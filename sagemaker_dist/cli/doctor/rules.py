@@ -31,26 +31,28 @@ class Peer:
 
 
 def allows_ingress(groups: Iterable[Group], peer: Peer, ports: Ports) -> bool | None:
-    """Return whether these security groups let a peer connect by TCP to these ports of a host.
+    """Return whether security groups let a peer connect by TCP to all these ports of a host.
 
-    `ports` is the first and the last port. None if a prefix list decides: EC2's descriptions of
-    groups do not contain its entries.
+    `groups` are those of the host; `ports` is a pair, the first and the last port. The result is
+    None if a prefix list decides: EC2's descriptions of groups do not contain its addresses.
     """
     return _passes([rule for each in groups for rule in each["IpPermissions"]], peer, ports)
 
 
 def allows_egress(groups: Iterable[Group], peer: Peer, ports: Ports) -> bool | None:
-    """Return whether these security groups let a host connect by TCP to these ports of a peer.
+    """Return whether security groups let a host connect by TCP to all these ports of a peer.
 
-    `ports` is the first and the last port. None if a prefix list decides.
+    `groups` are those of the host; `ports` is a pair, the first and the last port. The result is
+    None if a prefix list decides: EC2's descriptions of groups do not contain its addresses.
     """
     return _passes([rule for each in groups for rule in each["IpPermissionsEgress"]], peer, ports)
 
 
 def _passes(rules: Sequence[Rule], peer: Peer, ports: Ports) -> bool | None:
-    """Return whether the rules together allow all these ports, for all addresses of the peer.
+    """Return whether the rules together allow a range of ports, for all addresses of the peer.
 
-    None if a prefix list decides.
+    `ports` is a pair, the first and the last port. The result is None if a prefix list decides: its
+    addresses are not known here.
     """
     first, last = ports
     given = [(_ports(rule), rule) for rule in rules if rule["IpProtocol"] in _TCP]
@@ -64,9 +66,9 @@ def _passes(rules: Sequence[Rule], peer: Peer, ports: Ports) -> bool | None:
 
 
 def _is_open(rules: Sequence[Rule], peer: Peer) -> bool | None:
-    """Return whether the rules of one port together allow every address of a peer.
+    """Return whether the rules, all for the same port, together allow every address of the peer.
 
-    None if a prefix list decides.
+    The result is None if a prefix list decides: its addresses are not known here.
     """
     pairs = {each.get("GroupId") for rule in rules for each in rule.get("UserIdGroupPairs", [])}
     if pairs & peer.groups:

@@ -30,7 +30,7 @@ class Network:
 
     @property
     def hosts(self) -> Peer:
-        """Return the job's hosts as a peer: their security groups and addresses."""
+        """Return the job's hosts as ends of connections: security groups and address ranges."""
         return Peer(
             groups=frozenset(each["GroupId"] for each in self.groups),
             cidrs=tuple(each["CidrBlock"] for each in self.subnets),
@@ -38,16 +38,26 @@ class Network:
 
     @property
     def vpcs(self) -> list[str]:
-        """Return the IDs of the VPCs of subnets and groups; more than one is a fault."""
+        """Return the IDs of the VPCs of the subnets and security groups, each once.
+
+        A job can run in one VPC only.
+        """
         return sorted({each["VpcId"] for each in (*self.subnets, *self.groups)})
 
 
 def network_rows(
     session: Any, subnets: Sequence[str], groups: Sequence[str], num_hosts: int
 ) -> Iterator[tuple[Row, Network | None]]:
-    """Yield the rows of the checks, each with None, and the last with the network.
+    """Yield pairs: the result of a check of the job's network, and None or the network.
 
-    Without the last pair, EC2 did not describe both the subnets and the security groups.
+    The last pair has the network, all others None. No pair has it if EC2 did not describe the
+    subnets or the security groups.
+
+    Args:
+        session: boto3.Session.
+        subnets: IDs of the job's subnets.
+        groups: IDs of the job's security groups.
+        num_hosts: Number of hosts, each of which needs an address.
     """
     ec2, found = session.client("ec2"), Network(subnets=(), groups=())
 

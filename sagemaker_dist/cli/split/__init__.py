@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `sagemaker-dist plan model.py`: splits a model over instances.
+"""The command `sagemaker-dist plan model.py`, which splits a model over instances.
 
 cluster.py           hosts, links and devices of an instance type, as input of the planner
 split_options.py     options of the command

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Facts about a cluster of one instance type for the planner: hosts, ranks, links, devices.
 
-Speeds come from the makers' data sheets. Latencies are measured by this project, because no data
-sheet has them: one message between GPUs by NCCL, and one between processes by Gloo on one machine.
+Bandwidths and peak rates come from the manufacturers' data sheets. Latencies are measured by this
+project, because no data sheet has them: one message between GPUs by NCCL, and one between processes
+by Gloo on one machine.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _CPU_BYTES_PER_SECOND: Final = 2e9  # measured: Gloo sends 4 MiB in 2.1 to 2.5 m
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkFacts:
-    """Latency and bandwidth from one rank to another, in one direction."""
+    """Latency and bandwidth of the connection from one rank to another, in one direction."""
 
     latency_seconds: float
     bytes_per_second: float
@@ -41,9 +42,13 @@ class LinkFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFacts:
-    """Device of one rank: memory for the model, and peak rates, None if unknown.
+    """Device of one rank.
 
-    `bytes_per_second` is the bandwidth of the device's memory.
+    Attributes:
+        name: Name of the device, such as "cpu".
+        memory_bytes: Memory that is available for the model.
+        flops_per_second: Peak rate of computation, or None if unknown.
+        bytes_per_second: Bandwidth of the device's memory, or None if unknown.
     """
 
     name: str
@@ -54,11 +59,12 @@ class DeviceFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
-    """Hosts, links and device that the planner plans for.
+    """Hosts, links and devices over which the planner splits a model.
 
     Attributes:
         inside: Link between two ranks of one host.
         across: Link between two ranks of different hosts, when all ranks send at once.
+        device: Device of each rank.
     """
 
     num_hosts: int
@@ -73,9 +79,10 @@ class ClusterFacts:
 
 
 def cluster_of(name: str, *, num_hosts: int, ranks_per_host: int | None = None) -> ClusterFacts:
-    """Return a cluster of hosts of one instance type.
+    """Return the facts about a cluster of `num_hosts` hosts of one instance type.
 
-    `ranks_per_host` is by default the number of GPUs, or 1 without GPUs.
+    `name` is the instance type, such as "ml.p4d.24xlarge". `ranks_per_host` is by default the
+    number of GPUs, or 1 without GPUs.
 
     Raises:
         OptionError: The type does not exist, has accelerators other than GPUs, or has fewer GPUs
@@ -103,7 +110,7 @@ def cluster_of(name: str, *, num_hosts: int, ranks_per_host: int | None = None) 
 
 
 def describe_cluster(cluster: ClusterFacts) -> str:
-    """Return one line about the cluster: hosts, ranks, memory, speed and bandwidths."""
+    """Return one line of text about the cluster: hosts, ranks, memory, peak rate and bandwidths."""
     device, ranks = cluster.device, cluster.ranks_per_host
     facts = [f"{device.memory_bytes / _GIB:.4g} GiB for a rank"]
     if device.flops_per_second is not None:
@@ -176,15 +183,19 @@ def _this_machine(name: str, num_hosts: int, requested: int | None) -> ClusterFa
 
 
 def _inside(known: Accelerator | None) -> LinkFacts:
-    """Return the link between ranks of a host: the GPU's, or PCIe 3.0, which all GPU hosts have."""
+    """Return the link between two ranks of one host with GPUs.
+
+    `known` has facts about its GPUs. With None, the link is PCIe 3.0, which all GPU hosts have.
+    """
     rate = known.link_bytes_per_second if known else 16e9
     return LinkFacts(latency_seconds=_GPU_LATENCY, bytes_per_second=rate)
 
 
 def _network(instance: Instance, ranks: int, latency: float) -> LinkFacts:
-    """Return a rank's link to other hosts: its share of the host's sustained bandwidth.
+    """Return the link of one rank to the ranks of other hosts.
 
-    All ranks of the host send at once.
+    Its bandwidth is the host's sustained bandwidth divided by the number of ranks on the host,
+    `ranks`, because all of them send at once. `latency` is in seconds.
     """
     rate = instance.network_sustained_gbps or instance.network_gbps
     assert rate is not None, "the catalogue is complete for networks"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The runtime's planner, run in a process of its own; its output is passed on to the user."""
+"""The runtime's planner, run in a process of its own, whose output is shown to the user."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ _PROGRAM: Final = "sagemaker-dist plan"
 
 
 def plan_split(options: SplitOptions) -> int:
-    """Plan how a model is split over instances, and return the planner's exit status.
+    """Run the planner for the model of the options, and return its exit status.
+
+    The planner prints how the model is split over instances.
 
     Raises:
         OptionError: The instance type is missing, unknown, or has accelerators other than GPUs.
@@ -93,9 +95,9 @@ def _run(command: Sequence[str]) -> int:
 
 
 def _pass_on(lines: Iterable[str]) -> str | None:
-    """Copy the planner's error output to this command's.
+    """Copy the planner's error output, `lines`, to this command's standard error.
 
-    Returns Python's message about a missing module if the planner is not installed, else None.
+    Return Python's message about a missing module if the planner is not installed, else None.
     """
     missing = None
     for line in lines:

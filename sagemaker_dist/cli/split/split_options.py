@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of `sagemaker-dist plan model.py`; the planner's options are passed on unchanged."""
+"""Options of `sagemaker-dist plan model.py`; most are passed to the planner unchanged."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ _CONSTRAINTS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitOptions:
-    """Options of `plan model.py`.
+    """Options of `sagemaker-dist plan model.py`.
 
     Attributes:
         file: Python file with the model.
-        ranks_per_host: Default: one per GPU, or one per host without GPUs.
+        ranks_per_host: Number of ranks. Default: one per GPU, or one per host without GPUs.
         python: Interpreter whose environment has the runtime and torch. Default: this one.
         measure: Measure costs on this machine instead of estimating them for the instance type.
         save: File for the plan as JSON, or None.
         plot: File for a picture of the plan, or None.
-        constraints: Options of the planner with their values, as typed.
+        constraints: Options that are passed to the planner, with their values, as typed.
     """
 
     file: Path
@@ -67,7 +67,7 @@ class SplitOptions:
 
 
 def model_options(command: _Command) -> _Command:
-    """Add the options for models to the command `plan`, in the order of --help."""
+    """Return the command `plan` with the options for models added, in the order of --help."""
     for option in reversed(list(_options())):
         command = option(command)
     return command
@@ -106,7 +106,10 @@ def _options() -> Iterator[Callable[[Any], Any]]:
 
 
 def split_options(file: Path, values: dict[str, Any]) -> SplitOptions:
-    """Return the options of a model file from the values that click parsed, by option name."""
+    """Return the options of `plan` for the model in `file`.
+
+    `values` are the options that click parsed, by name.
+    """
     names = [name for name, _, _ in _CONSTRAINTS]
     flags = tuple((_flag(name), values.pop(name)) for name in names)
     constraints = tuple((flag, value) for flag, value in flags if value is not None)

@@ -49,7 +49,7 @@ class Ranks:
 
     @property
     def processes_per_host(self) -> int:
-        """Return the number of ranks on each host; all ranks if the hosts are unknown."""
+        """Return the number of ranks on each host; `size` if `num_hosts` is None."""
         return self.size // (self.num_hosts or 1)
 
     def __str__(self) -> str:
@@ -67,7 +67,7 @@ def smp_world_faults(
     num_hosts: int | None,
     processes_per_host: int | None,
 ) -> Iterator[OptionError]:
-    """Yield a fault for each product of degrees that does not divide the number of ranks.
+    """Yield a fault for each product of parallel degrees that does not divide the number of ranks.
 
     Nothing is checked if the version, the hosts or the ranks per host are None (unknown). Invalid
     degrees, such as -1, are skipped, because `smp_faults` reports them.
@@ -92,9 +92,10 @@ def smp_world_faults(
 
 
 def _degrees(parameters: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, int]:
-    """Return the valid degrees above 1 among `names`, by name.
+    """Return the values of the parameters `names` that are valid degrees above 1, by name.
 
-    If both names of the number of stages are given, only `partitions` is returned.
+    If both `partitions` and `pipeline_parallel_degree`, which mean the same, are given, only
+    `partitions` is returned.
     """
     keys = {**V1, **V2}
     found = {
@@ -108,12 +109,13 @@ def _degrees(parameters: Mapping[str, Any], names: tuple[str, ...]) -> dict[str,
 
 
 def division_fault(world: Ranks, degrees: Mapping[str, int], together: str) -> OptionError:
-    """Return the fault of a number of ranks that is not a multiple of the product of degrees.
+    """Return the error for a number of ranks that is not a multiple of the product of `degrees`.
 
     Args:
         world: Ranks of the job.
         degrees: Degrees by name, whose product is the divisor.
-        together: Role of that many ranks in the message, such as "hold a whole model".
+        together: Words of the message that follow "4 ranks" and state what this many ranks do
+            together, such as "hold a whole model".
     """
     product = prod(degrees.values())
     values = " and ".join(f"{name}={degree}" for name, degree in degrees.items())
@@ -128,9 +130,10 @@ def division_fault(world: Ranks, degrees: Mapping[str, int], together: str) -> O
 
 
 def _hosts(world: Ranks, product: int) -> str:
-    """Return the nearest numbers of hosts with which the ranks are a multiple of `product`.
+    """Return text such as "2 or 4 hosts": the nearest numbers of hosts that avoid the fault.
 
-    The text is such as "2 or 4 hosts"; it has numbers of ranks if the hosts are unknown.
+    With them, the number of ranks is a multiple of `product`. If the number of hosts is unknown,
+    the text has numbers of ranks, such as "8 or 16 ranks".
     """
     if world.num_hosts is None:
         step, number, unit = product, world.size, "ranks"
@@ -142,7 +145,11 @@ def _hosts(world: Ranks, product: int) -> str:
 
 
 def _divisors(size: int, product: int, degrees: Mapping[str, int]) -> str:
-    """Return the divisors of `size` nearest to `product`, as values for the degrees, as text."""
+    """Return text that proposes values for the degrees, such as "pipeline_parallel_degree=2 or 4".
+
+    The values are the divisors of `size`, the number of ranks, just below and just above `product`,
+    the product of the degrees. For several degrees, the text is "a product of 2 or 4".
+    """
     valid = [number for number in range(1, size + 1) if size % number == 0]
     below = [number for number in valid if number < product][-1:]
     above = [number for number in valid if number > product][:1]

@@ -30,16 +30,16 @@ _FIRST: Final = {  # key that the hint proposes for empty parameters, by version
 def smp_faults(
     parameters: Given, *, version: int | None, where: str, for_smdist: bool = False
 ) -> Faults:
-    """Yield the faults of the `parameters` of an enabled `modelparallel` section.
+    """Yield the faults of `parameters` for AWS's model parallel library (SMP).
 
-    A pipeline variable as a value is a fault, because SageMaker's SDK cannot send it either.
+    A value that is a pipeline variable is a fault, because SageMaker's SDK cannot send it.
 
     Args:
         parameters: Parameters by key.
         version: 1 if mpi starts the library, 2 if torch_distributed does. None if unknown:
             then the keys of both versions are allowed, and rules between keys are not checked.
         where: Place of the parameters in messages, such as "SMPv1".
-        for_smdist: True if the smdist runtime runs the job as SMP v1 would. Then rules that only
+        for_smdist: True if the smdist runtime runs the job in place of SMP v1. Then rules that only
             SageMaker's SDK has are skipped, and a pipeline with sharding is allowed.
     """
     if not parameters and not for_smdist:
@@ -81,9 +81,9 @@ Rule = Iterator[tuple[str, str, str, str]]  # for each fault: key, what, why, hi
 
 
 def _one_name_for_stages(given: Given) -> Rule:
-    """Refuse both names of the number of stages.
+    """Yield a fault if both `partitions` and `pipeline_parallel_degree` are given.
 
-    Source: SDK documentation; `partitions` was renamed for PyTorch in v1.6.
+    Both are the number of stages, which SMP for PyTorch renamed in v1.6. Source: SDK documentation.
     """
     if "partitions" in given and _STAGES in given:
         yield (
@@ -95,9 +95,9 @@ def _one_name_for_stages(given: Given) -> Rule:
 
 
 def _default_partition(given: Given) -> Rule:
-    """Refuse manual partitioning without a default partition, and one that does not exist.
+    """Yield a fault if `default_partition` is missing with auto_partition=False, or is too large.
 
-    Source: SDK.
+    Partitions are numbered from 0. Source: SageMaker's SDK.
     """
     name = "default_partition"
     if given.get("auto_partition") is False and name not in given:
@@ -120,9 +120,9 @@ def _default_partition(given: Given) -> Rule:
 
 
 def _old_name(given: Given) -> Rule:
-    """Refuse `default_partition` without `partitions`, with which SageMaker's SDK compares it.
+    """Yield a fault if `default_partition` is given without `partitions`.
 
-    Source: SDK; without `partitions` it raises a KeyError.
+    SageMaker's SDK compares the two, and raises a KeyError without `partitions`.
     """
     name = "default_partition"
     if name in given and "partitions" not in given:
@@ -135,9 +135,10 @@ def _old_name(given: Given) -> Rule:
 
 
 def _data_parallel(given: Given) -> Rule:
-    """Refuse options of `ddp` without `ddp`, and `ddp` together with `horovod`.
+    """Yield a fault if `ddp_port` or `ddp_dist_backend` is given without `ddp`.
 
-    Source: SDK; it requires that `ddp` is given, not that it is True.
+    `ddp` together with `horovod` is a fault, too. Source: SageMaker's SDK, which requires only
+    that `ddp` is given, not that it is True.
     """
     for name in ("ddp_port", "ddp_dist_backend"):
         if name in given and "ddp" not in given:
@@ -157,7 +158,7 @@ def _data_parallel(given: Given) -> Rule:
 
 
 def _half_precision(given: Given) -> Rule:
-    """Refuse BF16 without sharded data parallelism, and BF16 together with FP16.
+    """Yield a fault if BF16 is on without sharded data parallelism, or together with FP16.
 
     Source: Developer Guide.
     """
@@ -180,9 +181,9 @@ def _half_precision(given: Given) -> Rule:
 
 
 def _sharded(given: Given) -> Rule:
-    """Refuse sharded data parallelism together with a pipeline.
+    """Yield a fault if sharded data parallelism is combined with a pipeline.
 
-    Source: Developer Guide; tensor parallelism is allowed since v1.15.
+    Source: Developer Guide. Tensor parallelism can be combined with it since v1.15.
     """
     degree = _valid_value(given, _SHARDED)
     if degree is None or degree == 1:
@@ -198,7 +199,9 @@ def _sharded(given: Given) -> Rule:
 
 
 def _sharded_twice(given: Given) -> Rule:
-    """Refuse `shard_optimizer_state` with sharded data parallelism, which shards that state, too.
+    """Yield a fault if `shard_optimizer_state` is on with sharded data parallelism.
+
+    Sharded data parallelism already shards the optimizer's state.
 
     Source: Developer Guide.
     """
@@ -215,7 +218,10 @@ def _sharded_twice(given: Given) -> Rule:
 
 
 def _tensor_parallel(given: Given) -> Rule:
-    """Refuse a `tensor_parallel_degree` above 1 without `ddp`. Source: SDK documentation."""
+    """Yield a fault if `tensor_parallel_degree` is above 1 without `ddp`.
+
+    Source: SDK documentation.
+    """
     degree = _valid_value(given, _TENSOR)
     if degree and degree > 1 and given.get("ddp", False) is False:
         yield (
@@ -227,7 +233,9 @@ def _tensor_parallel(given: Given) -> Rule:
 
 
 def _context_parallel(given: Given) -> Rule:
-    """Refuse a `context_parallel_degree` above `hybrid_shard_degree`, unless that is 0 (any).
+    """Yield a fault if `context_parallel_degree` is above `hybrid_shard_degree`.
+
+    A `hybrid_shard_degree` of 0 (the script decides) allows any value.
 
     Source: reference of SMP v2.
     """
@@ -244,9 +252,9 @@ def _context_parallel(given: Given) -> Rule:
 
 
 def _expert_parallel(given: Given) -> Rule:
-    """Refuse expert parallelism together with tensor parallelism.
+    """Yield a fault if expert parallelism is combined with tensor parallelism.
 
-    Source: Developer Guide, Expert parallelism: currently not compatible.
+    Source: Developer Guide, Expert parallelism, which calls them currently not compatible.
     """
     experts, tensors = _valid_value(given, "expert_parallel_degree"), _valid_value(given, _TENSOR)
     if experts and tensors and experts > 1 and tensors > 1:
@@ -282,7 +290,7 @@ _SMDIST_RULES: Final = (
 
 
 def _valid_value(given: Given, name: str, *, default: int = 1) -> int | None:
-    """Return the value of a key, `default` if it is missing, or None if it is invalid."""
+    """Return the value of the parameter `name`, `default` if it is missing, or None if invalid."""
     value: int = given.get(name, default)
     return value if {**V1, **V2}[name].is_valid(value) else None
 

@@ -2,7 +2,7 @@
 """Conversion of SMP v1's parameters to options of `ModelParallel`, with hints for unsupported ones.
 
 Every key of `keys.V1` is in one of the tables below, or is converted by `model_parallel_options`; a
-test checks all keys. A value that turns nothing on, such as `fp16: False`, is always allowed.
+test checks all keys. A value that turns no feature on, such as `fp16: False`, is always allowed.
 Missing parameters get AWS's defaults: one microbatch, "interleaved", balanced by "memory".
 """
 
@@ -109,7 +109,7 @@ def _placing(parameters: Given) -> dict[str, Any]:
 
 
 def runtime_faults(parameters: Given, *, where: str = WHERE) -> Iterator[OptionError]:
-    """Yield the faults of SMP v1's parameters for a job that the smdist runtime runs.
+    """Yield the faults that prevent the smdist runtime from running a job with these parameters.
 
     Args:
         parameters: Parameters of SMP v1, by key.
@@ -165,7 +165,7 @@ def _job_faults(parameters: Given, where: str) -> Iterator[OptionError]:
 def smp_warnings(parameters: Given) -> Iterator[str]:
     """Yield warnings, one sentence each, for parameters that have no effect in the smdist runtime.
 
-    Only parameters are included that do not change the result of the training.
+    A parameter is included only if ignoring it does not change the result of the training.
     """
     for name in _UNKNOWN:
         if parameters.get(name) is True:
@@ -182,7 +182,7 @@ def smp_warnings(parameters: Given) -> Iterator[str]:
 
 
 def _unused_option_warnings(parameters: Given) -> Iterator[str]:
-    """Yield warnings for parameters of a feature that is turned off."""
+    """Yield a warning for each parameter that has no effect because its feature is turned off."""
     is_sharded = parameters.get(_SHARDED, 1) != 1
     unused = dict.fromkeys((*_OF_SHARDS, _CLIPPING), _SHARDED) if not is_sharded else {}
     unused |= {"activation_loading_horizon": "offload_activations"}

@@ -45,7 +45,7 @@ _NAMES: Final = frozenset(field.name for field in fields(TrainingOptions))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFile:
-    """Values of a job file, changed by the settings of a command line; not checked yet.
+    """Values of a job file, changed by the `--set` options of a command line; not checked yet.
 
     Attributes:
         path: Path of the file.
@@ -62,8 +62,10 @@ class JobFile:
     ) -> TrainingJob:
         """Return the job that the file describes.
 
-        `changes` replace values of the file; None removes an option. `session` and `runner` are
-        those of TrainingJob.
+        Args:
+            session: boto3.Session of the job; None for boto3's own settings.
+            runner: Runner of the job; None to choose it by the instance type.
+            changes: Options that replace those of the file; the value None removes an option.
 
         Raises:
             OptionError: Faults of the file and of the job, all together, each with its line.
@@ -86,7 +88,9 @@ class JobFile:
 
 
 def read_job_file(path: str | Path, settings: Sequence[str] = ()) -> JobFile:
-    """Read a job file, and apply settings, texts such as "instance_count=4" of a command line.
+    """Read a job file, and return its values, changed by settings.
+
+    `settings` are texts of the `--set` options of a command line, such as "instance_count=4".
 
     Raises:
         OptionError: The file cannot be read or is not TOML, or a setting is not KEY=VALUE.
@@ -138,9 +142,9 @@ def _too_deep(path: Path) -> OptionError:
 
 
 def _changed(values: dict[str, Any], settings: Sequence[Setting]) -> dict[str, Any]:
-    """Return the file's values with the settings of the command line applied.
+    """Return the file's values, changed by the settings of the command line.
 
-    Relative paths in settings start at the current directory.
+    Relative paths in settings are relative to the current directory.
     """
     given = with_paths(applied({}, settings), Path.cwd())
     if (
@@ -177,7 +181,10 @@ def _shape_faults(values: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 def _options(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of TrainingOptions from valid values; unknown keys are left out."""
+    """Return the arguments of TrainingOptions for the values of a job file.
+
+    The values are valid. Unknown keys are left out.
+    """
     options = {name: value for name, value in values.items() if name in _NAMES}
     if isinstance(options.get("inputs"), dict):
         options["inputs"] = {name: _input(each) for name, each in options["inputs"].items()}

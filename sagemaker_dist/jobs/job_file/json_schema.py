@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON Schema of job files, made from the types of the options; editors and our checks use it."""
+"""JSON Schema of job files, made from the types of the job's options.
+
+Editors use it to complete and check job files; sagemaker-dist checks them with it, too.
+"""
 
 from __future__ import annotations
 
@@ -32,17 +35,17 @@ def job_schema() -> dict[str, Any]:
 
 
 def input_schema(uri: Any) -> dict[str, Any]:
-    """Return the schema of a channel table whose URI is `uri`: of a file system, or of S3."""
+    """Return the JSON Schema of a channel's table: that of a file system or of S3, by its URI."""
     return schema_of(FileSystemInput if is_file_system(uri) else S3Input)
 
 
 def is_file_system(uri: Any) -> bool:
-    """Return whether a URI names a file system of FSx or EFS: fsx://… or efs://…"""
+    """Return whether a URI names a file system: FSx (fsx://…) or EFS (efs://…)."""
     return isinstance(uri, str) and uri.startswith(("fsx://", "efs://"))
 
 
 def schema_of(hint: Any) -> dict[str, Any]:
-    """Return the JSON Schema of a Python type hint.
+    """Return the JSON Schema for values of a Python type hint.
 
     None in a hint is ignored: TOML has no null, and a key that is None is left out of the file.
     """
@@ -88,7 +91,7 @@ def _default(value: Any) -> dict[str, Any]:
 
 
 def _texts(kind: Any) -> dict[str, str]:
-    """Return attribute -> its description in the docstring of a class, on one line."""
+    """Return the descriptions in the docstring of a dataclass, each on one line, by attribute."""
     _, _, attributes = (inspect.getdoc(kind) or "").partition("Attributes:\n")
     return {name: " ".join(text.split()) for name, text in _ENTRY.findall(attributes)}
 
@@ -98,7 +101,7 @@ def _described(name: str, schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _distribution() -> dict[str, Any]:
-    """Return the schema of `distribution`: of its table "smdist" only.
+    """Return the JSON Schema of the option `distribution`; it describes the table "smdist" only.
 
     The other keys are checked when `distribution` is parsed.
     """

@@ -22,6 +22,8 @@ _URIS: Final = ("output_path", "checkpoint_s3_uri", "code_location")
 class Origins:
     """Origin of every key of a job: a line of the job file, or the command line.
 
+    A path of a key is a tuple of names, such as ("inputs", "train", "uri").
+
     Attributes:
         file: Name of the file in errors.
         lines: Path of a key -> its line in the file.
@@ -51,7 +53,11 @@ class Origins:
         return f"{self.file}:{self.lines[known]}" if known else self.file
 
     def order(self, path: KeyPath | None) -> float:
-        """Return a sort key for the fault of a key: its line, or infinity for the command line."""
+        """Return a sort key for an error about a key: its line, or infinity for other errors.
+
+        Errors about values of the command line thus come last. `path` is the path of the key, or
+        None if it is unknown.
+        """
         last = float("inf")
         if path is None or any(path[: len(each)] == each for each in self.settings):
             return last
@@ -61,19 +67,20 @@ class Origins:
         return lines[-1] if lines else last
 
     def error(self, fault: Fault) -> OptionError:
-        """Return the error for a difference from the schema, with file and line."""
+        """Return the error for a fault, a difference from the schema, with file and line."""
         what = f"{self.where(fault.path)}: {dotted(fault.path)}{fault.is_what}"
         return OptionError(what, fault.why, fault.hint, fault.path)
 
     def placed(self, fault: OptionError) -> OptionError:
-        """Return a copy of a job's fault that begins with file and line of the wrong key."""
+        """Return a copy of an error about a job that begins with file and line of the wrong key."""
         what = f"{self.where(self.key_of(fault.about))}: {fault.what}"
         return OptionError(what, fault.why, fault.hint, fault.about, fault.kind)
 
     def key_of(self, about: KeyPath) -> KeyPath | None:
-        """Return the path of the key that a fault is about, or None if it is about no key.
+        """Return the path of the key that an error is about, or None if it is about no key.
 
-        `about` may be the end of a path: the longest path of the job file that ends so is returned.
+        `about` may be only the end of a path. The result is then the longest path of the job file
+        that ends with it.
         """
         if not about or about[0] in _NAMES:
             return about or None
@@ -82,7 +89,7 @@ class Origins:
 
 
 def with_paths(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return the values with relative paths made absolute, from a base directory.
+    """Return the values of a job file, with paths that are relative to `folder` made absolute.
 
     Values of wrong types stay as they are; the checks report them.
     """
@@ -119,7 +126,10 @@ def _path(value: Any, folder: Path) -> Any:
 
 
 def _uri(value: Any, folder: Path) -> Any:
-    """Return a relative URI such as file://data as an absolute one; others stay as they are."""
+    """Return a relative URI such as file://data as an absolute one, with `folder` as its base.
+
+    Other values are returned unchanged.
+    """
     if not isinstance(value, str) or not value.startswith(FILE) or value.startswith(f"{FILE}/"):
         return value
     try:

@@ -35,10 +35,12 @@ _LONGEST: Final = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A difference between a value and its schema, without the line in the file.
+    """A difference between a value and its JSON Schema, without the line in the file.
 
     Attributes:
         path: Path of the key, such as ("inputs", "train", "uri").
+        why: Reason, in words.
+        hint: Advice for the user.
         is_what: Text that follows the key's name in the error, such as " is 4"; may be empty.
     """
 
@@ -49,9 +51,10 @@ class Fault:
 
 
 def shape_faults(schema: Mapping[str, Any], value: Any, path: KeyPath = ()) -> Iterator[Fault]:
-    """Yield a fault for every difference between a value and its schema.
+    """Yield a fault for every difference between a value and its JSON Schema.
 
-    `path` is the path of the value's key; it is empty for the whole file.
+    `path` is the path of the value's key, such as ("inputs", "train"); it is empty for the whole
+    file.
     """
     if isinstance(value, (date, time)):
         yield Fault(path=path, why="no option of a job is a date", hint="Put it in quotes")
@@ -67,7 +70,10 @@ def shape_faults(schema: Mapping[str, Any], value: Any, path: KeyPath = ()) -> I
 
 
 def depth_of(value: Any) -> int:
-    """Return how deep tables and arrays are nested in a value; 0 for a value of another type."""
+    """Return the number of levels to which tables and arrays are nested in a value.
+
+    It is 0 for a value that is neither.
+    """
     depth, level = 0, [value]
     while level := [each for each in level if isinstance(each, (dict, list))]:
         depth += 1
@@ -101,7 +107,10 @@ def _inner_faults(schema: Mapping[str, Any], value: Any, path: KeyPath) -> Itera
 
 
 def _place_of(name: str) -> str:
-    """Return a hint for a key of `distribution` that is at the top of the file; "" for others."""
+    """Return a hint for a key at the top of the file that belongs below `distribution`.
+
+    Return "" if the key does not belong there.
+    """
     if name in STRATEGIES:
         return f"Write it below distribution, as [distribution.{name}]"
     for key in (DATA, MODEL):
@@ -116,7 +125,10 @@ def _fits_kind(schema: Mapping[str, Any], value: Any) -> bool:
 
 
 def _chosen(schema: Mapping[str, Any], value: Any) -> Mapping[str, Any]:
-    """Return the first schema of "anyOf" whose type the value has; `schema` if there is none."""
+    """Return the first schema in the list "anyOf" of `schema` that fits the type of a value.
+
+    Return `schema` itself if it has no such list, or if none fits.
+    """
     choices: list[Mapping[str, Any]] = schema.get("anyOf", [])
     return next((_chosen(each, value) for each in choices if _fits_kind(each, value)), schema)
 

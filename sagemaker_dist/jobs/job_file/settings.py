@@ -20,16 +20,22 @@ else:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One option --set KEY=VALUE: the parts of KEY, and the value as TOML has it."""
+    """One option --set KEY=VALUE.
+
+    Attributes:
+        path: Parts of KEY, such as ("hyperparameters", "lr").
+        value: VALUE, parsed as TOML.
+    """
 
     path: tuple[str, ...]
     value: Any
 
 
 def parse_setting(text: str, schema: Mapping[str, Any]) -> Setting:
-    """Parse a text KEY=VALUE; VALUE is written as in TOML, but strings need no quotes.
+    """Return the setting for a text KEY=VALUE; VALUE is TOML, but strings need no quotes.
 
-    `schema` is the schema of job files. A key that it declares as a string gets the text unchanged.
+    `schema` is the JSON Schema of job files. A key that it declares as a string gets the text
+    unchanged.
 
     Raises:
         OptionError: The text is not KEY=VALUE, or the value is nested too deep.
@@ -53,7 +59,7 @@ def parse_setting(text: str, schema: Mapping[str, Any]) -> Setting:
 
 
 def applied(values: Mapping[str, Any], settings: Iterable[Setting]) -> dict[str, Any]:
-    """Return a copy of the values that the settings have changed."""
+    """Return a copy of the values of a job file in which the settings replace values."""
     changed = dict(values)
     for each in settings:
         changed = _put(changed, each.path, each.value)
@@ -69,7 +75,11 @@ def _put(values: Mapping[str, Any], path: tuple[str, ...], value: Any) -> dict[s
 
 
 def _schemas_at(schema: Mapping[str, Any], path: tuple[str, ...]) -> list[Mapping[str, Any]]:
-    """Return all schemas that the value of a key may follow; several if there is a choice."""
+    """Return all JSON Schemas that the value of a key may follow.
+
+    There are several if a schema has a choice ("anyOf"), and none if the key is unknown. `schema`
+    is that of the whole file, `path` the path of the key.
+    """
     choices = _choices(schema)
     for name in path:
         inner = [each.get("properties", {}).get(name) or _others(each) for each in choices]
@@ -83,7 +93,10 @@ def _choices(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _others(schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the schema of keys that a table does not list, or None if it allows no others."""
+    """Return the JSON Schema for keys that a table's schema does not list by name.
+
+    Return None if the schema allows no such keys, or is not that of a table.
+    """
     if schema.get("type", "object") != "object":
         return None
     others = schema.get("additionalProperties", {})
@@ -95,7 +108,7 @@ def _text(value: str) -> Any:
 
 
 def _value(value: str) -> Any:
-    """Return the value of a text as TOML reads it, or the text itself if it is not TOML."""
+    """Return the value that a text has as TOML, or the text itself if it is not TOML."""
     try:
         found = tomllib.loads(f"value = {value}")
     except (ValueError, RecursionError):  # not TOML, too many digits, or nested too deep

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Line numbers of the keys of a TOML text, which Python's parser does not report.
 
-Python's parser has accepted the text before, so this finds only where each item begins and ends.
+The text was parsed by Python's parser before, so it is valid. This module only finds where each
+item begins and ends.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ _SCALAR: Final = re.compile(r"[^,\]}#\n]*")
 
 
 def key_lines(text: str) -> dict[KeyPath, int]:
-    """Return path -> line for each key, table and entry of an array; the first line is 1."""
+    """Return the line number of each key, table and array entry in a TOML text, by its path.
+
+    The first line has number 1.
+    """
     reader = _Reader(text, [match.start() for match in re.finditer("\n", text)])
     reader.read()
     return reader.lines

@@ -52,7 +52,7 @@ class Resolved:
 
 
 def training_request(options: TrainingOptions, resolved: Resolved) -> dict[str, Any]:
-    """Return the whole CreateTrainingJob request, by the names of its fields."""
+    """Return the whole CreateTrainingJob request, as a dict of its fields by name."""
     return {
         "TrainingJobName": resolved.name,
         "RoleArn": resolved.role,
@@ -94,7 +94,8 @@ def _algorithm(options: TrainingOptions, resolved: Resolved) -> dict[str, Any]:
 def _hyperparameters(options: TrainingOptions, resolved: Resolved) -> dict[str, str]:
     """Return all hyperparameters of the request, by name.
 
-    Values are encoded as JSON for a script, and by str() for the image's own program.
+    Values are encoded as JSON if the job runs a script, and with str() if it runs the image's own
+    program.
     """
     given = dict(options.hyperparameters)
     if resolved.script is None:

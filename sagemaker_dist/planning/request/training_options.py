@@ -34,8 +34,9 @@ class InstanceGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions:
-    """Options of one training job; names and defaults are those of SageMaker's estimators (SDK
-    2.257.7).
+    """Options of one training job.
+
+    Names and defaults are those of SageMaker's estimators (SDK 2.257.7).
 
     Attributes:
         entry_point: Path of the script, relative to `source_dir` if that is given. Default None:

@@ -77,7 +77,7 @@ def _repeated_faults(names: Sequence[Any]) -> Iterator[OptionError]:
 def hostless_faults(terms: Terms) -> Iterator[OptionError]:
     """Yield a fault if neither instance type and count nor instance groups are given.
 
-    It must be called after SageMaker's SDK has set its defaults.
+    This check is called after SageMaker's SDK has set the defaults of missing arguments.
     """
     missing = sorted({"instance_type", "instance_count"} - terms.passed)
     if missing and "instance_groups" not in terms.passed:

@@ -68,8 +68,9 @@ def hyperparameter_faults(terms: Terms, *, has_launcher: bool) -> Iterator[Optio
 
     Args:
         terms: Arguments of the job.
-        has_launcher: True if the sagemaker-dist launcher starts the job. Its own hyperparameter is
-            then counted, too, and others that request a launcher are refused.
+        has_launcher: True if the sagemaker-dist launcher starts the job. Then its own
+            hyperparameter counts towards SageMaker's limit of entries, and hyperparameters that
+            request another launcher are faults.
     """
     given = terms.hyperparameters
     if given is None:
@@ -200,9 +201,14 @@ def _value_faults(terms: Terms, name: str, value: Any) -> Iterator[OptionError]:
 
 
 def _character_faults(terms: Terms, what: str, text: str) -> Iterator[OptionError]:
-    """Yield a fault for each kind of character in `text` that JSON allows, but other parts do not.
+    """Yield a fault if `text` has a character that JSON can encode, but the script cannot get.
 
     A command line cannot contain NUL, and UTF-8 cannot encode half of a surrogate pair.
+
+    Args:
+        terms: Arguments of the job.
+        what: First part of the message, which names the hyperparameter.
+        text: Name or value of the hyperparameter.
     """
     if terms.runs_script and "\0" in text:
         hint = "Pass it in a file of source_dir or of an input channel"
@@ -215,7 +221,8 @@ def _character_faults(terms: Terms, what: str, text: str) -> Iterator[OptionErro
 def _total_size_faults(terms: Terms, given: Mapping[Any, Any]) -> Iterator[OptionError]:
     """Yield a fault if all hyperparameters together are too long for one environment variable.
 
-    These variables are SM_HPS, SM_USER_ARGS and SM_TRAINING_ENV.
+    `given` has the hyperparameters by name. The script gets all of them in each of SM_HPS,
+    SM_USER_ARGS and SM_TRAINING_ENV.
     """
     if not terms.runs_script:
         return
@@ -241,7 +248,10 @@ def _written(terms: Terms, value: Any) -> str:
 
 
 def _read(text: str) -> Any:
-    """Return the value that the launcher in the image decodes from JSON; other texts unchanged."""
+    """Return the value that the launcher in the image decodes from `text`.
+
+    Text that is not JSON is returned unchanged.
+    """
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -249,9 +259,9 @@ def _read(text: str) -> Any:
 
 
 def _argument(value: Any) -> str:
-    """Return a hyperparameter's value as written on the script's command line.
+    """Return a hyperparameter's value as text, as the launcher writes it on the command line.
 
-    Source: `smdist.launch` and sagemaker-training 5.1.4 do the same.
+    Source: sagemaker-training 5.1.4; the sagemaker-dist launcher does the same.
     """
     if isinstance(value, Mapping):
         return ",".join(f"{key}={part}" for key, part in sorted(value.items()))
@@ -299,7 +309,11 @@ def _meant(name: str) -> str:
 
 
 def _is_same(text: str, found: Any) -> bool:
-    """Return whether a script that gets `found` reads the value of `text`: 0.1 is equal to 0.10."""
+    """Return whether the script reads the value that the user passed as `text`.
+
+    `found` is the value that the launcher decodes from the text and passes to the script. Numbers
+    that differ only in notation are the same value: for the text "0.10", this is 0.1.
+    """
     if _argument(found) == text:
         return True
     try:

@@ -27,7 +27,7 @@ _VALUES: Final = (  # the SDK's argument, the field of Channel, the shape of the
 
 
 def input_faults(terms: Terms, channels: Sequence[Channel]) -> Iterator[OptionError]:
-    """Yield the faults of inputs that SageMaker would refuse, or not deliver as requested."""
+    """Yield the faults of channels that SageMaker would refuse, or not deliver as requested."""
     ships_code = bool(terms.enable_network_isolation and terms.runs_script)
     most, num = terms.limit("InputDataConfig").most, len(channels) + ships_code
     if channels and most is not None and num > most:

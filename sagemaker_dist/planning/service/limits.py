@@ -50,7 +50,7 @@ def short_repr(value: object) -> str:
 def text_faults(
     key: str | KeyPath, value: Any, limit: Limit, *, hint: str, label: str = ""
 ) -> Iterator[OptionError]:
-    """Yield the fault of a text that does not match its limit.
+    """Yield a fault if a text violates its limit of length, its pattern or its allowed values.
 
     Args:
         key: Path of the option, for the error's `about`.
@@ -96,7 +96,7 @@ def text_faults(
 def number_faults(
     key: str | KeyPath, value: Any, limit: Limit, *, label: str = ""
 ) -> Iterator[OptionError]:
-    """Yield the fault of a number that is not an integer, or outside its limit.
+    """Yield a fault if a number is not an integer, or is outside its limit.
 
     Args:
         key: Path of the option, for the error's `about`.

@@ -18,7 +18,10 @@ _BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9_-]")
 
 
 def place_faults(terms: Terms, name: str, uri: Any) -> Iterator[OptionError]:
-    """Yield the faults of the argument `name`, which must be an S3 URI; None is not checked."""
+    """Yield the faults of `uri`, the value of the argument `name`, which must be an S3 URI.
+
+    A `uri` of None is not checked. `terms` has the region of the job.
+    """
     if uri is None:
         return
     what, scheme = f"{name} is {short_repr(uri)}", scheme_of(str(uri))
@@ -54,7 +57,7 @@ def bucket_faults(terms: Terms, what: str, uri: str) -> Iterator[OptionError]:
 
     Args:
         terms: Arguments of the job, with its region.
-        what: First part of the message.
+        what: First part of the message, such as "output_path is 's3://…'".
         uri: The S3 URI.
     """
     bucket, most = uri.removeprefix(S3).partition("/")[0], terms.limit("S3Uri").most

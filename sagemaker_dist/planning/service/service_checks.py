@@ -49,7 +49,8 @@ def service_faults(
     Args:
         terms: Arguments of the job.
         chosen_groups: Names of the instance groups in the distribution.
-        has_launcher: True if the sagemaker-dist launcher starts the job.
+        has_launcher: True if the sagemaker-dist launcher starts the job. Then hyperparameters that
+            request another launcher are faults.
     """
     yield from _role_faults(terms)
     yield from _image_faults(terms)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Class of a job's arguments that SageMaker reads, apart from its code and data."""
+"""Class for the arguments of a job that SageMaker reads, apart from its code and data."""
 
 from __future__ import annotations
 
@@ -66,7 +66,10 @@ class Terms:
     bucket_regions: Mapping[str, str] = field(default_factory=dict)
 
     def limit(self, shape: str) -> Limit:
-        """Return the limit of a shape of the service model, such as "TagKey"."""
+        """Return the limits of a shape of the service model, such as "TagKey".
+
+        A shape that is not in `limits` has a `Limit` that allows every value.
+        """
         return self.limits.get(shape, FREE)
 
 

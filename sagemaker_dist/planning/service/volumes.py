@@ -13,7 +13,7 @@ from sagemaker_dist.planning.service.terms import Terms
 
 
 def volume_faults(terms: Terms, channel: Channel, place: FileSystem) -> Iterator[OptionError]:
-    """Yield the faults that prevent SageMaker from mounting a file system as this channel."""
+    """Yield the faults that prevent SageMaker from mounting file system `place` as `channel`."""
     of = f"of channel {channel.name!r}"
     yield from text_faults(
         "uri",

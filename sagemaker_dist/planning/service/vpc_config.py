@@ -54,7 +54,7 @@ def network_faults(terms: Terms) -> Iterator[OptionError]:
 def vpc_faults(terms: Terms, channels: Sequence[Channel]) -> Iterator[OptionError]:
     """Yield a fault for each option that needs a VPC if the job has none.
 
-    It must be called after SageMaker's SDK has set its defaults.
+    This check is called after SageMaker's SDK has set the defaults of missing arguments.
     """
     if any(name in terms.passed for name, *_ in _PARTS):
         return

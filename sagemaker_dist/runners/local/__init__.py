@@ -8,7 +8,8 @@
        +-- reads state.json,      model.tar.gz
            logs/, writes `stop`
 
-The driver is the process that starts the job. The job's folder has its whole state, so any process
+The driver is the process that starts the job. The supervisor is a process that starts the hosts,
+watches them and saves the results. The job's folder has the whole state of the job. So any process
 can describe the job, follow its logs or stop it.
 """
 

@@ -23,7 +23,7 @@ class Merged:
 
     Attributes:
         files: Path in the merged tree -> file of a host; directories before their contents.
-        clashes: Paths at which two hosts wrote different files; the first host's is used.
+        clashes: Paths at which two hosts wrote different files; `files` has the first host's.
     """
 
     files: dict[str, Path]
@@ -31,7 +31,11 @@ class Merged:
 
 
 def merge(roots: Iterable[Path]) -> Merged:
-    """Merge directory trees, one per host; where they differ, the first tree takes precedence."""
+    """Return the files of directory trees, one per host, merged into one tree.
+
+    At a path where hosts have different files, the first host's file is used. `roots` are the
+    directories, in the order of the hosts.
+    """
     files: dict[str, Path] = {}
     clashes: list[str] = []
     for root in roots:
@@ -58,8 +62,12 @@ def gather(
 ) -> None:
     """Write the model and the output data of a job to its output directory.
 
-    `log` receives lines for the job's log. `check` is called before each file; it raises Cancelled
-    to end the writing.
+    Args:
+        folder: Folder of the job.
+        job: Plan of the job, which names the output directory and the format of the model.
+        trees: The /opt/ml of each host; the files of all hosts are merged.
+        log: Function that receives lines for the job's log.
+        check: Function that is called before each file. It raises Cancelled to end the writing.
 
     Raises:
         Cancelled: `check` raised it; no partial archive is left.

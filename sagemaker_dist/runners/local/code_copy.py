@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Copy of the user's code to an emulated host.
 
-The code's folder may be a whole home directory that contains the job's own folder. So paths that
-jobs write to are not copied, and links to a directory that contains them are not followed.
+The code's folder may be a whole home directory, which contains the job's own folder. So directories
+that jobs write to are not copied. Links to a directory that contains the link are not followed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Code:
         folder: Directory of the code.
         only: Name of the one file of `folder` to copy, or None to copy the whole directory.
         dependencies: Files and directories that are copied next to the code.
-        own: Resolved paths that jobs write to; they are not copied.
+        own: Resolved paths of directories that jobs write to; they are not copied.
     """
 
     folder: Path
@@ -65,9 +65,14 @@ class Code:
 
 
 def own_places(job: Path, output: str | None, name: str) -> frozenset[Path]:
-    """Return the resolved paths that jobs write to: the jobs' folders, and this job's output.
+    """Return the resolved paths of directories that jobs write to; they are not copied as code.
 
-    `job` is the folder of the job, `output` its output_path or None, `name` its name.
+    These are the folders of all jobs, and the output directory of this job.
+
+    Args:
+        job: Folder of this job.
+        output: The job's output_path, or None.
+        name: Name of the job, which is also its directory below `output`.
     """
     root = job.parent
     places = {root, job, *(path.parent for path in root.glob("*/job.json"))}
@@ -77,7 +82,11 @@ def own_places(job: Path, output: str | None, name: str) -> frozenset[Path]:
 
 
 def _left_out(own: Iterable[Path]) -> Callable[[str, list[str]], set[str]]:
-    """Return a function for the argument `ignore` of shutil.copytree that leaves out `own`."""
+    """Return a function for the argument `ignore` of shutil.copytree.
+
+    The function leaves out the directories `own`, caches, special files, dangling links, and links
+    to a directory that contains the link.
+    """
     places = set(own)
 
     def ignore(directory: str, names: list[str]) -> set[str]:
@@ -96,7 +105,10 @@ def _is_left_out(path: Path, own: set[Path]) -> bool:
 
 
 def _contains(real: Path, link: Path) -> bool:
-    """Return whether `real`, the target of a link, is a directory that contains the link."""
+    """Return whether the directory `real`, the target of the link `link`, contains the link.
+
+    Following such a link would never end.
+    """
     return any(Path(os.path.realpath(above)).is_relative_to(real) for above in link.parents)
 
 

@@ -12,7 +12,7 @@ from sagemaker_dist.runners.local.output import Output
 
 
 class Host(Protocol):
-    """One running host: a launcher process or a container.
+    """One running host of a local job: a launcher process, or a container.
 
     Attributes:
         place: Number, name and address of the host in the job.
@@ -31,11 +31,14 @@ class Host(Protocol):
         ...
 
     def poll(self) -> int | None:
-        """Return the exit code, or minus the signal's number; None while the host runs."""
+        """Return the host's exit code, or minus the number of the signal that killed it.
+
+        Return None while the host runs.
+        """
         ...
 
     def terminate(self) -> None:
-        """Send SIGTERM to the host, so that its ranks can save."""
+        """Send SIGTERM to the host, so that its ranks can save a checkpoint."""
         ...
 
     def close(self) -> None:
@@ -43,18 +46,18 @@ class Host(Protocol):
         ...
 
     def ending(self, code: int) -> str:
-        """Return a sentence on how the host ended, for a host that wrote no failure file.
+        """Return a sentence on how the host ended, for a host that wrote no file output/failure.
 
-        `code` is the value of `poll`.
+        `code` is the exit code that `poll` returned.
         """
         ...
 
 
 class Fleet(Protocol):
-    """All hosts of one job."""
+    """All hosts of one local job."""
 
     def start(self) -> Sequence[Host]:
-        """Create the directory tree of every host, and start all hosts.
+        """Create the directory tree of every host, start all hosts, and return them.
 
         Raises:
             DistError: A host cannot be started.
@@ -66,5 +69,8 @@ class Fleet(Protocol):
         ...
 
     def remove(self) -> None:
-        """Kill the hosts that still run, and remove containers and networks; trees stay."""
+        """Kill the hosts that still run, and remove their containers and network, if any.
+
+        The hosts' directory trees are kept.
+        """
         ...

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The folder of one local job, through which the driver and the supervisor communicate.
 
+The driver is the process that starts the job. The supervisor is the process that runs the hosts.
+
 job.json     the request and its plan  written once, by the driver
 state.json   the state of the job      written by the supervisor, replaced as a whole
 stop         a request to stop         written by any process: "stop", "kill", "drop"
@@ -36,7 +38,7 @@ class State:
     Attributes:
         status: TrainingJobStatus of DescribeTrainingJob, such as "InProgress".
         secondary: SecondaryStatus, such as "Training".
-        created: Time when the driver created the job.
+        created: Time when the job was created.
         started: Time when the hosts began to train, or None.
         ended: Time when the job ended, or None.
         modified: Time of the last change.
@@ -59,7 +61,13 @@ class State:
         return self.status in TERMINAL
 
     def become(self, status: str, secondary: str, reason: str | None = None) -> State:
-        """Return the state with a new status, which begins at the current time."""
+        """Return a copy of the state with a new status, which begins at the current time.
+
+        Args:
+            status: TrainingJobStatus, such as "InProgress".
+            secondary: SecondaryStatus, such as "Training".
+            reason: FailureReason; None keeps the one of this state.
+        """
         now = time()
         return replace(
             self,
@@ -74,7 +82,10 @@ class State:
 
 
 def append(log: Path, data: bytes) -> None:
-    """Append to a log; errors such as a full disk are ignored, so that training continues."""
+    """Append `data` to the file `log`; errors such as a full disk are ignored.
+
+    Training thus continues even if its output cannot be written.
+    """
     with contextlib.suppress(OSError), log.open("ab") as file:
         file.write(data)
 
@@ -97,7 +108,7 @@ class JobFolder:
 
     @property
     def hosts(self) -> Path:
-        """Directory with the trees of the hosts."""
+        """Directory with one tree per host, which is the host's /opt/ml."""
         return self.path / "hosts"
 
     @property
@@ -106,7 +117,7 @@ class JobFolder:
         return self.path / "data"
 
     def channel(self, channel: LocalChannel, host: LocalHost) -> Path:
-        """Return the directory of a channel's copied data for one host.
+        """Return the directory with the copied data of a channel, as `host` reads it.
 
         All hosts share it, except for a channel that is split among them (ShardedByS3Key).
         """
@@ -114,7 +125,7 @@ class JobFolder:
         return shared / host.label if channel.is_split else shared
 
     def output(self, job: LocalJob) -> Path:
-        """Return the directory of the model and the output data."""
+        """Return the directory to which the job's model and output data are written."""
         return (Path(job.output) / job.name if job.output else self.path) / "output"
 
     def model(self, job: LocalJob) -> Path:
@@ -126,7 +137,7 @@ class JobFolder:
         return Path(job.checkpoints) if job.checkpoints else self.path / "checkpoints"
 
     def create(self, request: dict[str, Any], job: LocalJob) -> None:
-        """Create the folder, with the request, the job's plan and its first state.
+        """Create the folder, and write the job's request, its plan and its first state.
 
         Raises:
             FileExistsError: A job of this name exists.
@@ -150,11 +161,11 @@ class JobFolder:
         return document
 
     def job(self) -> LocalJob:
-        """Return the job's plan: hosts, channels, code and places of its results."""
+        """Return the job's plan: hosts, channels, code and output directories."""
         return LocalJob.load(self._read("job.json")["job"])
 
     def state(self) -> State:
-        """Return the job's state: the one on disk, or Failed if the supervisor was killed."""
+        """Return the job's state from the disk; Failed if the supervisor was killed."""
         state = self._state()
         if state.is_terminal or self._is_locked(state):
             return state
@@ -164,9 +175,9 @@ class JobFolder:
         return state.become("Failed", "Failed", "The supervisor of the job was killed.")
 
     def adopt(self, state: State) -> bool:
-        """Write the final state of a job whose supervisor was killed.
+        """Write `state` as the final state of a job whose supervisor was killed.
 
-        Returns False, and writes nothing, if the state on disk is final already.
+        Returns whether it was written: False if the state on disk is final already.
         """
         if self._state().is_terminal:
             return False
@@ -183,9 +194,10 @@ class JobFolder:
         self._write("state.json", asdict(state))
 
     def lock(self) -> int:
-        """Lock the folder for the supervisor, and return the descriptor of the lock.
+        """Lock the folder for the supervisor, and return the file descriptor of the lock.
 
-        The folder is locked until every copy of the descriptor is closed.
+        The supervisor inherits the descriptor. The folder is locked until every copy of it is
+        closed.
         """
         descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -207,8 +219,9 @@ class JobFolder:
     def request_stop(self, *, now: bool) -> None:
         """Write a request to stop the job, which the supervisor soon reads.
 
-        The first call with `now` requests to kill the hosts; the second requests to discard the
-        model, too. A request cannot be withdrawn.
+        Without `now`, the ranks get time to save a checkpoint. The first call with `now` requests
+        to kill the hosts. The second call with `now` requests to discard the model, too. A request
+        cannot be withdrawn.
         """
         before = self.stop_request()
         if now or not before:
@@ -218,7 +231,10 @@ class JobFolder:
             request.replace(self.path / "stop")
 
     def stop_request(self) -> str:
-        """Return the request to stop: "stop", "kill" or "drop" (`request_stop`), "" if none."""
+        """Return the current request to stop the job, or "" if there is none.
+
+        "stop" stops it with time to save, "kill" kills the hosts, "drop" also discards the model.
+        """
         try:
             return (self.path / "stop").read_text()
         except FileNotFoundError:

@@ -38,13 +38,13 @@ def _default_root() -> Path:
 
 @dataclass
 class LocalRunner:
-    """Runs jobs on this machine; hosts are processes or Docker containers.
+    """Runner for this machine; hosts of its jobs are processes or Docker containers.
 
     Attributes:
         root: Directory with one folder per job. Default: ~/.sagemaker-dist/jobs.
         environment: Environment variables for the download of data only, such as
             AWS_ACCESS_KEY_ID. Hosts do not get them, and they are not written to files. An empty
-            value removes the variable of this process.
+            value removes the variable that this process has.
     """
 
     root: Path = field(default_factory=_default_root)
@@ -55,9 +55,10 @@ class LocalRunner:
         self.root = Path(self.root).absolute()  # the supervisor has another working directory
 
     def start(self, request: Request, *, attended: bool = False) -> str:
-        """Start a supervisor process for the job, and return the job's name.
+        """Start the job of a request, with a supervisor process, and return the job's name.
 
-        With `attended`, the job is stopped when this process ends for any reason.
+        `request` has the fields of CreateTrainingJob. With `attended`, the job is stopped when this
+        process ends for any reason.
 
         Raises:
             SetupError: This machine lacks the runtime, the Docker engine or the image,
@@ -130,7 +131,10 @@ class LocalRunner:
         return {**os.environ, **private, "PYTHONPATH": _python_path()}
 
     def release(self, name: str) -> None:
-        """Stop a job that was started with `attended`, if it still runs, and no longer watch it."""
+        """Stop a job that was started with `attended`, if it still runs.
+
+        Call this also after the job has ended: it closes the pipe to the job's supervisor.
+        """
         pipe = self._pipes.pop(name, None)
         if pipe is not None:
             os.close(pipe)
@@ -157,10 +161,10 @@ class LocalRunner:
         return _description(folder.request(), folder.job(), state, folder)
 
     def stop(self, name: str, *, now: bool = False) -> None:
-        """Request that a job stops, and return without waiting; its ranks have 120 s to save.
+        """Request that a job stops, and return without waiting.
 
-        With `now`, its processes are killed at once. A second call with `now` discards the model
-        that is being written.
+        Its ranks have 120 s to save a checkpoint. With `now`, its processes are killed at once. A
+        second call with `now` discards the model that is being written.
 
         Raises:
             JobError: The job does not exist.
@@ -211,8 +215,10 @@ class LocalRunner:
 
 
 def _python_path() -> str:
-    """Return PYTHONPATH for the supervisor: this process's, with absolute paths, and the
-    directories of this package and of the runtime.
+    """Return the value of PYTHONPATH for the supervisor process.
+
+    It has the entries of this process as absolute paths, and the directories of this package and of
+    the runtime.
     """
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     specs = (find_spec("sagemaker_dist"), find_spec("smdist"))
@@ -222,7 +228,10 @@ def _python_path() -> str:
 
 
 def _terms(job: LocalJob) -> Terms:
-    """Return the job's hyperparameters for their checks, without the limits of SageMaker's API."""
+    """Return the job's hyperparameters in the form that `hyperparameter_faults` checks.
+
+    The limits of SageMaker's API are left out: they do not apply to local jobs.
+    """
     return Terms(
         hyperparameters=job.hyperparameters,
         runs_script=PROGRAM in job.hyperparameters,

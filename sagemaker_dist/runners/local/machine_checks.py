@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks before a local job starts: can this machine run its hosts?"""
+"""Checks, before a local job starts, that this machine can run its hosts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NETWORKED: Final = frozenset({"tcp", "http", "https", "ssh"})
 
 
 def check_setup(job: LocalJob) -> None:
-    """Check that this machine has what the job's hosts need, and raise an error if it does not.
+    """Check that this machine has what the job's hosts need: runtime, Docker engine, image, GPUs.
 
     Raises:
         SetupError: The runtime, the Docker engine, the image or its framework is missing.
@@ -111,7 +111,8 @@ def _check_pipes(job: LocalJob, engine: Engine) -> None:
 def sweep_leftovers(client: DockerClient) -> None:
     """Remove the containers and networks of jobs whose supervisor was killed.
 
-    Those of jobs without a folder here are not removed: another machine may use the same engine.
+    Only jobs whose folder is on this machine are considered: another machine may use the same
+    Docker engine for its own jobs.
     """
     from sagemaker_dist.runners.local.containers.container_fleet import sweep
 

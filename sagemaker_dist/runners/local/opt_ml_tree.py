@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files and environment variables of an emulated host, as SageMaker prepares them.
 
-The files are in a directory of the job's folder, which takes the place of /opt/ml.
+The files are in a directory of the job's folder. This directory is the host's /opt/ml.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class HostTree:
         return text.strip()
 
     def failure_fields(self) -> dict[str, Any]:
-        """Return the fields that the launcher wrote to output/failure.json; empty if none.
+        """Return the fields that the launcher wrote to output/failure.json; an empty dict if none.
 
         "is_secondary" is true if the rank failed because another rank had failed before.
         """
@@ -72,7 +72,10 @@ class HostTree:
         return self.root / "code"
 
     def keep_code(self) -> None:
-        """Remove everything but the code. Links are removed, but not the files they lead to."""
+        """Remove everything from this directory but the folder with the code.
+
+        Links are removed, but not the files that they point to.
+        """
         for entry in list(self.root.iterdir()):
             if entry.is_symlink() or not entry.is_dir():
                 entry.unlink(missing_ok=True)
@@ -80,7 +83,7 @@ class HostTree:
                 shutil.rmtree(entry, ignore_errors=True)
 
     def create(self, job: LocalJob, host: LocalHost, folder: JobFolder) -> None:
-        """Create the directories, copy the code, and write the files of input/config.
+        """Create the host's directories, copy the code, and write the files of input/config.
 
         Raises:
             SetupError: The code cannot be copied.
@@ -102,7 +105,7 @@ class HostTree:
             (self.root / "input/config" / f"{name}.json").write_text(json.dumps(document))
 
     def make_mount_points(self, job: LocalJob, names: Iterable[str]) -> None:
-        """Create the mount points of checkpoints and of data that is mounted.
+        """Create the mount points for the checkpoints and the data of a container.
 
         Docker would create missing mount points as root, and the user could not delete them.
         `names` are paths below the data directory: "train" for a directory, "train/a" for a file.
@@ -117,9 +120,9 @@ class HostTree:
                 place.mkdir(exist_ok=True)
 
     def link_checkpoints(self, job: LocalJob, checkpoints: Path) -> None:
-        """Link the checkpoint directory, which all hosts share, into the tree.
+        """Link the directory `checkpoints`, which all hosts share, into this tree.
 
-        This is for hosts that are processes; containers mount the directory.
+        This is for a host that runs as a process. A container mounts the directory.
         """
         shared = self.root / job.checkpoint_folder
         shared.parent.mkdir(parents=True, exist_ok=True)
@@ -127,9 +130,9 @@ class HostTree:
 
 
 def code_of(job: LocalJob, folder: JobFolder) -> Code | None:
-    """Return the code to copy to each host, or None if there is none to copy.
+    """Return the code that is copied to each host of a job; None if no code is copied.
 
-    Without a copy, the launcher of a process reads the code where it is.
+    Without a copy, a host that runs as a process executes the code in the user's own directory.
     """
     source = job.source
     if source is None and job.in_containers:  # containers cannot read other directories
@@ -147,10 +150,17 @@ def code_of(job: LocalJob, folder: JobFolder) -> Code | None:
 def host_environment(
     job: LocalJob, host: LocalHost, tree: HostTree, master_port: int, inherited: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the environment variables of one host that is a process.
+    """Return the environment variables of a host that runs as a process, not in a container.
 
-    `inherited` are the variables of this process. SageMaker's variables replace them, and the
-    job's own variables replace both; the PYTHONPATHs are joined.
+    Variables of SageMaker replace inherited ones. The job's own variables replace both; only the
+    PYTHONPATHs of the job and of this process are joined.
+
+    Args:
+        job: Plan of the job.
+        host: The host.
+        tree: Its /opt/ml.
+        master_port: TCP port at which rank 0 listens; the same for all hosts.
+        inherited: Environment variables of this process.
     """
     kept = {name: value for name, value in inherited.items() if not _is_foreign(name)}
     own = {
@@ -166,8 +176,9 @@ def host_environment(
 
 
 def sagemaker_environment(job: LocalJob, host: LocalHost) -> dict[str, str]:
-    """Return the environment variables that SageMaker sets on every host, and
-    SM_CHECKPOINT_DIR, the directory of checkpoints.
+    """Return the environment variables that SageMaker sets on every host.
+
+    SM_CHECKPOINT_DIR, the directory of checkpoints, is added; SageMaker does not have it.
     """
     return {
         "AWS_REGION": REGION,

@@ -22,7 +22,7 @@ _BREAK: Final = re.compile(rb"\r\n|\n|\r")
 
 @dataclass(slots=True)
 class Segments:
-    """Splitter of a byte stream into segments, which end in a line break or carriage return."""
+    """Splitter of a byte stream into segments; each ends in a line break or a carriage return."""
 
     rest: bytes = b""
 
@@ -37,7 +37,10 @@ class Segments:
             yield from self.close()
 
     def close(self) -> Iterator[bytes]:
-        """Yield the last segment, which has no end, with a line break added; none if empty."""
+        """Yield the rest of the stream, which has no line break, with one added.
+
+        Yield nothing if there is no rest.
+        """
         if self.rest:
             yield self.rest + b"\n"
         self.rest = b""
@@ -62,12 +65,19 @@ class Output:
 
     @classmethod
     def of(cls, source: int, label: str, folder: JobFolder) -> Output:
-        """Return an output that is read from the pipe `source` and written to the job's logs."""
+        """Return an object that copies the output of one host to the logs of a job.
+
+        `source` is the read end of the pipe with the output, `label` the host's name, such as
+        "algo-1".
+        """
         os.set_blocking(source, False)
         return cls(source, label, folder.logs / f"{label}.log", folder.all_log)
 
     def read(self) -> bool:
-        """Copy the available output to the logs; return False at the end of the stream."""
+        """Copy the available output to the logs, and return whether more may come.
+
+        False means the end of the stream.
+        """
         try:
             data = os.read(self.source, 1 << 16)
         except BlockingIOError:
@@ -76,7 +86,7 @@ class Output:
         return bool(data)
 
     def drain(self) -> None:
-        """Copy all available output to the logs, with the last line even if it is incomplete."""
+        """Copy all available output to the logs, including a last line without a line break."""
         try:
             while data := os.read(self.source, 1 << 16):
                 self._write(data, self.segments.feed(data))

@@ -26,7 +26,7 @@ _TRIES: Final = 20
 
 @dataclass(slots=True)
 class ProcessHost:
-    """A host that is a process: its running launcher."""
+    """A host of a local job that runs as a process, not in a container: its running launcher."""
 
     place: LocalHost
     tree: HostTree
@@ -39,7 +39,10 @@ class ProcessHost:
         return self.output.source
 
     def poll(self) -> int | None:
-        """Return the launcher's exit code, or minus the signal's number; None while it runs."""
+        """Return the launcher's exit code, or minus the number of the signal that killed it.
+
+        Return None while the launcher runs.
+        """
         return self.process.poll()
 
     def terminate(self) -> None:
@@ -55,9 +58,11 @@ class ProcessHost:
             self.process.stdout.close()
 
     def ending(self, code: int) -> str:
-        """Return a sentence with the launcher's exit code or signal, for a failure file's place.
+        """Return a sentence with the launcher's exit code or signal.
 
-        `code` is the value of `poll`.
+        It is used if the host wrote no file output/failure.
+
+        `code` is the exit code that `poll` returned.
         """
         launcher = f"The launcher of {self.place.label}"
         if code >= 0:
@@ -69,14 +74,14 @@ class ProcessHost:
 
 @dataclass(frozen=True, slots=True)
 class ProcessFleet:
-    """All hosts of a job as processes; every process of the job descends from this one."""
+    """All hosts of a job as processes, which are children of the job's supervisor process."""
 
     folder: JobFolder
     job: LocalJob
     data: Data
 
     def start(self) -> list[ProcessHost]:
-        """Start one launcher per host."""
+        """Start one launcher process per host, and return the hosts."""
         port = _free_port(_PORTS_PER_HOST * len(self.job.hosts))
         return [self._start(host, port) for host in self.job.hosts]
 
@@ -100,7 +105,10 @@ class ProcessFleet:
         return ProcessHost(host, tree, output, process)
 
     def kill(self) -> None:
-        """Kill every process of the job; their exit codes are not available afterwards."""
+        """Kill every process of the job, which are the descendants of this process.
+
+        Their exit codes are not available afterwards.
+        """
         kill_descendants()
 
     def remove(self) -> None:
@@ -109,7 +117,10 @@ class ProcessFleet:
 
 
 def _free_port(following: int) -> int:
-    """Return a free TCP port of 127.0.0.1, if possible with `following` free ports after it."""
+    """Return a free TCP port of 127.0.0.1.
+
+    If possible, the `following` ports after it are free, too.
+    """
     port = 0
     for _ in range(_TRIES):
         with socket.socket() as probe:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Control over all processes of a job, so that none keeps running after the job.
 
-When a parent process ends, Linux makes its children children of the nearest ancestor that is a
-child subreaper (prctl(2), PR_SET_CHILD_SUBREAPER). The supervisor is one, so all processes that a
-rank forked stay descendants of the supervisor.
+When a parent process ends, Linux gives its children a new parent: the nearest ancestor that is a
+child subreaper (prctl(2), PR_SET_CHILD_SUBREAPER). The supervisor is a child subreaper. So all
+processes that a rank forked stay descendants of the supervisor.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 def adopt_orphans() -> None:
     """Make this process a child subreaper: descendants whose parent ends become its children.
 
-    Does nothing on other systems than Linux, where hosts are containers, not processes.
+    On other systems than Linux this does nothing; there, hosts are containers.
 
     Raises:
         OSError: Linux refuses the call.
@@ -39,19 +39,19 @@ def adopt_orphans() -> None:
 
 
 def die_with_parent() -> None:
-    """Let Linux send SIGTERM to this process when the thread that started it ends.
+    """Make Linux send SIGTERM to this process when the thread that started it ends.
 
-    For the argument `preexec_fn` of subprocess.Popen.
+    This is for the argument `preexec_fn` of subprocess.Popen.
     """
     if _IS_LINUX:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
 def kill_descendants(deadline_seconds: float = 10.0) -> bool:
-    """Kill all descendants of this process and wait for them; return False if one keeps running.
+    """Kill all descendants of this process, and return whether all have ended.
 
-    A process may fork while it is being killed, so this repeats until no descendant is left or the
-    deadline has passed. Exit codes are not available afterwards.
+    A process may fork while it is being killed. So this repeats until no descendant is left, or
+    until `deadline_seconds` have passed. Exit codes are not available afterwards.
     """
     deadline = time.monotonic() + deadline_seconds
     while descendants := psutil.Process().children(recursive=True):

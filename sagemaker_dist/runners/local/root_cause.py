@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Choice of the root cause among the failures of several hosts.
 
-When one rank fails, its peers fail too, and often report that before the launcher of the first rank
-does. A failure that another rank caused is secondary. Of the others, the first that was reported is
-the root cause.
+When one rank fails, its peers fail too. They often report that before the launcher of the first
+rank does. A failure that another rank caused is secondary. The root cause is the first failure in
+the order of the reports that is not secondary.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Failure:
     Attributes:
         text: Text that the launcher wrote to output/failure, or "".
         ending: Sentence on how the host ended, used if `text` is empty.
-        was_stopped: Whether the supervisor stopped the host before it ended. Its end without a text
-            is then no cause.
+        was_stopped: Whether the supervisor stopped the host before it ended. Without a `text`, such
+            an end does not count as a failure.
         fields: Fields that the launcher wrote to output/failure.json.
     """
 
@@ -39,7 +39,10 @@ class Failure:
 
 
 def choose_reason(failures: Sequence[Failure]) -> str:
-    """Return the text of the root cause; `failures` are in the order of arrival."""
+    """Return the text of the root cause among the failures: the FailureReason of the job.
+
+    `failures` are in the order of the reports.
+    """
     candidates = [failure for failure in failures if failure.text or not failure.was_stopped]
     ordered = sorted(candidates, key=lambda failure: (failure.is_secondary, failure.was_stopped))
     if not ordered:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The supervisor process of one job: starts its hosts, stops them, saves their results.
 
-It keeps running when the driver, the process that started the job, ends. For an attended job the
-driver has the write end of a pipe: EOF on the read end means that the driver has ended, and the
-job is stopped.
+It keeps running when the driver, the process that started the job, ends. An attended job is stopped
+when the driver ends. For this the driver has the write end of a pipe: EOF on the read end means
+that the driver has ended.
 
     Starting -> Downloading -> Training -> Uploading -> Completed | Failed | Stopped
                  |               |  a host failed: SIGTERM to the others, 6 s later SIGKILL to all;
@@ -51,14 +51,16 @@ class Supervisor:
     """Supervisor of one job. Thread safety: none; it has one thread.
 
     Attributes:
-        driver: Read end of the driver's pipe, or None for a job that is not attended.
-        failures: Failures of the hosts, in the order of arrival.
-        stopping: Last secondary status of a job that is being stopped, or "".
+        driver: Read end of a pipe from the process that started the job. EOF means that this
+            process has ended. None for a job that is not attended.
+        failures: Failures of the hosts, in the order of their reports.
+        stopping: Secondary status with which a job that is being stopped will end, such as
+            "MaxRuntimeExceeded"; "" for other jobs.
         killed: Whether the hosts were killed on request.
         stop_others_at: Time on the monotonic clock when the other hosts are stopped, after one
             has failed.
         deadline: Time on the monotonic clock when all hosts are killed.
-        signalled: Whether the driver has ended, or this process received SIGTERM.
+        signalled: Whether the starting process has ended, or this process received SIGTERM.
     """
 
     folder: JobFolder
@@ -214,9 +216,10 @@ class Supervisor:
             self._become("Completed", "Completed")
 
     def _check_cancelled(self) -> None:
-        """Raise Cancelled if the user requests that the job's model is discarded.
+        """Raise Cancelled if the job was stopped while none of its hosts was running.
 
-        A first request to kill the hosts does not raise it: their files are still saved.
+        A request to stop that came before, while the hosts were running, does not raise it: their
+        files are saved. If a host has failed, no request raises it.
         """
         if self.failures:
             return
@@ -226,7 +229,10 @@ class Supervisor:
             raise Cancelled
 
     def _check_driver(self) -> None:
-        """Raise Cancelled if the driver has ended, or as `_check_cancelled` does."""
+        """Raise Cancelled if the job was stopped before its hosts have started.
+
+        The user stops it, or the process that started the job has ended.
+        """
         if self.driver is not None and select.select([self.driver], [], [], 0)[0]:
             self.signalled = True  # EOF, because the driver writes nothing
         self._check_cancelled()

@@ -2,7 +2,7 @@
 """Training jobs on Amazon SageMaker, by boto3 alone, without SageMaker's SDK.
 
         sagemaker_runner.py   the runner: start, describe, stop, logs
-        descriptions.py       cache of job descriptions, read at most once in `poll_seconds`
+        descriptions.py       cache of job descriptions, so that AWS is called less often
         logs.py               CloudWatch's log events -> lines of output, each once
         api.py                the four AWS calls; finds out whether a job was really created
         api_errors.py         boto3's errors -> DistErrors with hints

@@ -2,10 +2,10 @@
 """The AWS calls of a job: create, describe and stop it, and read its log.
 
 botocore repeats a call whose answer was lost or that AWS throttled (retries "standard",
-docs.aws.amazon.com/sdkref/latest/guide/feature-retry-behavior.html, 2026-11-21). If the first
-CreateTrainingJob created the job and only the answer was lost, AWS refuses the repeated call with
-ResourceInUse, because the name is now taken. Such a refusal counts as success if the job of that
-name matches the request and was created after the first call.
+docs.aws.amazon.com/sdkref/latest/guide/feature-retry-behavior.html, 2026-11-21). The first
+CreateTrainingJob may have created the job although its answer was lost. AWS then refuses the
+repeated call with ResourceInUse, because the name is taken. Such a refusal counts as success if the
+job of that name matches the request and was created after the first call.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SLACK: Final = timedelta(seconds=5)  # AWS rounds its times to seconds
 
 @dataclass
 class Api:
-    """Calls to SageMaker's training jobs and CloudWatch's logs.
+    """Client for SageMaker's training jobs and for their logs in CloudWatch.
 
     Attributes:
         given: boto3.Session, or None for one with boto3's own settings.
@@ -50,11 +50,13 @@ class Api:
 
     @property
     def region(self) -> str:
-        """Return the region's name, or "" if none is set."""
+        """Return the name of the session's AWS region, or "" if none is set."""
         return self.session.region_name or ""
 
     def create(self, request: Request) -> None:
-        """Create a training job; a lost answer of SageMaker does not create a second one.
+        """Create a training job.
+
+        If the answer of SageMaker is lost, the call is repeated; still only one job is created.
 
         Raises:
             OptionError: SageMaker refuses the request, or another job has the name.
@@ -77,7 +79,10 @@ class Api:
                     raise self._unknown(name, error) from error
 
     def describe(self, name: str) -> tuple[Description, datetime | None]:
-        """Return DescribeTrainingJob's answer, and its time on AWS's clock or None."""
+        """Return DescribeTrainingJob's answer for a job, and the time of the answer on AWS's clock.
+
+        The time is None if the answer has no such header.
+        """
         with translated(self._failed(f"describe job {name!r}"), name, self.region):
             answer = self._sagemaker.describe_training_job(TrainingJobName=name)
         now = answer_time(answer)
@@ -85,7 +90,7 @@ class Api:
         return answer, now
 
     def stop(self, name: str) -> None:
-        """Call StopTrainingJob."""
+        """Request that SageMaker stops the job `name`, by StopTrainingJob."""
         with translated(self._failed(f"stop job {name!r}"), name, self.region):
             self._sagemaker.stop_training_job(TrainingJobName=name)
 
@@ -137,9 +142,9 @@ class Api:
         )
 
     def _was_created(self, request: Request, begun: float) -> bool:
-        """Return whether a job that matches the request was created since `begun`.
+        """Return whether a job that matches the request was created since the time `begun`.
 
-        `begun` is a time on the monotonic clock.
+        `begun` is in seconds on the monotonic clock of this machine.
         """
         from botocore.exceptions import BotoCoreError, ClientError
 
@@ -161,7 +166,10 @@ def answer_time(answer: Mapping[str, Any]) -> datetime | None:
 
 
 def is_same(request: Request, described: Description) -> bool:
-    """Return whether a job matches a request: its image, role, resources and hyperparameters."""
+    """Return whether a job has the image, role, resources and hyperparameters of a request.
+
+    `described` is the job's description.
+    """
     image = request.get("AlgorithmSpecification", {})
     expected = {
         "RoleArn": request.get("RoleArn"),
@@ -177,7 +185,10 @@ def is_same(request: Request, described: Description) -> bool:
 
 
 def _matches(expected: Any, described: Any) -> bool:
-    """Return whether `described` has all expected values; it may have more, such as defaults."""
+    """Return whether the JSON value `described` has all fields of `expected`, with the same values.
+
+    `described` may have more fields, such as defaults of SageMaker.
+    """
     if isinstance(expected, Mapping):
         return isinstance(described, Mapping) and all(
             _matches(value, described.get(key)) for key, value in expected.items()

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Conversion of boto3's errors to DistErrors with a hint.
 
-Codes are those of SageMaker's and CloudWatch's API references and of their common
+The error codes are those of SageMaker's and CloudWatch's API references and of their common
 errors (docs.aws.amazon.com/sagemaker/latest/APIReference, CommonErrors.html and
 API_CreateTrainingJob.html; docs.aws.amazon.com/AmazonCloudWatchLogs/latest/APIReference,
-CommonErrors.html; 2026-11-21). For a job that does not exist, DescribeTrainingJob returns a
-ValidationException "Requested resource not found.", but its reference documents
-ResourceNotFound: both are handled.
+CommonErrors.html; 2026-11-21).
+
+For a job that does not exist, DescribeTrainingJob returns a ValidationException "Requested resource
+not found.". Its reference documents ResourceNotFound instead. Both are handled.
 """
 
 from __future__ import annotations
@@ -42,15 +43,18 @@ _SERVER_FAULT: Final = 500
 
 
 class PassingError(SetupError):
-    """AWS did not answer, but a later call may succeed: throttling, a server or network fault."""
+    """Error of a call that AWS did not answer: throttling, or a server or network fault.
+
+    A later call may succeed.
+    """
 
 
 class DeniedError(SetupError):
-    """The credentials have no permission for the call."""
+    """Error of a call that the IAM permissions of the credentials do not allow."""
 
 
 class NoSuchJobError(JobError):
-    """SageMaker has no job of this name in this account and region."""
+    """Error about a job name that SageMaker does not have in this account and region."""
 
 
 def no_such_job(name: str, region: str, message: str) -> NoSuchJobError:
@@ -63,7 +67,7 @@ def no_such_job(name: str, region: str, message: str) -> NoSuchJobError:
 
 
 def name_is_taken(name: str, region: str) -> OptionError:
-    """Return the error for a job name that another job in the account and region has."""
+    """Return the error for a job name that another job of this account and region has."""
     return OptionError(
         f"job_name is {name!r}",
         f"a job of this name exists in this account in region {region}",
@@ -76,9 +80,9 @@ def translated(what: str, name: str, region: str) -> Iterator[None]:
     """Convert boto3's errors in the `with` block to DistErrors with a hint.
 
     Args:
-        what: The operation that failed, as the error's first part.
+        what: Text that begins each error: the operation that failed.
         name: Name of the job.
-        region: AWS region of the job, for errors about it.
+        region: AWS region of the job, for the texts of errors.
     """
     from botocore import exceptions as boto
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The clock of this package, which tests replace so that they do not wait.
 
-Times of AWS are not compared with this machine's, whose clock may be wrong: AWS's current time is
+Times of AWS are not compared with this machine's clock, which may be wrong. AWS's current time is
 read from its answers (`api.answer_time`).
 """
 

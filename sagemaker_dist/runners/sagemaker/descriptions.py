@@ -2,8 +2,8 @@
 """Cache of jobs' descriptions, so that SageMaker is not called too often.
 
 A viewer reads the state of a job ten times a second, but all users of an account share the quota
-of DescribeTrainingJob. So an answer is used for `poll_seconds`, and longer while SageMaker does not
-answer.
+of DescribeTrainingJob. So an answer is used again for `poll_seconds`. It is used longer while
+SageMaker does not answer.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _SETTLED: Final = timedelta(minutes=5)
 
 @dataclass
 class Known:
-    """The newest description of a job, with the times of the calls.
+    """The newest known description of a job, with the times of the calls.
 
     Attributes:
         description: DescribeTrainingJob's answer.
         now: Time of the answer on AWS's clock, or None if the answer had none.
         at_seconds: Time of the last call on the local monotonic clock, failed calls included.
-        num_failures: Calls in a row that failed since the answer.
+        num_failures: Number of calls that failed since the answer.
     """
 
     description: Description
@@ -55,7 +55,7 @@ class Descriptions:
     """Cache of the newest description of every job.
 
     Attributes:
-        poll_seconds: Age up to which a description is used again.
+        poll_seconds: Longest time for which a description is used again.
     """
 
     api: Api
@@ -67,7 +67,8 @@ class Descriptions:
     def get(self, name: str) -> Known:
         """Return SageMaker's description of a job, at most `poll_seconds` old.
 
-        While SageMaker does not answer, the last description is returned, for some minutes.
+        While SageMaker does not answer, the last description is returned, for some minutes. After
+        that, SetupError is raised.
 
         Raises:
             JobError: The job does not exist.
@@ -88,7 +89,10 @@ class Descriptions:
         return self._known[name]
 
     def started(self, name: str) -> None:
-        """Record that this process has just created the job."""
+        """Record that this process has just created the job.
+
+        For a minute, `get` then repeats calls to which access is denied.
+        """
         self.forget(name)
         self._started[name] = self.clock.monotonic()
 
@@ -97,9 +101,10 @@ class Descriptions:
         self._known.pop(name, None)
 
     def _describe(self, name: str) -> tuple[Description, datetime | None]:
-        """Call SageMaker; for a new job, repeat the call for a minute while access is denied.
+        """Return DescribeTrainingJob's answer, and its time on AWS's clock or None.
 
-        An IAM policy may allow access by the job's tags, which AWS applies with a delay.
+        For a job that this process has just created, the call is repeated for a minute while access
+        is denied: an IAM policy may allow access by the job's tags, which AWS applies with a delay.
         """
         while True:
             try:

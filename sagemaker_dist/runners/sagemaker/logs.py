@@ -1,26 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Output of a job from CloudWatch: all hosts, in the order of time, each line once.
+"""Output of a job from CloudWatch: all hosts, in the order of time, each line once.
 
 SageMaker gives every host of a job a stream `<job>/algo-N-<seconds since 1970>` of the
-log group /aws/sagemaker/TrainingJobs, and a new one when an interrupted spot host starts
-again (docs.aws.amazon.com/sagemaker/latest/dg/logging-cloudwatch.html, 2026-11-21).
+log group /aws/sagemaker/TrainingJobs. An interrupted spot host that starts again gets a new stream
+(docs.aws.amazon.com/sagemaker/latest/dg/logging-cloudwatch.html, 2026-11-21).
 
-Streams are read together, by FilterLogEvents with the prefix `<job>/`, and not one by
-one, by DescribeLogStreams and GetLogEvents:
+All streams are read together, by FilterLogEvents with the prefix `<job>/`. Reading them one by one,
+by DescribeLogStreams and GetLogEvents, has three disadvantages:
 
-* An account may call FilterLogEvents 5 times a second in a region and GetLogEvents 10
-  times, which AWS does not raise on request (repost.aws/knowledge-center/
-  cloudwatch-logs-throttling and docs.aws.amazon.com/AmazonCloudWatch/latest/logs/
-  cloudwatch_limits_cwl.html, 2026-11-21). Reading 64 hosts takes one call of
-  FilterLogEvents, of at most 10,000 events or 1 MB, but 64 calls of GetLogEvents, most
-  without new events. A read of several calls is followed by a pause of a second for each.
-* FilterLogEvents returns the events of all hosts in the order of time, including streams
-  that begin late (API_FilterLogEvents.html, 2026-11-21).
-* Its events have ids; the events of GetLogEvents have none. CloudWatch shows an event some
-  seconds after it was written, with different delays for different hosts. So each read
-  starts two minutes before the newest line, and ids mark the lines already shown.
+* It needs more calls. For 64 hosts, GetLogEvents is called 64 times, mostly without new events.
+  One call of FilterLogEvents is enough; it returns up to 10,000 events or 1 MB. An account may call
+  FilterLogEvents 5 times a second in a region, and GetLogEvents 10 times. AWS does not raise these
+  quotas (repost.aws/knowledge-center/cloudwatch-logs-throttling and docs.aws.amazon.com/
+  AmazonCloudWatch/latest/logs/cloudwatch_limits_cwl.html, 2026-11-21).
+* The events of different hosts are not in the order of time. FilterLogEvents sorts them, including
+  streams that begin late (API_FilterLogEvents.html, 2026-11-21).
+* Its events have no ids; those of FilterLogEvents have. CloudWatch shows an event some seconds
+  after it was written, with different delays for different hosts. So each read starts two minutes
+  before the newest line, and the ids show which lines were already read.
 
-A line that CloudWatch shows more than two minutes late (by the log's times) is missing
+A read of several calls is followed by a pause of a second for each.
+
+A line may appear in CloudWatch more than two minutes late (by the log's times). It is then missing
 from the output of a job that is being followed, but not from that of a finished job.
 """
 
@@ -51,8 +52,8 @@ class Tail:
 
     Attributes:
         name: Name of the job.
-        fetch: Function that returns a page of FilterLogEvents, from a time (ms since 1970) and a
-            page token or None.
+        fetch: Function that returns one page of FilterLogEvents. Its arguments are the time to
+            start from (ms since 1970), and a page token or None.
         newest_ms: Time of the newest line that was read; at first, when the job was created.
         num_calls: Number of pages that the last read fetched.
     """
@@ -100,8 +101,8 @@ class Tail:
 def segments(message: str, host: str) -> Iterator[str]:
     r"""Yield the lines of a log message, each after its host's name, as in "[algo-1] text\n".
 
-    CloudWatch removes the last line break of a message; it is added again. Lines of the
-    sagemaker-dist launcher have the host's name already, as in "[algo-1 rank 0] text".
+    CloudWatch removes the last line break of a message; it is added again. The name is not added
+    to lines that begin with it, such as the launcher's "[algo-1 rank 0] text".
     """
     whole = message if message.endswith("\n") else message + "\n"
     prefixes = f"[{host}]", f"[{host} "
@@ -111,7 +112,7 @@ def segments(message: str, host: str) -> Iterator[str]:
 
 @dataclass
 class Follower:
-    """Repeated reads of a job's log; yields an empty string whenever there is no new output.
+    """Repeated reads of a job's log, until the job has ended.
 
     Attributes:
         tail: Reader of the log.
@@ -128,7 +129,11 @@ class Follower:
     clock: Clock = field(default_factory=Clock)
 
     def follow(self) -> Iterator[str]:
-        """Yield lines until the job has ended and two reads in a row find no new lines."""
+        """Yield the lines of the log as they appear, until the job has ended.
+
+        After the job's end, two reads in a row must find no new lines, so that late lines are read.
+        Between two reads, an empty string is yielded several times.
+        """
         num_quiet = 0
         while True:
             is_over, is_settled = self.is_over(), self.is_settled()
@@ -142,7 +147,9 @@ class Follower:
             yield from self._pause(max(self.poll_seconds, self.tail.num_calls))
 
     def read(self) -> Iterator[str]:
-        """Read the log once; if CloudWatch does not answer, wait and try again.
+        """Read the log once, and yield its new lines.
+
+        If CloudWatch does not answer, wait, yielding empty strings, and try again.
 
         Raises:
             PassingError: CloudWatch did not answer for some minutes.

@@ -26,7 +26,7 @@ _ENDING: Final = "Stopping"
 
 @dataclass
 class SageMakerRunner:
-    """Runs jobs on Amazon SageMaker, in the account and region of a session.
+    """Runner for Amazon SageMaker, in the account and region of a session.
 
     A job keeps running when the process that started it ends or is interrupted, as with SageMaker's
     SDK. `stop` stops it.
@@ -34,8 +34,8 @@ class SageMakerRunner:
     Attributes:
         session: boto3.Session; None for boto3's own settings (AWS_PROFILE, AWS_DEFAULT_REGION and
             so on), which are read at the first call.
-        poll_seconds: Age up to which a job's description is used again, and pause between two reads
-            of the logs.
+        poll_seconds: Longest time for which a job's description is used again; also the pause
+            between two reads of the logs.
         clock: Clock, which tests replace.
 
     Raises:
@@ -60,8 +60,9 @@ class SageMakerRunner:
         self._jobs = Descriptions(self._api, self.clock, self.poll_seconds)
 
     def start(self, request: Request, *, attended: bool = False) -> str:  # noqa: ARG002 - see the class
-        """Create the job and return its name. `attended` has no effect: the job always keeps
-        running when this process ends.
+        """Create the job of a request (fields of CreateTrainingJob) and return its name.
+
+        `attended` has no effect: the job always keeps running when this process ends.
 
         Raises:
             OptionError: SageMaker refuses the request, or another job has the name.
@@ -74,7 +75,7 @@ class SageMakerRunner:
         return name
 
     def release(self, name: str) -> None:
-        """Do nothing: jobs on SageMaker are never stopped with this process."""
+        """Do nothing: a job on SageMaker keeps running when this process ends."""
 
     def exists(self, name: str) -> bool:
         """Return whether a job of this name was ever started in this account and region."""
@@ -96,7 +97,7 @@ class SageMakerRunner:
         return dict(self._jobs.get(name).description)
 
     def stop(self, name: str, *, now: bool = False) -> None:  # noqa: ARG002 - see below
-        """Request that a job stops, and return without waiting; nothing changes if it has ended.
+        """Request that a job stops, and return without waiting; do nothing if it has ended.
 
         SageMaker sends SIGTERM to the hosts and, 120 seconds later, SIGKILL
         (API_StopTrainingJob.html, 2026-11-21). It cannot stop a job faster, so `now` has no effect.
@@ -131,7 +132,7 @@ class SageMakerRunner:
             yield from filter(None, follower.read())
 
     def logs_at(self, name: str) -> str:
-        """Return a text that names region, log group and streams in CloudWatch."""
+        """Return a text that names the region, log group and streams of the job in CloudWatch."""
         where = f" in region {self._api.region}" if self._api.region else ""
         return f"CloudWatch{where}, log group {LOG_GROUP}, streams {name}/*"
 
@@ -141,9 +142,10 @@ class SageMakerRunner:
 
 
 def _since_ms(known: Known, new_only: bool) -> int:
-    """Return the time to read the log from, in ms since 1970.
+    """Return the time from which the log is read, in ms since 1970.
 
-    It is when the job was created or, with `new_only`, the current time on AWS's clock.
+    With `new_only` it is the current time on AWS's clock, else the time when the job was created.
+    `known` is the job's description.
     """
     created: datetime = known.description["CreationTime"]
     since = max(known.now or created, created) if new_only else created

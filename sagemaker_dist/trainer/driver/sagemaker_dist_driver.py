@@ -19,7 +19,11 @@ NOT_THERE = (
 
 
 def main() -> None:
-    """Replace this process by the launcher; without one, write the reason to SageMaker's file."""
+    """Replace this process by the launcher.
+
+    If the image has no launcher, the reason is written to /opt/ml/output/failure, where SageMaker
+    reads it, and the process ends.
+    """
     os.chdir("/")  # so that no file of the user is imported in place of a module
     if find_spec("smdist") is None:
         FAILURE.write_text(NOT_THERE, encoding="utf-8")

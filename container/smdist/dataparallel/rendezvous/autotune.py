@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tuning of the engine at the start of a job: which settings are fixed, and the measurement.
+"""Tuning of the engine's settings at the start of a job.
 
-Also checks that all ranks have the same options.
+Settings in the environment are fixed; the engine measures which values are best for the others.
+This module also checks that all ranks have the same options.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ def fixed_by(tuning: TuningConfig, hosts: list[int], module: EngineModule[Any]) 
 
 
 def tune(engine: Engine, rank: int, hosts: list[int], fixed: Any, seconds: float) -> None:
-    """Measure the settings that are not fixed; all ranks call it together, rank 0 prints a line.
+    """Measure the settings that are not fixed, and print the result on rank 0.
+
+    All ranks must call it together.
 
     Args:
         engine: This rank's connected engine, which then uses the settings.

@@ -39,7 +39,7 @@ _SECRET_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class _StoreView:
-    """One rank's access to the store's keys for one engine, which share a prefix.
+    """Access of one rank to the keys of one engine in the store. These keys share a prefix.
 
     Attributes:
         store: The store of all ranks.
@@ -59,7 +59,9 @@ class _StoreView:
         self.store.set(f"{self.prefix}/{what}", value)
 
     def collect(self, what: str, ranks: Sequence[int]) -> list[bytes]:
-        """Wait for the values that these ranks publish under `what`, and return them in order.
+        """Wait until each of `ranks` has published a value under the name `what`.
+
+        Return the values in the order of `ranks`.
 
         Raises:
             LaunchError: A rank has not published its value in time.
@@ -67,10 +69,11 @@ class _StoreView:
         return self._collect(what, ranks, self.timeout_seconds)
 
     def exchange(self, what: str, mine: dict[str, Any]) -> list[dict[str, Any]]:
-        """Publish this rank's dict `mine`; return the dicts of all ranks, in the order of ranks.
+        """Publish this rank's dict `mine` under the name `what`; return the dicts of all ranks.
 
-        Rank 0 collects all dicts and publishes them as one value. Another rank therefore makes
-        two requests to the store, however many ranks there are.
+        Element r of the result is the dict of rank r. Rank 0 collects all dicts and publishes them
+        as one value. Another rank therefore makes two requests to the store, however many ranks
+        there are.
         """
         self.publish(f"{what}/{self.rank}", json.dumps(mine).encode())
         if self.rank == 0:
@@ -145,6 +148,12 @@ def decline(store: Store, rank: int, size: int, error: OptionError) -> None:
     """Publish that this rank cannot start because of `error`.
 
     All ranks that wait in connect() then raise LaunchError at once.
+
+    Args:
+        store: Store that all ranks can reach.
+        rank: This rank's number.
+        size: Number of ranks.
+        error: Fault of this rank's options.
     """
     view = _view(store, rank, size, 0)
     faults = getattr(error, "faults", (error,))
@@ -205,7 +214,8 @@ def _missing(missing: list[int], timeout_seconds: float) -> LaunchError:
 def _check_places(hosts: list[str], names: list[str]) -> None:
     """Raise LaunchError if only some of the engines' addresses are loopback addresses.
 
-    Ranks of other machines cannot connect to a loopback address.
+    Ranks of other machines cannot connect to a loopback address. `hosts` has the address of each
+    rank's engine, `names` each rank's name for the error.
     """
     local = [name for host, name in zip(hosts, names, strict=True) if _is_loopback(host)]
     if 0 < len(local) < len(hosts):
@@ -223,7 +233,10 @@ def _is_loopback(host: str) -> bool:
 
 
 def _check_presence(others: list[dict[str, Any]]) -> None:
-    """Raise LaunchError if a rank has published that it cannot start."""
+    """Raise LaunchError if a rank has published that it cannot start.
+
+    `others` has the dict that each rank has published about itself.
+    """
     for other in others:
         if faults := other.get("faults"):
             raise LaunchError(

@@ -77,14 +77,18 @@ class Engine(Protocol):
     """Compiled engine of one process, which runs the collectives of all its groups."""
 
     def endpoint(self) -> tuple[str, int, str]:
-        """Return where this engine listens: IP address, TCP port, name of its local socket."""
+        """Return where this engine listens: IP address, TCP port, name of its Unix socket.
+
+        Ranks on the same host connect to the Unix socket, too. Its name is empty if there is none.
+        """
 
     def join(self, peers: list[tuple[str, int, str]], /) -> None:
-        """Set the endpoints of all ranks, in the order of ranks, as `endpoint` returns them."""
+        """Set the endpoints of all ranks; `peers[r]` is what `endpoint` returns on rank r."""
 
     def probe(self, rank: int, hosts: list[int], fixed: Any, timeout_seconds: float, /) -> Findings:
         """Measure the settings that are None in `fixed`; all ranks must call it together.
 
+        `fixed` is an object of the class `EngineModule.Fixed`, `rank` is this rank's number, and
         `hosts` has the host number of each rank.
         """
 

@@ -24,6 +24,11 @@ def connect_world(world: World, config: RankConfig, module: EngineModule[E]) -> 
 
     The engine is shut down when this process ends.
 
+    Args:
+        world: Numbers of this rank, and the address of rank 0.
+        config: This rank's configuration.
+        module: Compiled module of the framework, with the engine's class.
+
     Raises:
         LaunchError: A rank was missing after the start timeout, or was lost.
         SkewError: Ranks run different releases of the runtime.

@@ -71,7 +71,7 @@ def last_fault() -> EngineFault | None:
 def reason_of(name: str, error: BaseException) -> str:
     """Return the reason of an abort: "NAME raised ValueError: text", on one line.
 
-    It has at most 1,000 characters.
+    It has at most 1,000 characters. `name` is this rank's name in messages.
     """
     text = " ".join(unwrap_message(str(error)).split())
     kind = f"{name} raised {type(error).__name__}"
@@ -79,7 +79,10 @@ def reason_of(name: str, error: BaseException) -> str:
 
 
 def _shut_down_engines() -> None:
-    """Shut down all engines; if an exception ends this process, abort them first with it."""
+    """Shut down all engines of this process when it ends.
+
+    If an exception ends the process, the engines are aborted first, with the exception as reason.
+    """
     error = getattr(sys, "last_value", None)
     if error is not None:
         _record(error)

@@ -58,12 +58,18 @@ class RendezvousConfig:
 
 
 def report_times(report_seconds: float) -> Iterator[float]:
-    """Yield endlessly the times of messages about missing ranks, in seconds since the start."""
+    """Yield endlessly the times of messages about missing ranks, in seconds since the start.
+
+    The first message is after `report_seconds`; later intervals are three times as long.
+    """
     return count(report_seconds, 3 * report_seconds)
 
 
 def waiting_message(missing: Sequence[int], rendezvous: RendezvousConfig, seconds: float) -> str:
-    """Return the log line that names the missing ranks, after `seconds` of waiting."""
+    """Return the log line that names the missing ranks, after `seconds` of waiting.
+
+    `missing` are their numbers. The line also has rank 0's address, from `rendezvous`.
+    """
     names = ", ".join(f"rank {rank}" for rank in missing[:_MAX_NAMES])
     others = len(missing) - _MAX_NAMES
     names += f" and {others} others" if others > 0 else ""

@@ -56,7 +56,7 @@ class StoreConnection:
         """Send a frame and return the reply, whose value has at most `max_bytes`.
 
         Raises:
-            OSError: No reply was received in time, or the connection was closed.
+            OSError: No reply was received in `timeout_seconds`, or the connection was closed.
             FrameError: The reply is not a valid frame.
         """
         self.send(frame, timeout_seconds)
@@ -89,6 +89,8 @@ class StoreConnection:
 
 def connect_to_server(rendezvous: RendezvousConfig, host: str) -> tuple[StoreConnection, str]:
     """Connect to rank 0's store server at `host`, retrying until it listens, and join.
+
+    `rendezvous` has the server's port, the time limit, and the description of this rank.
 
     Returns:
         The connection, and rank 0's name in messages.

@@ -6,7 +6,7 @@ Layout of a frame, with big-endian integers:
     kind   number     length of key   length of value   key    value
     u8     i64        u16             u32               UTF-8  any bytes
 
-Order of the frames; rank 0 answers each one of a rank but LEAVE:
+Order of the frames. Rank 0 answers every frame of a rank except LEAVE:
 
     rank                                                   rank 0
     GREETING  version, 32 random bytes, has a secret?      GREETING  the same of rank 0
@@ -43,7 +43,7 @@ HEAD_BYTES: Final = _HEAD.size
 
 
 class FrameKind(IntEnum):
-    """Kinds of frames; the numbers are sent."""
+    """Kinds of frames; the value of each is the number that stands for it in a frame."""
 
     GREETING = 1
     PROOF = 2
@@ -74,7 +74,7 @@ class Frame:
         number: Protocol version of GREETING, count of ADD, timeout of GET in milliseconds; 0
             for the other kinds.
         key: Key of SET, ADD and GET.
-        value: Content, by kind.
+        value: Content of the message; its format depends on the kind.
     """
 
     kind: FrameKind
@@ -150,7 +150,11 @@ def require_kind(frame: Frame, *kinds: FrameKind) -> Frame:
 
 
 def greeting(nonce: bytes, secret: bytes | None) -> Frame:
-    """Return the first frame that each side sends, with its random bytes `nonce`."""
+    """Return the GREETING frame, which each side sends first.
+
+    It contains random bytes, `nonce`, and a flag for whether the sender has a secret, not the
+    secret itself.
+    """
     return Frame(FrameKind.GREETING, VERSION, MAGIC, nonce + (b"\0" if secret is None else b"\1"))
 
 
@@ -174,8 +178,11 @@ def has_secret(frame: Frame) -> bool:
 def proof(secret: bytes, role: str, of_rank: Frame, of_first: Frame) -> bytes:
     """Return the HMAC over both greetings, which proves that its sender has the secret.
 
-    `role` is the sender's, "rank" or "rank 0"; the greetings are those of the joining rank and of
-    rank 0.
+    Args:
+        secret: The secret of the job.
+        role: Role of the sender, "rank" or "rank 0".
+        of_rank: The greeting that the joining rank has sent.
+        of_first: The greeting that rank 0 has sent.
     """
     text = role.encode() + of_rank.to_bytes() + of_first.to_bytes()
     return hmac.digest(secret, text, "sha256")

@@ -239,7 +239,10 @@ class StoreServer:
         return Frame(FrameKind.TIMED_OUT)
 
     def _fail(self, reason: str) -> None:
-        """Send the reason to all ranks that wait for a key; a second failure keeps the first."""
+        """Send the reason of a failure to all ranks that wait for a key, now or later.
+
+        If there was a failure before, its reason is sent instead of this one.
+        """
         self._failure = self._failure or reason[:_MAX_REASON]
         for waiter in self._waiters.values():
             waiter.set_result(None)

@@ -86,9 +86,10 @@ class TcpStore:
 
 @contextmanager
 def open_store(rendezvous: RendezvousConfig) -> Iterator[TcpStore]:
-    """Connect to the store of the job; on rank 0, start its server first and stop it at the end.
+    """Connect to the store of the job for a `with` block, and leave it at the end of the block.
 
-    If the caller raises an exception, all other ranks fail with it as the reason.
+    Rank 0 starts the store's server first, and stops it last. If the block raises an exception, all
+    other ranks fail with it as the reason.
 
     Raises:
         LaunchError: The port is in use, rank 0 does not reply, or this rank is refused.

@@ -75,7 +75,7 @@ def world_of(config: RankConfig) -> World:
 
 
 def _next_to(port: int | None) -> int | None:
-    """Return the port after `port`, or the one before it if it is the last, 65535."""
+    """Return the port after `port`; the one before it if it is the last, 65535; None for None."""
     return None if port is None else port + 1 if port < _LAST_PORT else port - 1
 
 

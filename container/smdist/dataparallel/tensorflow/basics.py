@@ -156,7 +156,11 @@ def _print_setup_hints() -> None:
 
 
 def _world(function: str) -> World:
-    """Return this rank's numbers, also in a forked child; `function` is named in the error."""
+    """Return this rank's numbers, also in a forked child.
+
+    Raises:
+        OptionError: init() was not called; the error names `function`, the function that needs it.
+    """
     require(
         bool(_joined),
         what=f"smdist's function {function}() was called before init()",

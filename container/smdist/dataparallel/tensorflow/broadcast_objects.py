@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Broadcast and all-gather of Python objects, which are sent pickled: settings, results."""
+"""Broadcast and all-gather of pickled Python objects, such as settings and results."""
 
 from __future__ import annotations
 
@@ -17,10 +17,15 @@ _FAILED = -1  # sent instead of the number of bytes of an object that cannot be 
 
 
 def broadcast_object(obj: Any = None, root_rank: int = 0, name: str | None = None) -> Any:
-    """Send the object of `root_rank` to all ranks and return it; other ranks' `obj` is ignored.
+    """Send the object of `root_rank` to all ranks and return it.
 
     All ranks must call it, outside of a tf.function. The received bytes are unpickled, so the
     ranks of a job must trust each other.
+
+    Args:
+        obj: The object to send; ignored on the other ranks.
+        root_rank: The rank that sends.
+        name: Name scope of the operations.
 
     Raises:
         OptionError: The object cannot be pickled (raised on all ranks), the call is inside a
@@ -40,10 +45,14 @@ def broadcast_object(obj: Any = None, root_rank: int = 0, name: str | None = Non
 
 
 def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
-    """Send this rank's object to all ranks; return the objects of all ranks, in their order.
+    """Send this rank's object to all ranks; return the objects of all ranks, rank 0's first.
 
     All ranks must call it, outside of a tf.function. The received bytes are unpickled, so the
     ranks of a job must trust each other.
+
+    Args:
+        obj: This rank's object.
+        name: Name scope of the operations.
 
     Raises:
         OptionError: An object of any rank cannot be pickled (raised on all ranks), or the call

@@ -31,7 +31,12 @@ _NAME_IT = "Pass the arguments by name: param_index= and num_params=, or op="
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Factors:
-    """Factors that multiply the tensors before and after the all-reduce."""
+    """Factors that multiply tensors.
+
+    Attributes:
+        before: Factor before the all-reduce.
+        after: Factor after the all-reduce.
+    """
 
     before: float = 1.0
     after: float = 1.0
@@ -138,7 +143,10 @@ def names_of_arguments(function: Callable[..., Any]) -> list[str]:
 
 
 def suggest_argument_names(init: F) -> F:
-    """Decorate __init__ of a class so that an unknown argument raises OptionError with a hint."""
+    """Decorate __init__ of a class so that an unknown argument raises OptionError.
+
+    The error has the most similar argument name as a hint.
+    """
     valid = names_of_arguments(init)
 
     @wraps(init)

@@ -110,7 +110,7 @@ def grouped_allreduce(
 def oob_allreduce(tensor: Any, compression: Any = Compression.none, op: Any = None) -> Any:
     """Reduce a tensor over all ranks: SMDDP's allreduce() for values such as a loss.
 
-    The default of `op` is AVERAGE.
+    The arguments are those of allreduce(); the default of `op` is AVERAGE.
 
     Raises:
         OptionError: An average of integers, or an unknown op.
@@ -141,7 +141,10 @@ def allgather(tensor: Any, name: str | None = None) -> Any:
 def broadcast(tensor: Any, root_rank: int, name: str | None = None) -> Any:
     """Send the tensor of `root_rank` to all ranks and return it.
 
-    The other ranks pass a tensor of the same shape and dtype, whose values are ignored.
+    Args:
+        tensor: The tensor to send; on other ranks any tensor of the same shape and dtype.
+        root_rank: The rank that sends.
+        name: Name in the graph.
 
     Raises:
         OptionError: The root rank does not exist, or the tensor contains strings.
@@ -285,7 +288,10 @@ def _counts(splits: Any, value: Any) -> Any:
 
 
 def _dividing(counts: Any, value: Any) -> Any:
-    """Return the counts, with checks in the graph that their sum is the number of rows."""
+    """Return `counts`, alltoall()'s number of rows for each rank, with checks in the graph.
+
+    They check that no count is negative, and that the sum is the number of rows of `value`.
+    """
     hint = "pass numbers of rows whose sum is the number of rows of the tensor"
     total, count = tf.reduce_sum(counts), tf.shape(value, out_type=tf.int64)[0]
     checks = [

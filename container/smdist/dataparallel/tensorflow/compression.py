@@ -18,12 +18,18 @@ class Compressor:
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
-        """Return (tensor to send, context for decompress(); None if nothing was changed)."""
+        """Return (tensor, None): this class sends tensors unchanged.
+
+        A subclass returns the tensor to send and a context for decompress().
+        """
         return tensor, None
 
     @staticmethod
     def decompress(tensor: Any, context: Any) -> Any:
-        """Return the tensor in the dtype `context`, or unchanged if that is None."""
+        """Return the received tensor in the dtype `context`, which compress() has returned.
+
+        Return the tensor unchanged if `context` is None.
+        """
         return tensor if context is None else tf.cast(tensor, context)
 
 
@@ -32,7 +38,10 @@ class Fp16Compressor(Compressor):
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
-        """Return (tensor in float16, its dtype before), or (tensor, None) if it is not wider."""
+        """Return the tensor in float16, and its previous dtype as the context for decompress().
+
+        Return (tensor, None) if it is not a float of more than 16 bits.
+        """
         return _narrow(tensor, tf.float16)
 
 
@@ -41,7 +50,10 @@ class Bf16Compressor(Compressor):
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
-        """Return (tensor in bfloat16, its dtype before), or (tensor, None) if it is not wider."""
+        """Return the tensor in bfloat16, and its previous dtype as the context for decompress().
+
+        Return (tensor, None) if it is not a float of more than 16 bits.
+        """
         return _narrow(tensor, tf.bfloat16)
 
 

@@ -17,7 +17,7 @@ def overlap(tensor: Any) -> Any:
 
 
 def broadcast_global_variables(root_rank: int) -> None:
-    """Raise an error with the replacement, because TensorFlow 2 has no global variables.
+    """Raise an error that names the replacement; TensorFlow 2 has no global variables.
 
     Raises:
         OptionError: Always.

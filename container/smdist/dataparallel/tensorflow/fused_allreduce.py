@@ -84,7 +84,9 @@ def all_reduce(tensors: Sequence[Any], reduction: ReduceOptions, checksum: int =
 
 
 def check_factors(reduction: ReduceOptions, dtype: Any) -> None:
-    """Check that the factors are 1 if `dtype` is an integer type, which would round a product.
+    """Check that the factors are 1 if `dtype` is an integer type.
+
+    A product of an integer and a factor would be rounded.
 
     Raises:
         OptionError: There is a factor, and `dtype` is an integer type.

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reduction of all gradients of a step: dense ones in fusion buffers, sparse ones gathered.
 
-The same gradients must be None and sparse on all ranks, and their variables must have the same
-names. A hash of these facts is sent with the first buffer and compared between ranks.
+On all ranks the same gradients must be None, the same ones must be sparse, and their variables
+must have the same names. A hash of these facts is sent with the first buffer and compared
+between ranks.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ def reduce_gradients(
     sparse_as_dense: bool = False,
     also_equal: str = "",
 ) -> list[Any]:
-    """Reduce gradients over all ranks; return the results in the same order, None for None.
+    """Reduce gradients over all ranks; return the results in the order of `gradients`.
+
+    A gradient that is None stays None.
 
     Args:
         gradients: Gradients in the order of layers, as tensors, IndexedSlices or None; the last
@@ -35,7 +38,7 @@ def reduce_gradients(
             gradient, and its name is compared between ranks (variable_signature.py).
         reduction: Options of the all-reduce.
         sparse_as_dense: True to convert IndexedSlices to dense tensors before the reduction.
-        also_equal: Another text that must be equal on all ranks.
+        also_equal: Another text that is compared between ranks and must be equal on all.
 
     Raises:
         tf.errors.InvalidArgumentError: Between ranks there is a difference in shapes, in which
@@ -64,7 +67,8 @@ def reduce_gradients(
 def describe_gradients(gradients: Sequence[Any], sources: Sequence[Any]) -> str:
     """Return a text with the kind (dense, sparse, None) of each gradient and its variable's name.
 
-    Return "" if all gradients are dense and no variable has a name.
+    `sources` has the variable of each gradient. Return "" if all gradients are dense and no
+    variable has a name.
     """
     kinds = "".join(_kind(gradient) for gradient in gradients)
     names = names_of(sources)

@@ -41,7 +41,7 @@ def to_dense(slices: Any) -> Any:
 def merge_duplicates(slices: Any) -> Any:
     """Return IndexedSlices in which each index occurs once, with rows of equal indices added.
 
-    Keras's optimizers would not add them.
+    Keras's optimizers need this, because they do not add such rows.
     """
     indices, places = tf.unique(slices.indices)
     values = tf.math.unsorted_segment_sum(slices.values, places, tf.size(indices))
@@ -49,7 +49,7 @@ def merge_duplicates(slices: Any) -> Any:
 
 
 def gather(sparse: Sequence[Any], reduction: ReduceOptions) -> list[Any]:
-    """Gather the rows and indices of each sparse gradient from all ranks.
+    """Return each sparse gradient as IndexedSlices with the rows and indices of all ranks.
 
     The rows are scaled so that the sum of all rows of an index is the reduced row.
 

@@ -91,7 +91,10 @@ class Watch:
 
 
 def num_ended(module: Any) -> int:
-    """Return the number of collectives that have ended in this process."""
+    """Return the number of collectives that have ended in this process.
+
+    `module` is the compiled module, which counts them.
+    """
     return sum(module.activity(kind)[0] for kind in _KINDS)
 
 
@@ -101,12 +104,15 @@ def _register_fork_handler() -> None:
 
 
 def _reset_in_child() -> None:
-    """Make Python write no signal numbers to the rank's pipe in a forked child."""
+    """Stop Python in a forked child from writing signal numbers to the rank's pipe."""
     if _open and (last := signal.set_wakeup_fd(-1)) not in _open:
         signal.set_wakeup_fd(last)
 
 
 def _main_position() -> tuple[Any, int]:
-    """Return (frame, instruction) of the main thread; unchanged while it is inside TensorFlow."""
+    """Return the main thread's frame, and the index of its last instruction there.
+
+    Both stay equal while the thread is inside TensorFlow.
+    """
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     return frame, frame.f_lasti if frame else -1

@@ -83,10 +83,10 @@ def operations() -> Any:
 
 @cache
 def compiled() -> Any:
-    """Load the operations, and return the module `_C` with the engine, adopt() and release().
+    """Load smdist's TensorFlow operations, and return the compiled module with the engine.
 
     Raises:
-        SetupError: See operations().
+        SetupError: This runtime was built without TensorFlow, or the file does not load.
     """
     operations()
     return importlib.import_module(_COMPILED)
@@ -105,7 +105,10 @@ def start(tensors: list[Any], op: str) -> Any:
 
 
 def wait(handle: Any, tensors: list[Any]) -> list[Any]:
-    """Wait for the all-reduce that start(tensors) has started; return the reduced tensors."""
+    """Wait for the all-reduce that start(tensors) has started; return the reduced tensors.
+
+    `handle` is the result of start().
+    """
     _wait_interruptibly(handle)
     with _sequential_waits() as waits:
         results = operations().smdist_wait(handle, T=tensors[0].dtype, N=len(tensors))
@@ -146,7 +149,7 @@ def start_move(
 def wait_move(handle: Any, dtype: Any, shape: Any) -> Any:
     """Wait for the collective that start_move() has started; return the received rows.
 
-    `dtype` and `shape` are those of the result.
+    `handle` is the result of start_move(); `dtype` and `shape` are those of the rows.
     """
     _wait_interruptibly(handle)
     with _sequential_waits() as waits:
@@ -169,10 +172,11 @@ def _wait_interruptibly(handle: Any) -> None:
 
 @contextmanager
 def _sequential_waits() -> Iterator[list[Any]]:
-    """Yield a list to which the caller appends a wait's result; the next wait runs after it.
+    """Make operations that are created in the `with` block run after the graph's earlier waits.
 
-    Each wait blocks a TensorFlow thread. If several waits of a graph ran at the same time, no
-    thread might be left to start later operations.
+    The block appends the result of its own wait to the yielded list. Each wait blocks a TensorFlow
+    thread. If several waits of a graph ran at the same time, no thread might be left to start later
+    operations. Eager code runs in order anyway.
     """
     if tf.executing_eagerly():
         yield []
@@ -230,7 +234,7 @@ def _check_graph(graph: Any) -> None:
 
 
 def _transformation_around(graph: Any) -> str | None:
-    """Return the Dataset method for which the function is traced, as "Dataset.map", or None."""
+    """Return the Dataset method for which the graph is traced, such as "Dataset.map", or None."""
     while graph is not None:
         name = getattr(graph, "name", "")
         for method in ("map", "flat_map", "interleave", "filter"):

@@ -32,7 +32,10 @@ class FitProgress(progress_line.ProgressLine):
     """
 
     def kept(self, value: Any) -> Any:
-        """Convert a reported value for storage: a tensor is kept, since it may not be ready yet."""
+        """Return a reported value for storage: a tensor itself, else a number.
+
+        The tensor is read later, since it may not be computed yet.
+        """
         return value if tf.is_tensor(value) else super().kept(value)
 
     def number(self, value: Any) -> int | float | None:

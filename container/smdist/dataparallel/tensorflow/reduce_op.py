@@ -57,7 +57,8 @@ def check_number(op: ReduceOp, dtype: Any) -> None:
     """Check that tensors of this dtype can be reduced with the operation.
 
     Raises:
-        OptionError: They cannot, or the operation is an average and the dtype not a float.
+        OptionError: The dtype cannot be reduced, or the operation is an average and the dtype is
+            not a float.
     """
     require(
         dtype.name in _NUMBERS,

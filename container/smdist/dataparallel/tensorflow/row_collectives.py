@@ -84,14 +84,21 @@ def scatter_reduced(value: Any, op: ReduceOp) -> Any:
 
 
 def barrier() -> Any:
-    """Wait until all ranks have called this; return a tensor, computed after the wait."""
+    """Wait until all ranks have called this function.
+
+    Return a tensor that is computed after the wait; its values have no meaning. In a graph,
+    TensorFlow may leave the wait out if this tensor is not used.
+    """
     nothing = tf.zeros([1], tf.float32)
     handle = op_library.start_move(nothing, "barrier")
     return op_library.wait_move(handle, nothing.dtype, tf.TensorShape(None))
 
 
 def _counts(rows: list[Any]) -> Any:
-    """Gather from all ranks the number of rows of each tensor; return int64 [size, tensors]."""
+    """Gather from all ranks the number of rows of each tensor; return int64 [size, tensors].
+
+    `rows` has these numbers for the tensors of this rank.
+    """
     size = basics.size()
     handle = op_library.start_move(tf.stack(rows)[None, :], "all_gather", received=[1] * size)
     return op_library.wait_move(handle, tf.int64, [size, len(rows)])

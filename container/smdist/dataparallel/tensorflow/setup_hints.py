@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hints that rank 0 prints if a script seems to have forgotten to average or to broadcast.
+"""Hints that rank 0 prints if a script seems not to average gradients or not to broadcast weights.
 
-The functions of smdist record facts, such as GRADIENTS, when Python runs them; within a
-tf.function that is when it is traced. Facts are kept until the process ends, even after
-shutdown(), because a tf.function is not traced again.
+The functions of smdist record facts, such as that gradients were reduced. They do so when Python
+runs them; within a tf.function that is when it is traced. Facts are kept until the process ends,
+even after shutdown(), because a tf.function is not traced again.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _printed: set[str] = set()
 
 
 def note(fact: str) -> None:
-    """Record a fact about this process, one of this module's constants."""
+    """Record a fact about this process: one of this module's constants, such as GRADIENTS."""
     _facts.add(fact)
 
 
 def are_gradients_reduced() -> bool:
-    """Return True if a call, or a traced tf.function, may have reduced gradients."""
+    """Return True if this process may have reduced gradients, in a call or a traced tf.function."""
     return bool(_facts & {GRADIENTS, MANUAL})
 
 

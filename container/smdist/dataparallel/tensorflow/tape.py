@@ -96,6 +96,8 @@ def reduction_of(
 ) -> ReduceOptions:
     """Return the reduce options of a DistributedGradientTape or DistributedOptimizer.
 
+    The arguments are those of the two classes; predivide_factor is their gradient_predivide_factor.
+
     Raises:
         OptionError: A value is out of range.
     """
@@ -128,7 +130,9 @@ def reduction_of(
 
 
 def refuse_groups(num_groups: Any, groups: Any) -> None:
-    """Check that Horovod's arguments for packing gradients are not used; fusion_bytes is.
+    """Check that Horovod's arguments num_groups and groups are not used.
+
+    They determine which gradients are sent together; in smdist `fusion_bytes` does.
 
     Raises:
         OptionError: num_groups or groups is given.

@@ -69,7 +69,7 @@ def check_root(root_rank: Any) -> None:
     """Check that `root_rank` is the number of a rank of this job.
 
     Raises:
-        OptionError: It is not.
+        OptionError: The job has no such rank.
     """
     is_number = not isinstance(root_rank, bool) and isinstance(root_rank, Integral)
     require(

@@ -25,12 +25,12 @@ Description = list[tuple[str, str, str]]  # (path, dtype and shape, compared nam
 
 
 def describe(given: Sequence[Any], variables: Sequence[Any], names: Sequence[str]) -> Description:
-    """Return (path, dtype and shape, compared name) of each variable.
+    """Return (path, dtype and shape, name that ranks compare) of each variable.
 
     Args:
         given: Variables of TensorFlow or Keras; the path of an unnamed one is "number 3".
         variables: The tf.Variables inside them.
-        names: The result of variable_signature.names_of().
+        names: The names that ranks compare, from variable_signature.names_of().
     """
     kinds = (f"{each.dtype.name} {each.shape.as_list()}" for each in variables)
     paths = (
@@ -43,7 +43,8 @@ def describe(given: Sequence[Any], variables: Sequence[Any], names: Sequence[str
 def difference_between_ranks(mine: Description) -> str:
     """Gather the descriptions of all ranks; return a sentence about their first difference.
 
-    All ranks must call it, outside of a tf.function.
+    `mine` describes the variables of this rank; describe() has made it. All ranks must call this
+    function, outside of a tf.function.
     """
     packed = f"{json.dumps(mine)}{_END}".encode()
     [everything] = row_collectives.gather([tf.constant(np.frombuffer(packed, np.uint8))])
@@ -52,10 +53,10 @@ def difference_between_ranks(mine: Description) -> str:
 
 
 def difference(ranks: Sequence[Description]) -> str:
-    """Return a sentence about the first variable of a rank that differs from most ranks'.
+    """Return a sentence about the first difference between one rank's variables and most ranks'.
 
     Args:
-        ranks: Descriptions in the order of ranks, which must not all be equal.
+        ranks: The description of each rank's variables; they must not all be equal.
     """
     compared = [tuple((kind, name) for _, kind, name in each) for each in ranks]
     [(common, _)] = Counter(compared).most_common(1)  # with a tie, that of the lowest rank

@@ -30,7 +30,9 @@ def checksum_of(text: str) -> int:
 
 
 def names_of(variables: Iterable[Any], is_brief: bool = False) -> list[str]:
-    """Return the compared name of each variable; it does not depend on models built before.
+    """Return the name of each variable in the form that ranks compare.
+
+    The name does not depend on models that were built before.
 
     Args:
         variables: Variables of TensorFlow or Keras. The name of any other object, and of

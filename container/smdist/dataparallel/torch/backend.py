@@ -48,6 +48,10 @@ def register(name: str = NAME) -> None:
 def create_backend(options: _DistributedBackendOptions, pg_options: Any) -> dist.Backend:
     """Create the backend object of one process group; torch calls this on each of its ranks.
 
+    Args:
+        options: The group's ranks, store and timeout, from torch.
+        pg_options: The script's options for the group; must be None.
+
     Raises:
         OptionError: `pg_options` is given, this rank's environment variables are wrong, or
             ranks have different options.
@@ -83,7 +87,8 @@ def create_backend(options: _DistributedBackendOptions, pg_options: Any) -> dist
 def _config(options: _DistributedBackendOptions) -> RankConfig:
     """Return this rank's configuration; if it has faults, publish them before raising them.
 
-    The other ranks, which wait for this rank, then fail at once.
+    The faults are published in the store of `options`. The other ranks, which wait for this rank,
+    then fail at once.
     """
     try:
         return read_rank_config()
@@ -94,9 +99,10 @@ def _config(options: _DistributedBackendOptions) -> RankConfig:
 
 
 def _timeout_seconds(options: _DistributedBackendOptions, default: float | None) -> float:
-    """Return the group's timeout in seconds: the script's if it set one, else `default`.
+    """Return the group's timeout in seconds: the script's, or `default` if the script has set none.
 
-    A script has set none if the timeout is torch's own default.
+    The timeout in `options` is the script's, unless it is torch's own default. If `default` is
+    None, it is returned in any case.
     """
     of_script = float(options.timeout.total_seconds())
     return default if default and of_script == _TORCH_DEFAULT_SECONDS else of_script
@@ -105,6 +111,6 @@ def _timeout_seconds(options: _DistributedBackendOptions, default: float | None)
 def _group_number(name: str) -> int:
     """Return a number for the group, made from its name and therefore equal on all its ranks.
 
-    The engine raises an error for a number that another group has.
+    The engine raises an error if two groups get the same number.
     """
     return zlib.crc32(name.encode()) or 1

@@ -120,8 +120,9 @@ def _is_time(seconds: Any) -> bool:
 def _leading(inputs: Iterable[Any]) -> int | None:
     """Return the size of dimension 0 of the first tensor in `inputs`, also within containers.
 
-    Return None if the first inputs contain no tensor with a dimension, or if its size is not
-    known. The search takes microseconds and raises no error for any class of inputs.
+    Only the first few inputs are searched. Return None if they contain no tensor with a dimension,
+    or if its size is not known. The search takes microseconds and raises no error for any class of
+    inputs.
     """
     with suppress(Exception):
         for each in islice(_parts(inputs), _MOST):

@@ -23,7 +23,7 @@ Value = float | torch.Tensor  # a number of another library, such as NumPy, is a
 class TrainingProgress(progress_line.ProgressLine):
     """Progress of one training with torch, with reported tensors read when a line is printed.
 
-    The arguments are those of `ProgressLine`; the engine's own timing is its `activity`.
+    The arguments are those of `ProgressLine`, except `activity`, which is the engine's own timing.
 
     Attributes:
         is_current: True while rank 0 prints the progress lines of this training.
@@ -44,11 +44,14 @@ class TrainingProgress(progress_line.ProgressLine):
         )
 
     def is_on_cpu(self, value: Value) -> bool:
-        """Return False for a tensor that is not on the CPU: the engine cannot time such steps."""
+        """Return False for a tensor that is not on the CPU, otherwise True.
+
+        The engine cannot time the collectives of a training on another device.
+        """
         return not isinstance(value, torch.Tensor) or value.device.type == "cpu"
 
     def kept(self, value: Any) -> Any:
-        """Convert a reported value for storage: detach a tensor, or convert to a number."""
+        """Return a reported value for storage: a tensor detached from its graph, else a number."""
         return value.detach() if isinstance(value, torch.Tensor) else super().kept(value)
 
     def number(self, value: Any) -> int | float | None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Split of a model, without any framework: graph, costs, partition, schedules, simulator, plan.
+"""Division of a model into pipeline stages, on plain data and without any framework.
 
 A framework's package (`smdist.modelparallel.torch`) captures a model as a Graph and measures its
-Costs. Every step from there to the Plan is arithmetic on plain data, in this package.
+Costs. This package computes the rest from them: the stages, the schedule, a simulated step, and the
+Plan.
 """

@@ -90,9 +90,9 @@ class Cluster:
         return self.num_hosts * self.ranks_per_host
 
     def link(self, rank: int, other: int) -> Link:
-        """Return the link between two ranks, numbered host by host.
+        """Return the link between two ranks of the cluster, which are numbered host by host.
 
-        A rank's link to itself takes no time.
+        On a rank's link to itself, messages take no time.
         """
         if rank == other:
             return Link()

@@ -23,10 +23,10 @@ class NodeCost:
         weight_gradient_seconds: Time to compute the gradients of the weights (W), the rest of the
             backward pass. The whole backward pass is B = I + W.
         saved_bytes: Bytes of activations kept from the forward to the backward pass.
-        workspace_bytes: Bytes that are needed only while a pass runs, at its peak.
-        keeps: Names of the graph's values that a single node keeps for the backward pass. If
-            several nodes keep a value, its bytes are in `saved_bytes` of the first node only. The
-            cost of several nodes has no names.
+        workspace_bytes: Largest number of additional bytes that are needed only while a pass runs.
+        keeps: Names of the graph's values that the node keeps for the backward pass. If several
+            nodes keep the same value, its bytes are in `saved_bytes` of the first of them only.
+            Empty in the cost of several nodes together.
     """
 
     forward_seconds: float = 0.0
@@ -38,16 +38,16 @@ class NodeCost:
 
     @property
     def backward_seconds(self) -> float:
-        """Time of the whole backward pass: B = I + W."""
+        """Seconds of the whole backward pass: gradients of the inputs and of the weights."""
         return self.input_gradient_seconds + self.weight_gradient_seconds
 
     @property
     def seconds(self) -> float:
-        """Time of both passes: F + B."""
+        """Time of the forward and the backward pass together, in seconds."""
         return self.forward_seconds + self.backward_seconds
 
     def __add__(self, other: NodeCost) -> NodeCost:
-        """Add the cost of another node: sums of times and saved bytes, and the larger workspace."""
+        """Return the cost of two nodes: sums of times and saved bytes, and the larger workspace."""
         return NodeCost(
             forward_seconds=self.forward_seconds + other.forward_seconds,
             input_gradient_seconds=self.input_gradient_seconds + other.input_gradient_seconds,
@@ -72,7 +72,7 @@ class Costs:
     device: str
 
     def of(self, name: str) -> NodeCost:
-        """Return the cost of the node with this name."""
+        """Return the cost of the node with this name, which is 0 if the node is not listed."""
         return self.nodes.get(name, NodeCost())
 
 
@@ -105,7 +105,10 @@ class StateBytes:
             )
 
     def of(self, parameter: Parameter) -> int:
-        """Return the bytes of weight, gradient and optimizer state of one parameter."""
+        """Return the bytes of one parameter in memory: weight, gradient and optimizer state.
+
+        A frozen parameter needs the bytes of its weight only.
+        """
         if not parameter.is_trained:
             return parameter.num_bytes
         return round(parameter.num_elements * (self.weight + self.gradient + self.optimizer))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Default links between ranks, for clusters whose links are unknown.
 
-They are as slow as the slowest common hardware, so that no forecast is too fast.
+They are as slow as the slowest common hardware, so that no forecast is too optimistic.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class ManifestEntry:
 
     Attributes:
         name: First name of the value in the model.
-        aliases: Other names of the same value in the model.
+        aliases: Other names of the same value, such as those of a tied parameter.
         shape: Shape of the whole tensor; None if the value is not a tensor.
         dtype: PyTorch's name of the dtype, without a prefix: "float32"; "" if not a tensor.
     """
@@ -36,7 +36,10 @@ class ManifestEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Parameter group of an optimizer: first names of its parameters, and their common options."""
+    """Parameter group of an optimizer: names of its parameters, and their common options (`lr`).
+
+    A tied parameter has the first of its names in the model.
+    """
 
     names: tuple[str, ...]
     options: Mapping[str, Any]
@@ -85,7 +88,13 @@ class Manifest:
         return {name: each for each in self.entries for name in (each.name, *each.aliases)}
 
     def found_for(self, entry: ManifestEntry) -> ManifestEntry | None:
-        """Return this manifest's entry that shares a name with another model's `entry`, or None."""
+        """Return this manifest's entry for a value of another model, or None if there is none.
+
+        Two entries are for the same value if they share a name or an alias.
+
+        Args:
+            entry: Entry of the other model's manifest.
+        """
         names = (entry.name, *entry.aliases)
         return next((self.named[name] for name in names if name in self.named), None)
 
@@ -105,12 +114,13 @@ class Manifest:
 
 
 def model_faults(saved: Manifest, here: Manifest, *, strict: bool) -> Iterator[OptionError]:
-    """Yield the faults that prevent a checkpoint from being loaded into a model.
+    """Yield an error for each reason why a checkpoint cannot be loaded into a model.
 
     Args:
         saved: Manifest of the checkpoint.
         here: Manifest of the model.
-        strict: True if both must have the same names.
+        strict: True if checkpoint and model must have the same parameters and buffers; False if
+            those of only one of them are ignored.
     """
     model = f"; the model is {here.model}" if saved.model != here.model else ""
     origin = f"the checkpoint was saved from {saved.model}{model}"
@@ -139,11 +149,11 @@ def model_faults(saved: Manifest, here: Manifest, *, strict: bool) -> Iterator[O
 
 
 def state_faults(saved: Manifest, here: OptimizerState) -> Iterator[OptionError]:
-    """Yield the faults that prevent an optimizer from loading its state from a checkpoint.
+    """Yield an error for each reason why an optimizer cannot load its state from a checkpoint.
 
     Args:
         saved: Manifest of the checkpoint.
-        here: State of the optimizer, with the parameter names of the checkpoint.
+        here: State of the optimizer that loads. Its parameters have the names of the checkpoint.
     """
     skip = "pass load_optimizer=False"
     if saved.state is None:
@@ -186,10 +196,17 @@ def options_for(
 ) -> Mapping[str, Any] | None:
     """Return the saved options for one parameter group of an optimizer.
 
-    These are the options that the group's parameters were saved with, in any saved group. None is
-    returned if these parameters were saved with different options, or not at all. A group without
-    parameters gets the options of the saved group with the same number if both optimizers have
-    `num_groups` groups, and {} otherwise.
+    A group gets the options that its parameters had in the checkpoint. A group without parameters
+    gets the options of the saved group with the same number, or {} if the numbers of groups differ.
+
+    Args:
+        saved: Optimizer state in the checkpoint.
+        group: Parameter group of the optimizer that loads.
+        number: Index of this group in the optimizer.
+        num_groups: Number of parameter groups of the optimizer.
+
+    Returns:
+        The options; None if the parameters were saved with different options, or not at all.
     """
     sources = [each for each in saved.groups if set(each.names) & set(group.names)]
     if not group.names:
@@ -207,6 +224,6 @@ def _shape(shape: tuple[int, ...] | None) -> str:
 
 
 def _listed(names: Iterable[str]) -> str:
-    """Return up to 8 names, separated by commas, and the number of the others."""
+    """Return a text with the first 8 names, and the number of names that are left out."""
     names = list(names)
     return ", ".join(names[:_SHOWN]) + f" and {len(names) - _SHOWN} more" * (len(names) > _SHOWN)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notes of a plan for its readers: a text, and a kind for programs, which never read the text."""
+"""Notes of a plan, for users and for programs.
+
+A note has a text for users, and a kind by which programs recognize it without reading the text.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +34,8 @@ class Note:
     """Note on how a plan was made, or on how a plan could become faster.
 
     Attributes:
-        kind: One of this module's constants, for instance "unknown_speed".
-        text: Sentence for people.
+        kind: Kind of the note, by which programs recognize it: "unknown_speed".
+        text: Sentence for users.
         about: Name of the module or unit that the note is about; "" if it is about the whole plan.
     """
 

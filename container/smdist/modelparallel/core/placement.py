@@ -64,7 +64,7 @@ class Placement:
 
 
 def replicated(graph: Graph) -> frozenset[str]:
-    """Return the names of nodes that run on every stage that reads their values.
+    """Return the names of nodes that every stage computes for itself if it reads their values.
 
     These nodes depend on the model's inputs alone. They have no parameters, draw no random numbers
     and change no buffers, so each stage computes the same values.
@@ -80,7 +80,10 @@ def replicated(graph: Graph) -> frozenset[str]:
 
 
 def placed_units(graph: Graph) -> tuple[Node, ...]:
-    """Return the modules to place on stages: all units except those that every stage computes."""
+    """Return the units (undivided modules) to assign to stages.
+
+    Units that every stage computes for itself are left out.
+    """
     free = replicated(graph)
     return tuple(node for node in graph.units if node.name not in free)
 
@@ -114,11 +117,16 @@ def place(graph: Graph, stage_of: Mapping[str, int], *, num_stages: int | None =
 
 
 def _stage_of_nodes(graph: Graph, stage_of: Mapping[str, int], last: int) -> dict[str, int]:
-    """Return the stage of each node that runs on one stage only.
+    """Return the stage of each node that runs on one stage only, by the node's name.
 
     An operation between units runs on the latest stage of its inputs. If no input is from a unit,
     as for a class token, it runs on the first stage that reads it. A unit without a stage is
     treated like such an operation.
+
+    Args:
+        graph: Graph of the model.
+        stage_of: Stage of each unit (undivided module), by the unit's name.
+        last: Number of the last stage, which reads the model's outputs.
     """
     free = replicated(graph)
     where: dict[str, int] = {}
@@ -142,7 +150,13 @@ def _stage_of_nodes(graph: Graph, stage_of: Mapping[str, int], last: int) -> dic
 
 
 def _first_readers(graph: Graph, where: Mapping[str, int], last: int) -> dict[str, int]:
-    """Return the first stage that reads each value, by name; outputs are read by `last`."""
+    """Return the first stage that reads each value, by the value's name.
+
+    Args:
+        graph: Graph of the model.
+        where: Stage of nodes, by the node's name; other nodes are ignored.
+        last: Number of the last stage, which reads the model's outputs.
+    """
     first = dict.fromkeys(graph.outputs, last)
     for node in graph.nodes:
         if node.name in where:
@@ -157,7 +171,14 @@ def _writers(graph: Graph, node: Node) -> Iterator[str]:
 
 
 def _with_replicas(graph: Graph, where: Mapping[str, int], last: int) -> dict[str, tuple[int, ...]]:
-    """Return the stages of every node; a node without a stage runs where its values are read."""
+    """Return the stages of every node, by the node's name.
+
+    Args:
+        graph: Graph of the model.
+        where: Stage of each node that runs on one stage only. Other nodes run on every stage that
+            reads their values.
+        last: Number of the last stage, which reads the model's outputs.
+    """
     wanted: dict[str, set[int]] = {node.name: set() for node in graph.nodes}
     for value in graph.outputs:
         wanted[graph.writer[value].name].add(last)
@@ -192,7 +213,7 @@ def _edges(graph: Graph, stages: Mapping[str, tuple[int, ...]], last: int) -> li
 
 
 def _ties(graph: Graph, stages: Mapping[str, tuple[int, ...]]) -> Iterator[Tie]:
-    """Yield the parameters that nodes of several stages use."""
+    """Yield the parameters that nodes of several stages use, each with these stages."""
     holders: dict[str, set[int]] = {}
     for node in graph.nodes:
         for name in node.parameters:
@@ -250,7 +271,13 @@ def _faults(
 def _backward(
     graph: Graph, where: Mapping[str, int], stage_of: Mapping[str, int]
 ) -> Iterator[OptionError]:
-    """Yield one fault for each unit that needs a value of a later stage."""
+    """Yield one error for each unit that needs a value of a later stage.
+
+    Args:
+        graph: Graph of the model.
+        where: Stage of each node that runs on one stage only, by the node's name.
+        stage_of: Stage of each unit (undivided module), by the unit's name.
+    """
     origin: dict[str, str] = {}  # name of the unit that decided the stage of each node
     for node in graph.nodes:
         if node.name not in where:

@@ -17,7 +17,10 @@ class PlanErrors(OptionErrors, PlanError):  # noqa: N818  it holds several error
 
 
 def raise_faults(faults: Iterable[OptionError]) -> None:
-    """Raise all faults of a plan at once: nothing for none, PlanError for one, else PlanErrors."""
+    """Raise all errors of a plan at once.
+
+    No error raises nothing. One error is raised as PlanError, several are raised as PlanErrors.
+    """
     flat = tuple(part for fault in faults for part in getattr(fault, "faults", (fault,)))
     if len(flat) == 1:
         one = flat[0]

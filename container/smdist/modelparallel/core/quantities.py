@@ -26,10 +26,10 @@ def require_amount(
     Args:
         what: Name of the number in the error.
         number: Value to check.
-        why: Reason in the error.
+        why: Sentence in the error that says why such a number is needed.
         least: Smallest valid number.
         most: Largest valid number.
-        about: Name of the option for `OptionError.about`.
+        about: Name of the user's option, to store in the error's `about`; "" for none.
 
     Raises:
         OptionError: The value is not such a number.
@@ -49,7 +49,10 @@ def require_amount(
 def require_bytes(what: str, number: object, *, about: str = "") -> None:
     """Check that `number` is an integer from 1 to 2**60, the memory of a rank in bytes.
 
-    `what` names the number in the error, `about` is its option.
+    Args:
+        what: Name of the number in the error.
+        number: Value to check.
+        about: Name of the user's option, to store in the error's `about`; "" for none.
 
     Raises:
         OptionError: The value is not such a number.

@@ -31,7 +31,7 @@ STRATEGIES: Final = (*_NAMED, *("".join(letters) for letters in permutations("DP
 
 
 class Axis(str, Enum):
-    """Name of a kind of rank groups, as in SageMaker's library (SMP)."""
+    """Name of a kind of rank groups, as in SageMaker's library (SMP): `Axis.PP` is "pp"."""
 
     WORLD = "world"
     MP = "mp"
@@ -85,7 +85,7 @@ class RankLayout:
 
     @property
     def reduced_data_parallel_degree(self) -> int:
-        """Number of replicas: of ranks that hold the same part of the parameters."""
+        """Number of replicas, that is, of ranks that hold the same part of the parameters."""
         return self.size // (self.pipeline_parallel_degree * self.tensor_parallel_degree)
 
     @property
@@ -119,7 +119,12 @@ class RankLayout:
         return rank
 
     def members(self, axis: Axis, rank: int) -> tuple[int, ...]:
-        """Return the ranks of the group along `axis` that contains `rank`, in ascending order."""
+        """Return the ranks of the group along `axis` that contains `rank`, in ascending order.
+
+        Args:
+            axis: Kind of group, such as the ranks of a pipeline (PP).
+            rank: Rank in the group.
+        """
         self._check_rank(rank)
         members = [0]
         for letter, stride in self._strides():
@@ -145,7 +150,10 @@ class RankLayout:
         }
 
     def _strides(self) -> list[tuple[str, int]]:
-        """Return, for each letter, the difference in rank of neighbours along its axis."""
+        """Return (letter, difference in rank of neighbours along its axis) for each axis.
+
+        The letters are those of the placement strategy: P, T and D.
+        """
         stride, strides = self.size, []
         for letter in self._letters:
             stride //= self._degrees[letter]

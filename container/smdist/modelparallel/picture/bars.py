@@ -34,7 +34,7 @@ _PARTS: Final = (
 def draw_stages(axes: Axes, sheet: Sheet) -> None:
     """Draw the time of one microbatch on each stage as a bar, with one segment for each unit.
 
-    A unit is an undivided module. The largest one has its own colour.
+    A unit is an undivided module. The slowest one has its own colour.
     """
     highest = max((stage.seconds for stage in sheet.stages), default=0.0)
     scale, unit = time_unit(highest)

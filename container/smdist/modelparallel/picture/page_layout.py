@@ -23,7 +23,7 @@ def inches_of(axes: Axes) -> tuple[float, float]:
 
 
 def inches_a_unit(axes: Axes) -> tuple[float, float]:
-    """Return the lengths in inches of 1 on the x axis and of 1 on the y axis of a panel."""
+    """Return the lengths in inches of one unit of a panel's x axis, and of its y axis."""
     wide, high = inches_of(axes)
     left, right = axes.get_xlim()
     low, top = axes.get_ylim()

@@ -28,7 +28,9 @@ _TOWARDS: Final = 0.62  # fraction of white in the colour of a rank's last stage
 def tinted(colour: str, part: float) -> tuple[float, float, float]:
     """Return a colour mixed with white, as red, green and blue from 0 to 1.
 
-    `part` is 0 for the colour itself, and 1 for the palest tint.
+    Args:
+        colour: Colour in hexadecimal form, such as "#0072B2".
+        part: Part of white: 0 for the colour itself, 1 for the palest tint.
     """
     rgb = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     red, green, blue = (value + (1 - value) * _TOWARDS * part for value in rgb)

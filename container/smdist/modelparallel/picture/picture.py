@@ -52,7 +52,9 @@ class Picture:
 
 
 def check_path(path: Path) -> None:
-    """Check that a picture can be written to a path, before a long computation.
+    """Check that a picture can be written to a path.
+
+    Callers check it before a long computation whose result is drawn.
 
     Raises:
         OptionError: The suffix is not .png, .svg or .pdf, or the folder does not exist.

@@ -54,9 +54,16 @@ def sheet_of(
 def _stage_bar(
     rank: int, units: Sequence[str], unit_seconds: Mapping[str, float], seconds: float
 ) -> StageBar:
-    """Return the bar of one stage, with `seconds` in total.
+    """Return the bar of one stage.
 
-    Time that belongs to no unit is its `between_seconds`.
+    Time that belongs to no unit becomes the bar's `between_seconds`, unless it is too short to be
+    seen.
+
+    Args:
+        rank: Rank of the stage.
+        units: Names of the stage's units (undivided modules).
+        unit_seconds: Seconds of each unit for one microbatch, by name.
+        seconds: Seconds of the whole stage for one microbatch.
     """
     bars = tuple(UnitBar(name=unit, seconds=unit_seconds.get(unit, 0.0)) for unit in units)
     between = seconds - sum(bar.seconds for bar in bars)

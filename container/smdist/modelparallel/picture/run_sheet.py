@@ -67,7 +67,12 @@ def _title(schedule: Schedule, tracks: Sequence[Track], replica: int) -> str:
 
 
 def _subtitle(replayed: Replay, seconds: float) -> str:
-    """Return a text with the time of the drawn step, the mean of all steps, and the prediction."""
+    """Return a text with the time of the drawn step, the mean of all steps, and the prediction.
+
+    Args:
+        replayed: Measured and simulated times of the run.
+        seconds: Seconds of the drawn step.
+    """
     scale, unit = time_unit(replayed.measured_seconds)
     is_one = replayed.num_steps * replayed.num_replicas == 1
     drawn = f"this step took {seconds / scale:.3g} {unit}; "
@@ -116,7 +121,7 @@ def _measured(schedule: Schedule, events: Sequence[tuple[int, Event]]) -> Iterat
 
 
 def _chunks(schedule: Schedule) -> dict[int, int]:
-    """Return, for each stage, its index among the stages of its rank."""
+    """Return the index of each stage among the stages of its rank, by stage."""
     return {stage: chunk for of in schedule.stages_of for chunk, stage in enumerate(of)}
 
 

@@ -18,12 +18,13 @@ class UnitBar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageBar:
-    """Bar of one stage: the time of its units, the first one at the bottom.
+    """Bar of one stage: the time of its units, with the first unit at the bottom.
 
     Attributes:
         rank: Rank of the stage.
         units: Segments of the bar, one for each unit (undivided module).
-        between_seconds: Seconds of operations between units, and of split backward passes.
+        between_seconds: Seconds of operations between units, and of the additional time of split
+            backward passes.
     """
 
     rank: int

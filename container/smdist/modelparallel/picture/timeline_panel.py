@@ -96,6 +96,10 @@ def _numbered(sheet: StepSheet, inches: float) -> tuple[float, list[Span]]:
     """Return the font size of microbatch numbers in points, and the bars that have one.
 
     It is the largest size with which as many microbatches have a number as with the smallest.
+
+    Args:
+        sheet: Data of the step.
+        inches: Width of one second in inches.
     """
     fitting = {size: _fitting(sheet, inches, size) for size in _SIZES}
     shown = {size: {span.microbatch for span in spans} for size, spans in fitting.items()}
@@ -104,7 +108,13 @@ def _numbered(sheet: StepSheet, inches: float) -> tuple[float, list[Span]]:
 
 
 def _fitting(sheet: StepSheet, inches: float, size: float) -> list[Span]:
-    """Return the bars that are wide enough for the longest microbatch number."""
+    """Return the bars that are wide enough for the longest microbatch number.
+
+    Args:
+        sheet: Data of the step.
+        inches: Width of one second in inches.
+        size: Font size in points.
+    """
     widest = max((str(span.microbatch) for span in sheet.spans), key=len, default="")
     needed = width_of("0" * len(widest), size) + _MARGIN
     return [
@@ -115,7 +125,13 @@ def _fitting(sheet: StepSheet, inches: float, size: float) -> list[Span]:
 
 
 def _inches(axes: Axes, sheet: StepSheet, seconds: float) -> tuple[float, float]:
-    """Return the width of one second and the height of one row in inches."""
+    """Return the width of one second and the height of one rank's row, in inches.
+
+    Args:
+        axes: Panel to draw into.
+        sheet: Data of the step.
+        seconds: Time from the left to the right end of the panel.
+    """
     wide, high = inches_of(axes)
     return wide / max(seconds, 1e-12), high / max(1, sheet.num_ranks)
 

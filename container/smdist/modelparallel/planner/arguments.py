@@ -29,6 +29,10 @@ def read_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
     `--program` is the name of the command in help texts and errors.
 
+    Args:
+        arguments: Command-line arguments without the program's name; None for those of this
+            process.
+
     Raises:
         OptionError: An argument is unknown or has a wrong value.
     """
@@ -101,9 +105,12 @@ def _add_constraints(group: argparse._ArgumentGroup) -> None:
 
 
 def _read_as(convert: Callable[[str], Any], is_valid: Callable[[Any], bool], what: str) -> Any:
-    """Return a function that converts and checks the text of an argument.
+    """Return a function that converts and checks the text of an argument, for argparse.
 
-    `what` describes valid values in the error.
+    Args:
+        convert: Function that converts the text to a value, or raises ValueError.
+        is_valid: Function that returns True for valid values.
+        what: Description of valid values in the error: "a number above 0".
     """
 
     def read(text: str) -> Any:

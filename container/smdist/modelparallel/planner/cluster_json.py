@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read a cluster from JSON, for the argument `--cluster`.
+"""Reader of a cluster in JSON, from the argument `--cluster`.
 
     {"num_hosts": 2, "ranks_per_host": 8,
      "inside": {"latency_seconds": 1e-5, "bytes_per_second": 3e11},
@@ -46,7 +46,13 @@ def read_cluster(text: str) -> Cluster:
 
 
 def _faults(document: Any, kind: type[Any], path: tuple[str, ...]) -> Iterator[OptionError]:
-    """Yield the wrong keys and values of an object; `path` has the keys that lead to it."""
+    """Yield an error for each wrong key or value of a JSON object.
+
+    Args:
+        document: Value that should be the object.
+        kind: Dataclass whose fields are the valid keys.
+        path: Keys of the outer objects, from the outermost one to this object.
+    """
     where = ", ".join(["--cluster", *path[1:]])
     if not isinstance(document, dict):
         what, hint = f"{where} is {document!r}", 'Write an object such as {"name": "cpu"}'

@@ -37,7 +37,11 @@ _PROGRESS: Final = "smdist.modelparallel.torch.planning.sampler"
 
 
 def main(command_line: Sequence[str] | None = None) -> int:
-    """Make a plan, print it, and return the exit status."""
+    """Make a plan, print it, and return the exit status.
+
+    Args:
+        command_line: Arguments without the program's name; None for those of this process.
+    """
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     logging.getLogger(_PROGRESS).setLevel(logging.INFO)
     is_json = False
@@ -161,10 +165,14 @@ def _require_torch() -> None:
 
 
 def _report(error: DistError, status: int, *, is_json: bool) -> int:
-    """Report an error and return `status`.
+    """Report an error to the user, and return `status`.
 
-    The text is written to standard error. With --json, the error's fields are written as JSON to
-    standard output, too.
+    The text is written to standard error.
+
+    Args:
+        error: Error to report.
+        status: Exit status for this error.
+        is_json: True if the error's fields are written as JSON to standard output, too.
     """
     if is_json:
         sys.stdout.write(json.dumps({"error": error.as_dict()}, indent=2) + "\n")

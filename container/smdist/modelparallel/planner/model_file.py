@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Import the user's file, whose functions `model()` and `example()` return model and batch.
+"""Importer of the user's file, whose functions `model()` and `example()` return model and batch.
 
 An exception in the file becomes an OptionError that names the line of the file.
 """
@@ -126,11 +126,11 @@ class ModelFile:
 
     @contextmanager
     def _wrapped_errors(self, part: str, *, on_meta: bool = False) -> Iterator[None]:
-        """Turn an exception of the user's code into an OptionError that names the file's line.
+        """Turn an exception raised in the `with` block into an OptionError with the user's line.
 
         Args:
-            part: Called function, for the error's text.
-            on_meta: True if tensors are built without values.
+            part: Name of the user's function that is called, for the error's text.
+            on_meta: True if tensors are built on the meta device, that is, without values.
         """
         try:
             yield
@@ -152,9 +152,13 @@ def _is_of_meta(error: BaseException) -> bool:
 
 
 def _line_of(error: BaseException, path: Path) -> str:
-    """Return the last line of the user's code in the traceback: "model.py, line 3 (1 / 0)".
+    """Return the last line of the user's code in a traceback: "model.py, line 3 (1 / 0)".
 
     The result is "" if the traceback has no such line.
+
+    Args:
+        error: Exception with the traceback.
+        path: File of the user.
     """
     folder = path.resolve().parent
     if isinstance(error, SyntaxError) and _is_users(error.filename or "", folder):

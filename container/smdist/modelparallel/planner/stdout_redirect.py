@@ -19,7 +19,10 @@ _STDERR: Final = 2
 
 @contextmanager
 def stdout_to_stderr() -> Iterator[None]:
-    """Redirect standard output of Python, C libraries and child processes to standard error."""
+    """Redirect standard output to standard error inside a `with` block.
+
+    This includes the output of Python, of C libraries, and of child processes.
+    """
     sys.stdout.flush()
     kept = os.dup(_STDOUT)
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Model parallelism for PyTorch, for `import smdist.modelparallel.torch as smp`."""
+"""Public API of model parallelism for PyTorch: `import smdist.modelparallel.torch as smp`."""
 
 from sagemaker_dist.contract.model_parallel import ModelParallel
 from smdist.modelparallel.core.cluster import Cluster, Device

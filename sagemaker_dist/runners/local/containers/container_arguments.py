@@ -34,7 +34,7 @@ class Owner:
     """User of this machine who runs the job, by numeric ids.
 
     Attributes:
-        groups: Ids of further groups of the user, which may have access to the data.
+        groups: Ids of all groups of the user, through which the user may have access to the data.
     """
 
     uid: int
@@ -52,10 +52,10 @@ class Places:
     """Directories of this machine that one host's container uses.
 
     Attributes:
-        folder: Folder of the job, whose path is a label of the container.
+        folder: Folder of the job; the container has its path as a label.
         tree: Directory that is mounted as /opt/ml.
         checkpoints: Directory of checkpoints, which all hosts share.
-        mounts: Mounts of the channels.
+        mounts: Data of the channels, which is mounted below /opt/ml/input/data.
     """
 
     folder: Path
@@ -72,10 +72,18 @@ def network_name(job: LocalJob) -> str:
 def container_arguments(
     job: LocalJob, host: LocalHost, places: Places, engine: Engine, owner: Owner
 ) -> dict[str, Any]:
-    """Return the arguments of docker-py's `client.containers.create`, without network and GPUs.
+    """Return the arguments of docker-py's `client.containers.create` for one host.
 
-    Shared memory (/dev/shm) may grow to half of the machine's memory, as on a Linux host. Docker's
-    default of 64 MB is too small for most data loaders.
+    The arguments for network and GPUs are left out. Shared memory (/dev/shm) may grow to half of
+    the machine's memory, as on a Linux host. Docker's default of 64 MB is too small for most data
+    loaders.
+
+    Args:
+        job: Plan of the job.
+        host: The host that the container emulates.
+        places: Directories to mount.
+        engine: Facts about the Docker engine.
+        owner: User as whom the container runs.
     """
     return {
         "image": job.image,
@@ -107,7 +115,7 @@ def container_environment(job: LocalJob, host: LocalHost, engine: Engine) -> dic
 
 
 def gpu_request(ids: Sequence[str]) -> DeviceRequest:
-    """Return docker-py's request for GPUs with these UUIDs, which NVIDIA's toolkit serves."""
+    """Return docker-py's request for the NVIDIA GPUs with the UUIDs `ids`, for one container."""
     return DeviceRequest(device_ids=list(ids), capabilities=[["gpu"]])
 
 
@@ -125,7 +133,10 @@ def _bind(source: Path, target: PurePosixPath, *, writable: bool) -> Bind:
 
 
 def _identity(engine: Engine, owner: Owner) -> dict[str, Any]:
-    """Return the user options of a container; its files then belong to the user of the job."""
+    """Return the options of `containers.create` that make the container run as the user `owner`.
+
+    The files that the container writes then belong to this user.
+    """
     unlabelled = {"security_opt": ["label=disable"]} if engine.labels_files else {}
     if engine.is_rootless:  # root in the container is the user who runs the engine
         return {"user": "0:0", **unlabelled}

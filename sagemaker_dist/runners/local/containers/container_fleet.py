@@ -5,8 +5,8 @@
     sagemaker-dist-JOB-algo-1     container; output -> pipe -> the supervisor
     sagemaker-dist-JOB-algo-2
 
-Containers and network have the path of the job's folder as a label, by which `sweep` finds and
-removes them if the supervisor was killed.
+Containers and network have the path of the job's folder as a label. If the supervisor was killed,
+`sweep` finds them by this label and removes them.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ _BROKEN: Final = (DockerException, RequestException, OSError)
 
 @dataclass(slots=True)
 class ContainerHost:
-    """A host that is a container.
+    """A host of a local job that runs in a container.
 
-    A thread copies the container's output into a pipe, which the supervisor's selector reads, and
-    then stores the exit status. Thread safety: the thread writes `code` and `lost` before it closes
-    the pipe; only the supervisor reads them.
+    A thread copies the container's output into a pipe, and then stores the exit status. The
+    supervisor's selector reads the pipe. Thread safety: the thread writes `code` and `lost` before
+    it closes the pipe; only the supervisor reads them.
 
     Attributes:
         code: Exit status; None while the container runs.
@@ -85,10 +85,10 @@ class ContainerHost:
         return self.code
 
     def terminate(self) -> None:
-        """Send SIGTERM to the container's first process, as `docker stop` does.
+        """Send SIGTERM to the container's first process, as `docker stop` does, without waiting.
 
-        In the first two seconds of a container the signal is delayed: Linux drops it until the
-        process has installed a handler.
+        If the container is younger than two seconds, the signal is sent when it reaches that age:
+        Linux drops a signal to a first process that has no handler for it yet.
         """
         self.was_stopped = True
         wait_seconds = max(0.0, self.started_seconds + _STARTUP_SECONDS - time.monotonic())
@@ -110,7 +110,7 @@ class ContainerHost:
     def ending(self, code: int) -> str:
         """Return a sentence on how the container ended, with its exit status or the likely cause.
 
-        `code` is the value of `poll`.
+        `code` is the exit status that `poll` returned.
         """
         container = f"The container of {self.place.label}"
         if self.lost:
@@ -147,7 +147,11 @@ class ContainerHost:
 
 
 def _follow(host: ContainerHost, stream: Any, sink: int) -> None:
-    """Copy a container's output into the pipe `sink` until it ends; then store its exit status."""
+    """Copy a container's output into a pipe until it ends; then store its exit status in `host`.
+
+    This runs in a thread. `stream` yields the output as bytes, `sink` is the write end of the pipe,
+    which is closed at the end.
+    """
     try:
         for data in stream:
             _write_all(sink, data)
@@ -173,7 +177,7 @@ def _wait(container: Container) -> int:
 
 @dataclass(slots=True)
 class ContainerFleet:
-    """All hosts of a job as containers, with their network."""
+    """All hosts of a job as containers, with the network that connects them."""
 
     folder: JobFolder
     job: LocalJob
@@ -184,7 +188,7 @@ class ContainerFleet:
     _threads: list[threading.Thread] = field(default_factory=list)
 
     def start(self) -> list[ContainerHost]:
-        """Create the network, and create and start one container per host.
+        """Create the network, create and start one container per host, and return the hosts.
 
         Raises:
             SetupError: The Docker engine refuses, or does not answer.
@@ -228,7 +232,11 @@ class ContainerFleet:
         )
 
     def _start(self, container: Container, host: LocalHost, engine: Engine) -> None:
-        """Start a container; its output is attached before, so that none of it is lost."""
+        """Start the container of `host`, and a thread that copies its output.
+
+        The thread's stream is attached before the start, so that no output is lost. `engine` has
+        facts about the Docker engine, for errors.
+        """
         source, sink = os.pipe()
         output = Output.of(source, host.label, self.folder)
         tree = HostTree(self.folder.hosts / host.label)
@@ -268,7 +276,7 @@ class ContainerFleet:
 
 
 def remove_all(client: DockerClient, folder: Path) -> None:
-    """Remove all containers and networks of the job in `folder`, even if they run."""
+    """Remove all containers and networks of the job in `folder`, even if containers still run."""
     own: dict[str, Any] = {"label": f"{FOLDER_LABEL}={folder}"}
     for container in client.containers.list(all=True, filters=own, ignore_removed=True):
         with contextlib.suppress(APIError):
@@ -281,7 +289,7 @@ def remove_all(client: DockerClient, folder: Path) -> None:
 def sweep(client: DockerClient, is_over: Callable[[Path], bool]) -> None:
     """Remove containers and networks of jobs that have ended, left by supervisors that were killed.
 
-    `is_over` returns whether the job in a folder has ended.
+    `is_over` is a function that returns whether the job in a folder has ended.
     """
     with contextlib.suppress(*_BROKEN):
         everything = [

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Docker network of one job, in which every host has a fixed address.
 
-All hosts have the names and addresses of all others in /etc/hosts, as on SageMaker. Docker's DNS
-would not do: it forgets a container's name when the container ends, and its peers would then wait
-for the name instead of reporting a lost connection.
+Each host has the names and addresses of all hosts in /etc/hosts, as on SageMaker. Docker's DNS
+does not serve for this: it forgets a container's name when the container ends. Its peers would then
+wait for the name instead of reporting a lost connection.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class JobNetwork:
 
     @classmethod
     def create(cls, client: DockerClient, job: LocalJob, folder: Path) -> JobNetwork:
-        """Create the network of a job, labelled with the job's folder.
+        """Create the network of a job, and return it; its label is the path of the job's folder.
 
         Raises:
             docker.errors.APIError: The Docker engine refuses.
@@ -62,7 +62,7 @@ class JobNetwork:
         return cls(name=network_name(job), addresses=addresses)
 
     def arguments(self, client: DockerClient, host: LocalHost) -> dict[str, Any]:
-        """Return the arguments of `client.containers.create` that put a host in this network."""
+        """Return the arguments of `containers.create` that connect a host to this network."""
         endpoint = client.api.create_endpoint_config(
             aliases=[host.address], ipv4_address=self.addresses[host.address]
         )
@@ -74,10 +74,11 @@ class JobNetwork:
 
 
 def _create_with_subnet(client: DockerClient, job: LocalJob, folder: Path) -> str:
-    """Create the network with an explicit subnet, which fixed addresses need, and return it.
+    """Create the network of a job with an explicit subnet, and return the subnet, as CIDR.
 
-    The engine chooses a free subnet for a first network, which is removed; the second network gets
-    that subnet. If another network takes it in between, both steps are repeated.
+    Docker allows fixed addresses only in such a network. The engine chooses a free subnet for a
+    first network, which is removed; the second network gets that subnet. If another network takes
+    the subnet in between, both steps are repeated.
     """
     for attempt in range(_TRIES):
         probe = _create(client, job, folder)

@@ -11,7 +11,7 @@ _UUID: Final = re.compile(r"\(UUID: (GPU-[^)]+)\)")
 
 
 def list_gpus() -> list[str]:
-    """Return the UUID of each NVIDIA GPU, in the driver's order; empty without a driver."""
+    """Return the UUID of each NVIDIA GPU, in the driver's order; an empty list without a driver."""
     try:
         listed = subprocess.run(
             ["nvidia-smi", "--list-gpus"],  # noqa: S607  # its directory differs between machines

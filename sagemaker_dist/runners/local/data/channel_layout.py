@@ -3,12 +3,12 @@
 
 The path of an S3 object is the part of its key below the prefix:
 
-    prefix   key          in the directory
+    prefix   key          path in the channel's directory
     p/       p/a/b        a/b
     p        p/a/b        a/b
     p/a.csv  p/a.csv      a.csv       the prefix names one object
-    p        p2/a         p2/a        S3 and SageMaker compare prefixes as plain text;
-                                      AWS does not document this path
+    p        p2/a         p2/a        p2/a has the prefix p, because S3 compares plain text;
+                                      AWS does not document the path of such an object
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ def lay_out(what: str, prefix: str, objects: Iterable[tuple[str, int]]) -> list[
 
 
 def files_below(root: Path) -> list[tuple[str, Path]]:
-    """Return the files of a local channel: (path below `root`, file) in the order of S3's listing.
+    """Return the files of a channel on this machine: pairs of the path below `root` and the file.
 
-    If `root` is a file, it is the only one. Links are followed, but not to a directory that
-    contains the link.
+    The order is that of S3's listings: by the bytes of the path. If `root` is a file, it is the
+    only one. Links are followed, but not to a directory that contains the link.
 
     Raises:
         OSError: A directory cannot be read.
@@ -81,15 +81,15 @@ def files_below(root: Path) -> list[tuple[str, Path]]:
 
 
 def part_of(objects: Sequence[_Object], host: int, num_hosts: int) -> list[_Object]:
-    """Return one host's part of a channel with ShardedByS3Key: every `num_hosts`-th object.
+    """Return the objects that one host gets of a channel with ShardedByS3Key.
 
-    The part begins with the object of index `host`.
+    These are the object of index `host`, and every `num_hosts`-th object after it.
     """
     return list(objects[host::num_hosts])
 
 
 def in_order(objects: Sequence[_Object], epoch: int, seed: int | None) -> list[_Object]:
-    """Return the objects in the order of one epoch: unchanged without a seed, else shuffled.
+    """Return the objects in the order of one epoch: unchanged if `seed` is None, else shuffled.
 
     The order depends on seed and epoch only.
     """

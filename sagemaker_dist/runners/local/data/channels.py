@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Input channels of a local job: data as its hosts find it, by input mode.
+"""Input channels of a local job; the input mode decides how a host finds the data.
 
 File        the directory of the channel; data in S3 is downloaded first
 FastFile    the same as File; SageMaker would read objects on demand
@@ -35,7 +35,7 @@ _TICK_SECONDS: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """A file or directory of this machine that a host finds below input/data.
+    """A file or directory of this machine that a host finds below /opt/ml/input/data.
 
     Attributes:
         source: Absolute path on this machine, with links resolved.
@@ -53,9 +53,9 @@ class Data:
     """The input data of one job.
 
     Attributes:
-        environment: Environment variables that only the download process gets. An empty value
-            removes an inherited variable.
-        pipes: Pipes of all hosts, one per channel in Pipe mode.
+        environment: Environment variables for the process that downloads data, and for no other.
+            An empty value removes an inherited variable.
+        pipes: Pipes of all hosts; each host has one per channel in Pipe mode.
     """
 
     folder: JobFolder
@@ -65,11 +65,11 @@ class Data:
 
     @property
     def is_fetched(self) -> bool:
-        """Return whether data must be copied before hosts can start."""
+        """Return whether data must be copied or downloaded before the hosts can start."""
         return any(channel.is_fetched for channel in self.job.channels)
 
     def fetch(self, log: Callable[[str], None], check: Callable[[], None]) -> None:
-        """Copy or download the data of all channels that need it, in a process of its own.
+        """Copy or download the data of all channels that need it, in a child process.
 
         `log` receives lines about the progress. `check` is called several times a second; an
         exception that it raises ends the copy.
@@ -109,7 +109,10 @@ class Data:
         return {name: value for name, value in given.items() if name not in removed}
 
     def mounts(self, host: LocalHost) -> list[Mount]:
-        """Return the data of `host` as mounts, one per channel that is not in Pipe mode."""
+        """Return the data that `host` finds below input/data: one mount per channel.
+
+        Channels in Pipe mode have no mount; the host reads them from FIFOs.
+        """
         return [
             _mount(channel, self._place(channel, host))
             for channel in self.job.channels
@@ -117,9 +120,9 @@ class Data:
         ]
 
     def place(self, host: LocalHost, tree: HostTree) -> None:
-        """Link the data into the tree of `host`, and create its FIFOs.
+        """Link the data of `host` into `tree`, its /opt/ml, and create the FIFOs of its pipes.
 
-        This is for hosts that are processes; containers use `mounts`.
+        This is for a host that runs as a process. A container gets the data by `mounts`.
         """
         self.open_pipes(host, tree)
         for mount in self.mounts(host):
@@ -128,7 +131,10 @@ class Data:
             link.symlink_to(mount.source)
 
     def open_pipes(self, host: LocalHost, tree: HostTree) -> None:
-        """Create the FIFOs of the first epoch of `host`; `feed` writes the data into them."""
+        """Create the FIFOs for the first epoch of `host` in `tree`, its /opt/ml.
+
+        The data is written to them after `feed` was called.
+        """
         for channel in self.job.channels:
             if channel.is_pipe:
                 pipe = Pipe(tree.data, channel.name, self._stream(channel, host))
@@ -136,9 +142,9 @@ class Data:
                 self.pipes.append(pipe)
 
     def feed(self) -> None:
-        """Start a thread for each pipe, which writes the channel's data.
+        """Start one thread for each pipe, which writes the channel's data into the FIFOs.
 
-        Call this when all hosts run: a process that has threads should not fork.
+        Call this after all hosts were started: a process that has threads should not fork.
         """
         for pipe in self.pipes:
             pipe.start()
@@ -193,6 +199,9 @@ def _read_messages(
 
 
 def _mount(channel: LocalChannel, source: Path) -> Mount:
-    """Return the mount of a channel: a directory, or one file in the channel's directory."""
+    """Return the mount of a channel whose data is at `source`, a directory or a single file.
+
+    A single file is mounted in the channel's directory, under its own name.
+    """
     name = f"{channel.name}/{source.name}" if source.is_file() else channel.name
     return Mount(source=source, name=name, writable=channel.writable)

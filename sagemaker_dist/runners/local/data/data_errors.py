@@ -41,12 +41,15 @@ _NO_CREDENTIALS: Final = (
 
 
 def describe_channel(channel: LocalChannel) -> str:
-    """Return a text with the channel's name and the URI of its data."""
+    """Return a text for errors with the channel's name and the URI of its data."""
     return f"channel {channel.name!r} ({channel.uri})"
 
 
 def refused(channel: LocalChannel) -> str:
-    """Return the first part of errors about a channel: its data cannot be copied or downloaded."""
+    """Return the text with which errors about a channel begin: its data cannot be copied.
+
+    If the data is in S3, the text says that it cannot be downloaded.
+    """
     how = "copied" if channel.path else "downloaded"
     return f"{describe_channel(channel)} cannot be {how}"
 

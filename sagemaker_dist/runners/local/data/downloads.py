@@ -2,7 +2,7 @@
 """Copy or download of a job's data, in a process of its own, so that it can be killed.
 
 The process writes lines of JSON to its standard output: {"log": text} for progress, and
-{"fault": [what, why, hint]} if it fails. boto3 finds credentials and endpoints.
+{"fault": [what, why, hint]} if it fails. It uses boto3's own search for credentials and endpoints.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Transfer:
 
 @dataclass(slots=True)
 class Progress:
-    """Number of objects and bytes copied so far. Thread safety: any thread may call it."""
+    """Number of objects and bytes copied so far, and their totals; any thread may add to it."""
 
     num_objects: int
     num_bytes: int
@@ -58,7 +58,10 @@ class Progress:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, objects: int, num_bytes: int) -> None:
-        """Add copied objects and bytes; bytes are negative if a part is downloaded again."""
+        """Add a number of copied objects and a number of copied bytes.
+
+        `num_bytes` is negative if a part is downloaded again.
+        """
         with self._lock:
             self.done_objects += objects
             self.done_bytes += num_bytes
@@ -69,20 +72,20 @@ class Progress:
 
 
 class _Counter(ProgressCallbackInvoker):  # type: ignore[misc]  # boto3 is untyped
-    """Adds one object's bytes to the progress; boto3's transfer manager calls it."""
+    """Callback of boto3's transfer manager, which adds the bytes of one object to the progress."""
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(lambda num_bytes: progress.add(0, num_bytes))
         self._progress = progress
 
     def on_done(self, **_: object) -> None:
-        """Add the object to the progress; boto3 calls this when it is complete."""
+        """Add one object to the progress; boto3 calls this when the object is complete."""
         self._progress.add(1, 0)
 
 
 @dataclass
 class Download:
-    """Copy of all channels of a job that must be copied or downloaded.
+    """Copy of all data of a job that must be copied or downloaded before the hosts start.
 
     Attributes:
         log: Function that receives lines about the progress.
@@ -98,7 +101,7 @@ class Download:
         return boto3.client("s3")
 
     def run(self) -> None:
-        """List the objects of all channels, then copy them.
+        """List the objects of all channels, then copy them into the job's folder.
 
         Raises:
             JobError: Data is missing, access is denied, or the disk is too small. Faults of all

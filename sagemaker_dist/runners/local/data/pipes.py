@@ -7,8 +7,7 @@
 A script that closes the FIFO early ends its epoch. A FIFO is removed after its epoch: a script that
 opens it again gets an error instead of waiting forever.
 
-One thread writes the data of each channel of each host. It stops when the job ends, and it starts
-no process.
+Each channel of each host has a thread that writes the data. The thread stops when the job ends.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _JOIN_SECONDS: Final = 2.0
 
 
 class _Over(Exception):  # noqa: N818 - not an error
-    """The job has ended, so the thread stops."""
+    """Exception that ends the thread of a pipe, because the job has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +44,8 @@ class Stream:
     Attributes:
         root: Directory or file with the data of the channel.
         gunzip: Whether objects are decompressed.
-        seed: Seed of the order of objects, which differs between epochs; None for no shuffling.
-        host: Number of the host among `num_hosts`, which selects its objects.
+        seed: Seed of the shuffled order, which differs between epochs; None for no shuffling.
+        host: Index of the host among `num_hosts`, which selects its objects.
         num_hosts: Number of hosts that share the objects; 1 if each host gets all of them.
     """
 
@@ -62,7 +61,10 @@ class Stream:
         return part_of(in_order(files, epoch, self.seed), self.host, self.num_hosts)
 
     def chunks(self, path: Path) -> Iterator[bytes]:
-        """Yield the bytes of one file in chunks of at most 1 MiB, decompressed with `gunzip`."""
+        """Yield the bytes of one file in chunks of at most 1 MiB.
+
+        The bytes are decompressed if `gunzip` is true.
+        """
         with gzip.open(path) if self.gunzip else path.open("rb") as file:
             while data := file.read(_CHUNK_BYTES):
                 yield data
@@ -72,8 +74,8 @@ class Stream:
 class Pipe:
     """The FIFOs of one channel on one host, and the thread that writes into them.
 
-    Thread safety: `feed` runs in a thread of its own, which writes `fault` once. The thread that
-    calls `start` calls the other methods.
+    Thread safety: `feed` runs in the thread, which writes `fault` once. All other methods are
+    called by the thread that called `start`.
 
     Attributes:
         directory: Directory of the FIFOs.
@@ -90,7 +92,10 @@ class Pipe:
     _thread: threading.Thread | None = None
 
     def make(self, epoch: int) -> Path:
-        """Create the FIFO of one epoch, which all users may read, and return its path."""
+        """Create the FIFO of the epoch with this number, and return its path.
+
+        All users may read it. If it exists, it is kept.
+        """
         path = self.directory / f"{self.channel}_{epoch}"
         with suppress(FileExistsError):
             os.mkfifo(path)
@@ -109,7 +114,7 @@ class Pipe:
             self._thread.join(_JOIN_SECONDS)
 
     def feed(self) -> None:
-        """Write one epoch after the other until the job has ended."""
+        """Write the data of one epoch after the other into the FIFOs, until the job has ended."""
         epoch = 0
         try:
             while True:

@@ -22,9 +22,9 @@ def named_as(base: type, made: type) -> type:
 
 
 def _names() -> dict[Any, str]:
-    """Return Keras's table of registered class names, by class.
+    """Return Keras's table of registered class names, by class, in which entries can be set.
 
-    Keras's public functions for registration would replace `base` in it.
+    Keras's public functions for registration would replace the class that has the name already.
     """
     from keras.src.saving.object_registration import GLOBAL_CUSTOM_NAMES
 

@@ -18,7 +18,7 @@ _EXCLUDED: Final = "_exclude_from_weight_decay"
 
 
 def innermost(optimizer: Any) -> Any:
-    """Return the optimizer inside a LossScaleOptimizer, or another optimizer itself."""
+    """Return the optimizer inside a LossScaleOptimizer; return any other optimizer itself."""
     return getattr(optimizer, INNER, optimizer)
 
 
@@ -86,9 +86,16 @@ def _configuration(optimizer: Any) -> dict[str, Any]:
 
 
 def _check_complete(base: Any, config: dict[str, Any]) -> None:
-    """Check that the configuration has all arguments of __init__() of the class.
+    """Check that an optimizer's configuration has all arguments of __init__().
 
     The clone would get the default of a missing one.
+
+    Args:
+        base: The optimizer's class.
+        config: The configuration: arguments by name.
+
+    Raises:
+        OptionError: An argument is missing.
     """
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     arguments = list(inspect.signature(base.__init__).parameters.values())[1:]

@@ -31,7 +31,10 @@ def disable_xla_for_auto() -> None:
 
 
 def without_xla_if_distributed(original: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """Return `original`, Keras's choice for "auto", changed to False for distributed optimizers."""
+    """Return Keras's function `original`, changed to return False for distributed optimizers.
+
+    Keras's function decides for a model whether jit_compile="auto" means True.
+    """
 
     def resolve(model: Any) -> bool:
         wanted = bool(original(model))

@@ -188,7 +188,10 @@ def _check_rate(optimizer: Any) -> None:
 
 
 def _velocities(optimizer: Any) -> list[Any]:
-    """Return the accumulated momentum of SGD or RMSprop, which is scaled by the learning rate."""
+    """Return the variables of the optimizer's accumulated momentum, which the learning rate scales.
+
+    Only SGD and RMSprop with momentum have them; otherwise the list is empty.
+    """
     if not getattr(optimizer, "momentum", 0):
         return []
     found = getattr(optimizer, "momentums", None) or getattr(optimizer, "_momentums", None) or []

@@ -112,7 +112,11 @@ def DistributedOptimizer(  # noqa: N802  Horovod's and SMDDP's name
 def _distributed(optimizer: Any, options: OptimizerReduction, passes: int, name: str | None) -> Any:
     """Return the optimizer's distributed clone, with its state.
 
-    `passes` is the number of backward passes before an update.
+    Args:
+        optimizer: The optimizer to clone.
+        options: Options with which the clone reduces gradients.
+        passes: Number of backward passes before an update.
+        name: Name of the clone; None for that of the optimizer.
     """
     made = _clone(optimizer, passes, {"name": name or optimizer.name})
     for each in (made, innermost(made)):
@@ -126,6 +130,11 @@ def _clone(optimizer: Any, passes: int, changes: dict[str, Any]) -> Any:
     """Return the optimizer's distributed clone, without state.
 
     If a LossScaleOptimizer accumulates several passes, its inner optimizer reduces the gradients.
+
+    Args:
+        optimizer: The optimizer to clone.
+        passes: Number of backward passes before an update.
+        changes: Values that replace those of the optimizer's configuration, by name.
     """
     base: Any = type(optimizer)
     inner = innermost(optimizer)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Callback that reports the steps of model.fit for the progress line, and the loss.
+"""Callback that reports the steps and the loss of model.fit for the progress line.
 
 The loss is reported only if Keras itself prints nothing.
 """

@@ -40,7 +40,8 @@ class OptimizerReduction:
     ) -> list[Any]:
         """Reduce the gradients over all ranks; return the results in the same order.
 
-        `also_equal` is another text that must be equal on all ranks.
+        `variables` has the variable of each gradient. `also_equal` is another text that must be
+        equal on all ranks.
         """
         reduced = reduce_gradients(
             gradients, variables, self.reduction, self.sparse_as_dense, also_equal
@@ -72,7 +73,10 @@ class Reduced(_DistributedBase):
 
     @without_autograph
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
-        """Reduce the gradients over all ranks, and apply the result to the variables."""
+        """Reduce the gradients over all ranks, and apply the result to the variables.
+
+        The arguments and the result are those of a Keras optimizer's apply().
+        """
         grads = list(grads)
         variables = self._smdist_variables(grads, trainable_variables)
         if grads and self.smdist_reduction is not None:
@@ -93,7 +97,10 @@ class ReducedOnUpdate(Reduced):
 
     @without_autograph
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
-        """Add gradients to this rank's sums; in the last pass, reduce and apply the sums."""
+        """Add gradients to this rank's sums; in the last pass, reduce and apply the sums.
+
+        The arguments and the result are those of a Keras optimizer's apply().
+        """
         grads = list(grads)
         present = [None if each is None else True for each in grads]
         self._smdist_given = describe_gradients(
@@ -103,7 +110,7 @@ class ReducedOnUpdate(Reduced):
 
     @without_autograph
     def _clip_gradients(self, grads: Any) -> Any:
-        """Reduce the gradients over all ranks, then clip them.
+        """Reduce the gradients over all ranks, clip them, and return them.
 
         Keras calls this at the beginning of each update and at no other time.
         """

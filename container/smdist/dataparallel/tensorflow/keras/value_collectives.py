@@ -24,7 +24,7 @@ def allreduce(
 ) -> Any:
     """Reduce a value over all ranks, by default to the average.
 
-    The arguments are those of smdist.dataparallel.tensorflow.allreduce().
+    The arguments have the meaning of those of smdist.dataparallel.tensorflow.allreduce().
 
     Returns:
         A NumPy array, or a tensor inside a tf.function.
@@ -45,6 +45,8 @@ def allreduce(
 def allgather(value: Any, name: str | None = None) -> Any:
     """Gather the values of all ranks, joined along axis 0 in the order of ranks.
 
+    `name` is the name in the graph.
+
     Returns:
         A NumPy array, or a tensor inside a tf.function.
     """
@@ -54,6 +56,8 @@ def allgather(value: Any, name: str | None = None) -> Any:
 def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
     """Send the value of `root_rank` to all ranks and return it.
 
+    `name` is the name in the graph.
+
     Returns:
         A NumPy array, or a tensor inside a tf.function.
     """
@@ -62,6 +66,8 @@ def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
 
 def reducescatter(value: Any, name: str | None = None, op: Any = None) -> Any:
     """Reduce a value over all ranks, and return this rank's share of the result's rows.
+
+    `name` is the name in the graph; `op` is the reduce operation, by default AVERAGE.
 
     Returns:
         A NumPy array, or a tensor inside a tf.function.

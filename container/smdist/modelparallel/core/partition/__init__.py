@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Partition of a model into pipeline stages.
 
-`partition` searches for the best stages; `assigned` computes the costs of stages that the caller
-chose. A unit is a module that is never divided; a stage has consecutive units.
+A unit is a module that is never divided; a stage has consecutive units. `partition` searches for
+the best stages. `assigned` computes the costs of stages that the caller chose.
 
 The load of a stage is its time for one microbatch: forward pass, backward pass, and the messages
-that enter and leave the stage. The slowest stage limits the pipeline's speed, so the search
-minimizes the largest load, within each rank's memory. Among equal loads, the partition that sends
-the fewest bytes wins, then the one whose fullest rank holds the fewest bytes.
+that enter and leave the stage. The slowest stage limits the pipeline's speed. So the search
+minimizes the largest load, within the memory of each rank. Among partitions with the same largest
+load, it chooses the one that sends the fewest bytes, then the one whose fullest rank holds the
+fewest bytes.
 
-The result is optimal with one stage on each rank and without an `objective` of the caller.
-Otherwise a local search improves it by moving single units across stage boundaries. Finally, a unit
-that shares a parameter with a unit of another stage is moved to that stage, if the load and the
-memory do not grow.
+With one stage on each rank and without an `objective` of the caller, the result is optimal.
+Otherwise a local search improves it: it moves single units to a neighbour stage. Finally, units
+that share a parameter (tied weights) are moved to the same stage if load and memory do not grow.
 """
 
 from __future__ import annotations
@@ -89,11 +89,20 @@ def assigned(
     """Return the partition that has the given stages, with the costs and memory of each stage.
 
     Args:
-        stage_of: Stage of each unit, by the unit's name.
-        graph, costs, num_stages, in_flight, rank_of, link, state: Same meaning as in `partition`.
+        graph: Graph of the model.
+        costs: Costs of the graph's nodes for one microbatch.
+        stage_of: Stage of each unit (undivided module), by the unit's name.
+        num_stages: Number of stages.
+        in_flight: For each stage, the largest number of microbatches whose activations it keeps at
+            the same time. The default is 1 for every stage.
+        rank_of: Rank of each stage. The default is one stage on each rank.
+        link: Link between stages; messages take no time by default.
+        state: Bytes of weight, gradient and optimizer state for each element of a trained
+            parameter; the default is Adam in fp32.
 
     Raises:
-        OptionError: A number is out of range, or the stages cannot run this graph (see `place`).
+        OptionError: A number is out of range, or the graph cannot run with these stages, for
+            instance because a value would be sent to an earlier stage.
     """
     request = PartitionRequest(
         num_stages=num_stages, in_flight=in_flight, rank_of=rank_of, link=link, state=state
@@ -127,9 +136,10 @@ def _scorer(
 
 
 def _scaled(options: PartitionOptions, chain: Chain) -> PartitionOptions:
-    """Return the options with the divisors of time and memory, if memory has a weight in the load.
+    """Return the options with divisors for time and memory, so that a load can add the two.
 
-    The divisors are the time and the bytes of the whole model as one stage.
+    The divisors are the time and the bytes of the whole model as one stage. If memory has no weight
+    in the load, the options are returned unchanged.
     """
     if not options.memory_weight:
         return options
@@ -139,7 +149,10 @@ def _scaled(options: PartitionOptions, chain: Chain) -> PartitionOptions:
 
 
 def _result(scorer: Scorer, placement: Placement, notes: tuple[Note, ...]) -> Partition:
-    """Return the partition of a placement; a note on its bottleneck comes before `notes`."""
+    """Return the result for a placement, with the costs and the memory of each stage.
+
+    A note about the bottleneck, if there is one, is put before `notes`.
+    """
     stage_costs = scorer.stage_costs(placement)
     loads = scorer.seconds(stage_costs)
     bottleneck = bottleneck_of(scorer, loads)

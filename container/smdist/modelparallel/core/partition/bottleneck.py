@@ -20,7 +20,15 @@ WORTHWHILE = 1.02
 
 
 def bottleneck_of(scorer: Scorer, loads: tuple[float, ...]) -> Bottleneck | None:
-    """Return the slowest unit if it takes more than its even share of the time, otherwise None."""
+    """Return the slowest unit if it limits the pipeline's speed, otherwise None.
+
+    A unit (undivided module) does so if it takes longer than the whole model's time divided by the
+    number of ranks.
+
+    Args:
+        scorer: Scorer with the model's units and the options of the partition.
+        loads: Seconds of one microbatch on each stage of the partition.
+    """
     chain, options = scorer.chain, scorer.options
     end = len(chain.names)
     seconds = [chain.span(at, at + 1).seconds for at in range(end)]
@@ -39,7 +47,12 @@ def bottleneck_of(scorer: Scorer, loads: tuple[float, ...]) -> Bottleneck | None
 
 
 def advice(bottleneck: Bottleneck, num_ranks: int) -> Note:
-    """Return a note with advice about a bottleneck."""
+    """Return a note that explains a bottleneck, and advises fewer ranks or smaller modules.
+
+    Args:
+        bottleneck: Unit that limits the pipeline's speed.
+        num_ranks: Number of ranks of the pipeline.
+    """
     useful, gain = bottleneck.useful_stages, 1 / bottleneck.share
     cap = f"more than {gain:.1f} times as fast as" if gain >= 1.05 else "noticeably faster than"
     finding = (

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Model as a chain of units, and the cost of consecutive units as one stage.
 
-A unit is a module that is never divided. `place` puts every unit on a stage of its own, which shows
-the unit of each operation between modules, and the messages between units. In a stage of several
-consecutive units, messages between two of them are not sent, and things that they share (a
-parameter, a mask that both compute) count once.
+A unit is a module that is never divided. First, `place` puts every unit on a stage of its own. The
+result shows the messages between units, and the unit to which each operation between modules
+belongs.
 
-The costs of all spans (consecutive units) that end at the same unit are computed together: each
-span extends the previous one by one unit at the front, so only the new unit is added.
+A span is several consecutive units as one stage. Messages between units of a span are not sent.
+Things that these units share count once: a parameter, or a mask that each of them computes.
+
+The costs of all spans that end at the same unit are computed together. Each span has one more unit
+at its front than the span before, so only this unit is added.
 """
 
 from __future__ import annotations
@@ -26,10 +28,17 @@ from smdist.modelparallel.core.placement import Edge, Placement, place, placed_u
 class SpanCost(NamedTuple):
     """Cost of consecutive units as one stage, for one microbatch.
 
-    A message whose gradient is sent back counts twice, and so do its bytes. A value counts once at
-    the stage that sends it, even if several stages receive it, and once at each receiving stage.
-    `wire_bytes` has the bytes of all sent and received messages, `received_bytes` those of values
-    that enter the stage.
+    A message whose gradient is sent back counts twice, and so do its bytes. A value that several
+    stages receive counts once at the stage that sends it, and once at each receiving stage.
+
+    Attributes:
+        seconds: Seconds of the forward and backward passes, without messages.
+        state_bytes: Bytes of parameters, gradients and optimizer state.
+        saved_bytes: Bytes of activations kept for the backward pass.
+        workspace_bytes: Bytes that are needed only while a pass runs.
+        num_messages: Number of sent and received messages.
+        wire_bytes: Bytes of all these messages.
+        received_bytes: Bytes of the messages for values that enter the stage, gradients included.
     """
 
     seconds: float
@@ -41,7 +50,11 @@ class SpanCost(NamedTuple):
     received_bytes: int
 
     def memory_bytes(self, in_flight: int) -> int:
-        """Return the bytes of state, saved values of `in_flight` microbatches, and workspace."""
+        """Return the bytes that these units need as one stage: state, activations and workspace.
+
+        Args:
+            in_flight: Number of microbatches whose activations are kept at the same time.
+        """
         return self.state_bytes + in_flight * self.saved_bytes + self.workspace_bytes
 
 
@@ -61,13 +74,14 @@ class ChainUnit:
     Attributes:
         cost: Cost of the unit and these operations, without `replicas`.
         parameters: Bytes of each parameter with its gradient and optimizer state, by name.
-        replicas: Costs of nodes that every stage computes which reads them, by name.
+        replicas: Costs of nodes that every stage computes for itself, such as masks, by name. Only
+            nodes that this unit needs are listed.
         sends: Values that leave the unit.
         receives: Values that the unit receives from earlier units.
-        counted_here: Bytes of activations that other units keep too and that are part of this
+        counted_here: Bytes of activations that several units keep and that are included in this
             unit's saved bytes, by name.
-        counted_elsewhere: Bytes of activations that this unit keeps and that are part of another
-            unit's saved bytes, by name.
+        counted_elsewhere: Bytes of activations that this unit keeps and that are included in
+            another unit's saved bytes, by name.
     """
 
     cost: NodeCost = field(default_factory=NodeCost)
@@ -84,7 +98,7 @@ class Chain:
     """Units of a graph in the order of execution.
 
     Attributes:
-        names: Names of the units, without replicated ones.
+        names: Names of the units, without those that every stage computes for itself.
         units: Cost and messages of each unit.
     """
 
@@ -135,7 +149,7 @@ class _CrossingMessages:
         self._entering: set[str] = set()
 
     def add(self, unit: ChainUnit) -> None:
-        """Add the unit before the span; what it sends to the span no longer counts as entering."""
+        """Add the unit before the span; values that it sends to the span no longer enter it."""
         for message in unit.sends:
             if message.value in self._entering:
                 self._entering.remove(message.value)
@@ -157,7 +171,13 @@ class _CrossingMessages:
 
 
 def chain_of(graph: Graph, costs: Costs, state: StateBytes) -> Chain:
-    """Return the units of a graph with their costs and messages, in the order of execution."""
+    """Return the units of a graph with their costs and messages, in the order of execution.
+
+    Args:
+        graph: Graph of the model.
+        costs: Costs of the graph's nodes for one microbatch.
+        state: Bytes of weight, gradient and optimizer state for each parameter element.
+    """
     names = tuple(node.name for node in placed_units(graph))
     alone = place(graph, {name: number for number, name in enumerate(names)})
     units = tuple(ChainUnit() for _ in names)

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Division of a chain of units into stages with the least largest load, by dynamic programming.
+"""Division of a chain of units into stages whose largest load is smallest.
 
-A unit is a module that is never divided, a span is consecutive units as one stage. With load(i, j)
-for the span of units i to j - 1, the best division of the first j units into s stages has the
-largest load
+A unit is a module that is never divided. A span is several consecutive units as one stage. The
+method is dynamic programming. Let load(i, j) be the load of the span of units i to j - 1. The best
+division of the first j units into s stages has the largest load
 
     f[s][j] = min over i of max(f[s - 1][i], load(i, j))
 
-Among divisions with equal largest load, a second pass chooses the one that sends the fewest bytes,
-then the one whose fullest stage holds the fewest bytes.
+Among divisions with an equal largest load, a second pass chooses the one that sends the fewest
+bytes, then the one whose fullest stage holds the fewest bytes.
 
 Time and memory of a span only grow with its length. So spans whose load is above a guessed bound
-are skipped, and the bound is raised until the result lies below it. The result is exact, because no
-span with a load below the bound was skipped.
+are skipped, and the bound is raised until the result lies below it. The result is exact, because
+every skipped span has a load above the bound.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SLACK = 1 + 1e-9  # loads whose ratio is smaller are treated as equal (rounding 
 class Row:
     """Spans (consecutive units as one stage) that end at the same unit, the longest first.
 
-    Lists have one entry for each first unit of a span, in ascending order.
+    In each list, entry k is for the span that begins at unit `start` + k.
 
     Attributes:
         start: Position of the longest span's first unit.
@@ -52,11 +52,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Spans whose load may be within the bound and whose memory may be within the limit.
+    """Spans of units to consider: their load may be within a bound, their memory within the limit.
 
     Attributes:
         rows: Row j has the spans that end before unit j; row 0 is empty.
-        is_whole: True if no span was skipped because of the bound.
+        is_whole: True if no span was left out because its load is above the bound.
     """
 
     rows: list[Row]
@@ -64,10 +64,14 @@ class Table:
 
 
 def cut(chain: Chain, options: PartitionOptions, limit: int | None) -> tuple[int, ...] | None:
-    """Return the best ends of the stages; None if no division fits in `limit` bytes a stage.
+    """Return the ends of the best stages; None if no division fits in memory.
 
-    Stage s has the units from the end of stage s - 1 to its own end, its own end excluded. A limit
-    of None means unlimited memory.
+    Stage s has the units from the end of stage s - 1 up to its own end, which is not included.
+
+    Args:
+        chain: Units of the model in the order of execution.
+        options: Options of the partition.
+        limit: Bytes that one stage may hold; None for unlimited memory.
     """
     bound = _guess(chain, options)
     while True:
@@ -81,7 +85,7 @@ def cut(chain: Chain, options: PartitionOptions, limit: int | None) -> tuple[int
 
 
 def _guess(chain: Chain, options: PartitionOptions) -> float:
-    """Return a bound that is 20 % above a lower bound on the largest load of any partition."""
+    """Return the first bound of the search: 20 % above a load that no division can avoid."""
     fewest_in_flight, end = min(options.in_flight), len(chain.names)
     whole = chain.span(0, end)
     alone = max(_load(chain.span(at, at + 1), options, fewest_in_flight) for at in range(end))
@@ -145,7 +149,12 @@ def _least_load(table: Table, options: PartitionOptions) -> float:
 def _cut_with_least_traffic(table: Table, options: PartitionOptions, cap: float) -> tuple[int, ...]:
     """Return the ends of the stages that send the fewest bytes, with loads of at most `cap`.
 
-    Among equals, the fullest stage holds the fewest bytes.
+    Among equals, the stages whose fullest stage holds the fewest bytes are chosen.
+
+    Args:
+        table: Spans to consider as stages.
+        options: Options of the partition.
+        cap: Largest load that a stage may have.
     """
     size = len(table.rows)
     sent, fullest = [0.0] + [inf] * (size - 1), [0.0] + [inf] * (size - 1)
@@ -173,9 +182,14 @@ def _cut_with_least_traffic(table: Table, options: PartitionOptions, cap: float)
 
 
 def _run_bytes(row: Row, in_flight: int, cap: float) -> RunBytes:
-    """Return the bytes that each span receives, and the bytes that it holds, by first unit.
+    """Return two lists for the spans of a row: bytes that each receives, and bytes that it holds.
 
-    Received bytes are infinite for spans whose load is above `cap`, so that none is chosen.
+    Received bytes are infinite for spans whose load is above `cap`, so that none of them is chosen.
+
+    Args:
+        row: Spans that end at the same unit.
+        in_flight: Number of microbatches whose activations a span keeps.
+        cap: Largest load that a stage may have.
     """
     if not row.spans:
         return [], []
@@ -185,7 +199,7 @@ def _run_bytes(row: Row, in_flight: int, cap: float) -> RunBytes:
 
 
 def stages_needed(chain: Chain, options: PartitionOptions, cap: float) -> int:
-    """Return the smallest number of stages that take at most `cap` seconds each; ignore memory.
+    """Return the smallest number of stages that take at most `cap` seconds each; ignores memory.
 
     A unit that takes longer than `cap` gets a stage of its own.
     """

@@ -27,7 +27,10 @@ class DoesNotFitError(OptionError):
 
 
 def best_cuts(scorer: Scorer) -> tuple[int, ...]:
-    """Return the ends of the best stages that fit in memory, as positions in the chain.
+    """Return the ends of the best stages that fit in memory, as positions in the chain of units.
+
+    Args:
+        scorer: Scorer with the chain of units and the options of the partition.
 
     Raises:
         DoesNotFitError: No stages fit in `device_bytes`.
@@ -48,10 +51,10 @@ def best_cuts(scorer: Scorer) -> tuple[int, ...]:
 
 
 def _cuts_within_ranks(scorer: Scorer) -> tuple[int, ...] | None:
-    """Return the ends of the best stages, for ranks with several stages.
+    """Return the ends of the best stages that fit, for ranks with several stages.
 
-    One limit for all stages is found by bisection: the largest with which every rank fits. None is
-    returned if no such division was found.
+    Bisection finds the largest memory limit for each single stage with which every rank fits. None
+    is returned if no fitting division was found.
     """
     options = scorer.options
     assert options.device_bytes is not None
@@ -71,7 +74,7 @@ def _cuts_within_ranks(scorer: Scorer) -> tuple[int, ...] | None:
 
 
 def _least_memory_cuts(chain: Chain, options: PartitionOptions) -> tuple[int, ...]:
-    """Return the ends of the stages whose fullest stage holds the fewest bytes."""
+    """Return the ends of the stages whose fullest stage holds the fewest bytes, without a limit."""
     ends = cut(chain, replace(options, memory_weight=1.0, bytes_unit=1.0), None)
     assert ends is not None  # without a limit, every division fits
     return ends

@@ -17,6 +17,9 @@ MEMORY_WEIGHTS = {"memory": 0.8, "speed": 0.2}
 class PartitionOptions:
     """Options of a partition, checked and with all defaults filled in.
 
+    The load of a stage is the number whose largest value is minimized: its time, its memory, or
+    both.
+
     Attributes:
         in_flight: Largest number of microbatches whose activations a stage keeps, by stage.
         rank_of: Rank of each stage.
@@ -53,7 +56,10 @@ class PartitionOptions:
         return self.num_ranks < self.num_stages
 
     def load(self, seconds: float, memory_bytes: float) -> float:
-        """Return the load of a stage: its seconds, plus its memory if `memory_weight` is not 0."""
+        """Return the load of a stage: its seconds, or a weighted mean of relative time and memory.
+
+        The seconds are returned if `memory_weight` is 0.
+        """
         if not self.memory_weight:
             return seconds
         time, memory = seconds / self.seconds_unit, memory_bytes / self.bytes_unit
@@ -65,7 +71,11 @@ class PartitionOptions:
         return num_messages * link.latency_seconds + num_bytes / link.bytes_per_second
 
     def by_rank(self, of_stages: Sequence[int]) -> tuple[int, ...]:
-        """Return the sum for each rank of numbers that are given for each stage."""
+        """Return the sum over the stages of each rank, by rank.
+
+        Args:
+            of_stages: Number to add for each stage, such as its bytes.
+        """
         sums = [0] * self.num_ranks
         for rank, amount in zip(self.rank_of, of_stages, strict=True):
             sums[rank] += amount
@@ -74,7 +84,7 @@ class PartitionOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRequest:
-    """Options of a partition as the caller passed them, unchecked; documented at `partition`."""
+    """Options of a partition as the caller of `partition` passed them, not checked yet."""
 
     num_stages: int
     device_bytes: int | None = None
@@ -86,7 +96,7 @@ class PartitionRequest:
     optimize: str | None = None
 
     def faults(self) -> Iterator[OptionError]:
-        """Return an error for each option that is wrong for every model."""
+        """Yield an error for each option that is wrong whatever the model is."""
         if not _is_count(self.num_stages):
             yield OptionError(
                 f"num_stages is {self.num_stages!r}",

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Local search that improves a partition, for several stages on one rank and for tied parameters.
 
-Dynamic programming handles neither: memory and time of a rank are sums over its stages, which need
-not be neighbours, and stages with the same parameter need not be neighbours either. So single units
-(undivided modules) are moved across stage boundaries while that improves the partition. Then a unit
-that shares a parameter with a unit of another stage is moved to that stage, if neither load nor
-memory grows.
+Dynamic programming handles neither. Memory and time of a rank are sums over its stages, which need
+not be neighbours. Stages with the same parameter need not be neighbours either.
+
+So single units (undivided modules) are moved to a neighbour stage while that improves the
+partition. Then a unit that shares a parameter with a unit of another stage is moved to that stage,
+if neither load nor memory grows.
 """
 
 from __future__ import annotations
@@ -23,9 +24,14 @@ MAX_TRIALS = 400
 
 
 def improve(scorer: Scorer, ends: tuple[int, ...]) -> tuple[int, ...]:
-    """Return better ends of the stages, reached by moving one end by one unit at a time.
+    """Return better ends of the stages, found by moving one end by one unit at a time.
 
-    The first move that improves the score is taken. The search ends when no move improves it.
+    The first move that improves the score is taken. The search ends when no move improves it, or
+    after a fixed number of moves.
+
+    Args:
+        scorer: Scorer that compares divisions into stages.
+        ends: Position in the chain of units before which each stage ends.
     """
     best, trials, moved = scorer.score_cuts(ends), 0, True
     while moved and trials < MAX_TRIALS:
@@ -52,8 +58,12 @@ def join_tied_units(
 ) -> tuple[dict[str, int], tuple[Note, ...]]:
     """Move units to stages that hold the same tied parameter, where load and memory allow it.
 
+    Args:
+        scorer: Scorer that compares assignments of units to stages.
+        stage_of: Stage of each unit, by the unit's name.
+
     Returns:
-        Stage of each unit by name, and one note for each move.
+        New stage of each unit by name, and one note for each move.
     """
     notes: list[Note] = []
     found = True
@@ -72,7 +82,7 @@ def join_tied_units(
 
 
 def _moves(scorer: Scorer, placement: Placement) -> Iterator[tuple[str, int, str]]:
-    """Yield possible moves: unit, new stage, and tied parameter that this stage holds already."""
+    """Yield possible moves: (unit, new stage, tied parameter that the new stage holds already)."""
     for tie in placement.ties:
         for name in scorer.chain.names:
             if tie.parameter in scorer.graph.node[name].parameters:
@@ -82,7 +92,13 @@ def _moves(scorer: Scorer, placement: Placement) -> Iterator[tuple[str, int, str
 
 
 def _costs_nothing(scorer: Scorer, now: dict[str, int], then: dict[str, int]) -> bool:
-    """Return True if `then` has fewer duplicates of parameters and no larger load or memory."""
+    """Return True if a move removes copies of parameters without more load or memory.
+
+    Args:
+        scorer: Scorer that compares assignments of units to stages.
+        now: Stage of each unit before the move, by the unit's name.
+        then: Stage of each unit after the move, by the unit's name.
+    """
     before = scorer.place(now)
     try:
         after = scorer.place(then)
@@ -99,7 +115,7 @@ def _costs_nothing(scorer: Scorer, now: dict[str, int], then: dict[str, int]) ->
 
 
 def _duplicate_bytes(scorer: Scorer, placement: Placement) -> int:
-    """Return the bytes of all copies of tied parameters but the first."""
+    """Return the bytes of all copies of tied parameters, the first copy of each not included."""
     return sum(
         (len(tie.stages) - 1) * scorer.graph.parameter[tie.parameter].num_bytes
         for tie in placement.ties

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores of partitions: all searches compare two assignments of units to stages by them."""
+"""Scores by which all searches compare two assignments of units to stages."""
 
 from __future__ import annotations
 
@@ -49,8 +49,9 @@ class Scorer:
         costs: Costs of the graph's nodes.
         chain: Units of the graph in the order of execution.
         options: Options of the partition.
-        objective: Function that returns the seconds of a step; None to compare loads.
-        span_cache: Costs of spans (start, end) of the chain that were computed before.
+        objective: Function of the caller that returns the seconds of a step; None to compare loads.
+        span_cache: Costs of consecutive units as one stage that were computed before, by (position
+            of the first unit, position after the last unit).
     """
 
     graph: Graph
@@ -85,12 +86,12 @@ class Scorer:
         return self._peaks(stage_costs, self._sizes(stage_costs), placement.ties)
 
     def seconds(self, stage_costs: Sequence[StageCost]) -> tuple[float, ...]:
-        """Return the seconds of each stage, computation and messages, for one microbatch."""
+        """Return the seconds of one microbatch on each stage, messages included, by stage."""
         wire = self.options.wire_seconds
         return tuple(s.cost.seconds + wire(s.num_messages, s.wire_bytes) for s in stage_costs)
 
     def score(self, placement: Placement) -> Score:
-        """Return the score of a placement."""
+        """Return the score of a placement; a lower score is better."""
         stage_costs = self.stage_costs(placement)
         wires = [ways_of(edge) * edge.num_bytes for edge in placement.edges]
         score = self._score(self.seconds(stage_costs), stage_costs, sum(wires), placement.ties)
@@ -99,9 +100,10 @@ class Scorer:
         return replace(score, objective=self.objective([s.cost for s in stage_costs], placement))
 
     def score_cuts(self, ends: Sequence[int]) -> Score:
-        """Return the score of the stages that end before the given positions of the chain.
+        """Return the score of the stages that end before the given positions of the chain of units.
 
-        The graph is placed only if there is an objective, since placing takes long.
+        Without an objective of the caller, the score is computed from the chain alone, because a
+        placement of the whole graph takes long.
         """
         if self.objective is not None:
             return self.score(self.place(self.assign(ends)))
@@ -117,7 +119,11 @@ class Scorer:
         return self.span_cache[ends]
 
     def _ties(self, ends: Sequence[int]) -> list[Tie]:
-        """Return the tied parameters of stages with these ends; none if each rank has one stage."""
+        """Return the parameters that several of these stages hold; none if each rank has one stage.
+
+        Args:
+            ends: Position in the chain of units before which each stage ends.
+        """
         if not self.options.has_virtual_stages:
             return []
         stages = (
@@ -136,6 +142,11 @@ class Scorer:
         """Return the largest number of bytes that each rank holds, by rank.
 
         The stages of a rank share one workspace, and hold a tied parameter once.
+
+        Args:
+            stages: Cost of each stage.
+            sizes: Bytes that each stage would hold if it were alone on its rank.
+            ties: Parameters that several stages hold.
         """
         options = self.options
         peaks = list(options.by_rank(sizes))
@@ -174,7 +185,11 @@ class Scorer:
         )
 
     def assign(self, ends: Sequence[int]) -> dict[str, int]:
-        """Return the stage of each unit by name, from the positions before which the stages end."""
+        """Return the stage of each unit, by the unit's name.
+
+        Args:
+            ends: Position in the chain of units before which each stage ends.
+        """
         starts = [0, *ends[:-1]]
         return {
             name: stage

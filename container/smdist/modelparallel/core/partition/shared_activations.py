@@ -51,12 +51,12 @@ def shared_values(graph: Graph, costs: Costs) -> Mapping[str, SharedValue]:
 
 
 class SharedActivations:
-    """Sum of activations that a stage keeps but whose bytes are counted at another stage's node.
+    """Counter of the shared activations that a stage keeps and that other stages' costs include.
 
     Nodes are added to the stage one after another.
 
     Attributes:
-        num_bytes: Bytes of all these activations.
+        num_bytes: Bytes of all these activations, to be added to the stage's own saved bytes.
     """
 
     def __init__(self) -> None:

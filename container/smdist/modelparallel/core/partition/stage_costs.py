@@ -31,7 +31,11 @@ class StageCost:
     wire_bytes: int
 
     def memory_bytes(self, in_flight: int) -> int:
-        """Return the bytes of state, saved values of `in_flight` microbatches, and workspace."""
+        """Return the bytes that this stage needs: state, activations and workspace.
+
+        Args:
+            in_flight: Number of microbatches whose activations are kept at the same time.
+        """
         return self.state_bytes + in_flight * self.cost.saved_bytes + self.cost.workspace_bytes
 
 
@@ -59,7 +63,7 @@ def costs_of_stages(
 
 
 def _shared_bytes(graph: Graph, costs: Costs, placement: Placement) -> list[int]:
-    """Return, for each stage, the bytes of activations that it keeps and another stage counts."""
+    """Return the bytes of each stage's activations that only other stages' costs include."""
     found = [0] * placement.num_stages
     for value in shared_values(graph, costs).values():
         keepers = {stage for name in value.others for stage in placement.stages[name]}

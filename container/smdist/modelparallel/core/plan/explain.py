@@ -49,7 +49,7 @@ def summary(plan: PlanData) -> str:
 
 
 def _fresh(plan: PlanData) -> Forecast | None:
-    """Return the forecast; None if there is none or the plan was edited after it."""
+    """Return the plan's forecast; None if there is none, or if the plan was edited after it."""
     return None if plan.is_stale else plan.forecast
 
 
@@ -90,7 +90,11 @@ def _why(plan: PlanData) -> Iterator[str]:
 
 
 def _close(plan: PlanData) -> Iterable[str]:
-    """Return lines about rejected plans that are within 5 %, the accuracy of measured times."""
+    """Return lines about rejected plans whose predicted speed is within 5 % of this plan's.
+
+    Measured times differ by as much from run to run. The result is empty without such plans, and
+    for estimated costs.
+    """
     forecast = plan.forecast
     assert forecast is not None
     fast = [each.samples_per_second or 0.0 for each in plan.rejected]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fingerprint of a plan's model, which shows whether and how another model differs.
 
-A plan stores one short line for each unit (undivided module), so that users can read the file: its
-class, the number of elements of its parameters, and a digest of their names, shapes and dtypes. The
-shapes of values have a separate digest: with inputs of other shapes a plan still works, but its
-forecast is wrong.
+A plan stores one short line for each unit (undivided module), so that users can read the file. The
+line has the unit's class, the number of elements of its parameters, and a digest of their names,
+shapes and dtypes. The shapes of values have a separate digest: with inputs of other shapes a plan
+still works, but its forecast is wrong.
 """
 
 from __future__ import annotations
@@ -55,9 +55,12 @@ class Fingerprint:
         )
 
     def differences(self, graph: Graph) -> Iterator[str]:
-        """Yield one clause for each difference of a model from this fingerprint.
+        """Yield a text for each difference between a model and this fingerprint.
 
         Modules that only one of the two has are not reported.
+
+        Args:
+            graph: Graph of the model.
         """
         now = Fingerprint.of(graph)
         for name, before in self.units.items():

@@ -66,7 +66,8 @@ class Forecast:
         bottleneck: Name of the undivided module that takes the most time.
         source: Source of the costs: "measured" or "estimated".
         device: Device of the costs: "cpu", "NVIDIA A100".
-        basis: `Plan.basis` of the plan for which the forecast was made.
+        basis: Digest of the plan's decisions when the forecast was made. It differs from
+            `Plan.basis` if the plan was edited afterwards.
     """
 
     step_seconds: float

@@ -11,14 +11,18 @@ _COUNTS: Final = ((10**9, "B"), (10**6, "M"), (10**3, "k"))
 
 
 def size_unit(num_bytes: float) -> tuple[int, str]:
-    """Return the bytes and the name of the largest unit that is at most `num_bytes`."""
+    """Return (bytes in one unit, name of the unit) for a number of bytes: (1024, "KiB") for 2000.
+
+    It is the largest unit that is not above the number.
+    """
     return next(((unit, name) for unit, name in _BYTES if num_bytes >= unit), (1, "bytes"))
 
 
 def time_unit(seconds: float) -> tuple[float, str]:
-    """Return the seconds and the name of the largest unit that is at most `seconds`.
+    """Return (seconds in one unit, name of the unit) for a time: (0.001, "ms") for 0.02.
 
-    The unit of 0 is a second; that of a time below a nanosecond is a nanosecond.
+    It is the largest unit that is not above the time. The unit of 0 is a second; that of a time
+    below a nanosecond is a nanosecond.
     """
     if not seconds:
         return _SECONDS[0]
@@ -52,7 +56,14 @@ def number(many: int, what: str) -> str:
 
 
 def way(schedule: str, virtual_stages: int, active_microbatches: int | None) -> str:
-    """Format a schedule with its options: "interleaved_1f1b (4 stages on each rank)"."""
+    """Format a schedule's name with its options: "interleaved_1f1b (4 stages on each rank)".
+
+    Args:
+        schedule: Name of the schedule.
+        virtual_stages: Number of stages on each rank.
+        active_microbatches: Largest number of microbatches in flight; None for schedules without
+            it.
+    """
     extra = [f"{virtual_stages} stages on each rank"] if virtual_stages > 1 else []
     if active_microbatches is not None:
         extra.append(f"at most {number(active_microbatches, 'microbatch')} in flight")
@@ -60,7 +71,11 @@ def way(schedule: str, virtual_stages: int, active_microbatches: int | None) -> 
 
 
 def slower(factor: float) -> str:
-    """Format a slowdown, the ratio of two times: "it is 4.0 % slower per sample"."""
+    """Format a slowdown as a clause: "it is 4.0 % slower per sample" for the factor 1.04.
+
+    Args:
+        factor: Ratio of the slower time to the faster time.
+    """
     if factor < 1.0005:
         return "it is as fast"
     if factor >= 2:

@@ -54,7 +54,9 @@ class Plan(PlanData):
     def from_document(cls, found: object, *, where: str = "this plan") -> Plan:
         """Return the plan from a dict that `document` returned, which may have been edited.
 
-        Errors name the dict as `where`.
+        Args:
+            found: Dict to read.
+            where: Name of the dict in errors.
 
         Raises:
             PlanError: Keys are missing or unknown, or values have wrong types; all are reported at

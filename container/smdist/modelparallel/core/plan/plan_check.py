@@ -28,7 +28,7 @@ _SHOWN = 6  # largest number of faults of one kind that are reported one by one
 
 
 def number_faults(plan: PlanData) -> Iterator[OptionError]:
-    """Yield faults of numbers that are wrong for every model."""
+    """Yield an error for each number of a plan that is wrong whatever the model is."""
     for name in _NUMBERS:
         number = getattr(plan, name)
         is_count = isinstance(number, int) and not isinstance(number, bool)
@@ -47,7 +47,7 @@ def number_faults(plan: PlanData) -> Iterator[OptionError]:
 
 
 def _size_faults(plan: PlanData) -> Iterator[OptionError]:
-    """Yield faults of numbers with which the schedule would be too large to compute."""
+    """Yield an error for numbers with which the schedule would be too large to compute."""
     units, takes = sum(map(len, plan.stages)), plan.pipeline_parallel_degree * plan.virtual_stages
     if takes > max(units, len(plan.stages)):
         larger = max("pipeline_parallel_degree", "virtual_stages", key=lambda n: getattr(plan, n))
@@ -68,9 +68,10 @@ def _size_faults(plan: PlanData) -> Iterator[OptionError]:
 
 
 def forecast_faults(plan: PlanData) -> Iterator[OptionError]:
-    """Yield faults of a forecast or of ties that do not match the plan's stages.
+    """Yield errors of a forecast or of ties (parameters of several stages) with wrong stages.
 
-    Those of a plan that was edited after its forecast are not checked, because they are not used.
+    Nothing is yielded for a plan that was edited after its forecast: its forecast and ties are not
+    used.
     """
     forecast, count = plan.forecast, len(plan.stages)
     if plan.is_stale:
@@ -99,8 +100,8 @@ def check(plan: PlanData, graph: Graph) -> Placement:
     """Check that a model can run with a plan, and return the stages of the model's nodes.
 
     Raises:
-        PlanError: The plan does not match the model; all faults are reported at once. For a model
-            of another class, this is the only fault.
+        PlanError: The plan does not match the model. All errors are reported at once; for a model
+            of another class, there is only one error.
     """
     units = {unit.name for unit in graph.units}
     raise_faults(other_model(plan, graph.model, units))
@@ -118,7 +119,13 @@ def check(plan: PlanData, graph: Graph) -> Placement:
 
 
 def other_model(plan: PlanData, model: str, units: Collection[str]) -> Iterator[OptionError]:
-    """Yield one fault if the plan is for another class of model, and its modules are missing."""
+    """Yield one error if a plan is for another class of model, and the model lacks its modules.
+
+    Args:
+        plan: Plan to check.
+        model: Class of the model.
+        units: Names of the model's units (undivided modules).
+    """
     lost = [unit for unit in plan.fingerprint.units if unit not in units]
     if model == plan.model or not lost:
         return
@@ -131,7 +138,10 @@ def other_model(plan: PlanData, model: str, units: Collection[str]) -> Iterator[
 
 
 def opened_faults(plan: PlanData) -> Iterator[OptionError]:
-    """Yield a fault for each name in an edited `opened` that is not a module of the model."""
+    """Yield an error for each name in `opened` that was no module of the plan's model.
+
+    `opened` lists the modules that are divided. Only a plan that was edited by hand is checked.
+    """
     if not plan.is_stale:
         return
     listed = {*plan.stage_of, *plan.fingerprint.units}
@@ -190,7 +200,7 @@ def _unit_faults(plan: PlanData, graph: Graph) -> Iterator[OptionError]:
 
 
 def _few(faults: Iterator[OptionError]) -> Iterator[OptionError]:
-    """Yield the first 6 faults of one kind, and one fault for all others."""
+    """Yield the first 6 errors of one kind, and one more error with the number of the others."""
     found = list(faults)
     yield from found[:_SHOWN]
     if len(found) > _SHOWN:
@@ -208,10 +218,15 @@ def _unknown(unit: str, stage: int, plan: PlanData, names: set[str]) -> PlanErro
 
 
 def _opened_or_closed(plan: PlanData, names: set[str]) -> dict[str, tuple[str, ...]]:
-    """Return units that are missing because `opened` was edited, with the units that replace them.
+    """Return units of the plan that the model lacks, each with the units that replace it.
 
-    A unit that is now divided is replaced by the modules inside it. A unit whose containing module
-    is no longer divided is replaced by that module.
+    The reason is that `opened`, the list of divided modules, was edited. A unit that is now divided
+    is replaced by the modules inside it. A unit whose containing module is no longer divided is
+    replaced by that module.
+
+    Args:
+        plan: Plan to check.
+        names: Names of all units (undivided modules) of the model.
     """
     found: dict[str, tuple[str, ...]] = {}
     for unit in plan.stage_of:

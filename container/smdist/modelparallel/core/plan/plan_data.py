@@ -85,11 +85,16 @@ class PlanData:
         return {unit: stage for stage, units in enumerate(self.stages) for unit in units}
 
     def rank(self, pipeline: int, pipeline_rank: int) -> int:
-        """Return the rank in the world of rank `pipeline_rank` of a pipeline."""
+        """Return the world rank of rank `pipeline_rank` of a pipeline.
+
+        Args:
+            pipeline: Number of the pipeline, from 0.
+            pipeline_rank: Rank within the pipeline, from 0.
+        """
         return pipeline * self.pipeline_parallel_degree + pipeline_rank
 
     def replicas(self, pipeline_rank: int) -> tuple[int, ...]:
-        """Return the ranks in the world that have place `pipeline_rank` in their pipelines.
+        """Return the world ranks that have rank `pipeline_rank` in their pipelines.
 
         They hold the same stages, and sum their gradients.
         """
@@ -97,7 +102,10 @@ class PlanData:
 
     @property
     def basis(self) -> str:
-        """Digest of all decisions and ties, which shows whether a forecast is for this plan."""
+        """Digest of all decisions and ties of the plan, which changes when one of them is edited.
+
+        A forecast stores this digest, so that a forecast for other decisions is recognized.
+        """
         decided = (self.schedule, self.active_microbatches, self.virtual_stages, self.opened)
         tied = [(tie.parameter, tie.stages) for tie in self.ties]
         sizes = (self.pipeline_parallel_degree, self.data_parallel_degree, self.batch_size)

@@ -106,7 +106,7 @@ def _why_not(path: Path, error: Exception) -> str:
 
 
 def named(path: Path, error: OptionError) -> PlanError:
-    """Return the error of a plan with the path of the plan's file in its text."""
+    """Return an error of a plan as a PlanError that names the plan's file."""
     faults = getattr(error, "faults", (error,))
     errors = [
         PlanError(each.what if each.kind == _FILE else f"{path}, {each.what}", *rest)
@@ -119,10 +119,12 @@ def named(path: Path, error: OptionError) -> PlanError:
 def spell(value: object, indent: str = "", *, spread: bool = False) -> str:
     """Return a value as JSON text: on one line if it fits, otherwise with one entry on each line.
 
+    The outermost list or dict always has one entry on each line.
+
     Args:
         value: Value of JSON types.
-        indent: Spaces before the first line.
-        spread: True if lists have one entry on each line in any case.
+        indent: Spaces before the line on which the text begins.
+        spread: True to write each entry of a list on a line of its own in any case.
     """
     line = json.dumps(value, ensure_ascii=False)
     is_list = isinstance(value, list)
@@ -143,7 +145,14 @@ def spell(value: object, indent: str = "", *, spread: bool = False) -> str:
 
 
 def _fits(line: str, indent: str, value: object, spread: bool) -> bool:
-    """Return True if a value stays on one line; the outermost value never does."""
+    """Return True if a value is written on one line, which the outermost value never is.
+
+    Args:
+        line: JSON text of the value.
+        indent: Spaces before the line; empty for the outermost value.
+        value: Value of JSON types.
+        spread: True if each entry of a list has a line of its own in any case.
+    """
     if not indent or (spread and isinstance(value, list)):
         return False
     return len(indent) + len(line) <= _WIDTH

@@ -25,17 +25,17 @@ _NAMES: Final = {int: "an integer", float: "a number", str: "a string", bool: "t
 
 
 class _Place(NamedTuple):
-    """Place of a value in a document: text for errors, and path of keys."""
+    """Place of a value in a JSON document: a text for errors, and the path of keys."""
 
     text: str
     path: KeyPath
 
     def key(self, name: str) -> _Place:
-        """Return the place of the value with this key."""
+        """Return the place of this object's entry with the key `name`."""
         return _Place(f"{self.text}, {name}", (*self.path, name))
 
     def item(self, key: str | int) -> _Place:
-        """Return the place of an entry of a list or a mapping."""
+        """Return the place of this list's or mapping's entry at index or key `key`."""
         return _Place(f"{self.text}[{key!r}]", (*self.path, key))
 
 
@@ -49,12 +49,12 @@ def write(plan: object) -> Document:
 
 
 def read(cls: type[_T], found: object, where: str) -> _T:
-    """Return the dataclass from a dict that `write` returned.
+    """Return an object of the dataclass `cls` from a dict that `write` returned.
 
     Args:
         cls: Class of the result.
-        found: Value to read.
-        where: Name of the value in errors.
+        found: Dict to read.
+        where: Name of the dict in errors.
 
     Raises:
         PlanError: The format version is another one, keys are missing or unknown, or values have
@@ -77,7 +77,7 @@ def read(cls: type[_T], found: object, where: str) -> _T:
 
 
 def _note(found: Any) -> Any:
-    """Return a note as `write` spells it; earlier releases wrote its sentence alone."""
+    """Return a note of a plan file as a dict; in files of earlier releases it is a plain string."""
     return {"kind": OTHER, "text": found} if isinstance(found, str) else found
 
 
@@ -91,7 +91,14 @@ def _listed(value: Any) -> Any:
 
 
 def _read(hint: Any, found: Any, place: _Place, faults: list[OptionError]) -> Any:
-    """Return `found` as a value of the annotation `hint`; append faults to `faults`."""
+    """Return a JSON value converted to the type of an annotation; None if its type is wrong.
+
+    Args:
+        hint: Annotation of the value.
+        found: JSON value.
+        place: Place of the value, for errors.
+        faults: List to which errors are appended.
+    """
     if get_origin(hint) is UnionType:
         if found is None:
             return None

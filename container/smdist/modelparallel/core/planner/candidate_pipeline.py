@@ -17,7 +17,7 @@ from smdist.modelparallel.core.simulate import Timeline, all_reduce_seconds, sim
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidatePipeline:
-    """Stages of one pipeline with their parameters, for one microbatch size.
+    """Stages of one pipeline, and the parameters that they hold, for one microbatch size.
 
     Attributes:
         graph: Graph of the model.
@@ -116,7 +116,7 @@ class Pipeline:
         return tuple(takes)
 
     def simulate(self, schedule: Schedule) -> Timeline:
-        """Simulate one step with the given schedule."""
+        """Return the timeline of one step, simulated with the given schedule."""
         return simulate(
             schedule,
             self.costs(),
@@ -155,10 +155,10 @@ class Pipeline:
         """Return the lower bound on the seconds of a step for one rank.
 
         Args:
-            mine: Costs of the rank's stages.
-            fill: Seconds before its first forward pass.
-            drain: Seconds of other stages after its last backward pass.
-            reduced: Seconds to sum its gradients.
+            mine: Costs of the rank's stages for one microbatch.
+            fill: Seconds before the rank's first forward pass.
+            drain: Seconds that other stages still compute after the rank's last backward pass.
+            reduced: Seconds to sum the rank's gradients over replicas.
         """
         count = self.num_microbatches
         whole = count * sum(cost.seconds for cost in mine) + reduced
@@ -173,7 +173,7 @@ class Pipeline:
             yield frozenset().union(*(self.split.parameters[stage] for stage in stages))
 
     def _gradient_bytes(self, names: frozenset[str]) -> int:
-        """Return the bytes of the gradients of these parameters."""
+        """Return the bytes of the gradients of the parameters with these names."""
         parameters = (self.split.graph.parameter[name] for name in names)
         return round(
             sum(each.num_elements for each in parameters if each.is_trained) * self.state.gradient
@@ -193,7 +193,14 @@ class Pipeline:
 
 
 def _longest_paths(seconds: Sequence[float], edges: Sequence[Edge]) -> list[float]:
-    """Return, for each stage, the seconds of the slowest path of stages that leads to it."""
+    """Return, for each stage, the seconds of the slowest path of stages before it.
+
+    A path follows the values that stages send. The stage itself is not included.
+
+    Args:
+        seconds: Seconds of each stage.
+        edges: Values sent between stages.
+    """
     paths = [0.0] * len(seconds)
     for edge in edges:  # edges are ordered by source, so the path to each source is complete
         paths[edge.target] = max(paths[edge.target], paths[edge.source] + seconds[edge.source])
@@ -201,9 +208,10 @@ def _longest_paths(seconds: Sequence[float], edges: Sequence[Edge]) -> list[floa
 
 
 def longest_chain(graph: Graph, costs: Costs) -> float:
-    """Return the seconds of the slowest chain of nodes in which each node needs the previous one.
+    """Return the seconds of the slowest chain of nodes, forward and backward pass together.
 
-    Forward and backward passes are included. These nodes run one after another in any partition.
+    In a chain, each node needs the result of the one before. So these nodes run one after another
+    in any partition.
     """
     free, paths, longest = replicated(graph), dict[str, float](), 0.0
     for node in graph.nodes:

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Search for the fastest candidate, which simulates as few candidates as possible.
 
-Candidates are in a priority queue, ordered by a lower bound on their time: first a bound for all
-partitions, then a bound for one partition, then the simulated time. The first candidate that leaves
-the queue with a simulated time is the fastest, because the bounds of all others are larger. Of
-equally fast candidates, the one with fewer ranks in a pipeline wins, then with fewer microbatches,
-then the first in the order of `candidates`. So the same problem always has the same plan.
+A candidate is a combination of parallel degrees, schedule and number of microbatches. Candidates
+are in a priority queue, ordered by a lower bound on their time: first a bound for all partitions,
+then a bound for one partition, then the simulated time. The first candidate that leaves the queue
+with a simulated time is the fastest, because the bounds of all others are larger.
+
+Among equally fast candidates, the one with fewer ranks in a pipeline wins, then the one with fewer
+microbatches, then the first in the order of `candidates`. So the same problem always has the same
+plan.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ _Heap = list[tuple[_Key, int, _Step]]
 
 class Search:
     """Search for the fastest of several candidates of one problem.
+
+    A candidate is a combination of parallel degrees, schedule and number of microbatches.
 
     Attributes:
         evaluator: Evaluator of candidates.
@@ -66,6 +71,10 @@ class Search:
 
         A candidate is replaced by its partitions, and a partition by its simulation.
 
+        Args:
+            heap: Queue of entries, ordered by lower bounds on their times.
+            step: Entry that was removed: a candidate, or a candidate with one of its partitions.
+
         Raises:
             OptionError: The candidate cannot run.
         """
@@ -88,7 +97,7 @@ class Search:
         self._push(heap, candidate, trial.seconds_per_sample, trial)
 
     def forget(self, num_microbatches: int) -> None:
-        """Delete all results for this number of microbatches, whose costs have changed."""
+        """Delete all results for this number of microbatches, because its costs have changed."""
         for known in (self.misfits, self.trials, self.least):
             for candidate in [c for c in known if c.num_microbatches == num_microbatches]:
                 del known[candidate]

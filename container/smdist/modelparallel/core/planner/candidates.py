@@ -69,7 +69,7 @@ class Candidate:
 
 
 def microbatch_choices(problem: Problem) -> tuple[int, ...]:
-    """Return the numbers of microbatches to try."""
+    """Return the numbers of microbatches of a batch to try."""
     if problem.microbatches:
         return (problem.microbatches,)
     most = _MOST_PER_RANK * (problem.pipeline_parallel_degree or problem.cluster.size)
@@ -93,14 +93,26 @@ def degree_choices(problem: Problem) -> tuple[int, ...]:
 
 
 def candidates(problem: Problem, num_units: int) -> Iterator[Candidate]:
-    """Yield all candidates to try for a model with this number of units (undivided modules)."""
+    """Yield all candidates to try for a model.
+
+    Args:
+        problem: Model, cluster, batch and options.
+        num_units: Number of the model's units (undivided modules), the largest number of stages.
+    """
     for pipeline in degree_choices(problem):
         for count in microbatch_choices(problem):
             yield from _of(problem, pipeline, count, num_units)
 
 
 def _of(problem: Problem, pipeline: int, count: int, num_units: int) -> Iterator[Candidate]:
-    """Yield the candidates with `pipeline` ranks in a pipeline and `count` microbatches."""
+    """Yield the candidates with a given number of ranks and of microbatches.
+
+    Args:
+        problem: Model, cluster, batch and options.
+        pipeline: Number of ranks of one pipeline.
+        count: Number of microbatches of a batch.
+        num_units: Number of the model's units (undivided modules), the largest number of stages.
+    """
     preference, stages = 0, range(1, num_units + 1)
     if not problem.auto_partition:
         stages = range(problem.num_marked_stages, problem.num_marked_stages + 1)
@@ -122,7 +134,7 @@ def _of(problem: Problem, pipeline: int, count: int, num_units: int) -> Iterator
 
 
 def _names(problem: Problem, pipeline: int) -> tuple[str, ...]:
-    """Return the names of the schedules to try."""
+    """Return the names of the schedules to try for pipelines of `pipeline` ranks."""
     if problem.schedule != AUTO:
         return (problem.schedule,)
     if problem.active_microbatches:
@@ -133,7 +145,7 @@ def _names(problem: Problem, pipeline: int) -> tuple[str, ...]:
 
 
 def _virtual(problem: Problem, kind: ScheduleKind) -> tuple[int, ...]:
-    """Return the numbers of stages on each rank to try with a schedule."""
+    """Return the numbers of stages on each rank to try with a schedule of this kind."""
     least, most = kind.least_virtual_stages, kind.most_virtual_stages
     wanted = (problem.virtual_stages,) if problem.virtual_stages else (least, *_VIRTUAL)
     if problem.schedule == AUTO and not problem.virtual_stages and least == 1:
@@ -144,7 +156,17 @@ def _virtual(problem: Problem, kind: ScheduleKind) -> tuple[int, ...]:
 def _active(
     problem: Problem, kind: ScheduleKind, pipeline: int, count: int
 ) -> tuple[int | None, ...]:
-    """Return the values of `active_microbatches` to try; None for schedules without it."""
+    """Return the limits to try for the number of microbatches in flight.
+
+    Args:
+        problem: Model, cluster, batch and options.
+        kind: Kind of schedule.
+        pipeline: Number of ranks of one pipeline.
+        count: Number of microbatches of a batch.
+
+    Returns:
+        Limits to try; only None if this kind of schedule has no such limit.
+    """
     if not kind.takes_active_microbatches:
         return (None,)
     if problem.active_microbatches:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graph and costs of a microbatch for any number of microbatches, from few captures of the model.
+"""Graph and costs of one microbatch, for any number of microbatches in a batch.
 
-A capture takes about a second, and a measurement of costs longer. So only the largest and the
-smallest microbatch are captured. Values for sizes between them are interpolated linearly. The size
-of the chosen plan is captured as well, so no plan is based on interpolated values.
+A capture of the model takes about a second, and a measurement of its costs longer. So only the
+largest and the smallest microbatch are captured. Values for sizes between them are interpolated
+linearly. The size of the chosen plan is captured as well, so no plan is based on interpolated
+values.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ class View:
 
 
 class Samples:
-    """Graphs and costs of a model at all microbatch sizes.
+    """Graphs and costs of a model for all sizes of microbatches.
+
+    The size of a microbatch follows from the number of microbatches of a batch.
 
     Attributes:
         opened: Modules that are divided into the modules inside them.
@@ -60,7 +63,9 @@ class Samples:
         self._seconds: dict[tuple[int, bool], tuple[float, float]] = {}
 
     def exact(self, num_microbatches: int) -> View:
-        """Return graph and costs captured at this size; the first call captures the model.
+        """Return graph and costs captured for this number of microbatches of a batch.
+
+        The first call for a number captures the model and measures the costs.
 
         Raises:
             SizeError: The model cannot be captured or measured at this size.
@@ -74,7 +79,7 @@ class Samples:
         return self._exact[num_microbatches]
 
     def seconds(self, num_microbatches: int) -> tuple[float, float]:
-        """Return the seconds of one microbatch in the whole model, and in its slowest module."""
+        """Return (seconds of one microbatch in the whole model, seconds in its slowest module)."""
         view = self.view(num_microbatches)
         key = (num_microbatches, view.is_exact)
         if key not in self._seconds:
@@ -89,7 +94,11 @@ class Samples:
         return self.exact(self._ends[1])
 
     def view(self, num_microbatches: int) -> View:
-        """Return graph and costs at this size, captured or interpolated between two captures."""
+        """Return graph and costs for this number of microbatches of a batch.
+
+        They are captured, or interpolated between the captures of the smallest and the largest
+        microbatch.
+        """
         if num_microbatches in self._exact:
             return self._exact[num_microbatches]
         if num_microbatches not in self._between:
@@ -101,13 +110,13 @@ class Samples:
         return self._between[num_microbatches]
 
     def _position(self, num_microbatches: int) -> float:
-        """Return the position of a size between the smallest (0) and the largest (1)."""
+        """Return the relative size of a microbatch: 0 for the smallest one, 1 for the largest."""
         few, many = self._ends
         return (1 / num_microbatches - 1 / many) / (1 / few - 1 / many)
 
 
 def _alike(one: Graph, other: Graph) -> bool:
-    """Return True if two graphs have the same nodes and values; only these are interpolated."""
+    """Return True if two graphs have the same nodes and values, and so can be interpolated."""
     return [_outline(each) for each in one.nodes] == [_outline(each) for each in other.nodes]
 
 
@@ -116,7 +125,13 @@ def _outline(node: Node) -> tuple[str, tuple[str, ...], list[str]]:
 
 
 def _between(large: View, small: View, position: float) -> View:
-    """Return the linear interpolation of two sizes; `position` is 0 for small, 1 for large."""
+    """Return graph and costs interpolated linearly between two sizes of microbatches.
+
+    Args:
+        large: Graph and costs of the largest microbatch.
+        small: Graph and costs of the smallest microbatch.
+        position: Relative size of the result: 0 for `small`, 1 for `large`.
+    """
     nodes = zip(large.graph.nodes, small.graph.nodes, strict=True)
     graph = replace(large.graph, nodes=tuple(_node(*pair, position) for pair in nodes))
     names = {**large.costs.nodes, **small.costs.nodes}

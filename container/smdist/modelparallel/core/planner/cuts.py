@@ -37,15 +37,21 @@ class Cuts:
     def find(
         self, view: View, candidate: Candidate, schedule: Callable[[], Schedule], link: Link
     ) -> list[Partition]:
-        """Return one or two partitions to simulate, computed without a memory limit.
+        """Return the partitions to simulate, computed without a memory limit.
 
-        The first one assumes that messages take no time, because they overlap with computation; the
-        second one adds their time. The simulation shows which is faster. Stages of the user are
-        the only partition.
+        The first one assumes that messages take no time, because they overlap with computation. The
+        second one adds their time; it is left out if it is the same or cannot matter. Stages that
+        the user marked are the only partition.
+
+        Args:
+            view: Graph and costs of one microbatch.
+            candidate: Degrees, schedule and number of microbatches.
+            schedule: Function that returns the schedule of the candidate.
+            link: Slowest link between neighbour ranks of the pipeline.
 
         Raises:
-            OptionError: There are more stages than modules, or a stage of the user would send a
-                value to an earlier stage.
+            OptionError: There are more stages than modules, or a stage that the user marked would
+                send a value to an earlier stage.
         """
         if not self._problem.auto_partition:
             return [self._marked_partition(view, candidate)]
@@ -62,7 +68,14 @@ class Cuts:
     ) -> Partition:
         """Return the best partition that fits in `device_bytes` on each rank.
 
-        Receive buffers are not counted.
+        Buffers for received messages are not counted. Stages that the user marked are returned in
+        any case.
+
+        Args:
+            view: Graph and costs of one microbatch.
+            candidate: Degrees, schedule and number of microbatches.
+            schedule: Schedule of the candidate.
+            device_bytes: Bytes that a rank may hold.
 
         Raises:
             OptionError: No such partition exists.
@@ -74,7 +87,15 @@ class Cuts:
         return self._cut(view, candidate, **limits)
 
     def leanest(self, view: View, candidate: Candidate, schedule: Schedule) -> Partition:
-        """Return the partition whose fullest rank holds the fewest bytes."""
+        """Return the partition whose fullest rank holds the fewest bytes.
+
+        Stages that the user marked are returned in any case.
+
+        Args:
+            view: Graph and costs of one microbatch.
+            candidate: Degrees, schedule and number of microbatches.
+            schedule: Schedule of the candidate.
+        """
         if not self._problem.auto_partition:
             return self._marked_partition(view, candidate)
         in_flight = most_in_flight(schedule)
@@ -125,7 +146,12 @@ class Cuts:
 
 
 def _is_noticeable(link: Link, found: Partition) -> bool:
-    """Return True if the longest message takes more than 1 % of the slowest stage's time."""
+    """Return True if the longest message takes more than 1 % of the slowest stage's time.
+
+    Args:
+        link: Link on which messages are sent.
+        found: Partition with the values sent between stages.
+    """
     edges = found.placement.edges
     longest = max((link.seconds(edge.num_bytes) for edge in edges), default=0.0)
     return longest > _NOTICEABLE * max(found.loads)

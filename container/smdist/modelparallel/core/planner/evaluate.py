@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluation of candidates: lower bounds on time and memory first, then a simulation."""
+"""Evaluation of candidates: lower bounds on time and memory first, then a simulation.
+
+A candidate is a combination of parallel degrees, schedule and number of microbatches.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,7 @@ class Misfit:
 
     Attributes:
         candidate: Degrees, schedule and number of microbatches.
-        why: Error that explains it; None if the candidate does not fit in memory.
+        why: Error that explains the reason; None if the candidate does not fit in memory.
     """
 
     candidate: Candidate
@@ -86,7 +89,10 @@ class Evaluator:
         )
 
     def is_exact(self, candidate: Candidate) -> bool:
-        """Return True if the candidate's microbatch size was captured, False if interpolated."""
+        """Return True if graph and costs were captured at the candidate's microbatch size.
+
+        False means that they are interpolated between two other sizes.
+        """
         return self._view(candidate).is_exact
 
     def at_least(self, candidate: Candidate) -> float:
@@ -94,9 +100,10 @@ class Evaluator:
 
         With m microbatches and one stage on each rank, a rank finishes after one microbatch on each
         stage before it, and m microbatches on its own stage. The last rank finishes at the earliest
-        at total / (1 - (1 - 1 / m) ** ranks), if all ranks finish together. The total is the time
-        of the slowest chain of nodes that need each other, because parallel branches of the model
-        need not wait for each other.
+        at total / (1 - (1 - 1 / m) ** ranks), if all ranks finish together.
+
+        The total is the time of the slowest chain of nodes, each of which needs the result of the
+        one before. Other nodes may run at the same time.
         """
         total, slowest = self._samples.seconds(candidate.num_microbatches)
         count, ranks = candidate.num_microbatches, candidate.pipeline
@@ -106,7 +113,10 @@ class Evaluator:
         return self._per_sample(candidate, least)
 
     def _longest_chain(self, candidate: Candidate) -> float:
-        """Return the seconds of the slowest chain of nodes that need each other, both passes."""
+        """Return the seconds of the slowest chain of nodes, in forward and backward pass together.
+
+        In a chain, each node needs the result of the one before.
+        """
         view = self._view(candidate)
         key = (view.num_microbatches, view.is_exact)
         if key not in self._chain_seconds:
@@ -114,12 +124,13 @@ class Evaluator:
         return self._chain_seconds[key]
 
     def splits(self, candidate: Candidate) -> Iterator[tuple[float, CandidatePipeline]]:
-        """Yield the partitions to simulate: (lower bound on the seconds per sample, partition).
+        """Yield (lower bound on the seconds per sample, partition) for each partition to simulate.
 
         Nothing is yielded if the candidate cannot fit in memory.
 
         Raises:
-            OptionError: No partition or no schedule exists, or stages would be too short.
+            OptionError: No partition or no schedule exists, or the stages are too short for several
+                stages on each rank.
         """
         view, joined = self._view(candidate), self._slowest_link(candidate)
         if self._cannot_fit(candidate):
@@ -131,7 +142,11 @@ class Evaluator:
             yield self._per_sample(candidate, least), cut
 
     def simulate(self, candidate: Candidate, cut: CandidatePipeline) -> SimulatedCandidate:
-        """Simulate one step of a candidate, without checking memory.
+        """Return the simulation of one step of a candidate, whether it fits in memory or not.
+
+        Args:
+            candidate: Degrees, schedule and number of microbatches.
+            cut: Stages of the candidate's pipeline.
 
         Raises:
             OptionError: The schedule cannot be made with these numbers.
@@ -145,9 +160,14 @@ class Evaluator:
         )
 
     def fit(self, candidate: Candidate, cut: CandidatePipeline) -> SimulatedCandidate | None:
-        """Simulate one step of a candidate within the memory limit.
+        """Return the simulation of one step of a candidate within the memory limit.
 
-        If the given partition does not fit, another one is used. None is returned if none fits.
+        Args:
+            candidate: Degrees, schedule and number of microbatches.
+            cut: Stages to use if they fit in memory; otherwise other stages are computed.
+
+        Returns:
+            Simulated step; None if no stages fit in memory.
 
         Raises:
             OptionError: The schedule cannot be made with these numbers.
@@ -166,22 +186,22 @@ class Evaluator:
     def least_bytes(self, candidate: Candidate) -> int:
         """Return a lower bound on the bytes of the fullest rank; 0 if memory is unlimited.
 
-        It is computed from the sums over the model, without a partition.
+        It is computed from the memory of the whole model, without a partition.
         """
         if self._memory is None:
             return 0
         return self._memory.least_bytes(self._view(candidate), candidate.pipeline)
 
     def may_fit(self, candidate: Candidate) -> bool:
-        """Return False if the model's total memory shows that the candidate cannot fit."""
+        """Return False if the memory of the whole model shows that the candidate cannot fit."""
         view = self._view(candidate)
         return self._memory is None or self._memory.may_fit(view, candidate.pipeline)
 
     def may_fit_finer(self, candidate: Candidate) -> bool:
-        """Return False if the candidate cannot fit in memory even if modules could be divided.
+        """Return False if the candidate cannot fit in memory even with divided modules.
 
-        True is returned for stages of the user, which need not be consecutive modules, and for
-        several stages on each rank.
+        True is returned without a check for stages that the user marked, and for several stages on
+        each rank.
         """
         if self._memory is None or candidate.virtual_stages > 1:
             return True
@@ -197,9 +217,10 @@ class Evaluator:
         return self.simulate(candidate, split(view.graph, found))
 
     def _cut_for(self, candidate: Candidate, limit: int) -> SimulatedCandidate | None:
-        """Simulate partitions for lowered memory limits, until receive buffers fit as well.
+        """Return the simulation of a candidate with stages that fit in `limit` bytes on each rank.
 
-        None is returned if no partition fits.
+        Stages are computed for lower and lower limits, until buffers for received messages fit as
+        well. None is returned if no stages fit.
         """
         view, schedule, lowered = self._view(candidate), self.schedule(candidate), limit
         for _ in range(_TIGHTER):
@@ -222,9 +243,9 @@ class Evaluator:
         return trial if trial.peak_bytes <= limit else None
 
     def _least_peak(self, candidate: Candidate, cut: CandidatePipeline) -> int:
-        """Return a lower bound on the bytes of the partition's fullest rank.
+        """Return a lower bound on the bytes that the fullest rank of a partition holds.
 
-        It is 0 if ranks have several stages, because then it would have to be simulated.
+        It is 0 if ranks have several stages, because only a simulation shows their memory.
         """
         if candidate.virtual_stages > 1:
             return 0
@@ -235,7 +256,10 @@ class Evaluator:
         )
 
     def _cannot_fit(self, candidate: Candidate) -> bool:
-        """Return True if bounds or an earlier candidate show that memory is too small."""
+        """Return True if the candidate is known not to fit in memory, without a partition.
+
+        A lower bound shows it, or another candidate that needs less and did not fit.
+        """
         if self._memory is None:
             return False
         view, rank_of = self._view(candidate), rank_of_stages(candidate)
@@ -246,7 +270,7 @@ class Evaluator:
         )
 
     def _most_in_flight(self, candidate: Candidate) -> tuple[int, ...]:
-        """Return the largest number of microbatches that each stage holds, by stage."""
+        """Return the largest number of microbatches in flight on each stage, by stage."""
         if candidate not in self._in_flight:
             self._in_flight[candidate] = most_in_flight(self.schedule(candidate))
         return self._in_flight[candidate]
@@ -271,7 +295,11 @@ class Evaluator:
     def _check_stage_length(self, candidate: Candidate, cut: Partition) -> None:
         """Check that stages are long enough for several stages on each rank.
 
-        Only schedules that the planner chose are checked, not requested ones.
+        Only schedules that the planner chose are checked, not those that the user requested.
+
+        Args:
+            candidate: Degrees, schedule and number of microbatches.
+            cut: Stages of the candidate's pipeline.
 
         Raises:
             PlanError: A stage takes less than 20 times the latency of a message.
@@ -290,7 +318,10 @@ class Evaluator:
             raise PlanError(what, why, hint)
 
     def _slowest_link(self, candidate: Candidate) -> Link:
-        """Return the slowest link between neighbour ranks of the candidate's pipelines."""
+        """Return the slowest link between neighbour ranks of the candidate's pipelines.
+
+        With one rank in a pipeline, it is a link on which messages take no time.
+        """
         link = self._layout(candidate)[1]
         neighbours = (link(rank, rank + 1) for rank in range(candidate.pipeline - 1))
         return max(neighbours, key=slowness, default=Link())

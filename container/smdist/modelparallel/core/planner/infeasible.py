@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of requests for which no plan is possible, with the nearest alternatives."""
+"""Errors of requests for which no plan is possible, with the nearest possible plans."""
 
 from __future__ import annotations
 
@@ -27,7 +27,14 @@ _MOST_REASONS: Final = 8
 def impossible(
     problem: Problem, samples: Samples, search: Search, tried: tuple[Candidate, ...]
 ) -> PlanError:
-    """Return the error that explains why no plan is possible."""
+    """Return the error that explains why no plan is possible.
+
+    Args:
+        problem: Model, cluster, batch and options.
+        samples: Graphs and costs of the model.
+        search: Search that found no candidate that can run.
+        tried: Candidates that this search evaluated.
+    """
     if not tried and not problem.auto_partition:
         return _other_marks(problem)
     if not tried:
@@ -42,7 +49,11 @@ def impossible(
 
 
 def memory_sentence(trial: SimulatedCandidate) -> str:
-    """Return a clause with the memory that the fullest rank needs, and its largest part."""
+    """Return a clause with the memory that the fullest rank needs, and the largest part of it.
+
+    Args:
+        trial: Simulated candidate.
+    """
     rank, split = trial.fullest_rank, trial.pipeline.split
     peak = trial.timeline.peaks[rank]
     stages = trial.pipeline.stages_of[rank]
@@ -68,7 +79,7 @@ def _span(stages: tuple[tuple[str, ...], ...], stage: int) -> str:
 
 
 def _requested(problem: Problem) -> str:
-    """Return the name of the option that asks for too many stages."""
+    """Return the name of the user's option that causes too many stages."""
     for name in ("pipeline_parallel_degree", "virtual_stages", "data_parallel_degree"):
         if getattr(problem, name):
             return name
@@ -120,7 +131,12 @@ def _other_marks(problem: Problem) -> PlanError:
 
 
 def leanest(search: Search, full: list[Candidate]) -> Iterator[SimulatedCandidate]:
-    """Yield the simulated candidates that need the least memory, for up to 3 pipeline degrees."""
+    """Yield simulations of candidates that need the least memory, one each for 3 pipeline degrees.
+
+    Args:
+        search: Search that evaluated the candidates.
+        full: Candidates that do not fit in memory.
+    """
     seen: set[int] = set()
     for candidate in sorted(full, key=lambda each: _memory_key(search, each)):
         if candidate.pipeline not in seen and len(seen) < _NEAREST:
@@ -133,7 +149,12 @@ def leanest(search: Search, full: list[Candidate]) -> Iterator[SimulatedCandidat
 
 
 def _out_of_memory(problem: Problem, trials: list[SimulatedCandidate]) -> PlanError:
-    """Return the error that no plan fits in memory, with the candidates that need the least."""
+    """Return the error that no plan fits in memory, with the plans that need the least of it.
+
+    Args:
+        problem: Model, cluster, batch and options.
+        trials: Simulations of the plans that need the least memory.
+    """
     trials.sort(key=lambda trial: (trial.peak_bytes, trial.candidate.pipeline))
     limit = problem.memory_limit_bytes
     assert limit is not None
@@ -150,13 +171,16 @@ def _out_of_memory(problem: Problem, trials: list[SimulatedCandidate]) -> PlanEr
 
 
 def _memory_key(search: Search, candidate: Candidate) -> tuple[int, int, int]:
-    """Return a sort key: least memory first, then small microbatches, then preference."""
+    """Return a sort key for candidates: least memory first, then small microbatches.
+
+    Among equals, the candidate that the planner prefers comes first.
+    """
     least = search.evaluator.least_bytes(candidate)
     return least, -candidate.num_microbatches, candidate.preference
 
 
 def _refused(reasons: list[OptionError]) -> PlanError:
-    """Return the error with up to 8 different reasons why candidates cannot run."""
+    """Return the error with up to 8 different reasons why no candidate can run."""
     flat = [part for each in reasons for part in getattr(each, "faults", (each,))]
     unique = {str(each): each for each in flat}
     faults = [PlanError(each.what, each.why, each.hint, each.about) for each in unique.values()]

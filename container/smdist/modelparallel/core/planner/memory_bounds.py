@@ -52,7 +52,10 @@ class ModelMemory:
 
     @cached_property
     def chain(self) -> tuple[tuple[int, int], ...]:
-        """(state bytes, activation bytes) of each node; a parameter counts at its first node."""
+        """(state bytes, activation bytes) of each node, in the order of execution.
+
+        State is weights, gradients and optimizer state. A parameter counts at its first node only.
+        """
         seen: set[str] = set()
         found = []
         for node in self.view.graph.nodes:
@@ -83,23 +86,33 @@ class MemoryBounds:
     def least_bytes(self, view: View, num_ranks: int) -> int:
         """Return a lower bound on the bytes of the fullest rank.
 
-        It is the larger of an even share of the model, and the largest undivided module.
+        It is the larger of two numbers: an even share of the model's memory, and the memory of the
+        largest undivided module.
+
+        Args:
+            view: Graph and costs of one microbatch.
+            num_ranks: Number of ranks of the pipeline.
         """
         memory = self._model_memory(view)
         return max(memory.total_bytes // num_ranks, memory.largest_bytes)
 
     def may_fit(self, view: View, num_ranks: int) -> bool:
-        """Return True if `least_bytes` is within the limit."""
+        """Return True if `least_bytes` of this pipeline is within the limit.
+
+        Args:
+            view: Graph and costs of one microbatch.
+            num_ranks: Number of ranks of the pipeline.
+        """
         return self.least_bytes(view, num_ranks) <= self.limit_bytes
 
     def may_fit_if_divisible(self, view: View, in_flight: tuple[int, ...]) -> bool:
-        """Return True if the model would fit with one stage on each rank if nodes could be divided.
+        """Return True if the model would fit in memory if each node could be divided at any place.
 
-        Stages are filled one after another with the next nodes, each up to the limit. No other
-        partition leaves less to the later stages.
+        One stage on each rank is assumed. Stages are filled one after another with the next nodes,
+        each up to the limit. No other partition leaves less to the later stages.
 
         Args:
-            view: Graph and costs at the microbatch size.
+            view: Graph and costs of one microbatch.
             in_flight: Largest number of microbatches that each stage holds, by stage.
         """
         limit = self.limit_bytes * _SLACK
@@ -117,10 +130,16 @@ class MemoryBounds:
     def needs_more_than_a_misfit(
         self, view: View, rank_of: Ranks, in_flight: Callable[[], tuple[int, ...]]
     ) -> bool:
-        """Return True if every stage holds at least as many microbatches as one that did not fit.
+        """Return True if a pipeline needs at least as much memory as one that did not fit.
 
-        Only recorded pipelines with the same microbatch size and the same `rank_of` are compared.
-        `in_flight` returns the largest number of microbatches that each stage holds.
+        It does if each of its stages holds at least as many microbatches. Only recorded pipelines
+        with the same microbatch size and the same `rank_of` are compared.
+
+        Args:
+            view: Graph and costs of one microbatch.
+            rank_of: Rank of each stage.
+            in_flight: Function that returns the largest number of microbatches that each stage
+                holds.
         """
         known = self._full.get((_size(view), rank_of))
         if not known:
@@ -128,7 +147,13 @@ class MemoryBounds:
         return any(all(map(int.__ge__, in_flight(), less)) for less in known)
 
     def record_misfit(self, view: View, rank_of: Ranks, in_flight: tuple[int, ...]) -> None:
-        """Record that no partition fits for this size, these ranks and microbatches in flight."""
+        """Record a pipeline for which no partition fits in memory.
+
+        Args:
+            view: Graph and costs of one microbatch.
+            rank_of: Rank of each stage.
+            in_flight: Largest number of microbatches that each stage holds, by stage.
+        """
         self._full.setdefault((_size(view), rank_of), []).append(in_flight)
 
     def _model_memory(self, view: View) -> ModelMemory:
@@ -139,5 +164,5 @@ class MemoryBounds:
 
 
 def _size(view: View) -> _Size:
-    """Return the number of microbatches, and True if this size was captured."""
+    """Return (number of microbatches, True if captured or False if interpolated) of a view."""
     return view.num_microbatches, view.is_exact

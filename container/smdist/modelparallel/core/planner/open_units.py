@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Choice of units to divide into the modules inside them, for a faster pipeline.
 
-A unit is a module that is not divided between stages. A pipeline that one large unit slows down may
-become the fastest when this unit is divided, perhaps with another number of microbatches. So units
-are divided for each pipeline degree whose even division of the model would be faster than the best
-plan so far. If one rank can hold the model and sums its gradients quickly, there is no such degree,
-and nothing is captured again.
+A unit is a module that is not divided between stages. If one large unit slows down a pipeline, this
+pipeline may become the fastest when the unit is divided, perhaps with another number of
+microbatches.
+
+So units are divided for each pipeline degree that could be faster than the best plan so far if the
+model were divided evenly. Without such a degree, nothing is captured again. That is the case if one
+rank can hold the model and sums its gradients quickly.
 """
 
 from __future__ import annotations
@@ -63,10 +65,13 @@ class BestCandidate:
 def search_best(
     problem: Problem, samples: Samples, is_wanted: Callable[[Candidate], bool] | None = None
 ) -> BestCandidate:
-    """Return the best candidate for a model with these units, with costs captured at its size.
+    """Return the best candidate for a model with the given units (undivided modules).
+
+    The model is captured at the microbatch size of this candidate, so its costs are not
+    interpolated.
 
     Args:
-        problem: Problem of the planner.
+        problem: Model, cluster, batch and options.
         samples: Graphs and costs of the model.
         is_wanted: Function that returns True for candidates to try; None for all.
     """
@@ -84,14 +89,16 @@ def search_best(
 def try_open(
     found: BestCandidate, names: frozenset[str], choices: tuple[int, ...]
 ) -> Samples | None:
-    """Return graphs and costs of the model with these units divided into their modules.
-
-    None is returned if that is impossible, or if the number of units does not grow.
+    """Return graphs and costs of the model after more modules are divided.
 
     Args:
         found: Result before the division.
-        names: Modules to divide.
-        choices: Numbers of microbatches to capture.
+        names: Modules to divide into the modules inside them.
+        choices: Numbers of microbatches for which graphs and costs may be needed.
+
+    Returns:
+        Graphs and costs; None if the modules cannot be captured, or if the number of units does not
+        grow.
     """
     finer = Samples(found.problem, found.samples.opened | names, choices)
     try:
@@ -102,7 +109,14 @@ def try_open(
 
 
 def open_bottlenecks(found: BestCandidate) -> BestCandidate:
-    """Divide the units that limit a pipeline's speed, as long as each makes it 2 % faster."""
+    """Divide the units that slow down a pipeline, while each division makes it 2 % faster.
+
+    Args:
+        found: Best candidate before the division.
+
+    Returns:
+        Best candidate afterwards; `found` if no division helps.
+    """
     if not found.problem.auto_partition:
         return found
     best = found
@@ -133,7 +147,12 @@ def _starts(found: BestCandidate) -> list[BestCandidate]:
 def _promising_microbatches(found: BestCandidate, degree: int, seconds: float) -> tuple[int, ...]:
     """Return the numbers of microbatches with which a pipeline degree may become the fastest.
 
-    An even division of the model must be 2 % faster than `seconds` per sample.
+    For these numbers, an even division of the model would be 2 % faster than `seconds`.
+
+    Args:
+        found: Best candidate so far.
+        degree: Number of ranks of one pipeline.
+        seconds: Seconds per sample of the best plan so far.
     """
     wanted = (
         each.num_microbatches
@@ -144,7 +163,7 @@ def _promising_microbatches(found: BestCandidate, degree: int, seconds: float) -
 
 
 def _seconds_if_even(found: BestCandidate, candidate: Candidate) -> float:
-    """Return a lower bound on the seconds per sample if the model could be divided evenly."""
+    """Return a lower bound on a candidate's seconds per sample if the model is divided evenly."""
     total, _ = found.samples.seconds(candidate.num_microbatches)
     count, ranks = candidate.num_microbatches, candidate.pipeline
     least = total * max(count / ranks, 1)
@@ -154,11 +173,16 @@ def _seconds_if_even(found: BestCandidate, candidate: Candidate) -> float:
 
 
 def _open(start: BestCandidate, seconds: float) -> BestCandidate:
-    """Divide one unit after another, and search all schedules and microbatches each time.
+    """Divide one unit after another, while each division makes the pipeline faster.
+
+    After each division, all schedules and promising numbers of microbatches are tried.
 
     Args:
-        start: Best candidate of one pipeline degree, with the units before.
+        start: Best candidate of one pipeline degree, before the divisions.
         seconds: Seconds per sample of the best plan so far.
+
+    Returns:
+        Best candidate after the divisions; `start` if none helps.
     """
     assert start.best is not None
     degree = start.best.candidate.pipeline

@@ -38,7 +38,12 @@ class PipelineLayout:
         return pipeline * self.pipeline_size + pipeline_rank
 
     def link(self, rank: int, other: int) -> Link:
-        """Return the link between two ranks of a pipeline: the slowest one among all pipelines."""
+        """Return the link between two ranks of a pipeline: the slowest one among all pipelines.
+
+        Args:
+            rank: Rank within the pipeline.
+            other: Other rank within the pipeline.
+        """
         links = (
             self.cluster.link(self.rank(each, rank), self.rank(each, other))
             for each in range(self._num_kinds)
@@ -46,7 +51,7 @@ class PipelineLayout:
         return max(links, key=slowness)
 
     def links(self) -> Callable[[int, int], Link]:
-        """Return a function equal to `link` that computes each pair of ranks only once."""
+        """Return a function that works like `link` but computes each pair of ranks only once."""
         known: dict[tuple[int, int], Link] = {}
 
         def find(rank: int, other: int) -> Link:
@@ -57,13 +62,17 @@ class PipelineLayout:
         return find
 
     def replicas(self, pipeline_rank: int) -> ReplicaLinks:
-        """Return the links between the ranks that hold the same stages and sum their gradients."""
+        """Return the links between the ranks that hold the same stages and sum their gradients.
+
+        Args:
+            pipeline_rank: Rank of these stages within each pipeline.
+        """
         ranks = [self.rank(each, pipeline_rank) for each in range(self.num_pipelines)]
         return replicas_on(self.cluster, ranks)
 
     @property
     def _num_kinds(self) -> int:
-        """Number of pipelines that must be examined: later ones have the same links."""
+        """Number of pipelines whose links must be examined; later pipelines have the same links."""
         return min(self.num_pipelines, self.cluster.ranks_per_host)
 
 

@@ -43,9 +43,13 @@ def find_plan(problem: Problem) -> Plan:
 
 
 def _open_until_possible(found: BestCandidate) -> BestCandidate:
-    """Divide all modules of the class that takes the most memory, because no plan fits otherwise.
+    """Divide modules if no plan fits in memory otherwise, and return the best candidate.
 
-    "auto" then tries only the schedules that need the least memory.
+    All modules of the class that takes the most memory are divided. If the planner chooses the
+    schedule, only schedules that need the least memory are tried with the divided modules.
+
+    Args:
+        found: Result of the search before the division.
 
     Raises:
         PlanError: No plan fits with divided modules either.
@@ -63,7 +67,11 @@ def _open_until_possible(found: BestCandidate) -> BestCandidate:
 
 
 def _may_smaller_units_help(found: BestCandidate) -> bool:
-    """Return True if a candidate may fit in memory when modules are divided."""
+    """Return True if a candidate may fit in memory when modules are divided.
+
+    Args:
+        found: Result of a search in which no candidate fits.
+    """
     if not found.problem.auto_partition:
         return False
     wanted = list(candidates(found.problem, ANY_NUMBER))

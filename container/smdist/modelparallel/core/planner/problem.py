@@ -96,7 +96,7 @@ class Problem:
 
     @property
     def memory_limit_bytes(self) -> int | None:
-        """Bytes that a rank may use; None if unknown."""
+        """Bytes that a rank may use; None if unknown, which means no limit."""
         return self.device_memory or self.cluster.device.memory_bytes
 
     @property
@@ -174,7 +174,7 @@ def _count_faults(problem: Problem) -> Iterator[OptionError]:
 
 
 def _placement_faults(problem: Problem) -> Iterator[OptionError]:
-    """Yield a fault for each option without effect at this value of `auto_partition`."""
+    """Yield an error for each option that has no effect with this value of `auto_partition`."""
     by_marks = {"marks": problem.marks, "default_partition": problem.default_partition is not None}
     by_planner = {"memory_weight": problem.memory_weight is not None, "optimize": problem.optimize}
     for name, is_given in (by_marks if problem.auto_partition else by_planner).items():
@@ -189,7 +189,7 @@ def _placement_faults(problem: Problem) -> Iterator[OptionError]:
 
 
 def _default_faults(problem: Problem) -> Iterator[OptionError]:
-    """Yield a fault if `default_partition` is so large that a stage would have no module.
+    """Yield an error if `default_partition` is so large that a stage would have no module.
 
     The search checks later that a pipeline with so many stages exists.
     """
@@ -210,7 +210,7 @@ def _default_faults(problem: Problem) -> Iterator[OptionError]:
 
 
 def _schedule_faults(problem: Problem) -> Iterator[OptionError]:
-    """Yield a fault for each option that the requested schedule does not support."""
+    """Yield an error for each option that the requested schedule does not support."""
     if problem.schedule != AUTO:
         kind = SCHEDULES[problem.schedule]
         for fault in option_faults(kind, problem.virtual_stages, problem.active_microbatches):

@@ -19,7 +19,13 @@ _MOST: Final = 4  # largest number of candidates of each kind
 def rejected(
     search: Search, tried: tuple[Candidate, ...], best: SimulatedCandidate
 ) -> tuple[Rejected, ...]:
-    """Return the best rejected candidates with other degrees, schedules and microbatches."""
+    """Return the best rejected candidates with other degrees, schedules and microbatches.
+
+    Args:
+        search: Search that evaluated the candidates.
+        tried: All candidates of this search.
+        best: Candidate that was chosen.
+    """
     chosen = best.candidate
     same = [each for each in tried if each.pipeline == chosen.pipeline]
     like = [each for each in same if each.schedule == chosen.schedule]
@@ -42,7 +48,13 @@ def rejected(
 def _nearest(
     search: Search, group: Iterable[Candidate], key: Callable[[Candidate], Hashable]
 ) -> list[list[Candidate]]:
-    """Group candidates by a key, and return the 4 groups with the smallest bounds on time."""
+    """Group candidates by a key, and return the 4 groups with the smallest lower bounds on time.
+
+    Args:
+        search: Search that evaluated the candidates.
+        group: Candidates to group.
+        key: Function that returns the key of a candidate, such as its schedule.
+    """
     groups: dict[Hashable, list[Candidate]] = {}
     for candidate in group:
         groups.setdefault(key(candidate), []).append(candidate)
@@ -75,7 +87,13 @@ def _rejection(
 
 
 def _slower(trial: SimulatedCandidate, best: SimulatedCandidate, differs: str) -> Rejected:
-    """Return the entry of a candidate that can run but is not faster than the best one."""
+    """Return the entry of a candidate that can run but is not faster than the best one.
+
+    Args:
+        trial: Simulated candidate.
+        best: Candidate that was chosen.
+        differs: Difference between the two: "degrees", "schedule" or "microbatches".
+    """
     factor = trial.seconds_per_sample / best.seconds_per_sample if best.seconds_per_sample else 1
     why = slower(factor)
     if trial.candidate.pipeline > 1:

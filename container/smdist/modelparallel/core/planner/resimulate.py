@@ -22,14 +22,16 @@ from smdist.modelparallel.core.planner.write_plan import forecast
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resimulation:
-    """Simulated step of a plan, with graph and costs of its model."""
+    """Simulated step of an existing plan, with graph and costs of its model."""
 
     view: View
     trial: SimulatedCandidate
 
 
 def replay(plan: Plan, problem: Problem) -> Resimulation:
-    """Simulate one step of a plan without changes, with the problem's cluster and costs.
+    """Return the simulation of one step of a plan, with the problem's cluster and costs.
+
+    The plan itself is not changed.
 
     Raises:
         PlanError: The plan is for another number of ranks, another batch or another model.
@@ -59,10 +61,13 @@ def replay(plan: Plan, problem: Problem) -> Resimulation:
 
 
 def renewed(plan: Plan, problem: Problem) -> Plan:
-    """Return the plan with a new forecast, and new ties and notes, without rejected plans.
+    """Return the plan with a new forecast, new ties and new notes, and without rejected plans.
+
+    Ties are the parameters that several stages hold.
 
     Raises:
-        PlanError: `replay` fails, or a rank would exceed its memory.
+        PlanError: The plan is for another number of ranks, batch or model, or a rank would exceed
+            its memory.
     """
     done = replay(plan, problem)
     raise_faults(_out_of_memory(done.trial, problem.memory_limit_bytes))
@@ -72,7 +77,10 @@ def renewed(plan: Plan, problem: Problem) -> Plan:
 
 
 def _out_of_memory(trial: SimulatedCandidate, limit: int | None) -> Iterator[OptionError]:
-    """Yield one fault that lists all ranks that exceed their memory."""
+    """Yield one error that lists all ranks that need more than `limit` bytes.
+
+    Nothing is yielded if all ranks fit, or if the limit is None.
+    """
     held = trial.timeline.peak_bytes
     over = [rank for rank, each in enumerate(held) if limit is not None and each > limit]
     if over:

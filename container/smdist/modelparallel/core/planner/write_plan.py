@@ -24,7 +24,14 @@ from smdist.modelparallel.core.planner.problem import Problem
 def write(
     problem: Problem, samples: Samples, trial: SimulatedCandidate, rejected: tuple[Rejected, ...]
 ) -> Plan:
-    """Return the plan of the best candidate, with its forecast, notes and rejected candidates."""
+    """Return the plan of the best candidate, with its forecast, notes and rejected candidates.
+
+    Args:
+        problem: Model, cluster, batch and options.
+        samples: Graphs and costs of the model.
+        trial: Simulation of the best candidate.
+        rejected: Candidates that were not chosen, with reasons.
+    """
     candidate = trial.candidate
     view = samples.exact(candidate.num_microbatches)
     partition = trial.pipeline.split.partition
@@ -48,7 +55,14 @@ def write(
 
 
 def forecast(problem: Problem, view: View, trial: SimulatedCandidate, basis: str) -> Forecast:
-    """Return the forecast of one step of a simulated candidate."""
+    """Return the forecast of one step of a simulated candidate.
+
+    Args:
+        problem: Model, cluster, batch and options.
+        view: Graph and costs of one microbatch.
+        trial: Simulated candidate.
+        basis: Digest of the plan's decisions, `Plan.basis`, to store in the forecast.
+    """
     timeline, costs = trial.timeline, trial.pipeline.costs()
     slowest = max(placed_units(view.graph), key=lambda unit: view.costs.of(unit.name).seconds)
     return Forecast(
@@ -82,7 +96,7 @@ def forecast(problem: Problem, view: View, trial: SimulatedCandidate, basis: str
 
 
 def _notes(problem: Problem, trial: SimulatedCandidate) -> Iterator[Note]:
-    """Yield notes for users: limits of the gain, and possible improvements."""
+    """Yield notes for users: on the bottleneck, a long idle time, or an unknown memory size."""
     yield from trial.pipeline.split.partition.notes
     if trial.candidate.pipeline > 1 and trial.timeline.bubble_fraction > 0.25:
         yield from _more_microbatches(trial)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Record of a run: actions and messages of each rank with their times, and export as a trace."""
+"""Record of a run: actions and messages of each rank with their times; export as a trace."""
 
 from smdist.modelparallel.core.record.chrome_format import chrome_trace
 from smdist.modelparallel.core.record.events import ACTIONS, RECEIVE, SEND, Event, Track

@@ -32,7 +32,11 @@ _Place = tuple[int, int, int, int, bool]  # replica, step, microbatch, stage, is
 def transfers(tracks: Sequence[Track], edges: Sequence[Edge]) -> Iterator[Transfer]:
     """Yield all messages whose sender and receiver were both recorded.
 
-    `edges` has the values sent between stages. The order is that of ranks and their receives.
+    Messages come in the order of the receivers' tracks, then of the receives in a track.
+
+    Args:
+        tracks: Recorded events of the ranks.
+        edges: Values sent between stages.
     """
     sends: dict[_Place, tuple[Track, Event]] = {}
     for track in tracks:
@@ -52,9 +56,13 @@ def transfers(tracks: Sequence[Track], edges: Sequence[Edge]) -> Iterator[Transf
 
 
 def carries_something(event: Event, edges: Sequence[Edge]) -> bool:
-    """Return True if the event's stage really sends or receives a value in this direction.
+    """Return True if a send or receive event transfers at least one value.
 
-    The first and the last stage may have nothing to send or receive.
+    The first and the last stage may have nothing to send or receive in one of the passes.
+
+    Args:
+        event: Send or receive to check.
+        edges: Values sent between stages.
     """
     if event.kind == RECEIVE:
         return bool(_sources(event, edges))
@@ -64,12 +72,18 @@ def carries_something(event: Event, edges: Sequence[Edge]) -> bool:
 
 
 def _place(track: Track, event: Event, stage: int) -> _Place:
-    """Return the key of a stage's value, by which sends and receives are matched."""
+    """Return the key of a value that `stage` computed, by which its send and receive are matched.
+
+    Args:
+        track: Events of the rank that sends or receives the value.
+        event: Event of the send or receive.
+        stage: Stage that computed the value.
+    """
     return track.replica, event.step, event.microbatch, stage, event.is_forward
 
 
 def _sources(event: Event, edges: Sequence[Edge]) -> list[int]:
-    """Return the stages whose values a receive waits for, each once."""
+    """Return the stages whose values a receive event waits for, each stage once."""
     if event.is_forward:
         found = (edge.source for edge in edges if edge.target == event.stage)
     else:

@@ -17,7 +17,10 @@ from functools import cached_property
 
 
 class Do(str, Enum):
-    """Kind of an action: forward (F), backward (B), or half of a backward (I, W)."""
+    """Kind of an action: forward pass (F), backward pass (B), or half a backward pass (I, W).
+
+    The halves are input gradients (I) and weight gradients (W).
+    """
 
     F = "F"  # forward pass
     B = "B"  # the whole backward pass: I and W together
@@ -27,7 +30,7 @@ class Do(str, Enum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Action:
-    """Pass of one microbatch through one stage, such as `2F0`: stage 2, forward, microbatch 0."""
+    """Pass of one microbatch through one stage; `2F0` is stage 2, forward, microbatch 0."""
 
     do: Do
     stage: int

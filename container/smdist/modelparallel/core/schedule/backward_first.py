@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Schedule that SageMaker's model parallel library calls interleaved.
 
-Each rank follows a rule: it runs a backward pass as soon as possible. Otherwise it runs a forward
-pass if it holds fewer than `active_microbatches` microbatches (the cap), and waits if not. So it
-begins with more forwards than 1F1B, then alternates backwards and forwards. The additional forwards
-give the next ranks work while messages are sent; they need more memory.
+Each rank follows a rule. It runs a backward pass as soon as possible. Otherwise it runs a forward
+pass if it holds fewer than `active_microbatches` microbatches (the cap), and else waits. So it
+begins with more forwards than 1F1B, and then alternates backwards and forwards. The additional
+forwards give the next ranks work while messages are sent, but they need more memory.
 
-A schedule is an order fixed in advance, so the order is computed by applying this rule with
-tF = 1, tB = 2 and messages that take no time. With p ranks and m microbatches, rank r receives its
-first gradient at time p + 2 (p - 1 - r), after up to 3 (p - 1 - r) + 1 forwards. This number, the
-cap and m limit the number of microbatches that the rank holds. A step takes (m + p - 1) (tF + tB)
-like 1F1B if the cap is at least p. With a lower cap the first ranks wait: the step needs less
-memory and more time.
+A schedule is an order that is fixed in advance. It is computed by applying this rule with a forward
+pass of time 1, a backward pass of time 2, and messages that take no time.
+
+With p ranks and m microbatches, the first gradient reaches rank r (from 0) at time p + 2 (p - 1 -
+r), after up to 3 (p - 1 - r) + 1 forwards. This number, the cap and m limit the number of
+microbatches that the rank holds. A step takes as long as with 1F1B if the cap is at least p. With a
+lower cap the first ranks wait: the step needs less memory and more time.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from smdist.modelparallel.core.schedule.schedule_shape import Shape
 
 
 def interleaved(shape: Shape) -> list[list[Action]]:
-    """Return the order of actions of each rank of an "interleaved" schedule. With a cap of 5:
+    """Return the actions of each rank for the schedule "interleaved".
+
+    On 3 ranks, with 6 microbatches and `active_microbatches` = 5:
 
     rank 0  F0 F1 F2 F3 F4       B0=== F5 B1===    B2===    B3===    B4===    B5===
     rank 1     F0 F1 F2 F3 B0=== F4 B1=== F5 B2===    B3===    B4===    B5===
@@ -48,7 +51,7 @@ def _ranks(shape: Shape) -> list[_Rank]:
 
 
 class _Rank:
-    """Rank that follows the rule of this schedule.
+    """Rank that follows the rule of this schedule: a backward pass as soon as possible.
 
     It reads the end times of its own actions and of the actions of its neighbour ranks.
     """

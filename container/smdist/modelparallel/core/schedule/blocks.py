@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Building blocks of schedules: lists of actions, their alternation, and split backwards."""
+"""Building blocks of schedules: lists of actions, their alternation, and split backward passes."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def alternate(
 
 
 def split_backward(order: Sequence[Action], *, delay: int) -> list[Action]:
-    """Return the order with each backward pass (B) split into I and W, and W delayed by `delay`.
+    """Return the order with each backward pass (B) split into I and W, and each W delayed.
 
-    Each B becomes an I. After each I except the first `delay` ones follows the oldest W that is
-    left; the last ones follow at the end.
+    B is split into input gradients (I) and weight gradients (W). A W follows the I that is `delay`
+    backward passes later; the last `delay` ones follow at the end.
 
     split_backward(F0 B0 F1 B1 F2 B2, delay=1)  ->  F0 I0 F1 I1 W0 F2 I2 W1 W2
     """

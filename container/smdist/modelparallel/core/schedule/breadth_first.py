@@ -11,7 +11,8 @@ from smdist.modelparallel.core.schedule.schedule_shape import Shape
 def looped_bfs(shape: Shape, rank: int) -> list[Action]:
     """Return a rank's actions: all forwards of its first stage, then all of its next stage, ...
 
-    Backwards follow in reverse order.
+    Backwards follow in reverse order. Here each rank has two stages (in brackets), and actions of
+    the second one have small letters:
 
     rank 0 (0 2)  F0 F1 F2 f0 f1 f2          b2=== b1=== b0=== B2=== B1=== B0===
     rank 1 (1 3)     F0 F1 F2 f0 f1 f2 b2=== b1=== b0=== B2=== B1=== B0===

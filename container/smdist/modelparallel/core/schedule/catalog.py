@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Catalog of all schedules: name, limits, and the function that returns the orders of actions.
+"""Catalog of all schedules: name, limits, and the function that returns the actions of each rank.
 
 The limits are those of the SDK, `sagemaker_dist.contract.schedule_limits`.
 """
@@ -59,7 +59,7 @@ class ScheduleKind:
 
     @property
     def least_microbatches_per_rank(self) -> int:
-        """Smallest number of microbatches divided by the number of ranks."""
+        """Smallest valid number of microbatches for each rank of the pipeline."""
         return PIPELINES[self.name].least_microbatches_per_rank
 
     def takes_virtual_stages(self, number: int) -> bool:
@@ -73,7 +73,11 @@ class ScheduleKind:
 
 
 def _each(order: Callable[[Shape, int], list[Action]]) -> Orders:
-    """Return a function for all ranks from a function that returns the order of one rank."""
+    """Return a function that returns the actions of all ranks.
+
+    Args:
+        order: Function that returns the actions of one rank.
+    """
 
     @wraps(order)
     def orders(shape: Shape) -> list[list[Action]]:

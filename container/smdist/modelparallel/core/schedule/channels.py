@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages between ranks that follow from a schedule, and the number of buffers that they need.
 
-A channel leads from one rank to another and carries either activations (F) or gradients (B). With
-several stages on each rank, both can go in the same direction; they have separate channels, because
+A channel carries messages from one rank to another: either activations (F) or gradients (B). With
+several stages on each rank, both can go in the same direction. They have separate channels, because
 the receiver may need them in another order than they were sent. Within a channel, messages are
-received in the order in which they were sent. Transports without tags rely on it.
+received in the order in which they were sent. Transports without message tags rely on it.
 
-A channel has a number of buffers for messages that were sent but not yet received. While all are in
+A channel has buffers for messages that were sent but not yet received. While all of them are in
 use, the sender blocks. With unlimited buffers, a rank blocks only if it waits for an input.
 """
 
@@ -35,7 +35,11 @@ Channels = dict[Channel, list[Message]]  # messages in the order of their receiv
 
 
 def channels_of(dependencies: Dependencies) -> Channels:
-    """Return all messages of a schedule, by channel."""
+    """Return all messages of a schedule, by channel.
+
+    Args:
+        dependencies: Schedule with the actions that each action waits for.
+    """
     channels: defaultdict[Channel, list[Message]] = defaultdict(list)
     for rank, order in enumerate(dependencies.waits):
         for index, places in enumerate(order):
@@ -50,7 +54,13 @@ def channels_of(dependencies: Dependencies) -> Channels:
 def waits_with_buffers(dependencies: Dependencies, channels: Channels, buffers: int) -> Waits:
     """Return the places that each action waits for, if each channel has `buffers` buffers.
 
-    Message n + `buffers` can be sent when the receiver has received message n.
+    A place (rank, n) is reached when this rank has done its first n actions. In a channel, message
+    n + `buffers` can be sent when the receiver has received message n.
+
+    Args:
+        dependencies: Schedule with the places that each action waits for with unlimited buffers.
+        channels: All messages of the schedule.
+        buffers: Number of buffers of each channel.
     """
     waits = [list(order) for order in dependencies.waits]
     for channel, messages in channels.items():

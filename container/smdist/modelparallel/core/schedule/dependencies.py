@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dependencies between the actions of a schedule, and an order in which all of them can run.
 
-A dependency is a place (rank, number): it is reached when this rank has done its first `number`
-actions. Waiting for a free buffer is expressed in the same way as waiting for a result, so the same
+A dependency of an action is a place (rank, n). The place is reached when this rank has done its
+first n actions. A wait for a free buffer is a place, too, like a wait for a result. So the same
 code handles limited and unlimited buffers.
 """
 
@@ -30,7 +30,8 @@ class Dependencies:
     def waits(self) -> Waits:
         """Places that each action waits for with unlimited buffers, by rank and position.
 
-        The previous action of the same rank is not listed.
+        A place (rank, n) is reached when this rank has done its first n actions. The previous
+        action of the same rank is not listed.
         """
         places, last = self._places, self.schedule.num_stages - 1
         return [
@@ -39,13 +40,20 @@ class Dependencies:
         ]
 
     def at(self, place: Place) -> Action:
-        """Return the action after which a place is reached."""
+        """Return the action after which a place is reached.
+
+        Args:
+            place: (rank, n), which is reached when this rank has done its first n actions.
+        """
         rank, number = place
         return self.schedule.orders[rank][number - 1]
 
     @cached_property
     def _places(self) -> dict[_Key, Place]:
-        """Place at which each result is available."""
+        """Place (rank, n) at which the result of each action is available.
+
+        It is reached when this rank has done its first n actions.
+        """
         return {
             (_RESULT[action.do], action.stage, action.microbatch): (rank, number)
             for rank, order in enumerate(self.schedule.orders)
@@ -63,7 +71,15 @@ _RESULT = {
 
 
 def _needs(action: Action, last_stage: int) -> tuple[_Key, ...]:
-    """Return the results that an action needs, of actions on any rank."""
+    """Return the results that an action needs, as (kind, stage, microbatch).
+
+    They may be results of actions on any rank.
+
+    Args:
+        action: Action that needs the results.
+        last_stage: Number of the last stage, whose backward pass needs no gradient of another
+            stage.
+    """
     do, stage, microbatch = action.do, action.stage, action.microbatch
     if do is Do.F:
         return ((do, stage - 1, microbatch),) if stage else ()
@@ -74,7 +90,7 @@ def _needs(action: Action, last_stage: int) -> tuple[_Key, ...]:
 
 
 class DependencyRun(NamedTuple):
-    """Actions that the ranks could run before they were done or blocked.
+    """Result of a run: all actions that could run before every rank was done or blocked.
 
     Attributes:
         order: (rank, position) of each action, after all actions that it waits for.
@@ -86,7 +102,12 @@ class DependencyRun(NamedTuple):
 
 
 def run(waits: Waits) -> DependencyRun:
-    """Run the actions of all ranks until every rank is done or blocked, and return them."""
+    """Run the actions of all ranks until every rank is done or blocked, and return the result.
+
+    Args:
+        waits: Places (rank, number of actions done) that each action waits for, by rank and
+            position.
+    """
     done = [0] * len(waits)
     order: list[tuple[int, int]] = []
     waiting: defaultdict[Place, list[int]] = defaultdict(list)
@@ -107,7 +128,9 @@ def run(waits: Waits) -> DependencyRun:
 def first_unreached(waits: Sequence[Place], done: Sequence[int]) -> Place | None:
     """Return the first of the places that is not reached yet, or None.
 
-    `done` has the number of actions done, by rank.
+    Args:
+        waits: Places (rank, n), which are reached when this rank has done its first n actions.
+        done: Number of actions done, by rank.
     """
     for place in waits:
         if done[place[0]] < place[1]:

@@ -5,20 +5,23 @@ With v stages on each rank, each stage has 1/v of the work, so the first microba
 rank after 1/v of the time. The bubble is 1/v of the bubble with one stage on each rank.
 
 Microbatches run in rounds. A rank runs the microbatches of a round through its first stage, then
-through its second stage, and so on; then it starts the next round. If a round has as many
-microbatches as there are ranks, the first one returns from the last rank when this rank has
-finished the round on its first stage. Backwards run in the same rounds, the last stage first.
+through its second stage, and so on; then it starts the next round. Backwards run in the same
+rounds, the last stage first. Usually a round has as many microbatches as there are ranks. Then its
+first microbatch returns from the last rank just when the first rank has finished the round on its
+first stage.
 
 With p ranks and m microbatches there are max(m // p, 1) rounds. If the rounds cannot be equal, the
-earlier ones have one microbatch more: in later rounds, the forwards would come too late for the
+earlier ones have one microbatch more. In later rounds, their forwards would come too late for the
 backwards that alternate with them. torch supports equal rounds only; its orders are then the same.
 
-With the times tF, tB, tI, tW of a whole rank, and at least p microbatches, the bubble of a step is
+tF, tB, tI and tW are the times of a whole rank for one microbatch: forward pass, backward pass, and
+its two halves, input gradients and weight gradients. With at least p microbatches, the bubble of a
+step is
 
-  * (p - 1) (tF + tB) / v for interleaved 1F1B;
-  * (p - 1) (tF + tI - min(tF, tI, tW)) / v for zero bubble. The paper has tW instead of the
-    minimum. It assumes that tW is at most tF and tI, which are the longest waits that weight
-    gradients can fill.
+* (p - 1) (tF + tB) / v for interleaved 1F1B;
+* (p - 1) (tF + tI - min(tF, tI, tW)) / v for zero bubble. The paper on zero bubble (Qi et al.,
+  2024) has tW instead of the minimum, because it assumes that tW is at most tF and tI. These are
+  the longest waits that weight gradients can fill.
 """
 
 from __future__ import annotations
@@ -34,13 +37,15 @@ from smdist.modelparallel.core.schedule.schedule_shape import Shape
 def interleaved_1f1b(shape: Shape, rank: int) -> list[Action]:
     """Return a rank's actions for interleaved 1F1B as in Megatron, for any number of microbatches.
 
+    Here each rank has two stages (in brackets), and actions of the second one have small letters:
+
     rank 0 (0 2)  F0 F1 f0 f1 F2    b0=== F3 b1=== f2 B0=== f3 B1===    b2===    b3=== B2=== B3===
     rank 1 (1 3)     F0 F1 f0 b0=== f1 b1=== F2 B0=== F3 B1=== f2 b2=== f3 b3=== B2=== B3===
 
     For each rank between this one and the last, the first gradient arrives two actions later: one
-    for the forward towards the last rank, and one for the gradient back. With rounds of q
-    microbatches, rank r holds (v - 1) q + 2 (p - 1 - r) + 1 microbatches, each counted once for
-    every stage.
+    for the forward towards the last rank, and one for the gradient back. With p ranks, v stages on
+    each of them and rounds of q microbatches, rank r (from 0) holds (v - 1) q + 2 (p - 1 - r) + 1
+    microbatches, each counted once for every stage.
     """
     return _one_forward_one_backward(shape, rank, slots_a_hop=2)
 
@@ -48,20 +53,24 @@ def interleaved_1f1b(shape: Shape, rank: int) -> list[Action]:
 def zero_bubble(shape: Shape, rank: int) -> list[Action]:
     """Return a rank's actions for zero bubble: ZB-H1, or ZB1P with several stages on each rank.
 
-    Weight gradients (W) run while the rank would otherwise wait.
+    A backward pass is split into input gradients (I) and weight gradients (W). W run while the rank
+    would otherwise wait.
 
     rank 0  F0 F1 F2       I0 W0 F3 I1 W1 F4 I2 W2 I3 W3 I4 W4
     rank 1     F0 F1    I0 F2 I1 W0 F3 I2 W1 F4 I3 W2 I4 W3 W4
     rank 2        F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 F4 I4 W2 W3 W4
 
+    With two stages on each rank (in brackets), actions of the second one have small letters:
+
     rank 0 (0 2)  F0 F1 f0 f1    i0 w0 F2 i1 w1 F3 I0 W0 f2 I1 W1 f3 i2 w2 i3 w3 I2 W2 I3 W3
     rank 1 (1 3)     F0 F1 f0 i0 f1 i1 w0 F2 I0 w1 F3 I1 W0 f2 i2 W1 f3 i3 w2 I2 w3 I3 W2 W3
 
     Only input gradients (I) are on the critical path. So the first gradient arrives earlier than in
-    1F1B, and rank r needs p - 1 - r fewer forwards before its first backward. Rank r delays r
-    weight gradients, and computes them while other ranks wait for their last gradients. This needs
-    as much memory as the shorter warm-up saves: every rank holds (v - 1) q + p microbatches, each
-    counted once for every stage.
+    1F1B, and rank r (from 0) of p ranks needs p - 1 - r fewer forwards before its first backward.
+    Rank r delays r weight gradients, and computes them while other ranks wait for their last
+    gradients. This needs as much memory as the shorter warm-up saves: with v stages on each rank
+    and rounds of q microbatches, every rank holds (v - 1) q + p microbatches, each counted once for
+    every stage.
     """
     order = _one_forward_one_backward(shape, rank, slots_a_hop=1)
     return split_backward(order, delay=rank)
@@ -78,7 +87,7 @@ def _one_forward_one_backward(shape: Shape, rank: int, *, slots_a_hop: int) -> l
 
 
 def _rounds(shape: Shape) -> list[range]:
-    """Return the microbatches of each round.
+    """Return the microbatches of each round, which run one stage of a rank after another.
 
     On 4 ranks, 10 microbatches have the rounds 0-4 and 5-9, and 11 have the rounds 0-5 and 6-10.
     """
@@ -89,7 +98,13 @@ def _rounds(shape: Shape) -> list[range]:
 
 
 def _through(do: Do, stages: Iterable[int], rounds: list[range]) -> list[Action]:
-    """Return actions of one kind: for each round, all its microbatches on each of the stages."""
+    """Return actions of one kind: for each round, all its microbatches on each of the stages.
+
+    Args:
+        do: Kind of the actions.
+        stages: Stages of the rank, in the order in which a round runs through them.
+        rounds: Microbatches of each round.
+    """
     stages = list(stages)
     return [
         action

@@ -31,7 +31,14 @@ _CELL = re.compile(r"(\d*)([FBIWfbiw])(\d+)=*")
 
 
 def ends_in_columns(schedule: Schedule, columns: Mapping[Do, int] = COLUMNS) -> list[list[int]]:
-    """Return the column in which each action ends, by rank and position in its order."""
+    """Return the column after each action in a drawing, by rank and position in its order.
+
+    Each action begins as soon as its inputs are available; messages take no time.
+
+    Args:
+        schedule: Schedule to draw.
+        columns: Width of each kind of action in columns.
+    """
     waits = Dependencies(schedule).waits
     ends: list[list[int]] = [[] for _ in schedule.orders]
     for rank, index in run(waits).order:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """DualPipeV schedule: DeepSeek's DualPipe with two stages on each rank, in the shape of a V.
 
-Stages 0 to p - 1 are on ranks 0 to p - 1, stages p to 2p - 1 on ranks p - 1 to 0. DualPipe holds
-all parameters twice, DualPipeV once.
+On p ranks, stages 0 to p - 1 are on ranks 0 to p - 1, and stages p to 2p - 1 on ranks p - 1 to 0.
+DualPipe holds all parameters twice, DualPipeV once.
 
 Most of the time a rank runs a forward of one of its stages next to a backward of the other. The two
 are independent, so one can compute while the messages of the other are sent. DeepSeek runs them as
-one action; here they are neighbours in the order, the forward first. A rank waits for a message
+one action. Here they are neighbours in the order, the forward first. A rank waits for a message
 only when it needs the result, which allows the same overlap.
 """
 
@@ -20,11 +20,14 @@ from smdist.modelparallel.core.schedule.schedule_shape import Shape
 def dualpipe_v(shape: Shape, rank: int) -> list[Action]:
     """Return a rank's actions for DualPipeV, for at least 2p microbatches on p ranks.
 
+    Each rank has two stages (in brackets), and actions of the second one have small letters:
+
     rank 0 (0 3)  F0 F1 F2 f0 i0 w0 f1 F3 b1=== f2 B0=== b2=== f3    B1=== b3=== I2 W2 I3 W3
     rank 1 (1 2)     F0 f0 F1 f1 F2 b0=== f2 B0=== F3 b1=== f3 B1=== b2=== B2=== i3 I3 w3 W3
 
-    At both ends of the step, backwards are split, so that the next rank can continue earlier. Every
-    rank holds 2p + 1 microbatches, each counted once for every stage.
+    At both ends of the step, backwards are split into input gradients (I) and weight gradients (W),
+    so that the next rank can continue earlier. Every rank holds 2p + 1 microbatches, each counted
+    once for every stage.
     """
     builder = OrderBuilder()
     _warm_up(builder, shape, down=rank, up=shape.num_stages - 1 - rank)
@@ -34,7 +37,14 @@ def dualpipe_v(shape: Shape, rank: int) -> list[Action]:
 
 
 def _warm_up(builder: OrderBuilder, shape: Shape, *, down: int, up: int) -> None:
-    """Add the first phase: forwards of stage `down`, then of both stages, then first gradients."""
+    """Add the first phase: forwards of the first stage, then of both stages, then first gradients.
+
+    Args:
+        builder: Builder of the rank's order.
+        shape: Numbers of ranks, stages and microbatches.
+        down: First stage of the rank, on the way down the V.
+        up: Second stage of the rank, on the way up the V.
+    """
     hops = shape.num_ranks - 1 - down
     builder.repeat(2 * hops, (Do.F, down))
     builder.repeat(down + 1, (Do.F, down), (Do.F, up))
@@ -44,7 +54,13 @@ def _warm_up(builder: OrderBuilder, shape: Shape, *, down: int, up: int) -> None
 def _steady_state(builder: OrderBuilder, shape: Shape, *, down: int, up: int) -> None:
     """Add the middle phase: a forward of one stage and a backward of the other in turn.
 
-    The phase ends when `down`, the first stage of the rank, has no forwards left.
+    The phase ends when the first stage of the rank has no forwards left.
+
+    Args:
+        builder: Builder of the rank's order.
+        shape: Numbers of ranks, stages and microbatches.
+        down: First stage of the rank, on the way down the V.
+        up: Second stage of the rank, on the way up the V.
     """
     hops = shape.num_ranks - 1 - down
     forwards_left = shape.num_microbatches - shape.num_ranks - hops
@@ -55,7 +71,14 @@ def _steady_state(builder: OrderBuilder, shape: Shape, *, down: int, up: int) ->
 def _cool_down(builder: OrderBuilder, shape: Shape, *, down: int, up: int) -> None:
     """Add the last phase: backwards of both stages in turn, then delayed weight gradients.
 
-    The later half of the backwards is split. The oldest weight gradients come first.
+    The later half of the backwards is split into input and weight gradients. The oldest weight
+    gradients come first.
+
+    Args:
+        builder: Builder of the rank's order.
+        shape: Numbers of ranks, stages and microbatches.
+        down: First stage of the rank, on the way down the V.
+        up: Second stage of the rank, on the way up the V.
     """
     hops = shape.num_ranks - 1 - down
     for number in range(2 * (down + 1)):

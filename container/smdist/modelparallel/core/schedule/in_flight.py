@@ -19,15 +19,15 @@ _CHANGE = {
 def peak_in_flight(schedule: Schedule) -> tuple[int, ...]:
     """Return the largest number of microbatches that each rank holds, by rank.
 
-    A stage holds the activations of a microbatch from the start of F to the end of B, or to the end
-    of W if the backward pass is split. A rank with several stages counts a microbatch once for each
-    of them.
+    A stage holds the activations of a microbatch from the start of its forward pass to the end of
+    its backward pass, weight gradients included. A rank with several stages counts a microbatch
+    once for each of them.
     """
     return tuple(_peak(order) for order in schedule.orders)
 
 
 def most_in_flight(schedule: Schedule) -> tuple[int, ...]:
-    """Return the largest number of microbatches that each stage holds, by stage."""
+    """Return the largest number of microbatches whose activations each stage holds, by stage."""
     held, most = [0] * schedule.num_stages, [0] * schedule.num_stages
     for order in schedule.orders:
         for action in order:

@@ -3,11 +3,13 @@
 
 Every rank begins with some forwards, its warm-up. Then backwards and forwards alternate, and the
 remaining backwards follow. The number of warm-up forwards is the largest number of microbatches
-that the rank holds. A rank never has a longer warm-up than the rank before it: it would need
-forwards that the rank before runs only after its first backward, which waits for this rank.
+that the rank holds.
+
+A rank never has a longer warm-up than the rank before it. Otherwise it would need forwards that the
+rank before runs only after its first backward, which waits for this rank.
 
 If messages take no time, the warm-up does not change the time of a step. For p ranks and m
-microbatches, both schedules take (m + p - 1) (tF + tB).
+microbatches, both schedules take m + p - 1 times a forward and a backward pass of one microbatch.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ def simple(shape: Shape, rank: int) -> list[Action]:
     rank 1     F0 F1 F2 F3          B0=== B1=== B2=== B3===
     rank 2        F0 F1 F2 F3 B0=== B1=== B2=== B3===
 
-    Every rank holds all m microbatches between forwards and backwards.
+    Every rank holds all microbatches between forwards and backwards.
     """
     return _with_warmup(shape, rank, shape.num_microbatches)
 
@@ -36,9 +38,9 @@ def one_forward_one_backward(shape: Shape, rank: int) -> list[Action]:
     rank 1     F0 F1       B0=== F2 B1=== F3 B2===    B3===
     rank 2        F0 B0=== F1 B1=== F2 B2=== F3 B3===
 
-    The warm-up of rank r has p - r forwards: the last rank runs each backward directly after its
-    forward, and each rank before it needs one more forward. No schedule that keeps all ranks busy
-    holds fewer microbatches.
+    On p ranks, the warm-up of rank r (from 0) has p - r forwards. The last rank runs each backward
+    directly after its forward, and each rank before it needs one more forward. No schedule that
+    keeps all ranks busy holds fewer microbatches.
     """
     return _with_warmup(shape, rank, shape.num_ranks - rank)
 

@@ -11,8 +11,8 @@ from smdist.modelparallel.core.schedule.actions import Action, Do
 class OrderBuilder:
     """Builder of one rank's order of actions.
 
-    Steps are added without microbatches: each stage takes the microbatches in ascending order,
-    forward and backward.
+    Actions are added without microbatches: for forward and backward passes separately, each stage
+    takes the microbatches in ascending order.
 
     Attributes:
         order: Actions added so far.
@@ -25,18 +25,26 @@ class OrderBuilder:
         self._delayed: deque[Action] = deque()  # W that follow later, the oldest first
 
     def repeat(self, times: int, *steps: tuple[Do, int]) -> None:
-        """Add actions of the given kinds and stages, one after another, `times` times."""
+        """Add actions of the given kinds and stages, one after another, `times` times.
+
+        Args:
+            times: Number of repetitions.
+            steps: (kind, stage) of each action.
+        """
         for _ in range(times):
             for do, stage in steps:
                 self._add(do, stage)
 
     def add_weight_gradients(self, times: int) -> None:
-        """Add the W (weight gradients) of the `times` oldest I without one, on any stage."""
+        """Add weight gradients (W) for the `times` oldest input gradients (I) without them.
+
+        All stages of the rank are considered.
+        """
         for _ in range(times):
             self.order.append(self._delayed.popleft())
 
     def add_weight_gradients_of(self, stage: int) -> None:
-        """Add the W (weight gradients) of all I of one stage that have none yet."""
+        """Add weight gradients (W) for all input gradients (I) of one stage without them."""
         for action in [action for action in self._delayed if action.stage == stage]:
             self._add_weight_gradient(action)
 

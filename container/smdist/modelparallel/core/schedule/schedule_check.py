@@ -69,7 +69,7 @@ def _wrong_ranks(schedule: Schedule) -> Iterator[OptionError]:
 
 
 def _wrong_actions(schedule: Schedule) -> Iterator[OptionError]:
-    """Yield a fault for each action whose stage or microbatch the rank does not have."""
+    """Yield an error for each action whose stage or microbatch the rank does not have."""
     for rank, order in enumerate(schedule.orders):
         for action in order:
             why = _mismatch(schedule, rank, action)
@@ -78,12 +78,20 @@ def _wrong_actions(schedule: Schedule) -> Iterator[OptionError]:
 
 
 def _fault(kind: str, rank: int, action: Action, what: str, why: str) -> OptionError:
-    """Return an error of this kind about one action of a rank."""
+    """Return an error about one action of a rank.
+
+    Args:
+        kind: Kind of the error, for programs.
+        rank: Rank of the action.
+        action: Wrong action.
+        what: Text that says what is wrong.
+        why: Text that says why it is wrong.
+    """
     return OptionError(what, why, _HINT, about=("orders", rank, str(action)), kind=kind)
 
 
 def _mismatch(schedule: Schedule, rank: int, action: Action) -> str | None:
-    """Return the reason why a rank cannot have an action; None if it can."""
+    """Return the reason why a rank cannot have an action, as a clause; None if it can."""
     if not 0 <= action.stage < len(schedule.rank_of):
         return f"the stages are 0 to {schedule.num_stages - 1}"
     if not 0 <= action.microbatch < schedule.num_microbatches:
@@ -93,9 +101,10 @@ def _mismatch(schedule: Schedule, rank: int, action: Action) -> str | None:
 
 
 def _wrong_numbers(schedule: Schedule) -> Iterator[OptionError]:
-    """Yield a fault for each action that is missing or repeated.
+    """Yield an error for each action that is missing or repeated.
 
-    Each stage needs F and either B or both I and W for each microbatch.
+    Each stage needs F and either B or both I and W for each microbatch: a forward pass, and a
+    backward pass that is whole or split into input gradients (I) and weight gradients (W).
     """
     done: defaultdict[tuple[int, int], list[Do]] = defaultdict(list)
     for order in schedule.orders:
@@ -128,7 +137,7 @@ def _wrong_kinds(
 
 
 def _too_early(dependencies: Dependencies) -> Iterator[OptionError]:
-    """Yield a fault for each action that needs the result of a later action of the same rank."""
+    """Yield an error for each action that needs the result of a later action of the same rank."""
     for rank, order in enumerate(dependencies.schedule.orders):
         for index, action in enumerate(order):
             for place in dependencies.waits[rank][index]:
@@ -140,7 +149,14 @@ def _too_early(dependencies: Dependencies) -> Iterator[OptionError]:
 
 
 def _deadlock(dependencies: Dependencies, waits: Waits, what: str) -> Iterator[OptionError]:
-    """Yield a fault if ranks wait for each other, with the action at which each rank waits."""
+    """Yield one error if ranks wait for each other, with the action at which each rank waits.
+
+    Args:
+        dependencies: Schedule with the actions that each action waits for.
+        waits: Places (rank, number of actions done) that each action waits for, by rank and
+            position.
+        what: First sentence of the error.
+    """
     done = run(waits).done
     blocked = []
     for rank, order in enumerate(dependencies.schedule.orders):
@@ -154,9 +170,9 @@ def _deadlock(dependencies: Dependencies, waits: Waits, what: str) -> Iterator[O
 
 
 def _crossings(dependencies: Dependencies, channels: Channels) -> Iterator[OptionError]:
-    """Yield a fault for each message that is received in another order than it was sent.
+    """Yield an error for each message that is received in another order than it was sent.
 
-    Channels deliver messages in the order of their sends.
+    A channel between two ranks delivers messages in the order of their sends.
     """
     for channel, messages in channels.items():
         for (sent, _), (sent_next, _) in pairwise(messages):

@@ -64,7 +64,7 @@ def _number_faults(shape: Shape) -> Iterator[OptionError]:
 
 
 def _request_faults(name: str, shape: Shape) -> Iterator[OptionError]:
-    """Yield the faults of a schedule's name, and of numbers that it does not support."""
+    """Yield errors if the schedule's name is unknown, or if it does not support the numbers."""
     kind = SCHEDULES.get(name) if isinstance(name, str) else None
     if kind is None:
         yield OptionError(
@@ -81,7 +81,7 @@ def _request_faults(name: str, shape: Shape) -> Iterator[OptionError]:
 def option_faults(
     kind: ScheduleKind, virtual_stages: object, active_microbatches: object
 ) -> Iterator[OptionError]:
-    """Yield a fault for each option that this kind of schedule does not support.
+    """Yield an error for each option that this kind of schedule does not support.
 
     Args:
         kind: Kind of schedule.
@@ -107,7 +107,7 @@ def _virtual_stages_faults(kind: ScheduleKind, number: object) -> Iterator[Optio
 
 
 def _schedules_with(number: int) -> str:
-    """Return the names of the schedules with `number` stages on each rank, for a hint."""
+    """Return a text for hints: names of the schedules with `number` stages on each rank."""
     fitting = [repr(name) for name, kind in SCHEDULES.items() if kind.takes_virtual_stages(number)]
     return f"schedule {' or '.join(fitting)}"
 

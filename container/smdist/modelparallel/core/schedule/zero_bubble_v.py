@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """ZBV schedule (zero bubble V): two stages on each rank; weight gradients fill the bubble.
 
-Stages 0 to p - 1 are on ranks 0 to p - 1, stages p to 2p - 1 on ranks p - 1 to 0: the shape of a V.
-So rank 0 has the first and the last stage, and computes the loss. The first gradient is sent from
-there towards the last rank, which is the first rank with gradients for both of its stages. All
-ranks hold the same number of microbatches.
+On p ranks, stages 0 to p - 1 are on ranks 0 to p - 1, and stages p to 2p - 1 on ranks p - 1 to 0:
+the shape of a V. So rank 0 has the first and the last stage, and computes the loss. The first
+gradient travels from there to the last rank, the first rank with gradients for both of its stages.
+All ranks hold the same number of microbatches.
 """
 
 from __future__ import annotations
@@ -15,15 +15,20 @@ from smdist.modelparallel.core.schedule.schedule_shape import Shape
 
 
 def zero_bubble_v(shape: Shape, rank: int) -> list[Action]:
-    """Return a rank's actions for ZBV, as in its paper for tF = tI = tW.
+    """Return a rank's actions for ZBV, as in the paper on zero bubble (Qi et al., 2024).
+
+    The order is the one for forward passes, input gradients (I) and weight gradients (W) of equal
+    length. Each rank has two stages (in brackets), and actions of the second one have small
+    letters:
 
     rank 0 (0 5)  F0 F1 F2 F3    f0 i0 w0 f1 i1 w1 f2 i2 w2 I0 W0 f3 i3 w3 I1 W1    I2 W2 I3 W3
     rank 1 (1 4)     F0 F1 F2 f0 F3 f1 i0 w0 f2 i1 w1 I0 W0 f3 i2 w2 I1 W1 i3 w3 I2    I3 W2 W3
     rank 2 (2 3)        F0 f0 F1 f1 F2 f2 i0 w0 F3 I0 W0 f3 i1 w1 I1 W1 i2 w2 I2 i3 I3 W2 w3 W3
 
-    Every rank of p holds 2p microbatches, each counted once for every stage. The bubble of a step
-    is (p - 1) tF / 2, with tF for a whole rank. With fewer than 2p - 1 microbatches, the order is
-    that for 2p - 1 without the actions of the missing ones; the bubble is then longer.
+    On p ranks, every rank holds 2p microbatches, each counted once for every stage. The bubble of a
+    step is (p - 1) / 2 times a forward pass of both stages of a rank. With fewer than 2p - 1
+    microbatches, the order is that for 2p - 1 without the actions of the missing ones; the bubble
+    is then longer.
     """
     down, up = rank, shape.num_stages - 1 - rank
     number = max(2 * shape.num_ranks - 1, shape.num_microbatches)
@@ -35,9 +40,13 @@ def zero_bubble_v(shape: Shape, rank: int) -> list[Action]:
 
 
 def _warm_up(builder: OrderBuilder, shape: Shape, *, down: int, up: int) -> None:
-    """Add the first phase: forwards of `down`, the rank's first stage, then of both stages.
+    """Add the first phase: forwards of the first stage, then of both, then first gradients.
 
-    The first gradients of `up`, the second stage, follow.
+    Args:
+        builder: Builder of the rank's order.
+        shape: Numbers of ranks, stages and microbatches.
+        down: First stage of the rank, on the way down the V.
+        up: Second stage of the rank, on the way up the V.
     """
     hops = shape.num_ranks - 1 - down
     builder.repeat(2 * hops + 1, (Do.F, down))
@@ -46,7 +55,15 @@ def _warm_up(builder: OrderBuilder, shape: Shape, *, down: int, up: int) -> None
 
 
 def _steady_state(builder: OrderBuilder, shape: Shape, number: int, *, down: int, up: int) -> None:
-    """Add the middle phase: F, I and W of both stages in turn, until no forward is left."""
+    """Add the middle phase: F, I and W of both stages in turn, until no forward is left.
+
+    Args:
+        builder: Builder of the rank's order.
+        shape: Numbers of ranks, stages and microbatches.
+        number: Number of microbatches of the order, at least 2p - 1 on p ranks.
+        down: First stage of the rank, on the way down the V.
+        up: Second stage of the rank, on the way up the V.
+    """
     hops = shape.num_ranks - 1 - down
     gradients_down = ((Do.I, down), (Do.W, down))
     leg_up = ((Do.F, up), (Do.I, up), (Do.W, up))
@@ -55,7 +72,16 @@ def _steady_state(builder: OrderBuilder, shape: Shape, number: int, *, down: int
 
 
 def _cool_down(builder: OrderBuilder, shape: Shape, *, down: int, up: int) -> None:
-    """Add the last phase: input gradients, which other ranks need, then all other W."""
+    """Add the last phase: input gradients, which other ranks need, then all other W.
+
+    W are weight gradients.
+
+    Args:
+        builder: Builder of the rank's order.
+        shape: Numbers of ranks, stages and microbatches.
+        down: First stage of the rank, on the way down the V.
+        up: Second stage of the rank, on the way up the V.
+    """
     hops = shape.num_ranks - 1 - down
     builder.repeat(down, (Do.I, down), (Do.I, up))
     builder.repeat(hops + 1, (Do.I, down), (Do.W, down))

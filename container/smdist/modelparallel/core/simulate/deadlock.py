@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Explanation of a deadlock in a schedule: which rank waits for which action.
 
-A blocked rank waits, at the next action of its order, for an action of another rank. Following
-these waits leads either to a rank that was visited before, or to an action that no rank has.
+A blocked rank waits, at the next action of its order, for an action of another rank. The other rank
+may be blocked, too, and so on. The chain of these waits ends at a rank that is already part of it,
+or at an action that no rank has.
 """
 
 from __future__ import annotations
@@ -52,7 +53,14 @@ def deadlock(schedule: Schedule, edges: Sequence[Edge], done: Sequence[int]) -> 
 def _wanted(
     schedule: Schedule, edges: Sequence[Edge], action: Action, finished: set[Action]
 ) -> Action:
-    """Return the first unfinished action that an action waits for."""
+    """Return the first unfinished action that an action waits for.
+
+    Args:
+        schedule: Schedule with the deadlock.
+        edges: Values sent between stages.
+        action: Action that waits.
+        finished: All actions that were finished.
+    """
     backward = Do.I if schedule.splits_backward else Do.B
     for do, stage in _needed_by(edges, action):
         kinds = (Do.B, Do.I) if do is Do.B else (do,)
@@ -67,9 +75,9 @@ def _wanted(
 
 
 def _needed_by(edges: Sequence[Edge], action: Action) -> Iterator[tuple[Do, int]]:
-    """Yield kind and stage of the actions whose results an action needs, for the same microbatch.
+    """Yield (kind, stage) of each action whose result an action needs, for the same microbatch.
 
-    B stands for B or I.
+    The kind B stands for a whole backward pass (B) or for its input gradients (I).
     """
     if action.do is Do.W:
         yield Do.I, action.stage

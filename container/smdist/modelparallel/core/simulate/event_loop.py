@@ -24,7 +24,7 @@ class EventTimes:
     Attributes:
         starts: Start times in seconds, by rank and position in its order.
         ends: End times in seconds, by rank and position in its order.
-        travel_seconds: Seconds that each rank was idle while its next input was on its way.
+        travel_seconds: Seconds that each rank was idle while its next input was being sent to it.
     """
 
     starts: list[list[float]]

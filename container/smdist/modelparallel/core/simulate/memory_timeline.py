@@ -38,7 +38,7 @@ from smdist.modelparallel.core.simulate.timeline import Peak
 class _Bytes:
     """Bytes that an action allocates and frees.
 
-    Each list has one entry for each kind of action and stage (a row, see `schedule_tables`).
+    Each list has one entry for each row. A row is the number of a kind of action on one stage.
 
     Attributes:
         saved: Bytes of activations that are allocated at the action's start.
@@ -64,7 +64,7 @@ def held_bytes(
 
     Args:
         schedule: Schedule of the step.
-        rows: Row of each action in the tables of costs, by rank and position in its order.
+        rows: Number of the kind and stage of each action, by rank and position in its order.
         stages: Cost of each stage for one microbatch.
         edges: Values sent between stages.
         static_bytes: Bytes that each rank holds all the time, by rank.
@@ -124,7 +124,17 @@ def _by_row(schedule: Schedule, stages: Sequence[NodeCost], edges: Sequence[Edge
 def _add_traffic(
     by_row: _Bytes, schedule: Schedule, does: Iterable[Do], traffic: list[StageTraffic]
 ) -> None:
-    """Add the bytes of received values: buffers between ranks, or values held within a rank."""
+    """Add the bytes of values that stages receive, in the forward or in the backward pass.
+
+    They are buffers if sender and receiver are on different ranks, otherwise values held within a
+    rank.
+
+    Args:
+        by_row: Bytes by kind of action and stage; its lists are changed.
+        schedule: Schedule of the step.
+        does: Kinds of actions of this pass: F, or B and I.
+        traffic: Bytes that stages send to each other in this pass.
+    """
     for first in (ROW[do] * schedule.num_stages for do in does):
         for source, target, num_bytes in traffic:
             if schedule.rank_of[source] != schedule.rank_of[target]:

@@ -161,6 +161,9 @@ def _work(events: Sequence[Event]) -> dict[Action, float]:
     """Return the seconds of each action, including the time since the previous action.
 
     Time in which the rank waited for a message is not included.
+
+    Args:
+        events: Events of one rank in one step, in order.
     """
     work: dict[Action, float] = {}
     before, waited = None, 0.0
@@ -175,7 +178,12 @@ def _work(events: Sequence[Event]) -> dict[Action, float]:
 
 
 def _costs(schedule: Schedule, steps: Sequence[_Step]) -> list[NodeCost]:
-    """Return the mean cost of each stage for one microbatch, by stage."""
+    """Return the mean cost of each stage for one microbatch, by stage.
+
+    Args:
+        schedule: Schedule of the steps.
+        steps: Recorded steps to average.
+    """
     seconds: defaultdict[tuple[int, Do], list[float]] = defaultdict(list)
     for step in steps:
         for work in step.work:
@@ -189,6 +197,9 @@ def _cost(seconds: Mapping[Do, float | None]) -> NodeCost:
     """Return the cost of a stage from the mean seconds of each kind of action.
 
     A backward pass that was not split counts as time for input gradients.
+
+    Args:
+        seconds: Mean seconds of each kind of action; None for kinds that did not occur.
     """
     whole, first, second = (seconds[do] for do in (Do.B, Do.I, Do.W))
     if first is None:
@@ -206,6 +217,11 @@ def _links(
     """Return a link for each pair (sender, receiver) of ranks of the pipeline.
 
     Its latency is the median time of messages whose receiver was already waiting.
+
+    Args:
+        tracks: Recorded events of all ranks.
+        edges: Values sent between stages.
+        steps: Numbers of the steps to use.
     """
     waited: defaultdict[tuple[int, ...], list[float]] = defaultdict(list)
     for each in _awaited(tracks, edges, steps):
@@ -216,9 +232,14 @@ def _links(
 def _awaited(
     tracks: Sequence[Track], edges: Sequence[Edge], steps: frozenset[int]
 ) -> Iterator[tuple[tuple[int, ...], float]]:
-    """Yield ranks and seconds of each message for which the receiver was already waiting.
+    """Yield ((sender, receiver), seconds) for each message that its receiver was waiting for.
 
-    The ranks are (sender, receiver) in their pipeline. The seconds begin at the end of the send.
+    Sender and receiver are ranks of the pipeline. The seconds begin at the end of the send.
+
+    Args:
+        tracks: Recorded events of all ranks.
+        edges: Values sent between stages.
+        steps: Numbers of the steps to use.
     """
     for each in transfers(tracks, edges):
         if each.received.step in steps and each.received.start <= each.sent.end:

@@ -32,7 +32,7 @@ class Send(NamedTuple):
         cell: Number of the receiving action for microbatch 0.
         channel: Number of the channel from the sending to the receiving rank, or LOCAL.
         busy_seconds: Seconds in which the message occupies the channel.
-        latency_seconds: Seconds from then until the message arrives.
+        latency_seconds: Seconds from the end of `busy_seconds` until the message arrives.
     """
 
     cell: int
@@ -51,11 +51,14 @@ class StageTraffic(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tables:
-    """Tables that the simulator's loop reads. Rows and cells are explained at the module.
+    """Tables that the simulator's loop reads.
+
+    A row is the number of a kind of action (F, B, I or W) of one stage. A cell is the number of one
+    action: kind, stage and microbatch.
 
     Attributes:
-        rows: Row (kind and stage) of each action, by rank and position in its order.
-        cells: Cell (kind, stage and microbatch) of each action, by rank and position.
+        rows: Row of each action, by rank and position in its order.
+        cells: Cell of each action, by rank and position in its order.
         seconds: Seconds of an action, by row.
         sends: Messages that an action sends when it ends, by row.
         missing: Number of messages that an action waits for, by cell.
@@ -138,7 +141,10 @@ def tables(
 
 
 def _numbered(schedule: Schedule) -> tuple[tuple[list[int], ...], tuple[list[int], ...]]:
-    """Return the row and the cell of every action, each by rank and position in its order."""
+    """Return the row and the cell of every action, each by rank and position in its order.
+
+    A row is the number of a kind of action on a stage. A cell is the number of one action.
+    """
     num_stages, num_microbatches = schedule.num_stages, schedule.num_microbatches
     row = {do: number * num_stages for do, number in ROW.items()}
     cell = {do: number * num_stages for do, number in CELL.items()}
@@ -155,7 +161,10 @@ def _numbered(schedule: Schedule) -> tuple[tuple[list[int], ...], tuple[list[int
 def _sends(
     schedule: Schedule, edges: Sequence[Edge], link: Callable[[int, int], Link]
 ) -> tuple[list[tuple[Send, ...]], int]:
-    """Return the messages that an action sends, by row, and the number of channels."""
+    """Return the messages that an action sends, by row, and the number of channels.
+
+    A row is the number of a kind of action on a stage. A channel goes from one rank to another.
+    """
     num_stages, num_microbatches = schedule.num_stages, schedule.num_microbatches
     sends: list[list[Send]] = [[] for _ in range(len(ROW) * num_stages)]
     channels: dict[tuple[int, int], int] = {}
@@ -183,7 +192,7 @@ def _sends(
 
 
 def _missing(schedule: Schedule, edges: Sequence[Edge]) -> list[int]:
-    """Return the number of messages that each action waits for, by cell."""
+    """Return the number of messages that each action waits for, by cell (number of the action)."""
     num_stages = schedule.num_stages
     missing = [0] * num_stages + [1] * (2 * num_stages)  # B and I wait for F, W for I
     for traffic in forward_traffic(edges):

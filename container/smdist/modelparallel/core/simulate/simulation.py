@@ -54,8 +54,11 @@ def simulate(
             `reduce_seconds`. The sum starts after the stage's last backward pass, while the rank
             continues to compute; sums of one rank run one after another.
 
+    Returns:
+        Times and memory of all actions, and the times of the sums of gradients.
+
     Raises:
-        OptionError: A list has a wrong length, an edge does not lead to a later stage, or the
+        OptionError: A list has a wrong length, a value would be sent to an earlier stage, or the
             schedule has a deadlock; the error names its ranks and actions.
     """
     edges = edges or chain(schedule.num_stages)
@@ -95,7 +98,12 @@ def _pipeline(
 
 
 def _rank_reductions(pipeline: Timeline, seconds: Sequence[float]) -> Iterator[Reduction]:
-    """Yield the sum of each rank's gradients, which starts after the rank's last action."""
+    """Yield the sum of each rank's gradients, which starts after the rank's last action.
+
+    Args:
+        pipeline: Timeline of the step without sums of gradients.
+        seconds: Seconds of the sum on each rank; 0 for no sum.
+    """
     for rank, takes in enumerate(seconds):
         if takes:
             start = pipeline.ends[rank][-1] if pipeline.ends[rank] else 0.0
@@ -106,6 +114,10 @@ def _stage_reductions(pipeline: Timeline, seconds: Sequence[float]) -> Iterator[
     """Yield the sum of each stage's gradients, which starts after the stage's last backward pass.
 
     The sums of one rank run one after another.
+
+    Args:
+        pipeline: Timeline of the step without sums of gradients.
+        seconds: Seconds of each stage's sum; empty for no sums.
     """
     if not any(seconds):
         return

@@ -16,7 +16,7 @@ def faults(
     per_rank: Mapping[str, Sequence[float]],
     per_stage: Mapping[str, Sequence[object]],
 ) -> Iterator[OptionError]:
-    """Yield the faults of the arguments that can be found without a simulation.
+    """Yield an error for each wrong argument that can be found without a simulation.
 
     Args:
         schedule: Schedule to simulate.
@@ -78,9 +78,12 @@ def _wrong_actions(schedule: Schedule) -> Iterator[OptionError]:
 
 
 def repeated(schedule: Schedule, cells: Sequence[Sequence[int]]) -> Iterator[OptionError]:
-    """Yield a fault for each rank that does an action twice; B and I count as the same action.
+    """Yield an error for each rank that does an action twice; B and I count as the same action.
 
-    `cells` numbers the actions, by rank and position in its order.
+    Args:
+        schedule: Schedule to check.
+        cells: Number of each action, by rank and position in its order. Equal actions have equal
+            numbers.
     """
     for rank, numbers in enumerate(cells):
         if len(set(numbers)) < len(numbers):

@@ -105,7 +105,10 @@ class Timeline:
 
     @property
     def pipeline_seconds(self) -> float:
-        """Seconds from the start of the step to the end of the last action."""
+        """Seconds from the start of the step to the end of the last action.
+
+        Sums of gradients over replicas, which may end later, are not included.
+        """
         return max((ends[-1] for ends in self.ends if ends), default=0.0)
 
     @property

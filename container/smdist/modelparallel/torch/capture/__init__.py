@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Capture of a model: its forward pass is recorded as a program that can be split into stages.
 
-`capture(model, example)` runs the user's forward function once, on fake tensors without values.
-Each module that is chosen as a unit is recorded as one call, since it is never split; operations
-between units (glue) are recorded one by one. If the operations of a module cannot be recorded, the
-module becomes a unit and capture runs again. Each run records the inside of fewer modules than the
-run before, so capture always ends.
+`capture(model, example)` runs the model's forward function on fake tensors, which have shapes and
+no values. Some modules are units: a unit is never split between stages, so it is recorded as one
+call. Operations outside units (glue) are recorded one by one.
+
+If the operations inside a module cannot be recorded, the module becomes a unit, and the model runs
+again. A unit stays a unit, so the number of runs is limited.
 """
 
 from __future__ import annotations
@@ -53,14 +54,18 @@ class Captured:
     notes: tuple[Note, ...] = ()
 
     def serves(self, example: Any) -> bool:
-        """Return True if the program is also valid for `example` and the model's settings now."""
+        """Return True if the program can also run on `example`, with the model's present settings.
+
+        This needs the same shapes, types and settings as at capture.
+        """
         return self.key == signature(self.model, arguments_of(example))
 
 
 def arguments_of(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the positional and keyword arguments with which a model is called on an example.
+    """Return an example as the positional and keyword arguments of a model's call.
 
-    A dict contains keyword arguments, a tuple positional ones; anything else is the only argument.
+    A dict contains the keyword arguments, and a tuple the positional ones. Any other object is the
+    only positional argument.
     """
     if isinstance(example, dict):
         return (), dict(example)
@@ -80,11 +85,12 @@ def capture(
         model: Any module, also one on the meta device.
         example: A tensor, a tuple of positional arguments or a dict of keyword arguments: the
             batch of one replica, or another batch of the same shapes.
-        opened: Names of modules that may be split, and with them the modules around them.
-        closed: Names of modules that must not be split.
+        opened: Names of modules that may be split between stages, although by default they may not
+            be. The modules that contain them may then be split, too.
+        closed: Names of modules that must not be split, also inside an opened module.
 
     Raises:
-        CaptureError: The forward function of the model itself cannot be recorded (the error has
+        CaptureError: The forward function of the model itself cannot be recorded (the error shows
             the line), or a name is not the name of a module.
     """
     _check_names(model, opened, closed)
@@ -103,7 +109,10 @@ def capture(
 
 
 class _Search:
-    """Search for units: the model runs until everything outside its units can be recorded."""
+    """Search for a model's units: modules that are recorded as one call and never split.
+
+    The model runs on fake tensors until everything outside the units can be recorded.
+    """
 
     def __init__(
         self, model: nn.Module, arguments: Any, opened: frozenset[str], closed: frozenset[str]
@@ -149,9 +158,10 @@ class _Search:
         self.notes.append(Note(UNCUT_MODULE, text, found.module))
 
     def _twins(self, name: str) -> set[str]:
-        """Return the names of all modules of the same class as the module `name`.
+        """Return the names of all modules of the same class as the module `name`, itself included.
 
-        They become units together, which saves a run for each of them.
+        They become units together, which saves a run of the model for each. For a class of PyTorch,
+        only `name` is returned.
         """
         cls = type(self._model.get_submodule(name))
         if cls.__module__.startswith("torch."):
@@ -162,7 +172,7 @@ class _Search:
     def _with_hooks(self) -> set[str]:
         """Return the names of modules that have hooks and submodules.
 
-        They become units, since only the hooks of units run in a stage.
+        They become units, since a stage runs the hooks of units only.
         """
         return {
             name
@@ -197,6 +207,6 @@ def _check_names(model: nn.Module, *groups: Collection[str]) -> None:
 
 
 def _name_hint(name: str, known: list[str]) -> str:
-    """Return a hint with the closest name; a model has too many names to list all."""
+    """Return a hint for an unknown module name: the most similar one of the `known` names."""
     match = get_close_matches(name.lower(), known, n=1, cutoff=0.5)
     return f"Did you mean {match[0]!r}?" if match else "Take one of model.named_modules()"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of call arguments that are neither tensors nor plain data.
+"""Checks of call arguments that are neither tensors nor plain data such as numbers and strings.
 
 A captured program stores such an argument as a constant. This is right for a configuration object.
 It is wrong for an object that contains tensors or that modules change, since each stage would have
@@ -24,7 +24,7 @@ def is_cache(leaf: Any) -> bool:
 
 
 def carried(leaf: Any, depth: int = _DEPTH) -> str:
-    """Search an argument for tensors and modules, which a constant must not contain.
+    """Search an argument for tensors and modules, which a constant of a program must not contain.
 
     Args:
         leaf: The argument.
@@ -45,9 +45,11 @@ def carried(leaf: Any, depth: int = _DEPTH) -> str:
 
 
 def print_of(leaf: Any, depth: int = _DEPTH) -> Any:
-    """Return a fingerprint of an argument, to detect that a module changed its contents.
+    """Return a fingerprint of an argument; it differs after a module has changed the contents.
 
-    `depth` is the number of levels of nested objects that count.
+    Args:
+        leaf: The argument.
+        depth: Number of levels of nested objects that the fingerprint covers.
     """
     if isinstance(leaf, (Tensor, *_PLAIN)) or depth == 0:
         return id(leaf) if isinstance(leaf, Tensor) else repr(leaf)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversion of a captured program to the planner's graph, which has no types of PyTorch.
+"""Conversion of a captured program to the planner's graph, which contains no objects of PyTorch.
 
-`crowded` finds modules that should not be split. A block with a skip connection has two live values
-inside and one after it, so a cut inside the block sends twice as much. Between two such blocks
-there is one live value, so a group of blocks may be split.
+The function `crowded` finds modules that should not be split. A value is live from the call that
+makes it until the last call that reads it. If a model is split at some place, every value that is
+live there is sent to the next stage. Inside a block with a skip connection two values are live, and
+after the block only one. So blocks are not split, and a group of blocks may be split between them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from smdist.modelparallel.torch.program.program import Argument, Call, Program, 
 
 
 def build_graph(model: nn.Module, program: Program) -> Graph:
-    """Return a program as a graph: a node for each input and call, and the model's parameters."""
+    """Return the planner's graph of a program.
+
+    It has a node for each input and each call of the program, and lists the model's parameters.
+    """
     parameters = _parameters(model)
     names = {alias: p.name for p in parameters for alias in (p.name, *p.aliases)}
     inputs = tuple(
@@ -96,16 +100,24 @@ def _parameter(parameter: nn.Parameter, names: list[str]) -> Parameter:
 
 
 def crowded(program: Program, opened: Iterable[str]) -> set[str]:
-    """Return the modules of `opened` inside which more values are live than before or after them.
+    """Return the names of modules that are expensive to split, since many values would be sent.
 
-    A value is live from the call that makes it until the last call that reads it.
+    Inside such a module more values are live than before and after it. A value is live from the
+    call that makes it until the last call that reads it.
+
+    Args:
+        program: Program of the model.
+        opened: Names of the modules to check.
     """
     under_way = _under_way(program)
     return {name for name in opened if _is_crowded(program, name, under_way)}
 
 
 def _under_way(program: Program) -> list[int]:
-    """Return, for each call, how many floating-point values exist after it and are read later."""
+    """Return, for each call, the number of floating-point values that are still needed after it.
+
+    A value is needed if a later call reads it, or if it is part of the model's output.
+    """
     last = {name: at for at, call in enumerate(program.calls) for name in call.reads}
     end = len(program.calls)
     last.update({o.value: end for o in program.outputs if isinstance(o, Ref)})

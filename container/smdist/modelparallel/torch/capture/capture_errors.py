@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of capture: CaptureError for users, and Escalation, which capture handles itself."""
+"""Errors of capture: CaptureError for users, and Escalation, which capture itself handles."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ class CaptureError(OptionError):
 class Escalation(BaseException):
     """Signal that a module's operations cannot be recorded, so the module becomes a unit.
 
+    A unit is a module that is recorded as one call and never split. The whole model cannot become a
+    unit, so capture fails if the signal is for the model itself.
+
     Attributes:
         module: Name of the module; "" is the model itself.
         reason: The obstacle, as text.
         line: "file.py:12" of the user's code, "" if unknown.
         is_error: True if the forward function raised an exception, which may be an error in it.
-        hint: Hint for users, for the case that the module is the whole model.
+        hint: Advice for the user, shown if capture fails.
     """
 
     def __init__(
@@ -30,7 +33,7 @@ class Escalation(BaseException):
 
     @property
     def hint(self) -> str:
-        """Hint for users, for the case that the module is the whole model."""
+        """Advice for the user, shown if the module is the whole model, so that capture fails."""
         if self._hint:
             return self._hint
         move = "ove these lines into a submodule, which then stays whole"

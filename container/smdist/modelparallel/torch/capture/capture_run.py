@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One run of a model on fake tensors, which records its program.
 
-After the run, function caches that contain fake tensors are cleared. `@lru_cache` is common on a
-function that makes a mask; its cache would return a fake tensor to the next real run.
+After the run, function caches (`functools.lru_cache`) that contain fake tensors are cleared. Such a
+cache is common on a function that makes a mask. It would return a fake tensor to the next real run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,11 @@ _DEPTH = 5
 
 
 def clear_caches(made: Iterable[ReferenceType[Tensor]]) -> None:
-    """Clear every `lru_cache` that contains one of these tensors, if any of them is still alive."""
+    """Clear every `functools.lru_cache` of this process that contains a fake tensor.
+
+    Args:
+        made: References to the fake tensors of a run; those that no longer exist are ignored.
+    """
     alive = {id(tensor) for tensor in (reference() for reference in made) if tensor is not None}
     if not alive:
         return
@@ -61,7 +65,7 @@ def run_once(model: nn.Module, arguments: tuple[Any, Any], units: set[str]) -> P
     Args:
         model: The model.
         arguments: Positional arguments and keyword arguments.
-        units: Names of the modules that are units.
+        units: Names of the modules to record as one call each, without the operations inside.
 
     Raises:
         Escalation: A module cannot be recorded and must become a unit.
@@ -122,9 +126,14 @@ def _call(
 
 
 def _device(leaves: list[Any], model: nn.Module) -> torch.device:
-    """Return the device of the first real tensor of the inputs or the model; else the CPU.
+    """Return the device that the run uses in place of the meta device.
 
-    Tensors on the meta device appear to be on that device.
+    It is the device of the first tensor that is not on the meta device, among the inputs and then
+    the model's parameters. It is the CPU if there is no such tensor.
+
+    Args:
+        leaves: Inputs of the model, taken out of nested containers.
+        model: The model.
     """
     found = (leaf for leaf in [*leaves, *model.parameters()] if isinstance(leaf, Tensor))
     real = (tensor.device for tensor in found if not tensor.is_meta)
@@ -161,7 +170,14 @@ def _publish(writer: ProgramWriter, inputs: list[Any], form: Form) -> Iterator[A
 
 
 def _wanted(calls: list[Call], outputs: tuple[Argument, ...]) -> tuple[Call, ...]:
-    """Return the calls, except functions without side effects whose results are never read."""
+    """Return the calls of a program without those that have no effect.
+
+    Removed are calls of functions whose results are never read, if they have no side effects.
+
+    Args:
+        calls: All recorded calls.
+        outputs: The model's output; a value in it counts as read.
+    """
     read = {output.value for output in outputs if isinstance(output, Ref)}
     kept: list[Call] = []
     for call in reversed(calls):

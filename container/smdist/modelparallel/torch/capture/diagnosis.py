@@ -20,10 +20,16 @@ from smdist.modelparallel.torch.program.pytree import flatten, map_leaves, paths
 def failure_of(model: nn.Module, arguments: tuple[Any, Any]) -> CaptureError | None:
     """Run a model without capture, and return the error that it raises on these arguments.
 
-    A model on the meta device runs there; an operation that needs values is no error then.
+    If the model is on the meta device, it runs there. An operation that needs values then fails,
+    which does not count as an error of the model.
+
+    Args:
+        model: The model, which is unchanged afterwards.
+        arguments: Positional arguments and keyword arguments.
 
     Returns:
-        The error for the user; None if the model raised none.
+        The error for the user. None if the model raises none, or cannot run because only its inputs
+        are on the meta device.
     """
     on_meta = any(parameter.is_meta for parameter in model.parameters())
     tensors = [leaf for leaf in flatten(arguments)[0] if isinstance(leaf, Tensor)]

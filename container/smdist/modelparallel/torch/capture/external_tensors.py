@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Detection of tensors that a unit uses although they are neither its own nor its arguments.
 
-A module can read other tensors through Python: through a list that hides a module from PyTorch, or
-through a variable that has a tensor. This works in one process; another stage would have a copy
-that is never trained, or nothing. So the arguments of functions inside units are checked for
-weights of other modules and for tensors that were made outside the unit.
+A module can read other tensors through Python: through modules in a plain list, which PyTorch does
+not register, or through a global variable. This works in one process. If the unit is on another
+stage, it would have a copy that is never trained, or no tensor at all. So the arguments of
+functions inside a unit are checked: they must not be weights of other modules, or tensors that were
+made outside the unit.
 """
 
 from __future__ import annotations
@@ -22,13 +23,16 @@ _MAKER = "_smp_made_by"
 
 
 class ExternalTensors:
-    """Detector of tensors from outside a unit; it checks one unit at a time.
+    """Detector of tensors that a unit uses and that are neither its own nor its arguments.
+
+    A unit is a module that is never split. The detector checks one unit at a time.
 
     Args:
         fake: The model on fake tensors, with the names of its weights.
 
     Attributes:
-        found: Clause on the first such tensor in the present unit: "uses ..."; "" if none.
+        found: Description of the first such tensor in the present unit, for an error message:
+            "uses ..."; "" if none was found.
     """
 
     def __init__(self, fake: FakeModel) -> None:
@@ -38,7 +42,7 @@ class ExternalTensors:
         self.found = ""
 
     def enter(self, unit: str, module: nn.Module, leaves: Iterable[Any]) -> None:
-        """Begin to check a unit.
+        """Begin to check a unit; forget what was found in the unit before.
 
         Args:
             unit: Name of the unit's call.
@@ -52,7 +56,10 @@ class ExternalTensors:
                 self._own |= {id(value) for value in group.values() if isinstance(value, Tensor)}
 
     def watch(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Check the arguments of a function that runs in the unit; set `found` if one is bad."""
+        """Check the arguments of a function that runs inside the unit.
+
+        The first tensor that the unit must not use is described in `found`.
+        """
         for tensor in tensors_in((*args, *kwargs.values())):
             if not self.found and id(tensor) not in self._own:
                 self.found = self._objection(tensor)

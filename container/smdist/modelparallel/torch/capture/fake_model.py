@@ -3,8 +3,8 @@
 
     module._parameters["weight"]   real 16 GB  ->  fake 0 bytes  ->  the same real one again
 
-Tensors that share memory share it as fakes too, so a change in place is seen through every alias. A
-model on the meta device appears to be on the device of its inputs.
+Tensors that share memory also share it as fake tensors, so a change in place is visible in all of
+them. If the model is on the meta device, its fake tensors are on the device of the inputs.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ from smdist.modelparallel.torch.capture.module_snapshot import snapshots
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """Effects of operations since the last `clear()`.
+    """Side effects of tensor operations: memory that was changed in place, and random draws.
+
+    Only operations since the last `clear()` are included.
 
     Attributes:
-        written: Numbers that identify the memories that were changed in place; see `memory`.
+        written: Ids of the memory that was changed in place, as from the function `memory`.
         draws: Names of operations that may have drawn a random number, in order.
     """
 
@@ -36,16 +38,17 @@ class Effects:
     draws: list[str] = field(default_factory=list)
 
     def clear(self) -> None:
-        """Remove all recorded effects, before the next call."""
+        """Remove all recorded side effects, before the next call."""
         self.written.clear()
         self.draws.clear()
 
 
 class WatchedFakes(FakeTensorMode):  # type: ignore[no-untyped-call]
-    """Fake tensor mode that records which memory operations write to, and random operations.
+    """Fake tensor mode that records changes in place and random operations, in its `effects`.
 
     Args:
-        made: List to which weak references to fake tensors are added that user code may store.
+        made: List of weak references to fake tensors that user code may have stored. It is filled
+            during the run, and serves to clear function caches afterwards.
     """
 
     def __init__(self, made: list[ReferenceType[Tensor]]) -> None:
@@ -57,7 +60,7 @@ class WatchedFakes(FakeTensorMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Record the effects of the operation `func`, then run it on fake tensors."""
+        """Record the side effects of the operation `func`, then run it on fake tensors."""
         kwargs = kwargs or {}
         facts = self._facts.get(func) or self._find(func)
         is_random, positions, names = facts
@@ -82,13 +85,15 @@ class WatchedFakes(FakeTensorMode):  # type: ignore[no-untyped-call]
 
 
 def memory(tensor: Tensor) -> int:
-    """Return a number that identifies a tensor's memory; tensors that share memory share it."""
+    """Return an id of a tensor's memory (its storage); tensors that share memory share the id."""
     return int(tensor.untyped_storage()._cdata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FakeModel:
     """Fake tensors of a model: its parameters, buffers and other tensor attributes.
+
+    A tensor that has several names in the model is listed under the first of them.
 
     Attributes:
         names: First name of each tensor, by the id of its fake tensor.
@@ -109,10 +114,12 @@ def on_fakes(
 ) -> Iterator[FakeModel]:
     """Replace all tensors of a model by fake ones within the block; then restore the model.
 
+    The `with` statement provides the fake tensors and their names.
+
     Args:
         model: A model on any device.
-        device: The device on which tensors of the meta device appear to be.
-        made: List to which weak references to fake tensors are added that user code may store.
+        device: Device of the fake tensors that replace tensors on the meta device.
+        made: List of weak references to fake tensors that user code may store; filled in the block.
 
     Raises:
         CaptureError: A parameter or buffer is of a class with its own behaviour, such as DTensor.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Snapshots of modules, and contexts that restore random states, so that capture changes nothing.
+"""Snapshots of modules and of random states, so that capture leaves everything unchanged.
 
 Forward functions may count calls, store a tensor in an attribute or append to a list. Capture runs
-them once on fake tensors, finds such changes by comparison with a snapshot, and undoes them.
+them on fake tensors, finds such changes by comparison with a snapshot, and undoes them.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def python_draws() -> Hashable:
 def untouched() -> Iterator[None]:
     """Restore all random states after the block; hide warnings and PyTorch's logs within it.
 
-    The model's own warnings appear when it runs after capture.
+    The block runs the model for capture only. Warnings of the model appear in its real runs.
     """
     ours, numpy = random.getstate(), sys.modules.get("numpy")
     theirs = numpy.random.get_state() if numpy else None

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writer of a program's calls: origins of their arguments, their results, and changes in place.
+"""Recording of calls: each is added to a program with its arguments, results and in-place changes.
 
-If a call cannot be recorded, an Escalation is raised, and the module whose forward function makes
-the call becomes a unit. `PendingCall` describes a call before it runs, `Inside` a module around it.
+If a call cannot be recorded, an Escalation is raised. The module whose forward function makes the
+call then becomes a unit: a module that is recorded as one call. `PendingCall` describes a call
+before it runs. `Inside` describes a module whose forward function is running.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class Inside:
         name: First name of the module in the model; "" is the model.
         module: The module.
         before: Snapshot of the module's attributes from before the call.
-        passes: True until the class's own `__call__` has called that of a base class.
+        passes: True if the class has a `__call__` of its own and `nn.Module.__call__` has not begun
+            yet. A base class's `__call__` that runs then belongs to the same call of the module.
     """
 
     name: str
@@ -55,11 +57,16 @@ class Inside:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingCall:
-    """Call that has not run yet; attributes that are not listed here are those of `Call`.
+    """Call that has not run yet.
 
     Attributes:
+        name: Name of the call in the program.
+        module: Name of the unit; for a function, the module whose forward function calls it.
+        function: Function to call; None for a unit.
+        form: Nesting of (positional arguments, keyword arguments).
         leaves: Tensors and other arguments of the call, taken out of nested containers.
-        sources: Entry of the program for each leaf.
+        sources: Entry of the program for each leaf: a value, a model tensor or a constant.
+        checkpoint: Settings of the activation checkpoint around a unit; None if it has none.
     """
 
     name: str
@@ -72,7 +79,13 @@ class PendingCall:
 
 
 def result_names(base: str, leaves: list[Any]) -> list[str]:
-    """Return a name for each result of a call: `base` if one is a tensor, else "base#0", ..."""
+    """Return a name for each result of a call.
+
+    Args:
+        base: Name of the call, which is also the result's name if exactly one result is a tensor.
+            Otherwise the names are "base#0", "base#1" and so on.
+        leaves: The results, taken out of nested containers.
+    """
     tensors = sum(isinstance(leaf, Tensor) for leaf in leaves)
     return [base if tensors == 1 else f"{base}#{at}" for at in range(len(leaves))]
 
@@ -85,15 +98,18 @@ def first_line(error: BaseException) -> str:
 class ProgramWriter:
     """Record of the calls of one forward pass.
 
+    Args:
+        fake: The model's fake tensors.
+
     Attributes:
         calls: Calls in the order of execution.
-        origins: Origin of each tensor.
+        origins: Origin of each tensor: a value of the program, or a tensor of the model.
         base: Gradient and autocast modes around the forward pass.
-        effects: Memory written and random operations since the last `clear()`.
+        effects: Changes in place and random operations since the last `effects.clear()`.
         stack: Modules, other than units, whose forward functions are running, outermost first.
         checkpoints: Settings of each running activation checkpoint, with the number of calls
             before it.
-        pending: The first error that was raised; a forward function may have caught it.
+        pending: The first error that was raised, or None. A forward function may have caught it.
         rng_calls: Functions that ran in each call, and functions that draw random numbers.
     """
 
@@ -110,7 +126,7 @@ class ProgramWriter:
 
     @property
     def owner(self) -> str:
-        """Name of the module whose forward function is running."""
+        """Name of the innermost module, other than a unit, whose forward function is running."""
         return self.stack[-1].name
 
     def forget(self, step: PendingCall) -> None:
@@ -118,7 +134,7 @@ class ProgramWriter:
         self._count[step.name.partition("@")[0]] -= 1
 
     def escalate(self, reason: str, line: str = "") -> NoReturn:
-        """Raise Escalation: the module whose forward function is running must become a unit.
+        """Raise Escalation, so that the module whose forward function is running becomes a unit.
 
         Args:
             reason: The obstacle, as a clause about the module: "it draws from ...".
@@ -138,7 +154,7 @@ class ProgramWriter:
         form: Form,
         unit: str = "",
     ) -> PendingCall:
-        """Return the pending call of `function`, or of the unit named `unit`.
+        """Return the pending call of `function`, or of the unit named `unit`, with a new name.
 
         Args:
             function: Function to call; None for a unit.
@@ -161,10 +177,13 @@ class ProgramWriter:
         )
 
     def source(self, leaf: Any) -> Argument:
-        """Return the entry of the program for one argument: a value, a model tensor or a constant.
+        """Return the program's entry for one argument: a value, a model tensor or a constant.
+
+        A value is an input of the model or the result of an earlier call.
 
         Raises:
-            Escalation: The argument cannot be recorded, so the module must become a unit.
+            Escalation: The argument cannot be recorded, so the module that passes it must become a
+                unit.
             CaptureError: The argument is a key-value cache, or a tensor from outside the model
                 that requires a gradient.
         """
@@ -203,13 +222,14 @@ class ProgramWriter:
 
         Args:
             step: The call, which has run.
-            result: What the call returned.
-            positions: Positions of the arguments that it changed in place.
-            is_probed: True if the call ran on made-up numbers.
-            has_state: True if the call changed buffers.
+            result: Return value of the call.
+            positions: Positions of the arguments that the call changed in place.
+            is_probed: True if the call ran on made-up numbers, since fake tensors have no values.
+            has_state: True if the call changed buffers of its unit.
 
         Returns:
-            The result; a tensor that was an input already is replaced by a view of it.
+            The result. A tensor that existed before the call is replaced by a view of it, so it
+            counts as a new value.
         """
         effects = self.effects
         is_random = bool(effects.draws) or is_probed
@@ -259,12 +279,15 @@ class ProgramWriter:
         return self.origins.publish(leaf, name), leaf
 
     def _alias(self, leaf: Tensor) -> Tensor:
-        """Return a view of a tensor, so that a returned input counts as a new value."""
+        """Return a view of a tensor, so that a call that returns its input makes a new value."""
         with torch.set_grad_enabled(leaf.requires_grad):
             return leaf.view_as(leaf)
 
     def changed(self, leaves: list[Any]) -> list[int]:
-        """Return the positions of the leaves to which operations have written since `clear()`."""
+        """Return the positions of the tensors in `leaves` that were changed in place.
+
+        Changes since the last `effects.clear()` count. Tensors that share memory are listed once.
+        """
         return changed(leaves, self.effects.written)
 
     def _renew(self, step: PendingCall, positions: list[int]) -> dict[int, tuple[str, Tensor]]:

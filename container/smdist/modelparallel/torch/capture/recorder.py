@@ -54,11 +54,14 @@ from smdist.modelparallel.torch.program.pytree import Form, flatten
 class CallRecorder(TorchFunctionMode):
     """Recorder of one forward pass.
 
+    A unit is a module that is recorded as one call, without the operations inside it.
+
     Args:
         writer: Writer that adds the calls to the program.
         units: Ids of the modules that are units.
-        names: First names of all modules, by id.
-        before: Snapshots of each unit and the modules inside it, from before the pass, by id.
+        names: First names of all modules, by the module's id.
+        before: Snapshots of each unit and the modules inside it, from before the pass, by the
+            unit's id.
         probe: Runs a unit on made-up numbers if it cannot run on fake tensors.
         external: Detects tensors that a unit uses and that are not its own or its arguments.
     """
@@ -91,7 +94,14 @@ class CallRecorder(TorchFunctionMode):
         return id(module) in self._names
 
     def is_passing(self, module: nn.Module, level: type) -> bool:
-        """Return True if a call comes from the module's own `__call__`, which calls its base's."""
+        """Return True if the running `__call__` is part of a module call that is already handled.
+
+        This is so if the `__call__` of the module's class has called that of a base class.
+
+        Args:
+            module: The module that is called.
+            level: Class that defines the running `__call__`.
+        """
         inside = self._writer.stack[-1] if self._writer.stack else None
         if inside is None or inside.module is not module or not inside.passes:
             return False
@@ -104,7 +114,7 @@ class CallRecorder(TorchFunctionMode):
         """Run a module, record it as one call if it is a unit, and return the module's result.
 
         Args:
-            run: The `__call__` that executes the module.
+            run: The original `__call__` to execute.
             module: The module.
             arguments: Positional arguments and keyword arguments.
             level: Class that defines `run`.
@@ -117,7 +127,10 @@ class CallRecorder(TorchFunctionMode):
         return self._container(name, run, module, arguments)
 
     def function(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Run a function, record it as one call, and return its result."""
+        """Run a function, record it as one call, and return its result.
+
+        A function that neither returns nor changes a tensor is not recorded.
+        """
         with self._silent():
             return self._function(function, args, kwargs)
 
@@ -149,12 +162,17 @@ class CallRecorder(TorchFunctionMode):
     ) -> None:
         """Begin an activation checkpoint; each unit inside it is recorded with the same settings.
 
-        Returns None: `function` runs without a checkpoint while it is recorded.
+        Args:
+            function: The checkpointed function.
+            settings: Keyword arguments of `torch.utils.checkpoint`.
+
+        Returns:
+            Always None: while `function` is recorded, it runs without a checkpoint.
         """
         self._writer.checkpoints.append((settings, len(self._writer.calls)))
 
     def leave_checkpoint(self) -> None:
-        """End an activation checkpoint.
+        """End the innermost activation checkpoint.
 
         Raises:
             Escalation: The checkpoint contains no unit.
@@ -164,9 +182,9 @@ class CallRecorder(TorchFunctionMode):
             self._writer.escalate("it checkpoints operations of its own, with no unit among them")
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run a function of PyTorch, and record it unless a unit is running.
+        """Run a function of PyTorch; record it unless it runs inside a unit or another function.
 
-        PyTorch calls this method for each of its functions.
+        PyTorch calls this method for each call of one of its functions.
         """
         if not self._quiet:
             return self.function(func, args, kwargs or {})
@@ -178,7 +196,7 @@ class CallRecorder(TorchFunctionMode):
         return result
 
     def result(self, output: Any) -> tuple[tuple[Argument, ...], Form]:
-        """Return the program's entries for the tensors of the model's result, and its nesting."""
+        """Return the model's output: the program's entry for each part of it, and its nesting."""
         leaves, form = flatten(output)
         self._writer.stack.append(Inside("", nn.Module(), snapshot(nn.Module())))
         return tuple(self._writer.source(leaf) for leaf in leaves), form
@@ -228,14 +246,28 @@ class CallRecorder(TorchFunctionMode):
         return self._writer.write(step, result, positions, is_probed=is_probed, has_state=has_state)
 
     def _check_unit(self, name: str, module: nn.Module) -> None:
-        """Check that no other module has changed the attributes of a unit since its last run."""
+        """Check that no other module has changed the attributes of a unit since its last run.
+
+        Args:
+            name: Name of the unit.
+            module: The unit.
+        """
         before = self._before.setdefault(id(module), snapshots(module.modules()))
         found = next((change for part in before for change in part.differences()), None)
         if found is not None:
             self._writer.escalate(f"it changes {found!r} of {name!r}, which is another module")
 
     def _check_buffers(self, module: nn.Module, step: PendingCall, *, is_probed: bool) -> bool:
-        """Return True if a unit changes buffers; refuse buffers that other modules read."""
+        """Return True if a unit has changed buffers in its call.
+
+        Args:
+            module: The unit.
+            step: Call of the unit.
+            is_probed: True if the unit ran on made-up numbers, since fake tensors have no values.
+
+        Raises:
+            Escalation: Another module reads such a buffer, or the unit is called more than once.
+        """
         origins = self._writer.origins
         written = self._probe.changed if is_probed else self._writer.effects.written
         changed = {place for place in written if origins.weight_in({place}) is not None}
@@ -248,13 +280,13 @@ class CallRecorder(TorchFunctionMode):
         return True
 
     def _check_once(self, step: PendingCall, changed: set[int]) -> None:
-        """Check that a unit which changes buffers is called once only.
+        """Check that a unit which changes buffers is called only once.
 
         Two calls on two stages would each change a buffer of their own.
 
         Args:
             step: Call of the unit.
-            changed: Memories of the buffers that it changes.
+            changed: Ids of the memory of the changed buffers, as from the function `memory`.
         """
         now = tuple(self._writer.stack)
         for place in changed:
@@ -291,6 +323,11 @@ class CallRecorder(TorchFunctionMode):
         """Return the error for a unit on the meta device that needs values to run.
 
         The error names the innermost module that needs them, such as one expert of a mixture.
+
+        Args:
+            step: Call of the unit.
+            error: Error that the unit raised on fake tensors.
+            large: Error of the attempt to run the unit on made-up numbers.
         """
         inside = (frame.f_locals.get("self") for frame, _ in walk_tb(error.__traceback__))
         names = [self._names[id(each)] for each in inside if id(each) in self._names]

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Patches of PyTorch that pass the calls of modules and of autograd functions to a recorder.
+"""Patches of PyTorch that pass calls of modules and autograd functions to a recorder.
 
-`nn.Module.__call__` is patched, and so are classes with a `__call__` of their own.
-`autograd.Function.apply` is patched in the class between `Function` and C++, so that a function
-with its own backward pass is recorded as one call, even if the user's code stored a reference to
-`apply` before. The internal function with which `torch.utils.checkpoint` begins is patched too.
-All patches are removed afterwards; calls of other threads are not passed to the recorder.
+Patched are:
+
+- `nn.Module.__call__`, and the `__call__` of each class that defines its own.
+- `autograd.Function.apply`, so that a function with its own backward pass is recorded as one call.
+  The patch is in a base class, so it also affects references to `apply` that user code has stored.
+- The internal function with which `torch.utils.checkpoint` begins.
+
+All patches are removed afterwards. Calls of other threads are not passed to the recorder.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ _LOCK = threading.RLock()
 
 
 class Listener(Protocol):
-    """Receiver of the calls that the patches of PyTorch intercept."""
+    """Receiver of the calls that the patches of PyTorch intercept, such as a recorder."""
 
     @property
     def is_quiet(self) -> bool:
@@ -35,11 +38,13 @@ class Listener(Protocol):
         """Return True if a module belongs to the model."""
 
     def is_passing(self, module: nn.Module, level: type) -> bool:
-        """Return True if a call comes from the module's own `__call__`, which calls its base's.
+        """Return True if the running `__call__` is part of a module call that is already handled.
+
+        This is so if the `__call__` of the module's class has called that of a base class.
 
         Args:
             module: The module that is called.
-            level: Class whose `__call__` runs now.
+            level: Class that defines the running `__call__`.
         """
 
     def module(
@@ -48,19 +53,29 @@ class Listener(Protocol):
         """Handle the call of a module of the model, and return its result.
 
         Args:
-            run: The `__call__` that executes the module.
+            run: The original `__call__`, to be executed by this method.
             module: The module.
             arguments: Positional arguments and keyword arguments.
             level: Class that defines `run`.
         """
 
     def function(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Handle the call of a function that is recorded as one call, and return its result."""
+        """Handle the call of a function that counts as one call, and return the function's result.
+
+        Args:
+            function: The original function, to be executed by this method.
+            args: Positional arguments.
+            kwargs: Keyword arguments.
+        """
 
     def checkpointed(
         self, function: Callable[..., Any], settings: dict[str, Any]
     ) -> Callable[..., Any] | None:
         """Start an activation checkpoint around `function`.
+
+        Args:
+            function: The checkpointed function.
+            settings: Keyword arguments of `torch.utils.checkpoint`.
 
         Returns:
             The function to run in the checkpoint; None to run `function` without a checkpoint.
@@ -76,9 +91,13 @@ class Listener(Protocol):
 
 @contextmanager
 def recording(recorder: Listener, model: nn.Module) -> Iterator[None]:
-    """Pass this thread's calls of modules, functions and checkpoints to the recorder, in a block.
+    """Pass calls of this thread to the recorder within the block.
 
-    Classes of the model's modules that have a `__call__` of their own are patched for the block.
+    These are calls of the model's modules, of functions of PyTorch, and of activation checkpoints.
+
+    Args:
+        recorder: The recorder, which is active within the block.
+        model: Model whose classes are patched if they have a `__call__` of their own.
     """
     own = {cls for module in model.modules() for cls in type(module).__mro__ if _calls(cls)}
     with _LOCK, ExitStack() as stack:
@@ -155,9 +174,9 @@ def _patched_checkpoint(recorder: Listener) -> Iterator[None]:
 
 
 def _aside(recorder: Listener) -> Iterator[None]:
-    """Return a generator for a checkpoint that does nothing but notify the recorder at its end.
+    """Replace PyTorch's generator of a checkpoint; notify the recorder when the checkpoint ends.
 
-    PyTorch advances the generator before and after the checkpointed function.
+    PyTorch advances the generator once before and once after the checkpointed function.
     """
     yield
     recorder.leave_checkpoint()

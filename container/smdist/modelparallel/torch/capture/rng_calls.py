@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that draw random numbers, and how many of them run in each call.
+"""Functions that draw random numbers, and how many of them run in each call of a program.
 
-Only the outermost functions of PyTorch are recorded, inside units too. Dropout is one function, and
-attention with dropout inside is one as well.
+Functions inside units count, too. A function that another function of PyTorch calls does not count
+by itself: attention with dropout inside is one function.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _KNOWN: Final[frozenset[Function]] = frozenset(
 
 
 class RngCalls:
-    """Record of the functions that ran in each call of one capture, and of the random ones."""
+    """Record of the functions of PyTorch that ran in each call, and of those that draw randomly."""
 
     def __init__(self) -> None:
         self._functions: set[Function] = set(_KNOWN)
@@ -49,7 +49,12 @@ class RngCalls:
 
     @contextmanager
     def running(self, function: Function, draws: Sequence[str]) -> Iterator[None]:
-        """Record that a function runs in the block; it is random if `draws` grows meanwhile."""
+        """Record that a function runs in the block, and find out if it draws random numbers.
+
+        Args:
+            function: The function.
+            draws: List to which each random operation adds its name while it runs.
+        """
         before = len(draws)
         self._now.append(function)
         yield
@@ -62,11 +67,11 @@ class RngCalls:
         self._now = []
 
     def drop(self) -> None:
-        """Remove the functions since the end of the last call, since they will run again."""
+        """Remove the functions that ran since the end of the last call; they will run again."""
         self._now = []
 
     def add_to(self, calls: Sequence[Call]) -> list[Call]:
-        """Return copies of the calls with their field `rng`: the random functions in each call."""
+        """Return copies of the calls, with the random functions of each call in the field `rng`."""
         functions, first, found = frozenset(self._functions), 0, []
         for call in calls:
             count = sum(function in functions for function in self._ran[call.name])

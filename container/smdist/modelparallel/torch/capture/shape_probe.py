@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Probe of a unit that cannot run on fake tensors: two runs on made-up numbers.
 
-Experts that sort tokens, or `if x.sum() > 0`, are allowed inside a unit, since in training the unit
-is the user's module on real tensors. Only the shapes of its results must not depend on the numbers,
-so the probe runs the unit on two different inputs and compares the results.
+Some modules read the values of tensors: experts that sort tokens, or `if x.sum() > 0`. This is
+allowed inside a unit, a module that is recorded as one call. But the shapes of its results must not
+depend on the values. So the probe runs the unit on two different inputs and compares the shapes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STANDS_IN = "_smp_stands_in"  # marks a tensor without values that replaces one 
 
 
 class ProbeError(Exception):
-    """Error of a probe; its text is a clause after the unit's name: "returns a result ..."."""
+    """Error for a unit that cannot be recorded; its text follows the unit's name: "fails ..."."""
 
 
 class FailedError(ProbeError):
@@ -34,7 +34,7 @@ class FailedError(ProbeError):
 
 
 class TooLargeError(ProbeError):
-    """Error for weights on the meta device that are too large to make values up for."""
+    """Error for a unit on the meta device whose weights are too large to be replaced by zeros."""
 
 
 class Probe:
@@ -45,7 +45,8 @@ class Probe:
         inputs: The model's real inputs, by the id of the fake tensor that replaces each.
 
     Attributes:
-        changed: Memories of the fake buffers that the last unit changed; see `memory`.
+        changed: Ids of the memory of the fake buffers that the last unit changed, as from the
+            function `memory`.
     """
 
     def __init__(self, fake: FakeModel, inputs: Mapping[int, Tensor]) -> None:
@@ -68,7 +69,8 @@ class Probe:
             The unit's result with fake tensors, and the positions of the leaves that it changed.
 
         Raises:
-            TooLargeError: The unit is too large to make numbers up for.
+            TooLargeError: The unit's weights on the meta device are too large to be replaced by
+                zeros.
             FailedError: The unit fails on made-up numbers.
             ProbeError: The nesting, a shape or a constant of the result depends on the numbers.
         """
@@ -121,7 +123,12 @@ class Probe:
         return {key: self._weight(fake) for key, fake in fakes.items()}
 
     def _weight(self, fake: Tensor) -> Tensor:
-        """Return the real weight of a fake one; zeros if it is on meta and not too large."""
+        """Return the real weight that a fake one replaces; zeros for a weight on the meta device.
+
+        Raises:
+            TooLargeError: The unit's weights on the meta device are too large to be replaced by
+                zeros.
+        """
         real = self._fake.reals[self._fake.names[id(fake)]]
         if not real.is_meta:
             return real
@@ -191,7 +198,10 @@ class _Trial:
 def _zeros(like: Tensor, device: torch.device, *, is_lazy: bool) -> Tensor:
     """Return zeros of the shape and type of `like` on a device.
 
-    With `is_lazy`, zeros on the CPU use physical memory only for pages that are written.
+    Args:
+        like: Tensor whose shape and type are used.
+        device: Device of the zeros.
+        is_lazy: True allocates memory on the CPU only for pages that are written later.
     """
     if not is_lazy or device.type != "cpu":
         return torch.zeros(like.shape, dtype=like.dtype, device=device)
@@ -201,7 +211,7 @@ def _zeros(like: Tensor, device: torch.device, *, is_lazy: bool) -> Tensor:
 
 
 def _unseen() -> AbstractContextManager[None]:
-    """Return a context in which PyTorch's functions are not passed to function modes."""
+    """Return a context in which calls of PyTorch functions are not passed to the recorder."""
     unseen: AbstractContextManager[None] = torch._C.DisableTorchFunction()
     return unseen
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Signature of a model call: shapes, types and settings that a captured program depends on.
 
-Forward functions branch on shapes, on `self.training`, on other attributes of modules and on
-objects in the batch that are no tensors. A program contains one outcome of each branch, so a call
-with another signature needs another capture.
+A forward function branches on shapes, on `self.training`, on other attributes of modules and on
+objects in the batch that are no tensors. A program contains only the branches that were taken at
+capture. So a call with another signature needs another capture.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def signature(model: nn.Module, arguments: tuple[Any, Any]) -> Hashable:
     """Return a key of one model call; calls with equal keys can run the same captured program.
 
     Args:
-        model: The model; its attributes and hooks count.
+        model: The model; its modes, plain attributes and hooks are part of the key.
         arguments: Positional arguments and keyword arguments of the call.
     """
     leaves, form = flatten(arguments)
@@ -72,7 +72,10 @@ def plain(value: Any, depth: int = _DEPTH) -> Hashable:
 
 
 def own_attributes(holder: Any) -> dict[str, Any]:
-    """Return the attributes of an object by name, without those that every `nn.Module` has."""
+    """Return the attributes of an object by name.
+
+    Internal attributes that every `nn.Module` has are left out, except `training`.
+    """
     return {name: value for name, value in vars(holder).items() if name not in _MODULES_OWN}
 
 
@@ -83,7 +86,10 @@ def _leaf(leaf: Any) -> Hashable:
 
 
 def _settings(model: nn.Module) -> Iterator[Hashable]:
-    """Yield the comparable attributes of all modules and of the objects in their attributes."""
+    """Yield the attributes of each module that can be compared, and True if it has hooks.
+
+    Attributes of other objects that the modules hold, such as a configuration, are included.
+    """
     seen: set[int] = set()
     for module in model.modules():
         yield tuple(_plain(module)), has_hooks(module)
@@ -115,15 +121,19 @@ def has_hooks(module: nn.Module) -> bool:
 
 
 class SkeletonSync:
-    """Pair of a model and its skeleton, compared module by module.
+    """Copier of modes and settings from a model to its skeleton, a copy without values.
+
+    Users change the model's settings, but later captures use the skeleton.
 
     Args:
-        units: Names of modules that stages run whole. Settings of other modules were read in the
-            capture, so their other objects must not change.
+        model: The user's model.
+        skeleton: Its copy, with the same modules.
+        units: Names of modules that stages run as a whole. The forward functions of all other
+            modules only run at capture, so the objects in their attributes must not be replaced.
         own_units: Names of the units that run on this rank.
 
     Attributes:
-        version: Number that grows whenever the skeleton has taken over a change.
+        version: Number that grows with each change of the skeleton.
     """
 
     def __init__(
@@ -154,10 +164,12 @@ class SkeletonSync:
         self._parameters = list(zip(self._modules, modules, strict=True))
 
     def update(self) -> None:
-        """Take over plain attributes, modes and frozen parameters from the model.
+        """Copy the model's plain attributes, modes and `requires_grad` flags to the skeleton.
+
+        Plain attributes are numbers, strings, functions, and containers of these.
 
         Raises:
-            OptionError: The model has other modules or parameters than when it was cut, or other
+            OptionError: The model has other modules or parameters than when it was split, or other
                 objects that its forward function may have read.
         """
         for module, children in self._children:
@@ -174,9 +186,9 @@ class SkeletonSync:
             self._take(name, real._parameters, bare._parameters)
 
     def ignore_changes(self) -> None:
-        """Stop following attributes that units changed while they ran, such as counters.
+        """Stop copying attributes that units changed while they ran, such as counters.
 
-        Otherwise each step would be a new call, for which the model is captured again.
+        Otherwise each step would have another signature, and the model would be captured each time.
         """
         for pair in self._running:
             pair.ignore_changes()
@@ -211,7 +223,10 @@ def _changed(model: nn.Module, how: str) -> OptionError:
 
 
 class _Pair:
-    """Attributes of a module, or of an object with settings, and those of its copy."""
+    """Attributes of an object in the model, and those of its copy in the skeleton.
+
+    The object is a module, or another object with settings, such as a configuration.
+    """
 
     def __init__(self, source: object, copy: object) -> None:
         self._source, self._copy = vars(source), vars(copy)
@@ -220,7 +235,7 @@ class _Pair:
         self._known = frozenset(self._source)
 
     def update(self) -> bool:
-        """Take over settings that changed, are new or are gone; return True if there were any."""
+        """Copy settings that were changed, added or removed; return True if there were any."""
         if self._source.keys() != self._known:
             self._names |= self._source.keys() - self._known
             self._known = frozenset(self._source)
@@ -228,7 +243,7 @@ class _Pair:
         return any(taken)
 
     def ignore_changes(self) -> None:
-        """Stop following settings that are new or have changed since the last update."""
+        """Stop copying settings that were added or changed since the last update."""
         self._known = frozenset(self._source)
         self._names -= {name for name in self._names if self._differs(name)}
 
@@ -252,12 +267,16 @@ class _Pair:
 
 
 def _others(module: nn.Module) -> dict[str, Any]:
-    """Return the attributes of a module that are not settings."""
+    """Return a module's attributes other than numbers, strings and containers of these, by name."""
     return {name: value for name, value in own_attributes(module).items() if plain(value) is OTHER}
 
 
 def _setting_objects(modules: list[tuple[nn.Module, nn.Module]]) -> Iterator[tuple[Any, Any]]:
-    """Return the objects with settings that modules hold, such as a configuration; each once."""
+    """Yield each object with settings that a module holds, such as a configuration, and its copy.
+
+    Args:
+        modules: Pairs of a module and its copy.
+    """
     seen: set[int] = set()
     for real, bare in modules:
         for name, value in vars(real).items():

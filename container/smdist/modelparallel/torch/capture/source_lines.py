@@ -38,8 +38,11 @@ def line_of_user(error: BaseException | None = None) -> str:
 def line_of_change(module: nn.Module, attribute: str) -> str:
     """Return the line of a module's forward function that sets an attribute, as "model.py:12".
 
-    The source text is searched, since the function has returned already. If no line is found, it is
-    the function's first line; "" if there is no source text.
+    The source text is searched, since the function has returned already.
+
+    Returns:
+        File and line; the function's first line if no line sets the attribute; "" if there is no
+        source text.
     """
     function = inspect.unwrap(type(module).forward)
     try:
@@ -52,7 +55,7 @@ def line_of_change(module: nn.Module, attribute: str) -> str:
 
 
 def is_compiled_here() -> bool:
-    """Return True if the innermost running module is executing a function of `torch.compile`."""
+    """Return True if the innermost running module is inside a function of `torch.compile`."""
     if "torch._dynamo" not in sys.modules:
         return False
     frame: FrameType | None = sys._getframe(1)

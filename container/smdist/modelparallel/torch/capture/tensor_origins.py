@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Origins of the tensors in a forward pass: a value of the graph, or a tensor of the model.
+"""Origins of the tensors in a forward pass: a value of the program, or a tensor of the model.
 
-Tensors are recognised by identity. A change in place turns a tensor into a new value. Other
-tensors in the same memory are then stale: reading one of them is an error, since on another stage
-it would not have the change.
+A tensor is recognised by its id. A change in place turns a tensor into a new value. Other tensors
+in the same memory are then stale. Reading a stale tensor is an error: on another stage it would not
+have the change.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ from smdist.modelparallel.torch.program.program import Argument, ModelTensor, Re
 class TensorOrigins:
     """Origins of all tensors while a forward pass is recorded.
 
+    Args:
+        fake: The model's fake tensors.
+
     Attributes:
         facts: Shape, type and device of each value, by the value's name.
-        aliases: Number that identifies the memory of each value, by the value's name.
+        aliases: Id of the memory of each value, as from the function `memory`, by the value's name.
     """
 
     def __init__(self, fake: FakeModel) -> None:
@@ -41,11 +44,11 @@ class TensorOrigins:
         self._claimed: set[int] = set()
 
     def source(self, tensor: Tensor) -> Argument | None:
-        """Return the reference to a tensor in the program; None if its origin is unknown."""
+        """Return the program's reference to a tensor; None if the tensor's origin is unknown."""
         return self._sources.get(id(tensor))
 
     def publish(self, tensor: Tensor, name: str) -> Ref:
-        """Register a tensor as a value of the graph with this name, and return the reference."""
+        """Register a tensor as the value `name` of the program, and return the reference to it."""
         place = memory(tensor)
         self._made.append(ref(tensor))
         self._sources[id(tensor)] = Ref(name)
@@ -61,40 +64,64 @@ class TensorOrigins:
         return Ref(name)
 
     def weight_in(self, places: set[int]) -> str | None:
-        """Return the name of a model tensor whose memory is one of `places`; None if none is."""
+        """Return the name of a tensor of the model in one of these memories; None if there is none.
+
+        Args:
+            places: Ids of memories, as from the function `memory`.
+        """
         return next((self._weights[place] for place in places if place in self._weights), None)
 
     def claim(self, buffers: Iterable[Tensor]) -> str | None:
-        """Register that a unit changes these buffers.
+        """Register that a unit changes these buffers, so that no other module may read them.
 
         Returns:
-            The name of one of them that was read outside the unit before; None if there is none.
+            The name of a buffer that another module has read already; None if there is none.
         """
         places = {memory(buffer) for buffer in buffers}
         self._claimed |= places
         return next((self._read[place] for place in places if place in self._read), None)
 
     def is_claimed(self, tensor: Tensor, name: str) -> bool:
-        """Register that a tensor of the model is read; return True if some unit changes it."""
+        """Register that a module that is no unit reads a tensor of the model.
+
+        Args:
+            tensor: The tensor that is read.
+            name: Its name in the model.
+
+        Returns:
+            True if a unit changes the tensor.
+        """
         self._read[memory(tensor)] = name
         return memory(tensor) in self._claimed
 
     def outdate(self, tensor: Tensor, module: str) -> None:
-        """Mark all other tensors in this tensor's memory as stale: `module` changed it in place."""
+        """Mark the other tensors in a tensor's memory as stale, after it was changed in place.
+
+        Args:
+            tensor: The changed tensor.
+            module: Name of the module that changed it.
+        """
         for member in self._members.get(memory(tensor), ()):
             if member is not tensor:
                 self._stale[id(member)] = module
 
     def stale_since(self, tensor: Tensor) -> str | None:
-        """Return the module that changed this tensor's memory through another tensor.
+        """Return the name of the module that changed a tensor's memory through another tensor.
 
-        None if no module did.
+        None if no module has done so.
         """
         return self._stale.get(id(tensor))
 
 
 def changed(leaves: Sequence[Any], written: set[int]) -> list[int]:
-    """Return the positions of leaves whose memory is in `written`; the first of each memory."""
+    """Return the positions of tensors whose memory was changed.
+
+    If several tensors share a memory, only the first is listed.
+
+    Args:
+        leaves: Tensors and other arguments of a call.
+        written: Ids of the changed memories, as from the function `memory`.
+    """
     found: dict[int, int] = {}
     for at, leaf in enumerate(leaves):
         if isinstance(leaf, Tensor) and memory(leaf) in written:

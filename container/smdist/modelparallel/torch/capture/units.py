@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Choice of the units: modules that are never split between stages.
 
-Elements of module lists are the repeated blocks of a model, so they are units. Elsewhere, modules
-without submodules are units. Where blocks are grouped, as in a ResNet, the elements of the inner
-list are units:
+Elements of module lists are the repeated blocks of a model, so they are units. Outside lists, a
+module without submodules is a unit. Some models, such as ResNet, have groups of blocks: lists
+inside the elements of a list. There the elements of the inner list are the units:
 
-    stages: ModuleList          outer list: its elements hold lists of equal composite modules,
-      0: Stage                  so they are opened ...
-        layers: Sequential
-          0: Bottleneck         ... down to here: a Bottleneck holds no list of such modules, or
-            layer: Sequential   has more live values inside than between it and the next one
+    stages: ModuleList          outer list
+      0: Stage                  group: contains a list of equal blocks, so it is no unit
+        layers: Sequential      inner list
+          0: Bottleneck         block: a unit
+
+But a group is a unit as a whole if a split between its blocks is expensive; see `crowded`.
 """
 
 from __future__ import annotations
@@ -25,20 +26,22 @@ _OPEN = (nn.Transformer, nn.TransformerEncoder, nn.TransformerDecoder)
 
 
 def default_units(model: nn.Module, *, opened: frozenset[str], closed: frozenset[str]) -> set[str]:
-    """Return the names of the units.
+    """Return the names of the units: modules that are never split between stages.
+
+    By default these are elements of module lists, and modules without submodules.
 
     Args:
         model: The whole model.
-        opened: Names of modules that are no units; the modules inside them are considered.
+        opened: Names of modules that are no units; units are chosen among the modules inside.
         closed: Names of modules that are units, also inside an opened module.
     """
     return set(_walk("", model, opened | {""}, closed - {""}))
 
 
 def composite_elements(model: nn.Module) -> set[str]:
-    """Return the names of list elements that themselves contain lists of equal blocks.
+    """Return the names of elements of module lists that contain lists of equal blocks themselves.
 
-    Such an element is a group of blocks, as in a ResNet, so it should be opened.
+    Such an element is a group of blocks, as in a ResNet. The group may be split between its blocks.
     """
     return {
         f"{name}.{key}" if name else key

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of PyTorch that capture cannot record, although they run on tensors without numbers.
+"""Functions of PyTorch that capture cannot record, although they run on fake tensors.
 
-`title_of` returns the short name of a function in graphs and errors: "add", "getitem", "dropout".
+`title_of` returns the short name of any function, for graphs and errors.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from torch.nn import functional
 def title_of(function: Callable[..., Any]) -> str:
     """Return a function's short name, such as "add", for graphs and errors.
 
-    For a property of a tensor it is the property's name; for `apply` of an autograd function, the
-    name of its class.
+    For access to a property of a tensor, this is the property's name. For `apply` of an autograd
+    function, it is the name of the function's class.
     """
     owner = getattr(function, "__self__", None)
     name = str(getattr(function, "__name__", type(function).__name__))
@@ -61,9 +61,10 @@ _DIFFERENTIATES = (torch.autograd.grad, torch.autograd.backward, Tensor.backward
 
 
 def objection(function: Callable[..., Any]) -> str:
-    """Return the reason why a function cannot be recorded, as a clause; "" if it can.
+    """Return the reason why a function cannot be recorded, as a clause; "" if it can be.
 
-    A hook belongs to one tensor object, and each stage has a tensor object of its own. Gradients
+    Such functions register a hook on a tensor, change properties of it, or compute gradients. A
+    hook belongs to one tensor object, but each stage has a tensor object of its own. Gradients
     that a forward pass computes would have to be sent between stages.
     """
     title = title_of(function)

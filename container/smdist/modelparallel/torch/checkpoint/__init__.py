@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints that can be loaded under any layout: any number of ranks and stages.
 
-A model that was split over four ranks can continue split over two, or whole in one process, since a
-checkpoint stores values under their names in the model, independent of ranks.
+A checkpoint stores each value under its name in the model, which is the same under all layouts. A
+model that was split over four ranks can continue on two ranks, or in one process.
 """
 
 from smdist.modelparallel.torch.checkpoint.checkpoint_calls import (

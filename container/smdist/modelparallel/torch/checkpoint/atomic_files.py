@@ -59,7 +59,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def check_tag(tag: object) -> str:
-    """Return a tag as text that can be a file name.
+    """Return a tag, which is a string or an integer, as a file name.
 
     Raises:
         OptionError: The tag is no valid file name.
@@ -79,20 +79,25 @@ def check_tag(tag: object) -> str:
 
 
 def partial_folder(path: Path, tag: str) -> Path:
-    """Return the folder of the checkpoint of a tag that all ranks write."""
+    """Return the folder of the partial checkpoint `tag`, to which all ranks write.
+
+    Args:
+        path: Folder of checkpoints.
+        tag: Name of the checkpoint.
+    """
     return path / f"{tag}{_PARTIAL}"
 
 
 def write_newest(path: Path, tag: str) -> None:
-    """Write the tag of the newest checkpoint to the file "newest"."""
+    """Write `tag` to the file "newest" in `path`, since its checkpoint is now the newest."""
     replace_file(path / _NEWEST, lambda stream: stream.write(tag.encode()))
 
 
 def read_newest(path: Path) -> str:
-    """Return the tag of the newest checkpoint, from the file "newest".
+    """Return the tag of the newest checkpoint in `path`, from the file "newest".
 
     Raises:
-        CheckpointError: There is no checkpoint.
+        CheckpointError: There is no such file.
     """
     try:
         return (path / _NEWEST).read_text(encoding="utf-8").strip()
@@ -109,14 +114,15 @@ def read_newest(path: Path) -> str:
 
 
 def new_save() -> str:
-    """Return a unique hexadecimal number for a save, larger than the numbers of earlier saves."""
+    """Return a unique hexadecimal number for a new save, larger than those of earlier saves."""
     return f"{time.time_ns() // 1_000_000:012x}{uuid.uuid4().hex[:6]}"
 
 
 def partial_tags(path: Path) -> list[str]:
-    """Return the tags of complete checkpoints that all ranks wrote, the newest first.
+    """Return the tags of the complete partial checkpoints in `path`, the newest first.
 
-    They are sorted by the save numbers in file names, since copied files have other dates.
+    A partial checkpoint is a folder to which all ranks write. The tags are sorted by the save
+    numbers in file names, since copied files have other dates.
     """
     found = [each.parent for each in path.glob(f"*{_PARTIAL}/{METADATA}")]
     dated = sorted(((_last_save(folder), folder.name) for folder in found), reverse=True)
@@ -128,7 +134,7 @@ def _last_save(folder: Path) -> str:
 
 
 def full_tags(path: Path) -> list[str]:
-    """Return the tags of checkpoints in one file."""
+    """Return the tags of the checkpoints in `path` that are a single file each."""
     if not path.is_dir():
         return []
     return [
@@ -139,7 +145,7 @@ def full_tags(path: Path) -> list[str]:
 
 
 def absent(path: Path, tag: str, *, partial: bool) -> CheckpointError:
-    """Return the error for a checkpoint that does not exist, with a hint on those that do.
+    """Return the error for a checkpoint that does not exist; its hint lists existing ones.
 
     Args:
         path: Folder of checkpoints.

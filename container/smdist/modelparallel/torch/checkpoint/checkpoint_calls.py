@@ -36,14 +36,16 @@ def save_checkpoint(
             files are copied together afterwards.
         tag: Name of the checkpoint in this folder.
         partial: True writes a file on each rank; False gathers all values into one file on rank 0.
-        model, optimizer: Default: those that smp.DistributedModel (or smp.parallelize) and
-            smp.DistributedOptimizer made last.
+        model, optimizer: Objects to save. Default: those that smp.DistributedModel (or
+            smp.parallelize) and smp.DistributedOptimizer made last.
         user_content: Any object that can be pickled; rank 0's object is saved.
-        translate_if_full: No effect: names are always those of the user's model.
+        translate_if_full: Accepted for SMP's scripts, without effect: values are always saved under
+            the names in the user's model.
         num_kept_partial_checkpoints: Number of partial checkpoints to keep in `path`; older ones
             are removed. None keeps all.
         scheduler: Object with state_dict(); rank 0's state is saved.
-        data: Object with state_dict(), the position of this replica in its data.
+        data: Object with state_dict(), such as a data loader, whose state is the position of this
+            rank's replica in its data.
 
     Raises:
         OptionError: An argument is wrong.
@@ -78,16 +80,18 @@ def resume_from_checkpoint(
         path: Folder to which the checkpoint was saved.
         tag: Name of the checkpoint; None is the newest one, or the next older one if some of its
             files are missing.
-        partial: Value with which the checkpoint was saved.
-        strict: True if model and checkpoint must have the same names. Shapes must always be equal.
+        partial: The value of `partial` with which the checkpoint was saved.
+        strict: True requires the same names in model and checkpoint; False allows names that only
+            one of them has. Shapes must always be equal.
         load_optimizer: False does not load the optimizer's state.
-        load_sharded_optimizer_state: False does not load it if it is sharded over replicas.
+        load_sharded_optimizer_state: False does not load the optimizer's state if the model is
+            sharded over replicas.
         translate_function: Function from the saved state dict of the model to one with the names of
             this model; for partial=False only.
-        model, optimizer: Default: those that smp.DistributedModel (or smp.parallelize) and
-            smp.DistributedOptimizer made last.
+        model, optimizer: Objects to load into. Default: those that smp.DistributedModel (or
+            smp.parallelize) and smp.DistributedOptimizer made last.
         scheduler, data: Objects whose states are restored with load_state_dict(); `data` gets the
-            position of this replica.
+            position of this rank's replica in its data.
 
     Returns:
         The object that was saved as `user_content`.

@@ -21,7 +21,7 @@ def root_of(error: BaseException) -> BaseException:
 
 
 def in_words(error: BaseException) -> str:
-    """Return the cause of an error in one line: "No space left on device: '/fsx/run/newest'"."""
+    """Return an error's cause as one line, such as "No space left on device: '/fsx/run/newest'"."""
     root = root_of(error)
     if isinstance(root, OSError) and root.strerror:
         return f"{root.strerror}: {root.filename!r}" if root.filename else root.strerror

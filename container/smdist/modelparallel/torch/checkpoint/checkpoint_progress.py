@@ -29,7 +29,10 @@ class CheckpointProgress:
         self._done = 0
 
     def add(self, num_bytes: int) -> None:
-        """Add to the number of bytes that this rank has written or read."""
+        """Add to the number of bytes that this rank has written or read.
+
+        A line is printed if ten seconds have passed since the last one.
+        """
         self._done += num_bytes
         now = time.perf_counter()
         if now >= self._next:
@@ -37,7 +40,11 @@ class CheckpointProgress:
             self._print(f"{in_units(self._done)} of this rank in {now - self._begin:.0f} s so far")
 
     def close(self, total: int) -> None:
-        """Print the final line, with the number of bytes of all ranks together."""
+        """Print the final line, if the work took more than three seconds.
+
+        Args:
+            total: Number of bytes of all ranks together.
+        """
         seconds = time.perf_counter() - self._begin
         if seconds > _SILENT_SECONDS:
             self._print(f"{in_units(total)} in {seconds:.1f} s")
@@ -49,7 +56,7 @@ class CheckpointProgress:
 
 
 def in_units(num_bytes: int) -> str:
-    """Return a number of bytes as text: "1.5 GiB"."""
+    """Return a number of bytes as text with a unit, such as "1.5 GiB"."""
     amount, unit = float(num_bytes), 0
     while amount >= 1024 and unit < len(_UNITS) - 1:
         amount, unit = amount / 1024, unit + 1

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Number of this rank's replica, its random state and its position in the data.
+"""State of each rank in a checkpoint: its replica, its random state and its position in the data.
 
-A checkpoint stores these of all ranks, so that resumed training continues as it would have without
-the interruption.
+A checkpoint stores this state of all ranks, so that training continues as it would have without the
+interruption.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from smdist.modelparallel.torch.checkpoint.team import Team
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankReplica:
-    """Rank with its replica, which determines its part of the data.
+    """Rank, with the number of its replica and facts about the whole job.
 
     Attributes:
         rank: Number of the rank in the world.
-        replica: Number of its replica; None before the planner has chosen a plan.
+        replica: Number of the rank's replica; None before the planner has chosen a plan.
         num_replicas: Number of replicas; None before the planner has chosen a plan.
-        layout: Degrees and placement of all ranks.
+        layout: Number of ranks, parallel degrees and placement strategy, by name.
         run: Seed and step number of a split model; empty for a plain one.
     """
 
@@ -39,7 +39,7 @@ class RankReplica:
 
     @classmethod
     def of(cls, split: Any, team: Team) -> RankReplica:
-        """Return this rank with its replica.
+        """Return this rank, with the number of its replica.
 
         Args:
             split: Model of smp.parallelize; None for a plain model, of which each rank has a
@@ -67,8 +67,8 @@ class RankReplica:
 
         Args:
             states: Saved random states, by rank.
-            layout: Degrees and placement when they were saved; if they have changed, every rank
-                gets rank 0's state.
+            layout: Layout when they were saved, as in the attribute `layout`. If it has changed,
+                every rank gets rank 0's state.
         """
         known = self.layout.keys() & layout.keys()
         is_same = all(self.layout[name] == layout[name] for name in known)
@@ -79,7 +79,7 @@ class RankReplica:
 
         Args:
             states: Pairs of a replica's number and its saved position, by rank.
-            num_replicas: Number of replicas when they were saved.
+            num_replicas: Number of replicas when the positions were saved.
 
         Raises:
             CheckpointError: The number of replicas has changed, and their positions differed.
@@ -99,7 +99,7 @@ class RankReplica:
 
 
 def _groups(split: Any) -> Any:
-    """Return the groups of ranks of a split model; None before the planner has chosen a plan."""
+    """Return the process groups of a split model; None before the planner has chosen a plan."""
     if split.is_cut:
         return split.groups
     return split.session.groups if split.session.is_decided else None
@@ -113,7 +113,7 @@ _LAYOUT = (
 
 
 def random_state() -> dict[str, Any]:
-    """Return the random states of this process, by generator.
+    """Return the states of the random generators of this process.
 
     Keys are "python", "torch", "numpy" (None if it is not imported) and "cuda" (None without GPU).
     """

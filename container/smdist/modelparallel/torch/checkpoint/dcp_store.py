@@ -68,7 +68,7 @@ class ShardWriter(StorageWriter):
         """Do nothing; PyTorch calls this before the first plan."""
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """Return this rank's plan unchanged."""
+        """Return this rank's plan unchanged; PyTorch calls this before it writes."""
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
@@ -77,7 +77,11 @@ class ShardWriter(StorageWriter):
         return [replace(plan, storage_data=name) for plan, name in zip(plans, names, strict=True)]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """Write this rank's values to its file, one after another, and flush the file to disk."""
+        """Write this rank's values to its file, one after another, and flush the file to disk.
+
+        Returns:
+            The file, position and size of each value, in a future that is complete already.
+        """
         results: list[WriteResult] = []
         if plan.items:
             with (self._folder / plan.storage_data).open("wb") as stream:
@@ -106,7 +110,12 @@ class ShardWriter(StorageWriter):
         return WriteResult(index=item.index, size_in_bytes=len(view), storage_data=info)
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Write the metadata after all ranks have written; this makes the checkpoint complete."""
+        """Write the metadata after all ranks have written; this makes the checkpoint complete.
+
+        Args:
+            metadata: Shapes and types of all values; their positions in files are added.
+            results: Results of `write_data`, by rank.
+        """
         metadata.version = CURRENT_DCP_VERSION
         metadata.storage_data = {each.index: each.storage_data for of in results for each in of}
         metadata.storage_meta = StorageMeta(checkpoint_id=str(self._folder), save_id=self._save)
@@ -119,7 +128,10 @@ class ShardWriter(StorageWriter):
 
 
 def _packed(tensor: Tensor) -> io.BytesIO:
-    """Return a tensor as bytes in PyTorch's format, without other elements of its storage."""
+    """Return a tensor as bytes in the format of `torch.save`.
+
+    If the tensor is a part of a larger storage, only this part is included.
+    """
     tensor = tensor.detach().cpu()
     if tensor.untyped_storage().nbytes() != tensor.numel() * tensor.element_size():
         tensor = tensor.clone()
@@ -153,7 +165,7 @@ class ShardReader(StorageReader):
         """Do nothing; PyTorch calls this before the first plan."""
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """Return this rank's plan unchanged."""
+        """Return this rank's plan unchanged; PyTorch calls this before it reads."""
         return plan
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
@@ -161,7 +173,10 @@ class ShardReader(StorageReader):
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Read the values, or parts of values, that the plan lists.
+        """Read the values, or parts of values, that the plan lists, into their tensors.
+
+        Returns:
+            A future that is complete already.
 
         Raises:
             CheckpointError: A file is not on this host, or values are corrupt (all are listed).
@@ -184,7 +199,13 @@ class ShardReader(StorageReader):
         return done
 
     def _read(self, stream: IO[bytes], item: ReadItem, planner: LoadPlanner) -> Iterable[str]:
-        """Read one value or a part of it into its tensor; yield its name if it is corrupt."""
+        """Read one value, or a part of it, into its tensor; yield its name if it is corrupt.
+
+        Args:
+            stream: The open file that contains the value.
+            item: Item of the load plan: the value, and the part of it to read.
+            planner: Load planner, which has the tensor to fill.
+        """
         info = self._info(item.storage_index)
         stream.seek(info.offset)
         data = stream.read(info.length)
@@ -213,13 +234,16 @@ class ShardReader(StorageReader):
 
 
 class LoadInto(DefaultLoadPlanner):
-    """Load planner of PyTorch that fills existing tensors; objects are loaded to the CPU."""
+    """Load planner for `torch.distributed.checkpoint` that reads values into existing tensors.
+
+    Objects other than tensors are unpickled, with any tensors inside them on the CPU.
+    """
 
     def __init__(self) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
-        """Unpickle an object, and store it in the state dict that is loaded."""
+        """Unpickle an object, and store it in the state dict into which values are loaded."""
         self.state_dict[read_item.dest_index.fqn] = unpickled(value)
 
 
@@ -254,7 +278,7 @@ def num_bytes_of(metadata: Metadata) -> int:
 
 
 def file_sizes(metadata: Metadata) -> dict[str, int]:
-    """Return the smallest size that each file must have, in bytes, by file name."""
+    """Return the smallest size that each file of a checkpoint must have, in bytes, by file name."""
     sizes: dict[str, int] = {}
     for info in metadata.storage_data.values():
         end = info.offset + info.length
@@ -263,7 +287,7 @@ def file_sizes(metadata: Metadata) -> dict[str, int]:
 
 
 def whole_files(folder: Path, metadata: Metadata) -> set[str]:
-    """Return the names of the checkpoint's files that are in the folder and long enough."""
+    """Return the names of a checkpoint's files that exist in `folder` and have their full size."""
     return {name for name, size in file_sizes(metadata).items() if _size(folder / name) >= size}
 
 

@@ -50,7 +50,7 @@ class File:
     Attributes:
         name: File name.
         owner: Rank that writes the file.
-        slots: Shape and type of each tensor in it, by the tensor's exported name.
+        slots: Shape and type of each tensor in the file, by the tensor's exported name.
     """
 
     name: str
@@ -98,10 +98,10 @@ def export(
 
 
 def exported_names(holding: LocalValues) -> dict[str, str]:
-    """Return the name under which each value is exported, by its first name in the model.
+    """Return the name under which each value of a model is exported, by its first name.
 
-    Models of Hugging Face list names that are tied to others in `_tied_weights_keys`. A value with
-    several names is exported under the first name that is not listed there.
+    A tied parameter has several names in the model. Models of Hugging Face list some of them in
+    `_tied_weights_keys`. It is exported under the first name that is not listed there.
     """
     tied = getattr(holding.whole, "_tied_weights_keys", None) or ()
     patterns = [re.compile(each) for each in tied]
@@ -131,7 +131,8 @@ class _Source:
     def tensors(self, file: File) -> Iterator[tuple[str, Tensor]]:
         """Yield the name and value of each tensor of a file, on the rank that writes the file.
 
-        Ranks with a shard of such a tensor have to iterate too, since shards are gathered.
+        Ranks that have a shard of such a tensor have to iterate too, so that it can be gathered;
+        nothing is yielded there.
         """
         first = {exported: name for name, exported in self.names.items()}
         for exported in file.slots:
@@ -161,7 +162,13 @@ def _slot(found: ValueOwner) -> Slot:
 
 
 def _files(found: Mapping[str, ValueOwner], names: Mapping[str, str], most: int) -> list[File]:
-    """Return the files to write: each rank's tensors in order, at most `most` bytes in a file."""
+    """Return the files to write; each rank writes the tensors that it has.
+
+    Args:
+        found: Rank that writes each tensor, and the tensor's description, by first name.
+        names: Exported name of each tensor, by first name.
+        most: Largest size of a file in bytes; a single tensor may be larger.
+    """
     parts: list[tuple[int, dict[str, Slot]]] = []
     for owner in sorted({each.owner for each in found.values()}):
         size = most + 1
@@ -181,7 +188,13 @@ def _files(found: Mapping[str, ValueOwner], names: Mapping[str, str], most: int)
 
 
 def _write_all(folder: Path, files: list[File], source: _Source) -> None:
-    """Write this rank's files, and gather sharded tensors for all files in their order."""
+    """Write this rank's files, and take part in gathering the sharded tensors of all files.
+
+    Args:
+        folder: Folder of the export.
+        files: Files of all ranks, in the order in which they are written.
+        source: Source of the tensors.
+    """
     team = source.team
     what = f"the model cannot be exported to {str(folder)!r}"
 
@@ -210,7 +223,7 @@ def _written(
 
 
 def _nothing(_: object) -> None:
-    """Ignore a tensor that another rank writes."""
+    """Ignore a tensor, since it is not written on this rank."""
 
 
 def _finish(folder: Path, files: list[File], holding: LocalValues) -> None:

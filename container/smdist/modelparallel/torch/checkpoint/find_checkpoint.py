@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Search for the checkpoint to load: its tag, a check that it is complete, and its record."""
+"""Search for the checkpoint to load, by its tag, and a check that none of its files is missing."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ class CheckpointSource:
     Attributes:
         tag: Name of the checkpoint.
         path: Folder that contains checkpoints.
-        record: Description of all values, random states, data positions, scheduler.
+        record: Contents other than values: the manifest (a description of all values), random
+            states, data positions, and the scheduler's state.
         user_content: The object that the user saved.
         metadata: Files and positions of values; None for a checkpoint in one file.
         values: Values of a checkpoint in one file, by the keys of a partial checkpoint; else empty.
@@ -71,11 +72,12 @@ class CheckpointSource:
 
 
 def find_partial(path: Path, tag: object, team: Team) -> CheckpointSource:
-    """Return a checkpoint that all ranks wrote; all ranks have to call it.
+    """Find a checkpoint that all ranks wrote, and read its description; all ranks call this.
 
     Args:
         path: Folder of checkpoints.
-        tag: Name of the checkpoint; None is the newest complete one.
+        tag: Name of the checkpoint. None is the newest one; if some of its files are missing, an
+            older one is taken, with a warning.
         team: All ranks.
 
     Raises:
@@ -111,7 +113,14 @@ def _described(path: Path, tag: str) -> Metadata:
 
 
 def _unfinished(path: Path, tag: str, metadata: Metadata, team: Team) -> CheckpointError | None:
-    """Return the error for missing or short files; None if each file is complete on some host."""
+    """Return the error for missing or short files; None if each file is complete on some host.
+
+    Args:
+        path: Folder of checkpoints.
+        tag: Name of the checkpoint.
+        metadata: Its metadata, which lists the files.
+        team: All ranks, which have to call this.
+    """
     folder = partial_folder(path, tag)
     seen = {name for names in team.gather(whole_files(folder, metadata)) for name in names}
     lost = sorted(set(file_sizes(metadata)) - seen)
@@ -161,7 +170,8 @@ def read_values(
     Args:
         folder: Folder of the checkpoint.
         metadata: Metadata of the checkpoint.
-        into: Tensors to fill, by key; other entries are replaced by the objects that are read.
+        into: The values to read, by key: a tensor is filled, and any other entry, such as None, is
+            replaced by the object that is read.
         progress: Counter of the bytes that are read; None prints no progress.
 
     Returns:

@@ -47,7 +47,9 @@ def write_full(
     Args:
         path: Folder of checkpoints.
         tag: Name of the checkpoint and of the file.
-        values: Values on this rank, the record and the user content, by key.
+        values: Values on this rank, by key. The dict also has the checkpoint's record (a
+            description of all values, and states of the ranks) and the user content; these two
+            are removed from it.
         holding: The model and its values on this rank.
         team: All ranks.
 
@@ -81,14 +83,14 @@ def write_full(
 
 
 def find_full(path: Path, tag: object, translate: Translate | None, team: Team) -> CheckpointSource:
-    """Open a checkpoint in one file, of which each rank reads the values that it needs.
+    """Open a checkpoint in one file on every rank; its values are read later, when they are loaded.
 
     Args:
         path: Folder of checkpoints.
         tag: Name of the checkpoint; None is the newest one.
         translate: Function from the saved state dict of the model to one with other names; None
             changes no names.
-        team: All ranks, which have to call it.
+        team: All ranks, which have to call this.
 
     Raises:
         CheckpointError: The file does not exist, or cannot be read.
@@ -129,7 +131,13 @@ def _opened(path: Path, tag: str, translate: Translate | None) -> CheckpointSour
 
 
 def _of(model: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a checkpoint's manifest with other names, which the user's function returned."""
+    """Return a copy of a manifest, the list of a checkpoint's contents, for a new state dict.
+
+    Args:
+        model: State dict that the user's translate function returned; its values replace those
+            that the manifest lists.
+        manifest: Manifest of the checkpoint.
+    """
     entries = [
         {
             "name": name,
@@ -143,7 +151,10 @@ def _of(model: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _opaque(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values by name, with each object that is no tensor as a list of its bytes."""
+    """Return a copy of `values` in which pickled bytes replace each object that is no tensor.
+
+    The bytes are in a list of length one.
+    """
     return {k: v if isinstance(v, Tensor) else [_pickled(k, v)] for k, v in values.items()}
 
 

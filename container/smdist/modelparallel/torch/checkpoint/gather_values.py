@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gathering of values from several ranks, one value at a time.
 
-The ranks of one replica have the whole model, so one replica can gather without the others; scripts
-for SMP do so on dp_rank 0 only. If values are sharded over replicas (FSDP2), all replicas have to
-take part.
+The ranks of one replica together have the whole model, so they can gather it without the others.
+Scripts for SMP do this on ranks with dp_rank 0 only. If values are sharded over replicas (FSDP2),
+the ranks of all replicas have to take part.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from smdist.modelparallel.torch.checkpoint.team import Team
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """Description of a value that a rank has.
+    """Description of one value that a rank has: a tensor, or another object.
 
     Attributes:
         shape: Shape of the whole tensor; None for other objects.
@@ -66,8 +66,8 @@ class ValueOwner:
 def team_of(holding: LocalValues) -> Team:
     """Return the ranks that together have all values of a model.
 
-    These are the ranks of this rank's replica. They are all ranks of the world if values are
-    sharded over replicas, or if the model is plain or not split yet.
+    These are the ranks of this rank's replica. But they are all ranks of the world if values are
+    sharded over replicas, if the model is not split yet, or if it is a plain module.
     """
     split = holding.split
     if split is None or not split.is_cut or split.is_sharded:
@@ -76,7 +76,7 @@ def team_of(holding: LocalValues) -> Team:
 
 
 def directory(values: Mapping[str, Any], team: Team) -> dict[str, ValueOwner]:
-    """Return the owner of every value, by key; all ranks of the team have to call it.
+    """Return which rank provides each value, by key; all ranks of the team have to call it.
 
     Args:
         values: Values on this rank, by key.
@@ -102,12 +102,15 @@ def _fact(value: Any, team: Team) -> Fact:
 def whole(value: Any, found: ValueOwner, team: Team) -> Tensor | None:
     """Gather the shards of a tensor, and return the whole tensor on the CPU of its owner.
 
-    None on other ranks, and for a value that is no tensor.
+    The ranks that have a shard have to call it.
 
     Args:
         value: The tensor, or its shard, on this rank; None if this rank has neither.
         found: Owner of the tensor, and the ranks with its shards.
         team: Ranks that gather.
+
+    Returns:
+        The tensor on the owner; None on other ranks, and for a value that is no tensor.
     """
     if team.in_world(team.rank) not in found.fact.ranks or not isinstance(value, Tensor):
         return None
@@ -118,7 +121,7 @@ def whole(value: Any, found: ValueOwner, team: Team) -> Tensor | None:
 
 
 def gathered(values: Mapping[str, Any], team: Team, *, to_rank0: bool) -> Iterator[tuple[str, Any]]:
-    """Yield the key and the value of every value of a team; all its ranks have to iterate.
+    """Yield each key with its value, gathered from a team of ranks; all of them have to iterate.
 
     Args:
         values: Values on this rank, by key.
@@ -135,10 +138,16 @@ def gathered(values: Mapping[str, Any], team: Team, *, to_rank0: bool) -> Iterat
 
 
 def _moved(tensor: Tensor | None, found: ValueOwner, team: Team, to_rank0: bool) -> Tensor | None:
-    """Send a tensor as bytes from its owner to rank 0 of the team, or to all ranks.
+    """Send a tensor from its owner to rank 0 of the team, or to all ranks.
+
+    Args:
+        tensor: The tensor on its owner; None on other ranks.
+        found: The owner, and the tensor's shape and type.
+        team: Ranks that take part; all have to call this.
+        to_rank0: True sends the tensor to rank 0 only.
 
     Returns:
-        The tensor, on the owner and on the receivers; undefined values on other ranks.
+        The tensor, on the owner and on the receivers. Other ranks must not use the result.
     """
     if team.size == 1 or (to_rank0 and found.owner == 0):
         return tensor
@@ -167,9 +176,9 @@ def _move(data: Tensor, owner: int, team: Team, to_rank0: bool) -> None:
 def gather_state_dict(model: nn.Module, to_rank0: bool = False) -> dict[str, Any]:
     """Return the state dict of a whole model under its own names, on the CPU.
 
-    Once the model is split, all ranks of a replica have to call it; all replicas may do so, or only
-    one, such as that of dp_rank 0. With sharding="optimizer" or "full", and before the model is
-    split, all ranks have to call it; a call blocks until the others call too.
+    Before the model is split, and with sharding="optimizer" or "full", all ranks have to call it.
+    Otherwise, all ranks of a replica have to call it, on one replica (such as dp_rank 0) or on
+    several. A call blocks until the others call too.
 
     Args:
         model: The result of `smp.parallelize`, or a plain module.
@@ -198,7 +207,12 @@ def gather_state_dict(model: nn.Module, to_rank0: bool = False) -> dict[str, Any
 
 
 def _is_same(value: Any, own: Any) -> bool:
-    """Return True if a gathered tensor shares the model's memory, which later steps change."""
+    """Return True if a gathered tensor is in the model's own memory, so that it must be copied.
+
+    Args:
+        value: The gathered value.
+        own: The model's value on this rank; None if it is on another rank.
+    """
     if not isinstance(value, Tensor) or not isinstance(own, Tensor) or isinstance(own, DTensor):
         return False
     return value.data_ptr() == own.data_ptr()

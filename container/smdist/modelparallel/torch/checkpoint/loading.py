@@ -42,10 +42,14 @@ from smdist.modelparallel.torch.checkpoint.team import Team
 
 
 def fill(target: Any, value: Any) -> Any:
-    """Copy a tensor into `target`, or this rank's shard of it if `target` is sharded.
+    """Copy a tensor into an existing one, which may be a shard.
+
+    Args:
+        target: Tensor to fill. If it is sharded (a DTensor), this rank's part is copied.
+        value: The whole tensor, or another object.
 
     Returns:
-        `target`; `value` itself if `target` is no tensor.
+        `target`; if it is no tensor, `value`.
     """
     if not isinstance(target, Tensor):
         return value
@@ -65,7 +69,7 @@ _HINT = "Copy the files again, or load an older tag"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loading:
-    """Checkpoint with the model and the optimizer into which it is loaded.
+    """Loading of a checkpoint into a model and its optimizer.
 
     Attributes:
         source: The checkpoint.
@@ -83,7 +87,8 @@ class Loading:
         """Check that names and shapes fit, without reading values; all ranks have to call it.
 
         Raises:
-            OptionError: The checkpoint belongs to another model or optimizer; all faults at once.
+            OptionError: The checkpoint belongs to another model or optimizer; the error lists all
+                differences.
         """
         team, holding = Team.here(), local_values_of(self.model)
         saved = self.source.manifest
@@ -156,7 +161,12 @@ class Loading:
 
 
 def _keys(holding: LocalValues, saved: Manifest) -> dict[str, str]:
-    """Return the checkpoint's key of each value on this rank, by the value's first name."""
+    """Return the checkpoint's key of each value on this rank, by the value's first name.
+
+    Args:
+        holding: The model and its values on this rank.
+        saved: Description of the checkpoint; a value may have another name there.
+    """
     names = _saved_names(holding, saved)
     return {here: f"{MODEL}{there}" for here, there in names.items() if here in holding.values}
 
@@ -167,7 +177,7 @@ def _saved_names(holding: LocalValues, saved: Manifest) -> dict[str, str]:
 
 
 def _empty_like(value: Any) -> Any:
-    """Return an empty tensor to read a value into: sharded like the value, else on the CPU.
+    """Return an empty tensor to read a value into: on the CPU, or sharded if the value is sharded.
 
     None for a value that is no tensor.
     """

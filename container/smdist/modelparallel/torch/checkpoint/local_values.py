@@ -24,10 +24,12 @@ from smdist.modelparallel.torch.parallel import Parallel
 class LocalValues:
     """Model with its values on this rank.
 
+    A tied parameter has several names in the model; it is listed under the first of them.
+
     Attributes:
         title: Class name of the model.
         entries: Names, shapes and types of all values of the model, on all ranks.
-        first: First name of a value, by each of its names; tied parameters have several.
+        first: First name of a value, by each of its names.
         values: Values on this rank, by first name; tensors share memory with the model's.
         pieces: Stages on this rank, or the plain model.
         whole: The whole model; on the meta device if the model is split.
@@ -48,7 +50,7 @@ class LocalValues:
         return self.split is not None and self.split.is_cut
 
     def names(self) -> dict[int, str]:
-        """Return the first names of parameters on this rank, by the id of the parameter."""
+        """Return the first name of each parameter on this rank, by the id of the parameter."""
         return {
             id(parameter): self.first.get(name, name)
             for piece in self.pieces
@@ -64,7 +66,11 @@ class LocalValues:
         }
 
     def load(self, values: Mapping[str, Any]) -> None:
-        """Copy values, by first name, into the model on this rank; other values stay unchanged."""
+        """Copy values into the model on this rank; values that are not given stay unchanged.
+
+        Args:
+            values: New values, by first name; those of other ranks are ignored.
+        """
         for piece in self.pieces:
             keys = {key: self.first.get(key, key) for key in piece.state_dict()}
             own = {key: values[name] for key, name in keys.items() if name in values}
@@ -72,7 +78,7 @@ class LocalValues:
 
 
 def local_values_of(model: nn.Module) -> LocalValues:
-    """Return a model with its values on this rank.
+    """Return a model together with its values on this rank.
 
     Args:
         model: A plain module, also in DistributedDataParallel or compiled, or one that
@@ -105,10 +111,10 @@ def local_values_of(model: nn.Module) -> LocalValues:
 
 
 def check_complete(holding: LocalValues, team: Team) -> None:
-    """Check that the ranks of a team together have all values of the model; all have to call it.
+    """Check that the ranks of a team together have all values of a model; all have to call it.
 
     Raises:
-        CheckpointError: No rank has a value, or it is on the meta device.
+        CheckpointError: No rank has a value, or a value is on the meta device.
     """
     here = list(holding.values)
     held = {name for names in team.gather(here) for name in names}
@@ -135,7 +141,7 @@ def is_split(model: object) -> TypeGuard[Parallel]:
 
 
 def _whole(model: Any) -> nn.Module:
-    """Return the whole model, without wrappers; on the meta device once it is split."""
+    """Return the whole model without its wrappers; once it is split, a copy on the meta device."""
     if is_split(model):
         found: nn.Module = model.skeleton if model.is_cut else model.module
         return found

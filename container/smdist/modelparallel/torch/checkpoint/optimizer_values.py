@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State of an optimizer by the names of its parameters.
+"""State of an optimizer, stored under the names of its parameters.
 
 PyTorch numbers parameters in the order in which they were passed to the optimizer. That order
 differs between ranks and between layouts; names do not.
@@ -32,9 +32,11 @@ def state_key(name: str, key: str) -> str:
 
 
 def values_of(optimizer: Any, names: Mapping[int, str]) -> dict[str, Any]:
-    """Return the optimizer's values on this rank, by their keys in a checkpoint.
+    """Return the optimizer's state values on this rank, by their keys in a checkpoint.
 
-    `names` has the first name of each parameter, by its id.
+    Args:
+        optimizer: PyTorch's optimizer.
+        names: First name of each parameter in the model, by the parameter's id.
     """
     return {
         state_key(names[id(parameter)], key): value
@@ -49,10 +51,11 @@ def state_of(optimizer: Any, names: Mapping[int, str], team: Team) -> OptimizerS
     Args:
         optimizer: PyTorch's optimizer.
         names: First names of this rank's parameters, by id.
-        team: Ranks that have the model.
+        team: All ranks that take part in the checkpoint.
 
     Raises:
-        CheckpointError: A parameter is not in the model, or the ranks have different groups.
+        CheckpointError: A parameter is not in the model, or the ranks have different numbers of
+            parameter groups.
     """
     mine = team.do(
         "the optimizer has parameters that are not in the model",
@@ -104,11 +107,13 @@ def targets(
 ) -> dict[str, Any]:
     """Return empty tensors to load the state of this rank's parameters into, by checkpoint key.
 
+    A value that is no tensor gets None.
+
     Args:
         parameters: Parameters on this rank that the optimizer has, by their names in the
             checkpoint.
         saved: Description of the saved state.
-        stored: The checkpoint's values, or its metadata.
+        stored: The checkpoint's values or its metadata, which have the shapes and types.
     """
     facts = stored.state_dict_metadata if isinstance(stored, Metadata) else stored
     return {
@@ -119,9 +124,16 @@ def targets(
 
 
 def _target(parameter: nn.Parameter, stored: Any) -> Any:
-    """Return an empty tensor to load one value into: on the CPU, or sharded like the parameter.
+    """Return an empty tensor to load one value of the optimizer's state into.
 
-    None for a value that is no tensor.
+    It is on the CPU, or sharded like its parameter.
+
+    Args:
+        parameter: Parameter to which the value belongs.
+        stored: The value in the checkpoint, or its metadata.
+
+    Returns:
+        The tensor; None for a value that is no tensor.
     """
     if isinstance(stored, TensorStorageMetadata):
         shape, dtype = stored.size, stored.properties.dtype
@@ -145,7 +157,7 @@ def put(
     Args:
         optimizer: PyTorch's optimizer, which is changed.
         parameters: Parameters on this rank, by their names in the checkpoint.
-        saved: Description of the saved state.
+        saved: Description of the saved state: the names of the values of each parameter.
         values: New values, by checkpoint key.
     """
     options = {id(p): group for group in optimizer.param_groups for p in group["params"]}
@@ -161,7 +173,13 @@ def put(
 def _placed(key: str, value: Any, parameter: nn.Parameter, group: Mapping[str, Any]) -> Any:
     """Return a value of a parameter's state on the device where the optimizer would create it.
 
-    Step counters stay on the CPU, unless the optimizer is "capturable" or "fused".
+    Step counters stay on the CPU, unless the group has the option "capturable" or "fused".
+
+    Args:
+        key: Name of the value, such as "exp_avg" or "step".
+        value: The value.
+        parameter: The parameter.
+        group: The optimizer's parameter group that contains it.
     """
     if not isinstance(value, Tensor) or isinstance(value, DTensor):
         return value
@@ -176,14 +194,15 @@ def _placed(key: str, value: Any, parameter: nn.Parameter, group: Mapping[str, A
 
 
 def put_options(optimizer: Any, saved: OptimizerState, groups: tuple[Group, ...]) -> None:
-    """Set the options of every group, such as the learning rate, to the saved ones.
+    """Set the options of every parameter group, such as the learning rate, to the saved ones.
 
-    The saved group of a group is found by its parameters.
+    A group gets the options with which its parameters were saved. It keeps its options if its
+    parameters were saved with different ones, or not at all.
 
     Args:
         optimizer: The optimizer to change.
         saved: Description of the saved state.
-        groups: The optimizer's groups on all ranks, with the names of the checkpoint.
+        groups: The optimizer's groups on all ranks, with parameter names as in the checkpoint.
     """
     for number, (group, own) in enumerate(zip(optimizer.param_groups, groups, strict=True)):
         found = options_for(saved, own, number, len(groups))
@@ -200,9 +219,11 @@ def _set(group: dict[str, Any], key: str, value: Any) -> None:
 
 
 def renamed(state: OptimizerState, names: Mapping[str, str]) -> OptimizerState:
-    """Return a description of the state with parameters renamed.
+    """Return a copy of a description of optimizer state, with other names of parameters.
 
-    `names` has the names in the checkpoint, by the names in the model.
+    Args:
+        state: Description with the names in the model.
+        names: Names in the checkpoint, by the names in the model.
     """
     groups = tuple(
         Group(names=tuple(names.get(n, n) for n in each.names), options=each.options)
@@ -213,7 +234,12 @@ def renamed(state: OptimizerState, names: Mapping[str, str]) -> OptimizerState:
 
 
 def trained(optimizer: Any, names: Mapping[int, str]) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield the first name and the value of each of the optimizer's parameters on this rank."""
+    """Yield each of the optimizer's parameters on this rank, with its first name in the model.
+
+    Args:
+        optimizer: PyTorch's optimizer.
+        names: First names of this rank's parameters, by id.
+    """
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             yield names[id(parameter)], parameter

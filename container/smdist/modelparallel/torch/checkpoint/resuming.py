@@ -39,7 +39,7 @@ class Resuming:
     data: Any
 
     def run(self) -> Any:
-        """Find the checkpoint, check that it fits, load it, and return the user content.
+        """Find the checkpoint, check that it fits, load it, and return the object the user saved.
 
         Values are loaded now, or when the model is split. All ranks have to call it.
         """
@@ -64,7 +64,7 @@ class Resuming:
         return find_full(self.path, self.tag, self.translate_function, team)
 
     def _wanted(self, model: nn.Module) -> Any:
-        """Return the optimizer whose state is loaded; None if no state is to be loaded."""
+        """Return the optimizer to load into; None if its state is not to be loaded."""
         skips = not self.load_sharded_optimizer_state and _is_sharded(model)
         return None if skips or not self.load_optimizer else optimizer_of(self.optimizer, model)
 
@@ -98,7 +98,7 @@ class Resuming:
 
 
 def _is_sharded(model: nn.Module) -> bool:
-    """Return True if the model is sharded over replicas, now or once it is split."""
+    """Return True if the model is sharded over replicas, or will be when it is split."""
     if is_split(model):
         split: Any = model
         return bool(split.is_sharded)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writer of safetensors files, one tensor at a time.
 
-The writer of the safetensors library takes a dict of all tensors of a file, so all have to be in
-memory. The format is simple: the length of a header, the header as JSON, and the bytes of one
-tensor after another.
+The writer of the safetensors library needs all tensors of a file in memory at once. The format is
+simple: the length of a header, the header as JSON, and the bytes of one tensor after another.
 """
 
 from __future__ import annotations
@@ -52,12 +51,12 @@ class Slot:
 def write_tensors(
     stream: IO[bytes], slots: Mapping[str, Slot], tensors: Iterator[tuple[str, Tensor]]
 ) -> None:
-    """Write a safetensors file.
+    """Write a safetensors file, one tensor after another.
 
     Args:
         stream: The open file.
-        slots: Shapes and types of all tensors, in order.
-        tensors: Name and value of the same tensors, in the same order.
+        slots: Shape and type of each tensor, by name.
+        tensors: Names and values of the same tensors, in the same order.
     """
     header = _header(slots)
     stream.write(struct.pack("<Q", len(header)))

@@ -55,8 +55,9 @@ class Content:
 
     Attributes:
         holding: The model and its values on this rank.
-        values: Values of the model and the optimizer on this rank, by the checkpoint's key.
-        record: Description of all values, random states, data positions, scheduler.
+        values: Values of the model and the optimizer on this rank, by their keys in the checkpoint.
+        record: Contents other than values: the manifest (a description of all values), random
+            states, data positions, and the scheduler's state.
         user_content: The object that the user saves.
     """
 
@@ -142,9 +143,13 @@ class Saving:
 
 
 def _values(holding: LocalValues, place: RankReplica) -> dict[str, Any]:
-    """Return the model's values that this rank saves, by the checkpoint's key.
+    """Return the values of the model that this rank saves, by their keys in the checkpoint.
 
-    Buffers may differ between replicas; those of the first replica are saved.
+    Buffers may differ between replicas; only those of the first replica are saved.
+
+    Args:
+        holding: The model and its values on this rank.
+        place: This rank, with the number of its replica.
     """
     parameters = holding.parameters()
     return {
@@ -203,7 +208,10 @@ def _write(
 
 
 class _Planner(DefaultSavePlanner):
-    """Save planner of PyTorch whose error has the name of an object that cannot be pickled."""
+    """Save planner for `torch.distributed.checkpoint` with an error for objects it cannot pickle.
+
+    The error has the name of the object.
+    """
 
     def resolve_data(self, write_item: WriteItem) -> torch.Tensor | io.BytesIO:
         """Return the value to write for an item: a tensor, or the bytes of a pickled object.
@@ -224,8 +232,13 @@ class _Planner(DefaultSavePlanner):
 def _save_error(what: str, failed: CheckpointException, team: Team) -> BaseException:
     """Return the error to raise after a failed save.
 
-    It is this rank's KeyboardInterrupt or SystemExit if it had one, else an error that lists the
-    errors of all ranks.
+    It is this rank's KeyboardInterrupt or SystemExit, if there was one. Otherwise it is an error
+    that lists the errors of all ranks.
+
+    Args:
+        what: First words of the error: "checkpoint 'a' cannot be written".
+        failed: PyTorch's error, with the errors of the ranks.
+        team: All ranks.
     """
     errors = {rank: each[0] for rank, each in failed.failures.items()}
     mine = errors.get(team.rank)
@@ -235,7 +248,7 @@ def _save_error(what: str, failed: CheckpointException, team: Team) -> BaseExcep
 
 
 def _remove(folder: Path, is_unwanted: Any) -> None:
-    """Remove the files of values in a folder for whose name `is_unwanted` returns True."""
+    """Remove a folder's files of values, if `is_unwanted` returns True for the file name."""
     for each in folder.glob(f"*{SUFFIX}"):
         if is_unwanted(each.name):
             each.unlink(missing_ok=True)
@@ -247,7 +260,13 @@ def _announce(path: Path, tag: str, team: Team) -> None:
 
 
 def _prune(path: Path, num_kept: int | None, team: Team) -> None:
-    """Remove older checkpoints and files of crashed saves; each host removes its own files."""
+    """Remove older checkpoints and files of crashed saves; each host removes its own files.
+
+    Args:
+        path: Folder of checkpoints.
+        num_kept: Number of checkpoints to keep; None removes nothing.
+        team: All ranks, which have to call this.
+    """
     if num_kept is None:
         return
     what = f"old checkpoints in {str(path)!r} cannot be listed"
@@ -262,10 +281,14 @@ def _prune(path: Path, num_kept: int | None, team: Team) -> None:
 
 
 def _unwanted(path: Path, num_kept: int) -> list[str]:
-    """Return the tags of checkpoints to remove.
+    """Return the tags of checkpoints to remove: old ones, and those of crashed saves.
 
-    Rank 0 writes a file into every checkpoint, so a folder that has this file and no metadata
-    is left from a crashed save.
+    Rank 0 writes a file into every checkpoint. So a folder that has this file and no metadata is
+    left from a crashed save.
+
+    Args:
+        path: Folder of checkpoints.
+        num_kept: Number of checkpoints to keep.
     """
     old = partial_tags(path)[num_kept:]
     folders = {each.parent for each in path.glob(f"{partial_folder(Path(), '*')}/*_0_0{SUFFIX}")}

@@ -21,7 +21,7 @@ def model_of(model: nn.Module | None) -> nn.Module:
     """Return `model`; if it is None, the model that smp.parallelize made last.
 
     Raises:
-        OptionError: There is none.
+        OptionError: There is no such model.
     """
     if model is not None:
         return model
@@ -31,16 +31,24 @@ def model_of(model: nn.Module | None) -> nn.Module:
 
 
 def optimizer_of(optimizer: Any, model: nn.Module) -> Any:
-    """Return `optimizer`; if it is None, the smp.DistributedOptimizer of this model, or None."""
+    """Return `optimizer`; if it is None, the script's smp.DistributedOptimizer for this model.
+
+    None if there is no such optimizer.
+    """
     if optimizer is not None or not is_split(model):
         return optimizer
     return wrapped_optimizer() if current_model() is model else None
 
 
 def local(optimizer: Any, holding: LocalValues) -> Any:
-    """Return PyTorch's optimizer, after its parameters are replaced by those of this rank.
+    """Return PyTorch's optimizer, with the parameters that are on this rank.
 
-    An optimizer outside smp.DistributedOptimizer has the whole model's parameters until it steps.
+    An optimizer is made with the parameters of the whole model. Once the model is split, this
+    function replaces them in the optimizer by this rank's parameters.
+
+    Args:
+        optimizer: PyTorch's optimizer, or a smp.DistributedOptimizer around one.
+        holding: The model and its values on this rank.
     """
     inner = unwrapped(optimizer)
     if holding.split is not None and holding.split.is_cut:

@@ -29,7 +29,8 @@ def save(
 ) -> None:
     """Save an object of this rank to a file named after `f` and the rank's number in the pipeline.
 
-    Each rank may call it or not. Only ranks of the first replica write.
+    Ranks need not call it together. Only ranks of the first replica write; on other ranks the
+    call does nothing.
 
     Args:
         obj: The object, as for `torch.save`.
@@ -68,7 +69,7 @@ def load(
     pickle_load_args: dict[str, Any] | None = None,
     partial: bool = True,
 ) -> Any:
-    """Load the object that `save` wrote for this rank's number in the pipeline.
+    """Return the object that `save` wrote for this rank's number in the pipeline.
 
     Unpickling runs code: load only files that you trust.
 
@@ -76,7 +77,7 @@ def load(
         f: Path of the file, without the rank's number.
         map_location, pickle_module: As for `torch.load`.
         pickle_load_args: Further keyword arguments for `torch.load`.
-        partial: Value with which the file was saved.
+        partial: The value of `partial` with which the file was saved.
 
     Raises:
         CheckpointError: The file does not exist, or cannot be read.

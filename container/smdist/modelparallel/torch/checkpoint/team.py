@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of a checkpoint that all ranks do; if one rank fails, all ranks raise the same error."""
+"""Steps that all ranks do together to write or read a checkpoint.
+
+If one rank fails, all ranks raise the same error.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,9 @@ class Team(RankTeam):
         """Run a function on every rank and return its result; collective.
 
         Args:
-            what: What is wrong if it fails, for the error: "checkpoint 'a' cannot be written".
+            what: First words of the error if a rank fails: "checkpoint 'a' cannot be written".
             run: Function without arguments; it must not communicate with other ranks.
-            hint: Hint of the error.
+            hint: Advice for the user, at the end of the error.
 
         Raises:
             CheckpointError: The function failed on some ranks; every rank raises this error, which
@@ -46,9 +49,9 @@ class Team(RankTeam):
         """Run a function on rank 0 of the team and return its result on all ranks; collective.
 
         Args:
-            what: What is wrong if it fails, for the error: "checkpoint 'a' cannot be read".
+            what: First words of the error if it fails: "checkpoint 'a' cannot be read".
             run: Function without arguments; it must not communicate with other ranks.
-            hint: Hint of the error.
+            hint: Advice for the user, at the end of the error.
 
         Raises:
             OptionError: The function failed: its own OptionError, or a CheckpointError for any
@@ -67,9 +70,9 @@ def failure(what: str, failed: dict[int, str], hint: str) -> CheckpointError:
     """Return one error for the failures of several ranks.
 
     Args:
-        what: What is wrong, for the error.
+        what: First words of the error: "checkpoint 'a' cannot be written".
         failed: Text of each failed rank's error, by rank; ranks with equal texts are grouped.
-        hint: Hint of the error.
+        hint: Advice for the user, at the end of the error.
     """
     ranks: dict[str, list[int]] = {}
     for rank, text in failed.items():
@@ -79,6 +82,6 @@ def failure(what: str, failed: dict[int, str], hint: str) -> CheckpointError:
 
 
 def _names(ranks: list[int]) -> str:
-    """Return "rank 3", or "ranks 0, 1, 2" with at most eight numbers."""
+    """Return a list of ranks as text: "rank 3", or "ranks 0, 1, 2" with at most eight numbers."""
     shown = ", ".join(map(str, ranks[:8])) + ", ..." * (len(ranks) > 8)
     return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"

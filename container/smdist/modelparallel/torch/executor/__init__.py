@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Executor: runs the schedule of a plan on one rank, over the rank's own stages."""
+"""Execution of a pipeline step on one rank: forward and backward passes of its own stages."""
 
 from smdist.modelparallel.torch.executor.executor import Executor
 from smdist.modelparallel.torch.executor.p2p import MemoryCounter, PeakCounter

@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Executor: runs one rank's actions of a schedule in order, and the messages between stages.
+"""Class `Executor`: runs the forward and backward passes of one rank's stages in a pipeline step.
 
-    post receives for the next action, wait for this action's values, compute, send
+A schedule lists the actions of each rank. An action is a forward or backward pass of one stage for
+one microbatch. For each action, the executor
 
-After its backward pass no data of a microbatch remains. A failure on any rank ends the step on all
-ranks; `module_of` finds the module in which an exception was raised.
+    1. posts the receives of the next action, so that its data arrives while this one computes
+    2. waits for the values or gradients that this action reads
+    3. computes
+    4. sends the results to other stages
+
+The data of a microbatch is freed after its backward pass. If one rank fails, the step ends on all
+ranks with the same error.
 """
 
 from __future__ import annotations
@@ -40,11 +46,14 @@ _USER_CODE: Final = "code around the model"
 
 
 def module_of(error: BaseException, stage: StageModule | None, *, is_forward: bool = True) -> str:
-    """Return the name of the module in which an error was raised, or a description of the code.
+    """Return the name of the module in which an error was raised, for the text of a StepError.
+
+    If it was raised in no module, the result is a description such as "code around the model".
 
     Args:
-        stage: Stage that ran; None if no action ran.
-        is_forward: True for a forward pass.
+        error: Error that was raised on this rank.
+        stage: Stage that was running; None if none was.
+        is_forward: True if a forward pass was running, False for a backward pass.
     """
     if stage is None:
         return "the step"
@@ -54,13 +63,19 @@ def module_of(error: BaseException, stage: StageModule | None, *, is_forward: bo
 
 
 def _between(stage: StageModule) -> str:
-    """Describe the code of a stage that belongs to no unit: "code around h.0 to h.3"."""
+    """Return a description of the code between the units of a stage: "code around h.0 to h.3".
+
+    A unit is a module that is never split.
+    """
     units = stage.route.units
     return f"code around {units[0]} to {units[-1]}" if units else _USER_CODE
 
 
 def _in_traceback(error: BaseException, stage: StageModule) -> str:
-    """Return the name of the stage's unit in the traceback of an error; "" if there is none."""
+    """Return the name of the stage's unit whose code appears in an error's traceback.
+
+    A unit is a module that is never split. The result is "" if no unit of the stage appears.
+    """
     units = {id(stage.unit(name)): name for name in stage.route.units}
     trace = error.__traceback__
     while trace is not None:
@@ -72,22 +87,26 @@ def _in_traceback(error: BaseException, stage: StageModule) -> str:
 
 
 class Executor:
-    """Runner of one rank's stages, step by step.
+    """Runner of one rank's stages: each call of `run` executes one pipeline step.
 
     Args:
         stages: This rank's stages by number; exactly those that the schedule assigns to it.
-        placement: Stage of every operation of the model, and the edges between stages.
-        schedule: Actions of each rank, in order.
-        group: Process group of the pipeline's ranks, in order; its backend must support tags.
-        hooks: Functions called before and after each backward action; None for none.
-        on_event: Function called after each action and each wait, with kind, stage, microbatch,
-            start and end in seconds of `time.perf_counter`, and a detail, "" if there is none.
-            Kinds are F, B, I, W for actions; "recv" for the wait for the values that an action
-            reads; "send" for the part of an action that sends. None records nothing.
+        placement: Stage of each operation of the model, and the values sent between stages.
+        schedule: Actions of each rank, in order. An action is a forward or backward pass of one
+            stage for one microbatch.
+        group: Process group of the pipeline's ranks, in the order of the schedule's ranks. Its
+            backend must support message tags.
+        hooks: Functions called before and after each backward action; None to call none.
+        on_event: Function that records times; None to record nothing. It is called as
+            on_event(kind, stage, microbatch, start, end, detail), with times in seconds of
+            `time.perf_counter` and a text that is mostly "". An action has the kind "F" (forward),
+            "B" (backward), "I" (backward for inputs) or "W" (backward for parameters). The wait
+            for its inputs is "recv", the sending of its results "send".
 
     Attributes:
-        on_event: See above; it may be changed between steps.
-        memory: Memory of message buffers, and number of microbatches in flight.
+        on_event: The argument; it may be replaced between steps.
+        memory: Counter of the bytes in message buffers, and of the microbatches whose backward
+            pass is still to come.
 
     Raises:
         OptionError: Stages, placement, schedule and group do not fit together.
@@ -113,10 +132,17 @@ class Executor:
         self.memory = MemoryCounter()
 
     def adopt(self, captured: Captured, placement: Placement) -> None:
-        """Use another capture in later steps: the same units, in another mode or for other shapes.
+        """Run another recording of the model's forward pass in later steps.
+
+        It has the same units (modules that are never split) as the first recording, but was made in
+        another mode, such as evaluation, or for inputs of other shapes.
+
+        Args:
+            captured: New recording of the forward pass.
+            placement: Stage of each of its operations.
 
         Raises:
-            OptionError: The capture needs modules that are not on this rank.
+            OptionError: The recording needs modules that are not on this rank.
         """
         raise_all(_faults(self._stages, placement, self._schedule, self._group))
         for stage in self._stages.values():
@@ -126,16 +152,19 @@ class Executor:
     def run(
         self, feed: Feed, *, draws: Callable[[int], RngStream], backward: bool
     ) -> list[Any] | None:
-        """Run one step.
+        """Run one pipeline step: all actions of this rank, in order.
 
         Args:
-            feed: Function that runs the user's code of one microbatch, with the model's call.
-            draws: Function from the number of a microbatch to its random stream.
-            backward: False to run forward passes alone, without memory for backward passes.
+            feed: Function that runs the user's code of one microbatch. Its arguments are the number
+                of the microbatch, and a function to call in place of the model. It returns a
+                result, and (tensor, gradient) pairs from which the backward pass starts.
+            draws: Function that returns the source of random numbers of a microbatch, by its
+                number.
+            backward: False to run forward passes only, and keep no data for backward passes.
 
         Returns:
-            Results of the feed in the order of microbatches, on the rank of the last stage; None
-            on other ranks.
+            Results of `feed` in the order of microbatches, on the rank of the last stage; None on
+            other ranks.
 
         Raises:
             StepError: This rank or another one raised an exception.
@@ -154,13 +183,13 @@ class Executor:
 
     @contextmanager
     def guarded(self, doing: str) -> Iterator[None]:
-        """Surround collective work outside of actions: if one rank fails, all ranks raise.
+        """Surround collective work that is no action: if it fails on one rank, all ranks raise.
 
         Args:
-            doing: Work of the block, for messages: "the sum of gradients".
+            doing: Name of the work for the error message, such as "the sum of gradients".
 
         Raises:
-            StepError: The block raised on this rank or on another one.
+            StepError: The block raised an exception on this rank or on another one.
         """
         try:
             yield
@@ -168,7 +197,7 @@ class Executor:
             raise self._alarm.error(error, doing, module_of(error, None)) from error
 
     def _resources(self) -> StepResources:
-        """Return the objects that the next step uses."""
+        """Return the objects of this executor that every step uses, such as stages and hooks."""
         return StepResources(
             stages=self._stages,
             stage_edges=self._stage_edges,
@@ -179,7 +208,11 @@ class Executor:
 
     @contextmanager
     def _ending(self, step: RankStep) -> Iterator[None]:
-        """Surround a step: convert an exception to a StepError on this and on all other ranks."""
+        """Surround a step: if the block raises on this rank, all ranks raise a StepError.
+
+        Args:
+            step: Step that runs in the block; the error names its current action.
+        """
         try:
             yield
         except BaseException as error:
@@ -192,13 +225,22 @@ class Executor:
             raise failure from cause
 
     def _set_program(self, program: Program, placement: Placement) -> None:
-        """Compute the messages between stages for a program and its placement."""
+        """Compute the messages that stages exchange for a recorded forward pass, and keep them.
+
+        Args:
+            program: Recorded forward pass, with the shape and dtype of each value.
+            placement: Stage of each of its operations, and the values sent between stages.
+        """
         rank_of, microbatches = self._schedule.rank_of, self._schedule.num_microbatches
         self._stage_edges = StageEdges(placement, program.facts, rank_of, microbatches)
         self._placement = placement
 
     def _rank_schedule(self, backward: bool) -> RankSchedule:
-        """Return this rank's actions; cached by the pairs of stages that exchange values."""
+        """Return this rank's actions of a step, from a cache if the same stages exchange values.
+
+        Args:
+            backward: False to leave out the backward passes.
+        """
         edges = self._placement.edges
         key = backward, frozenset((e.source, e.target, e.has_gradient) for e in edges)
         if key not in self._rank_schedules:
@@ -214,7 +256,7 @@ def _faults(
     schedule: Schedule,
     group: dist.ProcessGroup,
 ) -> Iterator[OptionError]:
-    """Yield an error for each pair of arguments of an executor that contradict each other."""
+    """Yield an error for each contradiction between the arguments of an `Executor`."""
     size = dist.get_world_size(group)
     if size != schedule.num_ranks:
         yield OptionError(

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Broadcast of a failure: the error of one rank ends the step on all ranks, with the same text.
+"""Failure of a step on one rank: it is sent to all ranks, which end the step with the same error.
 
-On the backend "smdist" the engine sends the fault to all ranks, and every pending operation fails
-with it. On other backends, such as Gloo, the failing rank writes the fault to the group's store and
-closes its connections. Ranks that wait for its messages get an error, read the fault from the
-store, and close their own connections.
+With the backend "smdist", the communication engine sends the failure to all ranks, and every
+pending operation fails with it.
+
+Other backends, such as Gloo, cannot do this. There the failing rank writes the failure to the
+store of the process group, and closes its connections. Ranks that wait for its messages get an
+error, read the failure from the store, and close their own connections.
 """
 
 from __future__ import annotations
@@ -32,10 +34,10 @@ _TAG: Final = (1 << 24) - 1  # no rank sends a message with this tag
 
 
 class Alarm:
-    """Sender and receiver of failures among the ranks of a group.
+    """Sender and receiver of failures: if a step fails on one rank, all ranks raise its error.
 
     Args:
-        group: Process group of the ranks; its backend decides how a failure is sent.
+        group: Process group of the ranks; the way of sending depends on its backend.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -43,15 +45,16 @@ class Alarm:
         self._is_ours = dist.get_backend(group) in ("smdist", "smddp")
 
     def error(self, error: BaseException, action: str, module: str) -> StepError:
-        """Send an exception of this rank to all ranks, and return the error to raise here.
+        """Send an exception of this rank to all ranks, and return the error to raise in its place.
 
-        If the exception only follows from another rank's failure, nothing is sent, and the result
-        describes that failure.
+        If the exception is only a consequence of another rank's failure, nothing is sent, and the
+        returned error describes the failure of that rank.
 
         Args:
-            error: Exception of this rank.
-            action: Work of this rank: an action such as "1F3", or a description.
-            module: Name of the module that ran, or a description.
+            error: Exception that was raised on this rank.
+            action: Action that this rank ran, such as "1F3" (stage 1, forward, microbatch 3), or a
+                description of other work.
+            module: Name of the module that ran, or a description of other code.
         """
         fault = self._received(error)
         if fault is not None:
@@ -65,7 +68,10 @@ class Alarm:
         return kind(fault)
 
     def _received(self, error: BaseException) -> Fault | None:
-        """Return the fault of another rank that caused an error; None if there is none."""
+        """Return the failure of another rank that caused an exception of this rank.
+
+        None if this rank failed by itself, or if the failure of the other rank is not known here.
+        """
         if isinstance(error, StepError):
             return error.fault
         cause = error.cause if isinstance(error, LostError) else error
@@ -75,7 +81,14 @@ class Alarm:
         return self._stored() if isinstance(error, LostError) and not self._is_ours else None
 
     def _lost(self, error: LostError, action: str) -> StepError:
-        """Return the error for a lost message whose cause no rank has reported; send its fault."""
+        """Return the error for a message that failed although no rank has reported a failure.
+
+        The failure of the message is sent to all ranks.
+
+        Args:
+            error: Failure of the message.
+            action: Action that this rank ran.
+        """
         peer = "another rank"
         if error.peer is not None:
             peer = f"rank {self._world(error.peer)} (pipeline rank {error.peer})"
@@ -87,7 +100,10 @@ class Alarm:
         return StepError(fault, hint if gone is None else "")
 
     def _gone(self, error: BaseException) -> int | None:
-        """Return the world rank of the process whose end caused an error; None if unknown."""
+        """Return the world rank of the process whose exit caused an exception of this rank.
+
+        None if no process has ended, or if it is not known which one.
+        """
         cause = error.cause if isinstance(error, LostError) else error
         if self._is_ours:
             fault = last_fault() if isinstance(cause, dist.DistBackendError) else None
@@ -98,17 +114,24 @@ class Alarm:
         return self._world(error.peer) if is_closed else None
 
     def _fault(self, action: str, module: str, why: str, *, gone: int | None) -> Fault:
-        """Return the fault of this rank."""
+        """Return the description of a failure of this rank, as data that can be sent.
+
+        Args:
+            action: Action or other work that failed.
+            module: Name of the module that ran, or a description of other code.
+            why: Text of the error.
+            gone: World rank of the process whose exit caused the failure; None if there is none.
+        """
         own = dist.get_rank(self._group)
         rank = self._world(own)
         return Fault(rank=rank, pipeline_rank=own, action=action, module=module, why=why, gone=gone)
 
     def _world(self, rank: int) -> int:
-        """Convert a rank of the group to its number in the world."""
+        """Return the world rank of a rank of the group."""
         return dist.get_global_rank(self._group, rank)
 
     def _send(self, fault: Fault) -> None:
-        """End the pending operations of all ranks with this fault."""
+        """Send a failure of this rank to all ranks; their pending operations then fail."""
         if self._is_ours:
             abort(fault.line, fault.encode())
             return
@@ -117,7 +140,10 @@ class Alarm:
         self._close()
 
     def _stored(self) -> Fault | None:
-        """Return the fault in the group's store; None if there is none, or no store any more."""
+        """Return the failure that a rank has written to the group's store.
+
+        None if there is no failure in the store, or if the store can no longer be reached.
+        """
         with suppress(Exception):
             store = self._store()
             return Fault.decode(store.get(_KEY).decode()) if store.check([_KEY]) else None
@@ -127,7 +153,11 @@ class Alarm:
         return self._group.get_group_store()
 
     def _close(self) -> None:
-        """Close this rank's connections: Gloo closes all of a group when a wait times out."""
+        """Close this rank's connections to the other ranks, so that their pending operations fail.
+
+        Gloo closes all connections of a group when one receive times out, so one is made to time
+        out. With the backend "smdist" nothing is done.
+        """
         own, size = dist.get_rank(self._group), dist.get_world_size(self._group)
         for peer in range(0 if self._is_ours else size):
             with suppress(RuntimeError):  # the wait timed out, or the connection is closed already

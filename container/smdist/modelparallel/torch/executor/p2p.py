@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages between the ranks of a pipeline, over any backend that has tags.
+"""Messages between the ranks of a pipeline, over any torch.distributed backend with message tags.
 
-A tensor travels as its bytes lie in memory. A receive is posted before its data is needed, into a
-new buffer that becomes the value. A send keeps its tensor until the send is complete. The number of
-messages in flight to a rank is limited, so memory does not grow with the number of microbatches.
+A tensor is sent as raw bytes, in its memory layout. A receive is posted before its data is needed,
+into a new buffer, which becomes the received tensor. A sent tensor is kept until its send is
+complete. The number of incomplete sends to each rank is limited, so memory does not grow with the
+number of microbatches.
 
-`MemoryCounter` counts what a rank holds during a step.
+`MemoryCounter` counts the bytes and microbatches that a rank holds during a step.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from smdist.modelparallel.torch.executor.step_errors import LostError
 
 @dataclass(slots=True)
 class PeakCounter:
-    """Counter of an amount, and of the largest amount so far.
+    """Counter of an amount, which also records the largest amount so far.
 
     Attributes:
         now: Present amount.
@@ -34,19 +35,22 @@ class PeakCounter:
     peak: int = 0
 
     def add(self, amount: int) -> None:
-        """Add to the amount; a negative number reduces it."""
+        """Add to the present amount; a negative number reduces it."""
         self.now += amount
         self.peak = max(self.peak, self.now)
 
 
 @dataclass(slots=True)
 class MemoryCounter:
-    """Memory of one executor's messages and microbatches: present amounts and peaks.
+    """Counters of the memory that messages and microbatches of one executor occupy.
+
+    Each counter has the present amount and its peak.
 
     Attributes:
         receive_bytes: Bytes of receive buffers; each counts until the action that reads it ends.
-        send_bytes: Bytes of tensors whose send may be incomplete.
-        held: Number of microbatches between their forward and backward pass, summed over stages.
+        send_bytes: Bytes of tensors whose sends may be incomplete.
+        held: Number of microbatches whose forward pass has run and whose backward pass has not,
+            summed over this rank's stages.
     """
 
     receive_bytes: PeakCounter = field(default_factory=PeakCounter)
@@ -54,18 +58,19 @@ class MemoryCounter:
     held: PeakCounter = field(default_factory=PeakCounter)
 
     def restart(self) -> None:
-        """Set the peaks to the present amounts."""
+        """Forget the peaks so far: set each one to the present amount."""
         for count in (self.receive_bytes, self.send_bytes, self.held):
             count.peak = count.now
 
 
 @dataclass(slots=True)
 class PendingMessage:
-    """Message whose transfer may be incomplete.
+    """Message that is being sent or received, and may not be complete yet.
 
     Attributes:
         peer: Pipeline rank at the other end.
-        work: Handle of the transfer; None for a message of 0 bytes, which is not sent.
+        work: Handle of the transfer (`torch.distributed.Work`); None for a message of 0 bytes,
+            which is not sent.
         buffer: Tensor that is sent or received.
     """
 
@@ -75,11 +80,11 @@ class PendingMessage:
 
 
 class P2P:
-    """Sends and receives of one rank, with a limit on the sends that are in flight.
+    """Sender and receiver of one rank's messages, with a limit on incomplete sends.
 
     Args:
-        group: Process group of the pipeline's ranks, which number the peers.
-        memory: Counter to which buffers are added.
+        group: Process group of the pipeline's ranks; `peer` arguments are ranks in this group.
+        memory: Counter to which the bytes of messages are added.
     """
 
     def __init__(self, group: dist.ProcessGroup, memory: MemoryCounter) -> None:
@@ -89,7 +94,14 @@ class P2P:
     def receive(
         self, shape: tuple[int, ...], dtype: torch.dtype, peer: int, tag: int
     ) -> PendingMessage:
-        """Start to receive a tensor from `peer` into a new buffer; do not wait for it."""
+        """Start to receive a tensor into a new buffer, and return without waiting for its data.
+
+        Args:
+            shape: Shape of the tensor.
+            dtype: Dtype of the tensor.
+            peer: Pipeline rank of the sender.
+            tag: Tag with which the sender sends the message.
+        """
         buffer = torch.empty(shape, dtype=dtype)
         self._memory.receive_bytes.add(buffer.nbytes)
         work = None
@@ -99,16 +111,16 @@ class P2P:
         return PendingMessage(peer, work, buffer)
 
     def wait(self, message: PendingMessage) -> Tensor:
-        """Wait until a message has arrived; return its buffer.
+        """Wait until a receive is complete; return its buffer, which then contains the data.
 
         Raises:
-            LostError: The message will not arrive.
+            LostError: The sender has ended or has aborted the step.
         """
         self._await(message)
         return message.buffer
 
     def freed(self, buffer: Tensor) -> None:
-        """Subtract a receive buffer from the memory counter; call it after its last use."""
+        """Subtract a receive buffer from the memory counter, after the last use of the buffer."""
         self._memory.receive_bytes.add(-buffer.nbytes)
 
     def send(self, tensor: Tensor, way: tuple[int, int], tag: int, *, most: int) -> None:
@@ -116,14 +128,14 @@ class P2P:
 
         Args:
             tensor: Contiguous tensor.
-            way: Receiving rank, and direction: FORWARD for values, BACKWARD for gradients. `most`
-                counts the messages of each way by itself.
-            tag: Tag of the message.
-            most: Largest number of messages in flight of this way. If there are as many, the call
-                first waits for the oldest of them.
+            way: Pipeline rank of the receiver, and the direction: FORWARD for values, BACKWARD for
+                gradients.
+            tag: Tag with which the receiver posts its receive.
+            most: Largest number of incomplete sends with the same `way`. If there are as many, the
+                call first waits until the oldest of them is complete.
 
         Raises:
-            LostError: An earlier message did not arrive.
+            LostError: This message or an earlier one could not be sent.
         """
         if not tensor.nbytes:
             return
@@ -140,49 +152,53 @@ class P2P:
         """Wait until all sends are complete.
 
         Raises:
-            LostError: A message did not arrive.
+            LostError: A message could not be sent.
         """
         for pending in self._ways.values():
             while pending:
                 self._done(pending.popleft())
 
     def meet(self) -> None:
-        """Wait until all ranks of the group have called this method.
+        """Wait until all ranks of the group have called this method (a barrier).
 
         Raises:
-            LostError: A rank will not call it.
+            LostError: Another rank has ended or has aborted the step.
         """
         if dist.get_world_size(self._group) > 1:
             with _losing(None):
                 dist.barrier(self._group)
 
     def _reap(self, pending: deque[PendingMessage]) -> None:
-        """Remove the oldest messages whose send is complete."""
+        """Remove completed sends without waiting, from the oldest one to the first incomplete one.
+
+        Args:
+            pending: Sends to one rank in one direction, the oldest first.
+        """
         while pending and pending[0].work.is_completed():
             self._done(pending.popleft())
 
     def _await(self, message: PendingMessage) -> None:
-        """Wait until a transfer is complete."""
+        """Wait until a message has been sent or received."""
         if message.work is not None:
             with _losing(message.peer):
                 message.work.wait()
 
     def _done(self, message: PendingMessage) -> None:
-        """Wait for a send, and subtract its tensor from the memory counter."""
+        """Wait until a send is complete, and subtract its tensor from the memory counter."""
         self._await(message)
         self._memory.send_bytes.add(-message.buffer.nbytes)
 
 
 def _bytes(tensor: Tensor) -> Tensor:
-    """View a contiguous tensor as a vector of bytes."""
+    """Return a view of a contiguous tensor as a vector of bytes, with dtype uint8."""
     return tensor.view(-1).view(torch.uint8)
 
 
 class _losing:  # noqa: N801  named as in contextlib, whose generators would be too slow here
-    """Convert an error of the backend in the block to LostError.
+    """Context that converts an error of the communication backend in its block to a LostError.
 
     Args:
-        peer: Pipeline rank at the other end of the message; None for a collective.
+        peer: Pipeline rank at the other end of the message; None for a collective operation.
     """
 
     __slots__ = ("_peer",)
@@ -191,7 +207,7 @@ class _losing:  # noqa: N801  named as in contextlib, whose generators would be 
         self._peer = peer
 
     def __enter__(self) -> None:
-        """Prepare nothing."""
+        """Do nothing; errors are converted when the block ends."""
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
         if isinstance(error, (RuntimeError, ValueError)):  # DistBackendError is a RuntimeError

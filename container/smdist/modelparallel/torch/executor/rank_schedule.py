@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Actions of one rank in a step, and the limit of messages in flight between two ranks."""
+"""Actions of one rank in a step, and the limit of its messages in flight to each other rank.
+
+An action is a forward or backward pass of one stage for one microbatch.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,15 @@ _Order = tuple[Action, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSchedule:
-    """Actions of one rank in a step.
+    """Actions of one rank in a step: forward and backward passes of its stages.
 
     Attributes:
         actions: Actions in the order in which the rank runs them.
-        last: Last backward action of each stage.
-        split: Pairs (stage, microbatch) whose backward pass is split into I and W.
-        window: Number of actions whose messages may be in flight at once from this rank to
-            another one, counted separately for values and for gradients.
+        last: Last backward action of each of this rank's stages.
+        split: (stage, microbatch) pairs whose backward pass is two actions: I computes gradients
+            of inputs, a later W those of parameters.
+        window: Largest number of actions whose messages may be in flight at once from this rank to
+            another one. Values and gradients are counted separately.
     """
 
     actions: _Order
@@ -38,12 +42,13 @@ class RankSchedule:
     def of(
         cls, schedule: Schedule, rank: int, edges: Iterable[Edge], *, backward: bool
     ) -> RankSchedule:
-        """Return the actions of one rank of a schedule.
+        """Select one rank's actions from a schedule, and compute its limit of messages in flight.
 
         Args:
+            schedule: Actions of all ranks of a pipeline.
             rank: Number of the rank in its pipeline.
-            edges: Edges of the placement, from which the messages follow.
-            backward: False for forward passes alone.
+            edges: Values that stages send to each other; they determine the messages.
+            backward: False to leave out the backward passes.
         """
         orders = [
             tuple(action for action in order if backward or action.do is Do.F)
@@ -59,25 +64,26 @@ class RankSchedule:
 
 
 def _pairs(edges: Iterable[Edge]) -> Iterator[tuple[int, int, bool]]:
-    """Yield the two stages of each edge, and True if a gradient is sent back."""
+    """Yield (sending stage, receiving stage, True if a gradient is sent back) for each edge."""
     return ((edge.source, edge.target, edge.has_gradient) for edge in edges)
 
 
 def _least_window(
     orders: list[_Order], rank_of: tuple[int, ...], pairs: frozenset[tuple[int, int, bool]]
 ) -> int:
-    """Return the smallest limit of messages in flight that cannot cause a deadlock.
+    """Return the smallest limit of messages in flight with which no deadlock can occur.
 
     Args:
-        orders: Actions of each rank.
+        orders: Actions of each rank, in order.
         rank_of: Rank of each stage.
-        pairs: Two stages of each edge, and True if a gradient is sent back.
+        pairs: (sending stage, receiving stage, True if a gradient is sent back) for all stages that
+            exchange values.
     """
     waits, channels = _flow(orders, rank_of, pairs)
     longest = max((len(messages) for messages in channels.values()), default=1)
 
     def ends(window: int) -> bool:
-        """Tell whether all ranks finish their actions with this limit."""
+        """Return True if all ranks can finish their actions with this limit."""
         done = run(_bounded(waits, channels, window)).done
         return done == [len(order) for order in orders]
 
@@ -91,11 +97,18 @@ _Channels = dict[tuple[int, int, Do], list[tuple[int, int]]]
 def _flow(
     orders: list[_Order], rank_of: tuple[int, ...], pairs: frozenset[tuple[int, int, bool]]
 ) -> tuple[Waits, _Channels]:
-    """Find the dependencies between actions.
+    """Find which actions wait for actions of other stages, and which messages ranks send.
+
+    Args:
+        orders: Actions of each rank, in order.
+        rank_of: Rank of each stage.
+        pairs: (sending stage, receiving stage, True if a gradient is sent back) for all stages that
+            exchange values.
 
     Returns:
-        For each rank and action, the actions that must end before it; and the messages between
-        each two ranks, in the order in which they are sent.
+        For each rank and action, the actions that must end before it. For each sending rank,
+        receiving rank and direction, the messages in the order in which they are sent: the index of
+        the sending action and that of the receiving action.
     """
     place: dict[tuple[Do, int, int], tuple[int, int]] = {
         (Do.B if action.do is Do.I else action.do, action.stage, action.microbatch): (rank, index)
@@ -117,7 +130,16 @@ def _flow(
 
 
 def _bounded(waits: Waits, channels: _Channels, window: int) -> Waits:
-    """Add to the dependencies that a send waits until the message `window` sends ago was read."""
+    """Return the dependencies between actions, with those added that a limit of messages causes.
+
+    A rank can send a message only after the receiver has read the one sent `window` messages
+    before.
+
+    Args:
+        waits: For each rank and action, the actions that must end before it, if there is no limit.
+        channels: Messages by sending rank, receiving rank and direction, in the order of sending.
+        window: Largest number of messages in flight from one rank to another in one direction.
+    """
     bounded = [list(order) for order in waits]
     for (source, target, _), messages in channels.items():
         latest = 0

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One step of one rank: its actions in order, and the data kept from forward to backward passes.
+"""One pipeline step on one rank: its forward and backward passes in the order of the schedule.
 
-The user's code around the model, the feed, runs once for each stage and microbatch:
+The user's code around the model is passed as a function, the feed. It runs once for each stage and
+microbatch:
 
     def feed(microbatch, call):
         x, y = batches[microbatch]
-        loss = criterion(call(((x,), {})), y)     call() returns on the last stage only
-        return loss.detach(), [(loss / 8, None)]
+        loss = criterion(call(((x,), {})), y)     `call` stands for the model
+        return loss.detach(), [(loss / 8, None)]  the result, and where the backward pass starts
 
-On the other stages `call` runs the stage, sends its values, and raises `PassedOn`. A context around
-the model's call, such as autocast, therefore surrounds each of its stages.
+`call` runs one stage in place of the model. The last stage returns the model's output. Any other
+stage sends its values to later stages and then raises `PassedOn`, which ends the feed. Since each
+stage runs inside the feed, a context around the model's call, such as autocast, applies to all
+stages.
 """
 
 from __future__ import annotations
@@ -40,18 +43,25 @@ _HINT: Final = "Call the model once for each microbatch, and do not catch Passed
 
 
 class PassedOn(BaseException):
-    """Signal that this rank's stage has run; later stages continue. User code must not catch it."""
+    """Signal that ends the user's code after any stage but the last; user code must not catch it.
+
+    The stage has run and has sent its values, with which later stages continue.
+    """
 
 
 class UserCodeRun:
-    """One run of the user's code (the feed), in which the model's call runs one stage.
+    """One run of the user's code of a microbatch, in which the model's call runs one stage.
+
+    The object itself is the function that the user's code calls in place of the model.
 
     Args:
-        run: Function that runs the stage: from the model's arguments to the stage's values by name.
-        output: Function from these values to the model's result; None if other stages follow.
+        run: Function that runs the stage. It gets the model's arguments, and returns the values
+            that the stage computed, by name.
+        output: Function that builds the model's output from these values; None if the stage is not
+            the last one.
 
     Attributes:
-        values: Values of the stage by name, once it has run.
+        values: Values that the stage computed, by name; empty before it has run.
     """
 
     def __init__(
@@ -65,7 +75,15 @@ class UserCodeRun:
         self.values: dict[str, Any] = {}
 
     def __call__(self, arguments: Arguments) -> Any:
-        """Run the stage in place of the model."""
+        """Run the stage in place of the model; return the model's output if it is the last stage.
+
+        Args:
+            arguments: Positional arguments and keyword arguments of the model's call.
+
+        Raises:
+            PassedOn: The stage has run, and is not the last one.
+            OptionError: The user's code has called the model before.
+        """
         self._calls += 1
         if self._calls > 1:
             self._error = _wrong("called the model twice in one microbatch")
@@ -80,14 +98,19 @@ class UserCodeRun:
         return self._output(self.values)
 
     def take(self, feed: Feed, microbatch: int) -> tuple[Any, Roots]:
-        """Run the feed for a microbatch.
+        """Run the user's code of one microbatch.
+
+        Args:
+            feed: The user's code: a function of the microbatch's number and the model's call.
+            microbatch: Number of the microbatch.
 
         Returns:
-            Result of the feed, and the tensors with gradients where the backward pass starts;
-            (None, []) on a stage that is not the last, where `PassedOn` ends the feed.
+            Result of the user's code, and (tensor, gradient) pairs from which the backward pass
+            starts; (None, []) if the stage is not the last one.
 
         Raises:
-            OptionError: The feed called the model twice or never, or caught `PassedOn`.
+            OptionError: The user's code called the model twice or never, caught `PassedOn`, or
+                returned something else.
         """
         is_passed, answer = False, None
         try:
@@ -108,14 +131,21 @@ class UserCodeRun:
 def seed(draws: RngStream) -> None:
     """Seed torch's random generators for one run of the user's code.
 
-    The code runs once for each stage, on several ranks, and draws the same random numbers in all
-    runs of a microbatch.
+    The code of a microbatch runs once for each stage, on several ranks. With this seed, all these
+    runs draw the same random numbers.
+
+    Args:
+        draws: Source of random numbers of the microbatch.
     """
     seed_generators(draws.seed_of(_NAME))
 
 
 def _checked(answer: Any) -> tuple[Any, Roots]:
-    """Return what the feed returned, after a check that it is a result and a list of roots."""
+    """Return the result and the list of (tensor, gradient) pairs that the user's code returned.
+
+    Raises:
+        OptionError: It returned something else.
+    """
     is_pair = isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], list)
     if not is_pair:
         raise OptionError(
@@ -129,7 +159,11 @@ def _checked(answer: Any) -> tuple[Any, Roots]:
 
 
 def _wrong(what: str) -> OptionError:
-    """Return the error for a feed that uses the model's call wrongly."""
+    """Return the error for user code that does not call the model exactly once.
+
+    Args:
+        what: Mistake, such as "never called the model".
+    """
     return OptionError(f"the feed {what}", "a feed takes one microbatch through the model", _HINT)
 
 
@@ -137,16 +171,27 @@ OnEvent = Callable[[str, int, int, float, float, str], None]
 
 
 class StageHooks(Protocol):
-    """Functions called before and after each backward action of a stage: B, I and W.
+    """Functions that an executor calls before and after each backward action of a stage.
 
-    `is_last` is True for the last backward action of the stage in a step.
+    The backward pass of a microbatch is one action (B), or two: I for gradients of the stage's
+    inputs, W for those of its parameters.
     """
 
     def before_backward(self, stage: int, is_last: bool) -> None:
-        """Handle the start of a backward action."""
+        """Prepare a backward action.
+
+        Args:
+            stage: Number of the stage.
+            is_last: True if it is the stage's last backward action in the step.
+        """
 
     def after_backward(self, stage: int, is_last: bool) -> None:
-        """Handle the end of a backward action, after it has sent the gradients of its inputs."""
+        """Finish a backward action, after the gradients of the stage's inputs have been sent.
+
+        Args:
+            stage: Number of the stage.
+            is_last: True if it was the stage's last backward action in the step.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +199,12 @@ class SavedMicrobatch:
     """Data of one microbatch on one stage, kept from the forward to the backward pass.
 
     Attributes:
-        received: Received values by name, as leaves of the autograd graph.
-        passed_on: Sent values by name, for which gradients will be received. If the backward pass
-            is not split, these are their gradient edges, so that their memory is freed.
-        roots: Tensors of the user's code with their gradients, where the backward pass starts.
+        received: Values received from earlier stages that need a gradient, by name. They are leaves
+            of the autograd graph.
+        passed_on: Values sent to later stages, which will send back their gradients, by name. If
+            the backward pass is a single action, only the gradient edges of these values are kept,
+            so that their memory can be freed.
+        roots: (tensor, gradient) pairs of the user's code from which the backward pass starts.
     """
 
     received: Mapping[str, Tensor]
@@ -167,7 +214,15 @@ class SavedMicrobatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResources:
-    """Objects of an executor that its steps share; see `Executor` for each."""
+    """Objects of an executor that each of its steps uses.
+
+    Attributes:
+        stages: This rank's stages by number.
+        stage_edges: Messages that all stages exchange.
+        memory: Counter of the bytes in message buffers, and of microbatches in flight.
+        hooks: Functions called before and after each backward action; None for none.
+        on_event: Function that gets the times of each action, receive and send; None for none.
+    """
 
     stages: Mapping[int, StageModule]
     stage_edges: StageEdges
@@ -177,17 +232,18 @@ class StepResources:
 
 
 class RankStep:
-    """All actions of one rank in one step.
+    """One pipeline step on one rank: runs all its actions.
 
     Args:
-        resources: Stages, edges, counters and hooks of the executor.
-        rank_schedule: Actions of this rank.
-        stage_io: Messages of this step.
-        keeps: True if backward passes follow, so that their data must be kept.
+        resources: Objects of the executor that each of its steps uses.
+        rank_schedule: Actions of this rank, in order.
+        stage_io: Sender and receiver of values and gradients.
+        keeps: True to keep the data of forward passes, for the backward passes that follow.
 
     Attributes:
-        results: Results of the user's code by microbatch, on the rank of the last stage.
-        action: Action that runs now; None outside of actions.
+        results: Result of the user's code for each microbatch, by its number; empty unless the last
+            stage is on this rank.
+        action: Action that is running; None before the first and after the last one.
     """
 
     def __init__(
@@ -212,11 +268,12 @@ class RankStep:
         self._last = len(resources.stage_edges.incoming) - 1
 
     def run(self, feed: Feed, draws: Callable[[int], RngStream]) -> None:
-        """Run all actions in order.
+        """Run all actions of this rank, in order.
 
         Args:
-            feed: User's code of one microbatch.
-            draws: Function from the number of a microbatch to its random stream.
+            feed: Function that runs the user's code of one microbatch.
+            draws: Function that returns the source of random numbers of a microbatch, by its
+                number.
         """
         actions = self._rank_schedule.actions
         for action in actions[:1]:
@@ -234,7 +291,13 @@ class RankStep:
         self.action = None
 
     def _forward(self, action: Action, feed: Feed, draws: RngStream) -> None:
-        """Receive the values, run the user's code with the stage in it, and send the results."""
+        """Run a forward action: receive the stage's inputs, run the user's code, send the results.
+
+        Args:
+            action: Forward pass of one stage for one microbatch.
+            feed: Function that runs the user's code; the model's call in it runs the stage.
+            draws: Source of random numbers of the microbatch.
+        """
         begin = perf_counter()
         received = self._leaves(action)
         start = self._record("recv", action, begin)
@@ -248,7 +311,10 @@ class RankStep:
         self._record("F", action, start)
 
     def _leaves(self, action: Action) -> dict[str, Tensor]:
-        """Wait for the values that a stage reads; return them by name, as leaves of the graph."""
+        """Wait for the values that a stage reads from other stages; return them by name.
+
+        Values whose gradients will be sent back require a gradient, and are leaves of the graph.
+        """
         values = self._stage_io.receive_values(action)
         for wire in self._resources.stage_edges.incoming[action.stage]:
             if self._keeps and wire.edge.has_gradient:
@@ -258,7 +324,15 @@ class RankStep:
     def _user_code_run(
         self, action: Action, received: dict[str, Tensor], draws: RngStream
     ) -> UserCodeRun:
-        """Prepare a run of the user's code in which the model's call runs the action's stage."""
+        """Prepare a run of the user's code in which the model's call runs the stage of an action.
+
+        The stage's values are also checked, and sent to later stages.
+
+        Args:
+            action: Forward pass of the stage.
+            received: Values from earlier stages, by name.
+            draws: Source of random numbers of the microbatch.
+        """
         stage = self._resources.stages[action.stage]
 
         def run(arguments: Arguments) -> dict[str, Any]:
@@ -273,7 +347,17 @@ class RankStep:
         return UserCodeRun(run, stage.output if action.stage == self._last else None)
 
     def _separate_buffers(self, stage: int, values: dict[str, Any]) -> dict[str, Any]:
-        """Copy those values that are buffers of the stage, which its next microbatch changes."""
+        """Copy the values of a stage that share memory with a buffer which the stage changes.
+
+        Without the copy, the next microbatch could change a value that is still being sent.
+
+        Args:
+            stage: Number of the stage.
+            values: Values that the stage computed, by name.
+
+        Returns:
+            All values by name, copied or not.
+        """
         if stage not in self._changing:
             self._changing[stage] = self._resources.stages[stage].changing()
         places = self._changing[stage]
@@ -284,7 +368,14 @@ class RankStep:
     def _keep(
         self, action: Action, received: dict[str, Tensor], values: dict[str, Any], roots: Roots
     ) -> None:
-        """Keep the data that the backward pass of this microbatch needs."""
+        """Keep the data of a forward action that the backward pass of its microbatch needs.
+
+        Args:
+            action: Forward pass that has run.
+            received: Values from earlier stages, by name.
+            values: Values that the stage computed, by name.
+            roots: (tensor, gradient) pairs of the user's code from which the backward pass starts.
+        """
         bundles = self._resources.stage_edges.gradients_in[action.stage]
         names = {wire.edge.value for bundle in bundles for wire in bundle.wires}
         place = action.stage, action.microbatch
@@ -297,7 +388,7 @@ class RankStep:
         self._resources.memory.held.add(1)
 
     def _backward(self, action: Action) -> None:
-        """Receive gradients, run one backward action between its hooks, and count its memory."""
+        """Run a backward action: receive gradients, compute between the hooks, send gradients."""
         begin = perf_counter()
         gradients = self._stage_io.receive_gradients(action) if action.do is not Do.W else {}
         start = self._record("recv", action, begin) if action.do is not Do.W else begin
@@ -312,10 +403,14 @@ class RankStep:
         self._record(action.do.value, action, start)
 
     def _differentiate(self, action: Action, gradients: dict[str, Tensor]) -> None:
-        """Compute the gradients of B, I or W; send those of the inputs to the stages before.
+        """Compute the gradients of a backward action, and send those of the stage's inputs.
+
+        An action B computes all gradients, I those of the stage's inputs, W those of its
+        parameters.
 
         Args:
-            gradients: Received gradients of the stage's sent values, by name.
+            action: Backward action (B, I or W) of one stage for one microbatch.
+            gradients: Gradients received from later stages, by the names of their values.
         """
         place = action.stage, action.microbatch
         if action.do is Do.W:
@@ -336,7 +431,14 @@ class RankStep:
         self._record("send", action, begin)
 
     def _record(self, kind: str, action: Action, start: float, detail: str = "") -> float:
-        """Send an event from `start` to now to `on_event`; return the present time in seconds."""
+        """Report an event that ends now to `on_event`; return the present time in seconds.
+
+        Args:
+            kind: Kind of the event, such as "F" or "recv".
+            action: Action to which the event belongs.
+            start: Time at which the event began, in seconds.
+            detail: Further text for `on_event`.
+        """
         end = perf_counter()
         if self._resources.on_event is not None:
             self._resources.on_event(kind, action.stage, action.microbatch, start, end, detail)
@@ -344,18 +446,23 @@ class RankStep:
 
 
 def _edges(values: Mapping[str, Tensor]) -> dict[str, Tensor | GradientEdge]:
-    """Return the gradient edges of tensors, by name."""
+    """Return the gradient edge of each tensor, by name; an edge does not keep the tensor alive."""
     return {name: get_gradient_edge(value) for name, value in values.items()}
 
 
 def _backward(roots: list[tuple[Tensor | GradientEdge, Tensor | None]]) -> None:
-    """Run torch's backward pass from these tensors with their gradients; nothing if none."""
+    """Run torch's backward pass from (tensor, gradient) pairs; do nothing if there are none."""
     if roots:
         starts, gradients = zip(*roots, strict=True)
         torch.autograd.backward(starts, gradients)
 
 
 def _copied(value: Any, places: frozenset[int]) -> Any:
-    """Copy a tensor whose storage is at one of these addresses; return other values as they are."""
+    """Return a copy of a tensor that uses one of certain storages; return any other value itself.
+
+    Args:
+        value: Tensor or any other object.
+        places: Memory addresses of the storages.
+    """
     is_shared = isinstance(value, Tensor) and value.untyped_storage().data_ptr() in places
     return value.clone() if is_shared else value

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recorder of an executor's events, and the collection of the records of all ranks.
+"""Recorder of the times of actions and messages in pipeline steps, collected from all ranks.
 
     recorder = Recorder(rank=dist.get_rank(), pipeline_rank=groups.pp_rank)
     executor.on_event = recorder
@@ -7,9 +7,9 @@
     run = gather(recorder, group, schedule=schedule, edges=placement.edges)
     run.save("trace.json"), run.plot("trace.png"), print(run.replay())
 
-The clocks of hosts differ. Each rank's clock is compared with that of the group's rank 0 by
-messages in both directions. The fastest round trip counts, and the error is at most half of it.
-Ranks on one host share a clock.
+Clocks of hosts differ, so all times are converted to the clock of the group's rank 0. For this, a
+rank of another host sends messages to rank 0, which answers with its time. The fastest round trip
+is used, and the error is at most half of its duration. Ranks on one host share a clock.
 """
 
 from __future__ import annotations
@@ -41,18 +41,19 @@ _Row = tuple[Any, ...]  # step, then the arguments of on_event
 
 
 class Recorder:
-    """Recorder of one rank's events; set it as `on_event` of an executor.
+    """Recorder of the events of one rank's executor; assign it to `Executor.on_event`.
 
-    A new step begins with the first action that occurs again.
+    A step has each action once, so a new step begins when an action occurs again.
 
     Args:
         rank: World rank of this process.
         pipeline_rank: Number of this rank in its pipeline.
-        replica: Number of the pipeline.
-        most_events: Number of events to keep; the oldest ones are dropped.
-        clock: Function that returns the present time in seconds, on the clock of the executor.
-        clock_name: Name of the clock; ranks with equal names share one. By default, ranks on one
-            host share it.
+        replica: Number of this rank's pipeline among the replicas.
+        most_events: Largest number of events to keep; older ones are dropped.
+        clock: Function that returns the present time in seconds. The executor must use the same
+            clock for its events.
+        clock_name: Name of the clock; ranks with equal names share a clock. None makes a name that
+            is the same for all processes on this host.
     """
 
     def __init__(
@@ -71,10 +72,11 @@ class Recorder:
         """Record an event that has just ended.
 
         Args:
-            kind: Kind of the event, such as "F" or "recv".
+            kind: Kind of the event: "F", "B", "I" or "W" for an action, "recv" or "send" for the
+                messages of one.
             stage: Number of the stage.
             microbatch: Number of the microbatch.
-            times: Start and end on the clock in seconds, and optionally a detail as text.
+            times: Start and end in seconds, and optionally a detail as text.
         """
         if kind in ACTIONS:
             action = (kind, stage, microbatch)
@@ -86,17 +88,17 @@ class Recorder:
         self._count += 1
 
     def clear(self) -> None:
-        """Remove all events."""
+        """Remove all recorded events, and number the next step 0."""
         self._rows.clear()
         self._seen.clear()
         self._step = self._count = 0
 
     def track(self, *, offset_seconds: float = 0.0, error_seconds: float = 0.0) -> Track:
-        """Return the recorded events.
+        """Return the recorded events of this rank, with times on the clock of rank 0.
 
         Args:
-            offset_seconds: Number to add to all times, so that they are on the clock of rank 0.
-            error_seconds: Largest error of this offset.
+            offset_seconds: Number to add to all times: rank 0's clock minus this rank's clock.
+            error_seconds: Largest error of this offset, to be stored with the events.
         """
         return Track(
             rank=self.rank,
@@ -114,9 +116,9 @@ class Run:
     """Recorded steps of all ranks.
 
     Attributes:
-        tracks: Events of each rank, in the order of ranks.
-        schedule: Schedule of every pipeline.
-        edges: Edges between the stages of a pipeline.
+        tracks: Events of each rank, ordered by world rank.
+        schedule: Actions that the ranks of every pipeline run in a step.
+        edges: Values that the stages of a pipeline send to each other.
     """
 
     tracks: tuple[Track, ...]
@@ -147,13 +149,16 @@ class Run:
     def plot(
         self, path: str | Path | None = None, *, replica: int = 0, step: int | None = None
     ) -> Picture:
-        """Draw one step of one pipeline, beside the simulator's prediction of it.
+        """Draw one step of one pipeline as a timeline, beside the simulator's prediction of it.
 
         Args:
             path: File to write, with the suffix .png, .svg or .pdf; None writes no file.
             replica: Number of the pipeline to draw.
-            step: Number of the step, where 0 is the first recorded one; by default the last
-                complete step.
+            step: Number of the step, where 0 is the first recorded one; None for the last complete
+                step.
+
+        Returns:
+            The picture, also if a file is written.
 
         Raises:
             OptionError: The step was not recorded completely, or the path has another suffix.
@@ -168,12 +173,13 @@ class Run:
         return picture
 
     def replay(self, *, skip: int | None = None) -> Replay:
-        """Simulate the schedule with the measured times of actions, to compare it with the steps.
+        """Simulate a step with the measured times of actions, and compare it with recorded steps.
 
-        `print(run.replay())` shows predicted and measured times of a step.
+        `print(run.replay())` shows the simulated and the measured time of a step.
 
         Args:
-            skip: Number of steps at the beginning to leave out; by default 1 if more were recorded.
+            skip: Number of recorded steps at the beginning to leave out. None leaves out the first
+                one, unless it is the only one.
 
         Raises:
             OptionError: No step was recorded completely, or none remains.
@@ -188,16 +194,16 @@ def gather(
     schedule: Schedule,
     edges: tuple[Edge, ...],
 ) -> Run:
-    """Collect the records of all ranks of a group; collective.
+    """Collect the recorded events of all ranks of a group; collective over the group.
 
     Args:
         recorder: Recorder of this rank.
         group: Group of the ranks; None for all ranks of torch.distributed.
-        schedule: Schedule of every pipeline.
-        edges: Edges between the stages of a pipeline.
+        schedule: Actions that the ranks of every pipeline run in a step.
+        edges: Values that the stages of a pipeline send to each other.
 
     Returns:
-        Steps of all ranks, on the clock of rank 0; the same on every rank.
+        Steps of all ranks, with times on the clock of rank 0; the same on every rank.
     """
     offset, error = _clock_offset(recorder, group)
     track = recorder.track(offset_seconds=offset, error_seconds=error)
@@ -208,7 +214,13 @@ def gather(
 
 
 def _with_actions(rows: Iterable[_Row]) -> list[_Row]:
-    """Add step and action to the rows of messages, which are recorded before their action."""
+    """Add to the row of each message the step and the kind of the action that it belongs to.
+
+    A message is recorded before its action, so both are taken from the next action in the rows.
+
+    Args:
+        rows: Recorded events (step, kind, stage, microbatch, start, end, detail), oldest first.
+    """
     found: list[_Row] = []
     after: _Row | None = None
     for row in reversed(list(rows)):
@@ -221,7 +233,12 @@ def _with_actions(rows: Iterable[_Row]) -> list[_Row]:
 
 
 def _event(row: _Row, offset: float) -> Event:
-    """Convert a row to an event, and add `offset` seconds to its times."""
+    """Convert a recorded row to an `Event`.
+
+    Args:
+        row: Tuple (step, kind, stage, microbatch, start, end, detail); the detail may be missing.
+        offset: Seconds to add to both times.
+    """
     step, kind, stage, microbatch, start, end, *detail = row
     return Event(
         kind=kind,
@@ -235,7 +252,7 @@ def _event(row: _Row, offset: float) -> Event:
 
 
 def _clock_name() -> str:
-    """Return the name of this machine's clock, which its containers share: the boot id."""
+    """Return a name for the clock of this machine: its boot id, which all its containers share."""
     try:
         return _BOOT.read_text().strip()
     except OSError:
@@ -243,7 +260,16 @@ def _clock_name() -> str:
 
 
 def _clock_offset(recorder: Recorder, group: dist.ProcessGroup | None) -> tuple[float, float]:
-    """Return rank 0's clock minus this rank's, and the largest error of it, in seconds."""
+    """Compare this rank's clock with that of the group's rank 0; collective over the group.
+
+    Args:
+        recorder: Recorder of this rank, with its clock.
+        group: Group of the ranks; None for all ranks of torch.distributed.
+
+    Returns:
+        Rank 0's clock minus this rank's clock, and the largest error of this difference, in
+        seconds; (0, 0) if both ranks share a clock.
+    """
     names: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(names, recorder.clock_name, group=group)
     rank, found = dist.get_rank(group), (0.0, 0.0)
@@ -258,7 +284,13 @@ def _clock_offset(recorder: Recorder, group: dist.ProcessGroup | None) -> tuple[
 
 
 def _send_times(clock: Callable[[], float], group: dist.ProcessGroup | None, other: int) -> None:
-    """Send this rank's time back after each message of another rank."""
+    """Answer each message of another rank with the present time of this rank, which is rank 0.
+
+    Args:
+        clock: Function that returns the present time in seconds.
+        group: Group of both ranks; None for all ranks of torch.distributed.
+        other: Number of the other rank in the group.
+    """
     time = torch.zeros(1, dtype=torch.float64)
     for _ in range(_ROUND_TRIPS):
         dist.recv(time, group=group, group_src=other)
@@ -267,7 +299,16 @@ def _send_times(clock: Callable[[], float], group: dist.ProcessGroup | None, oth
 
 
 def _compare(clock: Callable[[], float], group: dist.ProcessGroup | None) -> tuple[float, float]:
-    """Request the time of rank 0 in several round trips; return offset and error in seconds."""
+    """Measure how much the clock of rank 0 differs, by several round trips of messages.
+
+    Args:
+        clock: Function that returns the present time of this rank in seconds.
+        group: Group of both ranks; None for all ranks of torch.distributed.
+
+    Returns:
+        Rank 0's clock minus this rank's clock, and the largest error of this difference, in
+        seconds.
+    """
     time, best = torch.zeros(1, dtype=torch.float64), (0.0, float("inf"))
     for _ in range(_ROUND_TRIPS):
         left = clock()

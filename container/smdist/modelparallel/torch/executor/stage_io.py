@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transfer of values to later stages and of gradients back, in one step of one rank.
+"""Exchange of values and gradients between stages, in one pipeline step on one rank.
 
-A value is sent from the stage that made it to each stage that reads it. If several stages send back
-gradients of a value, they are summed in the order of these stages, so sums are reproducible.
+A value is sent from the stage that computes it to each stage that reads it. In the backward pass,
+each of these stages sends back a gradient of the value. The gradients are summed in the order of
+the stages, so that sums are reproducible.
 
-`StageEdges` computes once, for each message between stages, its sender, receiver, memory layout and
-tag:
+`StageEdges` computes once the sender, receiver, memory layout and tag of each message:
 
     tag = base + 2 * (number of the edge * microbatches + microbatch) + direction
 
-Gradients between two stages are sent with one flag for each value. A gradient that does not exist
-is None at the receiver, as it would be in one process. `check_values` checks that a stage sends
-values of the captured shapes and types.
+Gradients are sent with one flag for each of them. If autograd computed no gradient for a value, the
+flag is 0, and the receiver has None in place of the gradient, as a single process would.
+
+`check_values` checks that the sent values have the shapes and dtypes that they had when the model's
+forward pass was recorded.
 """
 
 from __future__ import annotations
@@ -36,17 +38,17 @@ BACKWARD: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageEdge:
-    """Edge between two stages: a value that one makes and the other reads, and its gradient.
+    """Value that one stage computes and another one reads, with the layout of its messages.
 
     Attributes:
-        number: Number of the edge in the placement.
-        edge: Edge of the placement.
-        facts: Shape, dtype, strides and device of the value.
-        source_rank: Pipeline rank of the stage that makes the value.
+        number: Index of the edge among all edges of the placement.
+        edge: Edge of the placement: name of the value, both stages, and existence of a gradient.
+        facts: Shape, dtype, strides and device of the value, as recorded.
+        source_rank: Pipeline rank of the stage that computes the value.
         target_rank: Pipeline rank of the stage that reads it.
-        shape: Shape of the message, after `permute(order)`.
-        order: Dimensions from the largest stride to the smallest; None if they already are in this
-            order.
+        shape: Shape of the message, whose dimensions are in the order `order`.
+        order: Dimensions of the value from the largest stride to the smallest; None if they already
+            are in this order.
         back: Inverse permutation of `order`; None if `order` is None.
     """
 
@@ -61,17 +63,20 @@ class StageEdge:
 
     @property
     def is_local(self) -> bool:
-        """Tell whether both stages are on one rank."""
+        """True if both stages are on one rank, so that no message is needed."""
         return self.source_rank == self.target_rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientBundle:
-    """Gradients that one stage sends back to another: a message of flags, then one per value.
+    """Gradients that one stage sends back to another one, for all values that it got from there.
+
+    The first message has one flag for each gradient, 0 if there is none. The gradients follow, each
+    in a message of its own.
 
     Attributes:
-        number: Number of the message with the flags, which tell what gradients exist.
-        source: Stage that made the values; it receives the gradients.
+        number: Number from which the tag of the first message is computed.
+        source: Stage that computed the values; it receives the gradients.
         target: Stage that read the values; it sends the gradients.
         source_rank: Pipeline rank of `source`.
         target_rank: Pipeline rank of `target`.
@@ -87,16 +92,18 @@ class GradientBundle:
 
     @property
     def is_local(self) -> bool:
-        """Tell whether both stages are on one rank."""
+        """True if both stages are on one rank, so that no message is needed."""
         return self.source_rank == self.target_rank
 
 
 class StageEdges:
-    """Edges between all stages of a placement, sorted by stage.
+    """Messages that all stages of a pipeline exchange, sorted by stage.
 
     Args:
+        placement: Stage of each operation, and the values sent between stages.
         facts: Shape, dtype, strides and device of each value, by name.
         rank_of: Pipeline rank of each stage.
+        num_microbatches: Number of microbatches in a step.
 
     Attributes:
         incoming: Edges of the values that each stage reads, by stage.
@@ -126,17 +133,25 @@ class StageEdges:
         self.most_at_once = max([1, *map(len, self.outgoing), *backs])
 
     def tag(self, number: int, microbatch: int, direction: int) -> int:
-        """Return a tag that no other message of the step has.
+        """Return the tag of a message; no other message of the step has the same tag.
 
         Args:
-            number: Number of the edge, or of the bundle for its flags.
+            number: `StageEdge.number` for a value or gradient, `GradientBundle.number` for flags.
+            microbatch: Number of the microbatch.
             direction: FORWARD for a value, BACKWARD for a gradient or flags.
         """
         return _BASE + 2 * (number * self._microbatches + microbatch) + direction
 
 
 def _stage_edge(number: int, edge: Edge, facts: TensorFacts, rank_of: tuple[int, ...]) -> StageEdge:
-    """Return the edge with its ranks and the layout of its messages."""
+    """Return an edge of a placement with its ranks and the layout of its messages.
+
+    Args:
+        number: Index of the edge in the placement.
+        edge: Value that one stage sends to another.
+        facts: Shape, dtype, strides and device of the value.
+        rank_of: Pipeline rank of each stage.
+    """
     order = _order(facts)
     shape = facts.shape if order is None else tuple(facts.shape[each] for each in order)
     return StageEdge(
@@ -152,9 +167,10 @@ def _stage_edge(number: int, edge: Edge, facts: TensorFacts, rank_of: tuple[int,
 
 
 def _order(facts: TensorFacts) -> tuple[int, ...] | None:
-    """Return the dimensions from the largest stride to the smallest; None if they are sorted.
+    """Return the dimensions of a tensor from the largest stride to the smallest.
 
-    A transposed tensor is sent in this order, so that it needs no copy.
+    A message has its dimensions in this order, so a transposed tensor is sent without a copy. None
+    if the dimensions already are in this order, or if a stride is 0.
     """
     dims = range(len(facts.shape))
     order = tuple(sorted(dims, key=lambda at: (-facts.stride[at], at)))
@@ -163,7 +179,12 @@ def _order(facts: TensorFacts) -> tuple[int, ...] | None:
 
 
 def _bundles(wires: Iterable[StageEdge], *, first: int) -> list[GradientBundle]:
-    """Group edges with gradients by their two stages, and number the groups from `first`."""
+    """Group the edges that have gradients: one group for each pair of stages.
+
+    Args:
+        wires: Edges between stages.
+        first: Number of the first group; further groups have the next numbers.
+    """
     groups: dict[tuple[int, int], list[StageEdge]] = {}
     for wire in wires:
         if wire.edge.has_gradient:
@@ -185,14 +206,14 @@ Gradients = Mapping[str, Tensor | None]
 
 
 class StageIO:
-    """Transfer of values and gradients between a rank's stages and all stages linked to them.
+    """Sender and receiver of values and gradients for the stages of one rank, in one step.
 
-    Between two stages of this rank, tensors are handed over without a message.
+    Stages on the same rank pass tensors to each other without a message.
 
     Args:
-        p2p: Sends and receives of this rank.
-        stage_edges: Edges between all stages.
-        window: Number of actions whose messages may be in flight to another rank.
+        p2p: Sender and receiver of this rank's messages.
+        stage_edges: Messages that all stages exchange.
+        window: Largest number of actions whose messages may be in flight to another rank.
     """
 
     def __init__(self, p2p: P2P, stage_edges: StageEdges, window: int) -> None:
@@ -203,11 +224,17 @@ class StageIO:
         self._gradients: dict[tuple[int, int], list[Tensor | None]] = {}  # by bundle and microbatch
 
     def post_receives(self, action: Action) -> None:
-        """Start all receives of an action; do not wait for them."""
+        """Start all receives of an action, without waiting for their data."""
         self._messages[action] = list(self._posted(action))
 
     def receive_values(self, action: Action) -> dict[str, Tensor]:
-        """Wait for the values that a stage reads; return them by name, without autograd graph."""
+        """Wait for the values that a forward action reads from other stages.
+
+        Its receives must have been posted.
+
+        Returns:
+            Values by name, detached from any autograd graph.
+        """
         messages = iter(self._messages[action])
         return {
             wire.edge.value: self._value(wire, action.microbatch, messages)
@@ -215,11 +242,13 @@ class StageIO:
         }
 
     def receive_gradients(self, action: Action) -> dict[str, Tensor]:
-        """Wait for the gradients of the values that a stage sent.
+        """Wait for the gradients that a backward action receives from later stages.
+
+        Its receives must have been posted.
 
         Returns:
-            Sum of the gradients from all stages that read the value, by name; values without a
-            gradient are left out.
+            Gradient of each value that the stage sent, by name: the sum over all stages that read
+            it. Values without a gradient are left out.
         """
         messages = iter(self._messages[action])
         summed: dict[str, Tensor] = {}
@@ -232,12 +261,17 @@ class StageIO:
         return summed
 
     def release(self, action: Action) -> None:
-        """Subtract the receive buffers of a finished action from the memory counter."""
+        """Subtract the receive buffers of an action from the memory counter, when it has ended."""
         for message in self._messages.pop(action):
             self._p2p.freed(message.buffer)
 
     def send_values(self, action: Action, values: Mapping[str, Any]) -> None:
-        """Send values by name from a stage to all stages that read them."""
+        """Send the values of a forward action to all stages that read them.
+
+        Args:
+            action: Forward pass of one stage for one microbatch.
+            values: Values that the stage computed, by name.
+        """
         for wire in self._stage_edges.outgoing[action.stage]:
             value = values[wire.edge.value]
             if wire.is_local:
@@ -246,7 +280,12 @@ class StageIO:
                 self._send(packed(value, wire), wire.target_rank, wire.number, action)
 
     def send_gradients(self, action: Action, gradients: Gradients) -> None:
-        """Send gradients of received values by name to the stages that made the values."""
+        """Send the gradients of a stage's inputs to the stages that computed these inputs.
+
+        Args:
+            action: Backward pass of the stage for one microbatch.
+            gradients: Gradients by name of the input; None for an input without one.
+        """
         for bundle in self._stage_edges.gradients_out[action.stage]:
             found = [gradients.get(wire.edge.value) for wire in bundle.wires]
             if bundle.is_local:
@@ -259,13 +298,20 @@ class StageIO:
                 self._send(tensor, bundle.source_rank, wire.number, action)
 
     def _send(self, tensor: Tensor, peer: int, number: int, action: Action) -> None:
-        """Send a tensor to a pipeline rank, under the tag of an edge's or a bundle's number."""
+        """Send a tensor to another pipeline rank.
+
+        Args:
+            tensor: Contiguous tensor on the CPU.
+            peer: Pipeline rank of the receiver.
+            number: Number of the edge, or of the bundle for its flags; the tag is computed from it.
+            action: Action that sends: forward for a value, backward for a gradient or flags.
+        """
         direction = FORWARD if action.do is Do.F else BACKWARD
         tag = self._stage_edges.tag(number, action.microbatch, direction)
         self._p2p.send(tensor, (peer, direction), tag, most=self._most)
 
     def _posted(self, action: Action) -> Iterator[PendingMessage]:
-        """Start the receives of an action one by one, and yield them."""
+        """Start the receives of an action; yield their messages in the order of later reading."""
         if action.do is Do.F:
             for wire in self._stage_edges.incoming[action.stage]:
                 if not wire.is_local:
@@ -277,7 +323,7 @@ class StageIO:
                     yield from self._posted_bundle(bundle, action.microbatch)
 
     def _posted_bundle(self, bundle: GradientBundle, microbatch: int) -> Iterator[PendingMessage]:
-        """Start the receives of a bundle: its flags, then its gradients."""
+        """Start to receive the flags and gradients that one stage sends back, and yield them."""
         peer, tag = bundle.target_rank, self._stage_edges.tag
         flags = tag(bundle.number, microbatch, BACKWARD)
         yield self._p2p.receive((len(bundle.wires),), torch.uint8, peer, flags)
@@ -288,7 +334,13 @@ class StageIO:
     def _value(
         self, wire: StageEdge, microbatch: int, messages: Iterator[PendingMessage]
     ) -> Tensor:
-        """Return the value of an edge: from this rank, or from the next of the messages."""
+        """Return the value of an edge: from a stage on this rank, or from the next message.
+
+        Args:
+            wire: Edge of the value.
+            microbatch: Number of the microbatch.
+            messages: Posted receives of the action that are not read yet.
+        """
         if wire.is_local:
             return self._values.pop((wire.number, microbatch))
         return unpacked(self._p2p.wait(next(messages)), wire)
@@ -296,7 +348,16 @@ class StageIO:
     def _arrived(
         self, bundle: GradientBundle, microbatch: int, messages: Iterator[PendingMessage]
     ) -> list[Tensor | None]:
-        """Return the gradients of a bundle in the order of its edges; None for absent ones."""
+        """Return the gradients that one stage sent back, in the order of `bundle.wires`.
+
+        Args:
+            bundle: Gradients to receive.
+            microbatch: Number of the microbatch.
+            messages: Posted receives of the action that are not read yet.
+
+        Returns:
+            Gradient of each value; None if autograd computed none for it.
+        """
         if bundle.is_local:
             return self._gradients.pop((bundle.number, microbatch))
         flags = self._p2p.wait(next(messages)).tolist()
@@ -308,7 +369,12 @@ class StageIO:
 
 
 def packed(tensor: Tensor, wire: StageEdge) -> Tensor:
-    """Convert a value to its message: dense, on the CPU, contiguous in the order of the edge."""
+    """Convert a value or gradient to its message: dense, on the CPU, contiguous.
+
+    Args:
+        tensor: Value or gradient.
+        wire: Edge of the value, whose `order` is the order of the message's dimensions.
+    """
     tensor = tensor.detach()
     if tensor.layout is not torch.strided:
         tensor = tensor.to_dense()
@@ -318,7 +384,12 @@ def packed(tensor: Tensor, wire: StageEdge) -> Tensor:
 
 
 def unpacked(buffer: Tensor, wire: StageEdge) -> Tensor:
-    """Convert a received buffer to the value: on the stage's device, in its own dimensions."""
+    """Convert a received message to a tensor on this rank's device, with the value's dimensions.
+
+    Args:
+        buffer: Received message.
+        wire: Edge of the value, whose `order` is the order of the message's dimensions.
+    """
     device = wire.facts.device
     if device.type != "cpu":
         buffer = buffer.to(_local_device(device))
@@ -326,26 +397,31 @@ def unpacked(buffer: Tensor, wire: StageEdge) -> Tensor:
 
 
 def _local_device(device: torch.device) -> torch.device:
-    """Return this process's device of the same type, such as its own GPU."""
+    """Return the current device of this process that has the same type, such as its own GPU."""
     module = torch.get_device_module(device)
     return torch.device(device.type, module.current_device())
 
 
 def _zeros(wire: StageEdge) -> Tensor:
-    """Return zeros to send in place of a gradient that does not exist."""
+    """Return zeros to send in place of a gradient that autograd did not compute.
+
+    Args:
+        wire: Edge of the value that has no gradient.
+    """
     return torch.zeros(wire.shape, dtype=wire.facts.dtype)
 
 
 def check_values(
     values: Mapping[str, Any], wires: Iterable[StageEdge], program: Program, *, keeps: bool
 ) -> None:
-    """Check that a stage's values have the shapes and dtypes of the capture.
+    """Check that the values of a stage have the shapes and dtypes of the recorded forward pass.
 
     Args:
-        values: Values that the stage made, by name.
+        values: Values that the stage computed, by name.
         wires: Edges on which the values are sent.
-        program: Program of the capture.
-        keeps: True if a backward pass follows, so that gradients will be sent back.
+        program: Recorded forward pass, in which the module that made a value is found.
+        keeps: True if a backward pass follows; then a value may require a gradient only if it did
+            in the recording.
 
     Raises:
         OptionError: A value differs; the error names it and the module that made it.
@@ -364,7 +440,13 @@ def check_values(
 
 
 def _unlike(wire: StageEdge, program: Program, what: str) -> OptionError:
-    """Return the error for a value that differs from the capture."""
+    """Return the error for a value that differs from the recorded forward pass.
+
+    Args:
+        wire: Edge on which the value is sent.
+        program: Recorded forward pass, in which the module that made the value is found.
+        what: Difference, such as "is NoneType, not a tensor".
+    """
     name = wire.edge.value
     makers = [call.module for call in program.calls if name in call.writes]
     maker = f" of {makers[0]!r}" if makers and makers[0] else ""

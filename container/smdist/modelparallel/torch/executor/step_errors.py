@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors that end a step, and the fault behind them as data, which all ranks receive."""
+"""Errors that end a pipeline step, and their cause as data that is sent to all ranks."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _PASSES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """Place and cause of a step's failure.
+    """Place and cause of a step's failure, as data that is sent to all ranks.
 
     Attributes:
         rank: World rank of the process that failed.
         pipeline_rank: Number of this rank in its pipeline.
-        action: Action of the schedule that failed, "1F3" for stage 1, forward, microbatch 3; or a
-            description of other work, such as "the sum of gradients".
+        action: Action that failed, such as "1F3" (stage 1, forward, microbatch 3); or a description
+            of other work, such as "the sum of gradients".
         module: Name of the module that ran; a description if no module ran.
         why: Text of the error.
         gone: World rank of a process that ended without an error and so caused this failure; None
@@ -48,7 +48,7 @@ class Fault:
 
     @property
     def where(self) -> str:
-        """Text with the rank, the action and the module; with the rank that ended, if one did."""
+        """Text with the failed rank, action and module, and the process that ended, if one did."""
         rank = f"rank {self.rank} (pipeline rank {self.pipeline_rank})"
         work, parts = self.action, _ACTION.fullmatch(self.action)
         if parts is not None:
@@ -61,11 +61,14 @@ class Fault:
 
     @property
     def line(self) -> str:
-        """Text of the whole fault, cut to MOST_BYTES."""
+        """Text with place and cause of the failure, shortened to MOST_BYTES bytes."""
         return _cut(str(self), MOST_BYTES)
 
     def encode(self) -> str:
-        """Return the fields as JSON of at most MOST_BYTES; a long `why` is cut."""
+        """Return the failure as JSON text of at most MOST_BYTES bytes.
+
+        If it would be longer, `why` is shortened.
+        """
         limit = MOST_BYTES
         while True:
             fields = asdict(replace(self, why=_cut(self.why, limit)))
@@ -76,7 +79,11 @@ class Fault:
 
     @classmethod
     def decode(cls, details: str) -> Fault | None:
-        """Read the JSON that `encode` wrote; return None for any other details of an abort."""
+        """Return the failure in a JSON text that `encode` wrote; None for any other text.
+
+        Args:
+            details: Text that was sent with the end of a step, JSON or "".
+        """
         if not details:
             return None
         found = json.loads(details)
@@ -84,13 +91,19 @@ class Fault:
 
 
 class StepError(DistError):
-    """Failure of a step on one rank, which ends the step on all ranks.
+    """Error that ends a step on all ranks, because it failed on one of them.
+
+    Args:
+        fault: Place and cause of the failure.
+        hint: Advice for the user; by default, which rank's log to read.
 
     Attributes:
-        kind: "step" if a rank raised an error; "lost" if a rank ended without one.
+        kind: "step" if a rank raised an error; "lost" if a process ended without one.
+        fault: The argument.
         rank: World rank that failed, or that lost the connection to `gone`.
         pipeline_rank: Number of this rank in its pipeline.
-        action: Action that failed: "1F3" is stage 1, forward, microbatch 3.
+        action: Action that failed, such as "1F3" (stage 1, forward, microbatch 3); or a description
+            of other work.
         module: Name of the module that ran, or a description of other code.
         gone: World rank of the process that ended without an error; None if `kind` is "step".
     """
@@ -107,7 +120,7 @@ class StepError(DistError):
         self.gone = fault.gone
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields of the error and of its fault as a dict for JSON."""
+        """Return the parts of the error's text and the fields of the fault, as a dict for JSON."""
         return {**super().as_dict(), **asdict(self.fault)}
 
     def __str__(self) -> str:
@@ -116,15 +129,15 @@ class StepError(DistError):
 
 
 class StepInterruptedError(StepError, KeyboardInterrupt):
-    """Step that a KeyboardInterrupt ended on this rank, for example by Ctrl-C."""
+    """Error for a step that a KeyboardInterrupt, such as Ctrl-C, has ended on this rank."""
 
 
 class LostError(Exception):
-    """Failure of a message, because another rank has ended or has aborted the step.
+    """Failure to send or receive a message, because another rank has ended or has aborted the step.
 
     Attributes:
-        peer: Pipeline rank at the other end of the message; None for a collective.
-        cause: Error of the backend.
+        peer: Pipeline rank at the other end of the message; None for a collective operation.
+        cause: Error that the communication backend raised.
     """
 
     def __init__(self, peer: int | None, cause: BaseException) -> None:
@@ -133,12 +146,12 @@ class LostError(Exception):
 
 
 def _cut(text: str, most_bytes: int) -> str:
-    """Return the longest beginning of a text that has at most `most_bytes` in UTF-8."""
+    """Return the longest beginning of a text that has at most `most_bytes` bytes in UTF-8."""
     return text.encode()[:most_bytes].decode(errors="ignore")
 
 
 def _hint(fault: Fault) -> str:
-    """Return the hint for a fault: which log to read."""
+    """Return the advice for the user after a failure: which rank's log to read."""
     if fault.gone is None:
         return f"See the traceback in the log of rank {fault.rank}"
     return (

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Control of a rank's memory: a rank has the values of its own stages only.
+"""Control of a rank's memory, so that a rank has only the values of its own stages.
 
-skeleton       copy of the whole model without values, with which other batches are captured
+skeleton       copies the whole model without values, to capture it for other batches later
 release        frees the values of other stages, in the user's model too
 materialize    gives values to this rank's stages, if the model was created without values
 delay_param_initialization, model_creation      create models without values

@@ -31,10 +31,11 @@ _num_blocks = 0
 
 @contextmanager
 def delay_param_initialization(enabled: bool = True) -> Iterator[None]:
-    """Create parameters without values in the block; each rank initialises those of its stages.
+    """Create parameters without values in the block; ranks initialise those of their stages later.
 
-    The modules' own initialisation then draws the values, seeded by the names of parameters, so all
-    layouts begin with the same values. Of nested blocks the innermost one counts.
+    That happens when the model is split. The modules' own initialisation then draws the values,
+    seeded by the names of parameters, so they do not depend on how the model is split. Of nested
+    blocks the innermost one counts.
 
     Args:
         enabled: False creates parameters with values as usual.
@@ -52,7 +53,7 @@ def delay_param_initialization(enabled: bool = True) -> Iterator[None]:
 def model_creation(
     tensor_parallelism: bool = False, dtype: torch.dtype | None = None, **tp_config: Any
 ) -> Iterator[None]:
-    """Create a model in the block without values in its parameters, and in a given dtype.
+    """Create a model in the block: its parameters have no values, and a given dtype.
 
     Args:
         tensor_parallelism: Must be False, since tensors are not split over ranks.
@@ -101,7 +102,11 @@ def _refused(
 
 
 def _count_blocks(change: int) -> None:
-    """Add `change` to the number of open blocks; patch `nn.Module` while there is one."""
+    """Count blocks that delay initialisation; patch `nn.Module` while there is at least one.
+
+    Args:
+        change: 1 at the start of a block, -1 at its end.
+    """
     global _num_blocks, _plain_register
     with _lock:
         if not _num_blocks:

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Initialisation of this rank's stages of a model without values, equal under every layout.
+"""Initialisation of this rank's stages of a model without values.
+
+The values do not depend on how the model is split.
 
 The modules' own initialisation runs: first `reset_parameters` of each module, as in PyTorch, then
-`_init_weights` of the model around it, as in transformers. It runs on a skeleton of the whole model
-in which only the tensors of this rank have memory.
+`_init_weights` of the model around it, as in transformers. It runs on a skeleton: a copy of the
+whole model in which only the tensors of this rank have memory.
 """
 
 from __future__ import annotations
@@ -35,18 +37,19 @@ def materialize(
     """Initialise the tensors of this rank's stages that are on the meta device.
 
     They are replaced by new tensors, in the model too, so optimizers need the new parameters.
-    Tensors with values keep them, and tensors of other stages stay on the meta device. Every layout
-    gives a tensor the same values.
+    Tensors with values keep them, and tensors of other stages stay on the meta device. The new
+    values do not depend on how the model is split.
 
     Args:
         model: The whole model, whose modules the stages share.
         stages: The stages of this rank, by number.
         seed: Seed of the whole training run.
         device: Device of the new tensors; None is the CPU.
-        strict: False if a checkpoint is loaded next; tensors without an initialisation are then 0.
+        strict: True raises an error for a tensor that no module initialises. False, for use before
+            a checkpoint is loaded, sets such a tensor to 0.
 
     Returns:
-        First names of the tensors that no module initialised.
+        Names of the tensors that no module initialised; if one has several names, the first.
 
     Raises:
         OptionError: With `strict`, no module initialises a tensor (one fault for each); or an
@@ -65,7 +68,10 @@ def materialize(
 
 
 def _wanted(model: nn.Module, stages: Mapping[int, nn.Module]) -> dict[str, Tensor]:
-    """Return the tensors of the stages that are on the meta device, by first name in the model."""
+    """Return the tensors of the stages that are on the meta device, by name in the model.
+
+    A tensor with several names in the model has the first of them.
+    """
     names = _first_names(model)
     held = {id(tensor) for stage in stages.values() for tensor in entries(stage.modules())}
     return {
@@ -117,14 +123,14 @@ def _tensors(model: nn.Module, names: Mapping[int, str]) -> Iterator[tuple[Tenso
 
 
 def _initialisers(model: nn.Module, wanted: set[int]) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Yield the initialising methods of all modules that contain a wanted tensor, in order.
+    """Yield the methods that initialise the wanted tensors, in the order in which they must run.
 
     Args:
-        model: The skeleton of the model.
+        model: The skeleton of the model: a copy in which only wanted tensors have memory.
         wanted: Ids of the tensors to initialise.
 
     Yields:
-        Name of the module, and the function to call.
+        Name of a module, and a function without arguments that initialises it.
     """
     found = [
         (name, module, owner)
@@ -143,11 +149,17 @@ def _initialisers(model: nn.Module, wanted: set[int]) -> Iterator[tuple[str, Cal
 def _inside_out(
     name: str, module: nn.Module, owner: Callable[..., Any] | None, seen: set[int]
 ) -> Iterator[tuple[str, nn.Module, Callable[..., Any] | None]]:
-    """Yield each module once, children first.
+    """Yield a module and all modules inside it once, children first.
+
+    Args:
+        name: Name of the module in the model; "" for the model itself.
+        module: The module.
+        owner: `_init_weights` of the innermost module around this one that has it, or None.
+        seen: Ids of modules that were yielded already; extended here.
 
     Yields:
-        Name, module, and `_init_weights` of the innermost module around it that has this method;
-        None if none has it.
+        Name, module, and `_init_weights` of the module itself or of the innermost module around it
+        that has this method; None if none has it.
     """
     seen.add(id(module))
     owner = _method(module, "_init_weights", 1) or owner
@@ -158,7 +170,13 @@ def _inside_out(
 
 
 def _method(module: nn.Module, name: str, arguments: int) -> Callable[..., Any] | None:
-    """Return a module's method; None if it lacks it, or needs another number of arguments."""
+    """Return a module's method that can be called with this many arguments; None if it has none.
+
+    Args:
+        module: The module.
+        name: Name of the method.
+        arguments: Number of arguments.
+    """
     if not callable(getattr(type(module), name, None)):
         return None
     method: Callable[..., Any] = getattr(module, name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Seeding of the random numbers of an initialisation by names, so that all layouts draw the same.
+"""Seeding of random numbers in an initialisation, so that they do not depend on the split.
 
     wte.weight.normal_()      seeded by (seed, "wte.weight", 1: first draw for this tensor)
     torch.randn(4)            seeded by (seed, name of the running module, 1: its first draw)
@@ -26,11 +26,11 @@ def memory(tensor: Tensor) -> int:
 
 
 class SeededInit(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Mode that seeds each random operation, and counts the elements that operations write.
+    """Dispatch mode that seeds each random operation, and counts the elements that are written.
 
     Attributes:
-        module: Name of the module whose initialisation runs.
-        written: Number of elements written to each tensor, by its name.
+        module: Name of the module whose initialisation runs; set by the caller.
+        written: Number of elements that operations wrote to each tensor, by its name.
 
     Args:
         seed: Seed of the whole training run.
@@ -47,7 +47,7 @@ class SeededInit(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Run one operation; seed the generators before it if it is random."""
+        """Run one operation and return its result; seed the generators first if it is random."""
         kwargs = dict(kwargs or {})
         targets = list(_targets(func, args, kwargs))
         names = [self._names.get(memory(target)) for target in targets]
@@ -70,7 +70,13 @@ class SeededInit(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _targets(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-    """Yield the tensors that an operation writes to."""
+    """Yield the tensors that a call of an operation writes to.
+
+    Args:
+        func: Overload of the operation, with its schema.
+        args: Positional arguments of the call.
+        kwargs: Keyword arguments of the call.
+    """
     for at, argument in enumerate(func._schema.arguments):
         if argument.alias_info is None or not argument.alias_info.is_write:
             continue

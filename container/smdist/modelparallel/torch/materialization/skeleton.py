@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Skeleton of a model: a copy on the meta device, which takes almost no memory.
 
-A rank that has freed most of a model may get a batch of another shape. Then all forward functions
-must be captured again; they run on the skeleton.
+The skeleton is used when a batch has another shape than before. Then the forward pass must be
+captured again, but this rank may have freed most of the model.
 
 Parameters and buffers are replaced in all places where modules store them. An LSTM, for example,
 also stores its parameters in a list.
@@ -30,7 +30,7 @@ def hollow(tensor: Tensor) -> Tensor:
 
 
 def like(tensor: Tensor, values: Tensor) -> Tensor:
-    """Return `values` with the class, `requires_grad` and attributes of `tensor`."""
+    """Return a tensor with the memory of `values`; class and attributes are those of `tensor`."""
     if isinstance(tensor, nn.Parameter):
         made: Tensor = torch.Tensor._make_subclass(type(tensor), values, tensor.requires_grad)
     else:
@@ -40,7 +40,7 @@ def like(tensor: Tensor, values: Tensor) -> Tensor:
 
 
 def entries(modules: Iterable[nn.Module]) -> Iterable[Tensor]:
-    """Yield the parameters and buffers of the modules, without submodules.
+    """Yield the parameters and buffers of each of these modules, but not of their submodules.
 
     A tensor that several modules share is yielded for each of them.
     """
@@ -81,7 +81,10 @@ def skeleton(model: nn.Module) -> nn.Module:
 
 
 def _without_values(model: nn.Module) -> dict[int, Any]:
-    """Return the replacement of each tensor of the model in a copy, by the tensor's id."""
+    """Return a memo for `deepcopy`: the tensor that a copy has in place of each one, by its id.
+
+    Parameters and buffers are replaced by tensors on the meta device; other tensors are shared.
+    """
     memo: dict[int, Any] = {}
     for module in model.modules():
         for value in vars(module).values():
@@ -96,7 +99,10 @@ def _without_values(model: nn.Module) -> dict[int, Any]:
 
 
 def _stubborn(model: nn.Module) -> dict[int, Any]:
-    """Return the attributes of modules that cannot be copied, by id; the copy shares them."""
+    """Return a memo for `deepcopy`: attributes of modules that cannot be copied, by their id.
+
+    The copy then shares them with the model.
+    """
     kept: dict[int, Any] = {}
     own = ("_parameters", "_buffers", "_modules")
     for module in model.modules():

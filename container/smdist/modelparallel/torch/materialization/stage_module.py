@@ -6,8 +6,8 @@
         wte, h.0 ... h.5             wte, h.0 ... h.2      h.3 ... h.5
       lm_head                                            lm_head
 
-Features that use names or modules work as with the whole model: `state_dict()`, sharding of a
-block, activation checkpoints, compilation of a module, hooks on a module.
+Features that depend on names or modules work as with the whole model. Examples are `state_dict()`,
+sharding of a block, activation checkpoints, compilation of a module, and hooks on a module.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _alone(_: Call) -> AbstractContextManager[None]:
 
 
 class Level(nn.Module):
-    """Module that only contains submodules, so that names in a stage are those of the model."""
+    """Module of a stage that has only submodules, so that their names are those of the model."""
 
 
 class StageModule(Level):
@@ -79,9 +79,9 @@ class StageModule(Level):
 
     @property
     def running(self) -> Call | None:
-        """Call that is running or has failed; None if none is running.
+        """Call that runs now, or the one that failed; None if no call is running.
 
-        In a backward pass it is the unit whose gradients are computed.
+        In a backward pass it is the unit (module) whose gradients are computed.
         """
         return self._running
 
@@ -90,7 +90,13 @@ class StageModule(Level):
         self._running = None
 
     def serve(self, captured: Captured, placement: Placement) -> None:
-        """Switch to another program of the same model: for other shapes, or another mode.
+        """Switch to another captured program of the same model.
+
+        It may be for other shapes of the batch, or for train instead of eval mode.
+
+        Args:
+            captured: The model, captured again.
+            placement: Stages of its calls.
 
         Raises:
             OptionError: The program calls modules or reads parameters that this stage lacks.
@@ -144,7 +150,11 @@ class StageModule(Level):
         return self._program.assemble(values, self._held)
 
     def _following(self, values: Mapping[str, Any]) -> Iterator[Call]:
-        """Yield the calls in order, and set `running` to each of them."""
+        """Yield the stage's calls in order, and set `running` to each of them.
+
+        Args:
+            values: Results of earlier calls, by name; filled by the loop that runs the calls.
+        """
         for call in self._route.calls:
             self._running = call
             yield call
@@ -153,7 +163,12 @@ class StageModule(Level):
         self._running = None
 
     def _follow_back(self, call: Call, values: Mapping[str, Any]) -> None:
-        """Register hooks that set `running` to a unit when the backward pass begins with it."""
+        """Register autograd hooks that set `running` to a unit when the backward pass reaches it.
+
+        Args:
+            call: Call of the unit, which has run.
+            values: Results of calls, by name.
+        """
         for name in call.writes:
             node = getattr(values.get(name), "grad_fn", None)
             if node is not None:
@@ -206,7 +221,13 @@ class Route:
 
     @classmethod
     def of(cls, program: Program, placement: Placement, stage: int) -> Route:
-        """Return the calls and values of one stage of a program."""
+        """Return the route of one stage of a program.
+
+        Args:
+            program: Program of the whole model.
+            placement: Stages of all calls, and values sent between stages.
+            stage: Number of the stage.
+        """
         calls = tuple(call for call in program.calls if stage in placement.stages[call.name])
         route = cls(calls)
         route.receives = tuple(e.value for e in placement.edges if e.target == stage)
@@ -243,9 +264,9 @@ class Route:
 
 
 def _check_state(program: Program, placement: Placement) -> None:
-    """Check that a module which changes its buffers, such as BatchNorm, is on one stage only.
+    """Raise OptionError if a module that changes its buffers, such as BatchNorm, is on two stages.
 
-    On two stages it would have two different sets of statistics.
+    The two would have different statistics.
     """
     where: dict[str, set[int]] = {}
     for call in program.calls:
@@ -289,7 +310,7 @@ def _put(stage: nn.Module, name: str, module: nn.Module) -> None:
 
 
 def _level(stage: nn.Module, name: str) -> tuple[nn.Module, str]:
-    """Return the parent module of a name in the stage, and the last part of the name.
+    """Return the parent module of a dotted name in the stage, and the last part of the name.
 
     Missing parents are created.
     """
@@ -301,7 +322,7 @@ def _level(stage: nn.Module, name: str) -> tuple[nn.Module, str]:
 
 
 def put_tensor(stage: nn.Module, name: str, model: nn.Module) -> None:
-    """Add a tensor of the model to a stage as the same: parameter, buffer or plain attribute.
+    """Add a tensor of the model to a stage: as a parameter, buffer or attribute, as in the model.
 
     Args:
         stage: The stage to change.

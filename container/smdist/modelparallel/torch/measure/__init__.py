@@ -2,12 +2,15 @@
 """Costs of the units of a model: measured on a device, or estimated for a device elsewhere.
 
     costs = measure(capture(model, example))                      seconds on this machine
-    costs = estimate(capture(model, example), Device(...))        on another device; works on meta
+    costs = estimate(capture(model, example), Device(...))        on another device
+
+Both also work for a model on the meta device.
 
 The backward pass is timed as a whole. Part I of it computes the gradients of the inputs, which the
-previous stage needs; the rest is part W, the gradients of weights. A tensor that is saved for the
-backward pass counts once, at the first node that saves it. op_counter.py, account.py and parts.py
-define the counts.
+previous stage needs. The rest is part W, the gradients of weights.
+
+A tensor that is saved for the backward pass counts once, at the first node that saves it.
+op_counter.py, account.py and parts.py define the counts.
 """
 
 from __future__ import annotations
@@ -39,12 +42,14 @@ def measure(
     budget_seconds: float = 60.0,
     title: str = "",
 ) -> Costs:
-    """Measure the time and memory of each unit of a captured model, on this machine.
+    """Measure the time and memory of each node of a captured model, on this machine.
 
-    Nodes that cost the same are of one kind, and the first of each kind is run by itself, forward
-    and backward; its time is the lower quartile of the runs. The model is left unchanged:
-    parameters, gradients, buffers, attributes and random states. Units on the meta device get
-    random weights, one unit at a time.
+    A node is a unit (a module that is not divided) or an operation between units. Nodes that cost
+    the same are of one kind. The first node of each kind is run by itself, forward and backward.
+    Its time is the lower quartile of the runs.
+
+    The model is left unchanged: parameters, gradients, buffers, attributes and random states. Units
+    on the meta device get random weights, one unit at a time.
 
     Args:
         captured: The model and its example.
@@ -76,9 +81,10 @@ def measure(
 
 
 def estimate(captured: Captured, device: Device) -> Costs:
-    """Estimate the time and memory of each unit of a captured model, for another device.
+    """Estimate the time and memory of each node of a captured model, for another device.
 
-    The floating-point operations and bytes of each node are divided by the device's peak speeds.
+    A node is a unit (a module that is not divided) or an operation between units. Its
+    floating-point operations and bytes are divided by the device's peak speeds.
 
     Args:
         captured: The model, on any device.
@@ -113,7 +119,12 @@ def _name(device: torch.device) -> str:
 
 @contextmanager
 def _undisturbed(base: GradModes, device: torch.device) -> Iterator[None]:
-    """Enter the gradient and autocast modes of the capture; restore random states afterwards."""
+    """Run the block in the modes of the capture, and restore random states afterwards.
+
+    Args:
+        base: Gradient, inference and autocast modes of the capture.
+        device: Device whose random state is restored, besides that of the CPU.
+    """
     devices = [] if device.type == "cpu" else [device.index or 0]
     kind = "cuda" if device.type == "cpu" else device.type
     with (

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Count of the operations and the memory of one run of a trial, which is one call run by itself.
+"""Counts of one run of a trial: its operations and its memory.
+
+A trial is one call of the forward pass that is run by itself.
 
 * Operations computed and bytes read and written: see op_counter.py.
 * Saved memory: storages that autograd saves for the backward pass, each counted once, as a whole.
@@ -25,12 +27,12 @@ from smdist.modelparallel.torch.measure.trial import Prepared, Trial, storage_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """Memory of one tensor of a call's result.
+    """Memory of one tensor in the result of a call.
 
     Attributes:
-        input: Position of the input whose memory the tensor shares, such as a view of it; None if
-            the memory is new.
-        storage: Position of the first output in the same memory.
+        input: Position of the input whose memory the tensor shares, for instance as a view; None
+            if it shares no input's memory.
+        storage: Position of the first output that has the same memory, which may be this one.
         num_bytes: Size of the whole memory; 0 if it is a parameter's or a buffer's.
         is_kept: True if autograd saves the memory for the backward pass.
     """
@@ -52,7 +54,8 @@ class Account:
         hidden_bytes: Bytes saved for the backward pass that are no input's and no output's memory.
         kept_inputs: Positions of the inputs that are saved for the backward pass.
         outputs: Memory of each tensor of the result.
-        workspace_bytes: Largest workspace of the two passes, in bytes.
+        workspace_bytes: Bytes that are needed only during the forward or the backward pass, at the
+            peak.
     """
 
     forward: tuple[OpWork, ...]
@@ -68,8 +71,8 @@ def account(trial: Trial, state: set[int]) -> tuple[Account, Prepared]:
     """Run a trial once, forward and backward, and count its operations and memory.
 
     Args:
-        trial: The trial, with the temporary parameters and buffers in place.
-        state: Numbers of the storages of parameters and buffers; see `storage_of`.
+        trial: Call to run, while its module has temporary parameters and buffers.
+        state: Numbers of the storages of these parameters and buffers; see `storage_of`.
 
     Returns:
         The counts, and the run with its results.
@@ -128,7 +131,11 @@ def _outputs(
 
 @contextmanager
 def _saved() -> Iterator[dict[int, int]]:
-    """Collect the storages that autograd saves within the block: bytes by the storage's number."""
+    """Collect the storages that autograd saves within the block.
+
+    Yields:
+        Bytes of each storage, by the storage's number; filled during the block.
+    """
     found: dict[int, int] = {}
     holding: list[Any] = []  # keeps storages alive, so that none reuses a number
 

@@ -3,8 +3,10 @@
 
 Two units are of one kind if these are equal: their classes, those of all modules inside them, the
 `extra_repr()` of these modules, their modes, their plain attributes, and the shapes of their
-parameters, buffers and arguments. Attributes that only number layers, such as `layer_idx`, do not
-count: if layers compute different things by number, another attribute or shape differs too.
+parameters, buffers and arguments.
+
+Attributes that only number layers, such as `layer_idx`, are not compared. Layers that compute
+different things according to their number differ in another attribute or shape, too.
 """
 
 from __future__ import annotations
@@ -45,12 +47,12 @@ def kind(call: Call, program: Program, model: nn.Module, wanted: frozenset[int])
 
 
 def module_kind(module: nn.Module) -> Hashable:
-    """Return a key of a module; modules with equal keys differ only in the values of tensors."""
+    """Return a key of a module; modules with equal keys differ only in values of tensors."""
     return tuple((name, *_own(part)) for name, part in module.named_modules())
 
 
 def held(name: str, model: nn.Module) -> Tensor:
-    """Return a model's parameter, buffer or tensor attribute by its name."""
+    """Return the parameter, buffer or tensor attribute of a model that has this name."""
     prefix, _, last = name.rpartition(".")
     found = getattr(model.get_submodule(prefix), last)
     assert isinstance(found, Tensor)

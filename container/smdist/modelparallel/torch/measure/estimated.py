@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Estimate of costs without the device: each kind of call runs once, on fake tensors.
 
-Its floating-point operations and bytes are divided by the device's peak speeds. Units that read the
-values of their inputs cannot run on fake tensors; they run once on random numbers.
+The floating-point operations and bytes of a call are divided by the device's peak speeds. Units
+that read the values of their inputs cannot run on fake tensors; they run once on random numbers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Estimating:
 
     Args:
         parts: Calls of the captured model.
-        device: Device with its speeds.
+        device: Device to estimate for, with its peak speeds.
     """
 
     def __init__(self, parts: Parts, device: Device) -> None:
@@ -82,7 +82,12 @@ class Estimating:
 
 
 def made_up(facts: TensorFacts, device: torch.device) -> Tensor:
-    """Return a tensor like the one at capture: random floating-point numbers, or ones otherwise."""
+    """Return a tensor with the shape and dtype of another: random if floating-point, else ones.
+
+    Args:
+        facts: Shape, strides, dtype and requires_grad of the tensor at capture.
+        device: Device of the new tensor.
+    """
     made = torch.empty_strided(facts.shape, facts.stride, dtype=facts.dtype, device=device)
     if facts.dtype.is_floating_point:
         made.normal_()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measurement of costs: each kind of call runs by itself, one after the other, on real numbers.
+"""Measurement of costs: each kind of call runs by itself, one after the other, on real tensors.
 
-The results of the first call of a kind are used for all calls of that kind, so only one call and
-the values that later calls read are in memory at any time. So a model that fits on no machine can
-be measured, as long as each of its units fits.
+The results of the first call of a kind are used for all calls of that kind. So only one call and
+the values that later calls read are in memory at any time. A model that is too large for a machine
+can be measured, as long as each of its units fits.
 
 Workspace is the memory that a call needs only while it runs; on CUDA it is read from the allocator.
 """
@@ -26,13 +26,13 @@ from smdist.modelparallel.torch.program.program import Call, TensorFacts
 
 
 def workspace_bytes(trial: Trial, found: Account, device: torch.device) -> int:
-    """Return the bytes that a trial needs while it runs, without those saved for the backward pass.
+    """Return the bytes that a trial needs only while it runs, not those saved for backward.
 
-    On CUDA they are read from the allocator; elsewhere they are the counted ones in `found`.
+    On CUDA they are read from the allocator, in another run; elsewhere they are those in `found`.
 
     Args:
-        trial: The trial, with the temporary parameters and buffers in place, after one run.
-        found: Operations and memory that were counted in that run.
+        trial: Call to run, while its module has temporary parameters and buffers.
+        found: Operations and memory that were counted in a first run.
         device: Device of the trial.
     """
     if device.type != "cuda":
@@ -122,7 +122,13 @@ class Measuring:
 def as_captured(value: Tensor, facts: TensorFacts, device: torch.device) -> Tensor:
     """Return a copy of a tensor of the batch on a device.
 
-    For a tensor on the meta device: random floating-point numbers, or ones for other types.
+    A tensor on the meta device is replaced by random floating-point numbers, or by ones if it has
+    another dtype.
+
+    Args:
+        value: Tensor of the batch.
+        facts: Shape, dtype and requires_grad of the tensor at capture.
+        device: Device of the copy.
     """
     if not value.is_meta:
         made = value.detach().to(device, copy=True)
@@ -134,7 +140,11 @@ def as_captured(value: Tensor, facts: TensorFacts, device: torch.device) -> Tens
 
 
 def _last_readers(parts: Parts) -> Mapping[str, Sequence[str]]:
-    """Return, for each call by name, the values that no later call reads."""
+    """Return the values that can be freed after each call, since no later call reads them.
+
+    Returns:
+        Names of these values, by the call's name.
+    """
     last: dict[str, str] = {}
     for call in parts.calls:
         last.update(dict.fromkeys([*call.writes, *call.reads], call.name))

@@ -18,10 +18,18 @@ _TEXTS: Final = ("allocate memory", "not enough memory", "out of memory")
 
 
 def largest_unit_bytes(graph: Graph, costs: Costs, factor: float) -> int:
-    """Return a lower bound of the bytes of the largest unit, for `factor` times the samples.
+    """Return a lower bound of the memory of the unit that needs most, for a larger microbatch.
 
     Saved copies of weights do not grow with the samples, so they are left out. The workspace is
     left out too, since much of it may be gradients of weights.
+
+    Args:
+        graph: Graph of the model for the smaller microbatch.
+        costs: Costs measured with the smaller microbatch.
+        factor: Samples of the larger microbatch divided by those of the smaller one.
+
+    Returns:
+        Number of bytes.
     """
     return max((_bytes(graph, costs, node, factor) for node in graph.nodes), default=0)
 
@@ -34,7 +42,7 @@ def _bytes(graph: Graph, costs: Costs, node: Node, factor: float) -> int:
 
 
 def measuring_bytes(graph: Graph, costs: Costs, factor: float) -> int:
-    """Return an estimate of the bytes that measuring needs in addition to the model.
+    """Return an estimate of the bytes that measuring a larger microbatch needs beside the model.
 
     Args:
         graph: Graph of the model for the smaller microbatch.

@@ -6,9 +6,9 @@
 * Bytes: memory that each operation reads and writes. Views count as 0, and a lookup reads the rows
   that it returns, not its whole table.
 
-`seconds` divides these by a device's peak speeds. That is a lower bound of the time, good enough to
-compare layers. An operation takes as long as its arithmetic or its memory traffic, whichever is
-longer.
+`seconds` divides these by a device's peak speeds. An operation takes as long as its arithmetic or
+its memory traffic, whichever is longer. The sum is a lower bound of the time, good enough to
+compare layers.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class OpWork:
 
 
 class OpCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counter of the work of operations that run within its block, and of the memory in use.
+    """Mode that counts the work of operations within its `with` block, and the memory in use.
 
     Attributes:
         work: Work of each operation since the last `take`.
@@ -61,7 +61,10 @@ class OpCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Return False, since PyTorch's guard against torch.compile would take most of the time."""
+        """Return False, so that PyTorch does not disable Dynamo around each operation.
+
+        That would take most of the time of a count.
+        """
         return False
 
     def __torch_dispatch__(
@@ -83,7 +86,11 @@ class OpCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def ignore(self, known: set[int]) -> None:
-        """Exclude storages that existed before the run from `alive`, by their numbers."""
+        """Leave storages that existed before the run out of `alive` and `peak`.
+
+        Args:
+            known: Numbers of these storages; see `storage_of`.
+        """
         self._known |= known
 
     def _watch(self, tensor: Tensor) -> None:
@@ -101,7 +108,7 @@ class OpCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.alive -= num_bytes
 
     def take(self) -> tuple[tuple[OpWork, ...], int]:
-        """Return the work and the peak of bytes since the last call, and begin to count anew."""
+        """Return the work and the peak of bytes since the last call of `take`, and reset both."""
         work, peak = tuple(self.work), self.peak
         self.work, self.peak = [], self.alive
         return work, peak
@@ -127,7 +134,7 @@ def _dense(tree: Any) -> list[Tensor]:
 
 
 def _touched_bytes(tensor: Tensor) -> int:
-    """Return the bytes of a tensor's distinct elements; an expanded dimension counts as one row."""
+    """Return the bytes of a tensor's distinct elements; an expanded dimension has length 1."""
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     return prod(size for size, stride in pairs if stride) * tensor.element_size()
 

@@ -8,9 +8,11 @@ Calls that cost the same are of one kind, and only the first call of each kind i
     Linear ─> h ─> ReLU ─> r ─> Linear        ReLU saves r, and so does the second Linear:
                                                r counts at the ReLU, the first that saves it
 
-A value counts in full at the first call that saves it, whether the call writes or reads it; a view
+A value counts in full at the first call that saves it, whether the call writes or reads it. A view
 counts as the value whose memory it shares. The batch does not count, since it is in memory all the
-time. Every call that saves a value lists its name: if two such calls are on two stages, the value
+time.
+
+Every call that saves a value lists the value's name. If two such calls are on two stages, the value
 is in memory on both.
 
 `MeasureProgress` reports a measurement or an estimate that lasts more than a few seconds.
@@ -57,7 +59,7 @@ class SavedTensors:
         self._counted = set(self._memory)
 
     def saved_by(self, call: Call, account: Account) -> tuple[int, tuple[str, ...]]:
-        """Count the next call in the order of execution.
+        """Count the memory that one call saves; calls are passed in the order of execution.
 
         Args:
             call: The call.
@@ -95,7 +97,7 @@ class MeasureProgress:
     On a terminal it is one line that is overwritten; elsewhere a new line every ten seconds.
 
     Args:
-        total: Number of calls.
+        total: Number of calls of the model.
         done: First word of the line: "measured" or "estimated".
     """
 
@@ -118,7 +120,11 @@ class MeasureProgress:
         sys.stderr.flush()
 
     def close(self, num_kinds: int) -> None:
-        """Clear the line, and log the number of kinds, the number of calls and the time."""
+        """Clear the line, and log the number of kinds, the number of calls and the time.
+
+        Args:
+            num_kinds: Number of kinds of calls that were run.
+        """
         if self._is_open:
             sys.stderr.write("\r\x1b[K")
         seconds = time.perf_counter() - self._begin
@@ -149,15 +155,13 @@ class Parts:
     """Calls of a program, each of which can be run by itself on a device.
 
     Attributes:
+        program: The program.
+        model: The model itself.
+        device: Device to run on.
         calls: All calls in the order of execution, with their constants on the device.
         inputs: Names of the tensors of the batch.
         kinds: Key of each call, by its name; calls with equal keys cost the same.
         num_kinds: Number of different keys.
-
-    Args:
-        program: Program of a captured model.
-        model: The model itself.
-        device: Device to run on.
     """
 
     def __init__(self, program: Program, model: nn.Module, device: torch.device) -> None:
@@ -212,10 +216,11 @@ class Parts:
             )
 
     def walk(self, look: Look, proceed: Proceed, done: str) -> Mapping[str, NodeCost]:
-        """Return the cost of each call, by its name.
+        """Run the first call of each kind, and return the cost of every call, by its name.
 
         Args:
-            look: Runs the first call of a kind; its second argument is the number of kinds left.
+            look: Function that runs the first call of a kind. Its arguments are the call and the
+                number of kinds left.
             proceed: Function that is called with every call and the result of its kind, in order.
             done: First word of progress lines: "measured" or "estimated".
         """

@@ -2,9 +2,10 @@
 """Stand-ins: temporary parameters and buffers for a trial run, so that the model's own stay as is.
 
 A stand-in has its own gradient and no hooks. On the model's device, the stand-in of a parameter
-shares the parameter's memory; the stand-in of a tensor on meta has random values. Buffers are
-always copied, so that BatchNorm's statistics do not change. Other attributes of modules are
-restored afterwards as well.
+shares the parameter's memory. Buffers are always copied, so that BatchNorm's statistics do not
+change. The stand-in of a tensor on meta has random values.
+
+Other attributes of modules are restored after the run as well.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ Making = Callable[[Tensor], Tensor]
 def real(device: torch.device) -> Making:
     """Return a function that makes the stand-in of a parameter or buffer on a device.
 
-    A stand-in shares the memory of a parameter on that device. It is a copy of a buffer or of a
-    tensor of another device. It is random for a tensor on the meta device.
+    * A parameter on that device shares its memory with its stand-in.
+    * A parameter on another device, and any buffer, is copied.
+    * A parameter on meta is replaced by random numbers, a buffer on meta by ones or zeros.
     """
 
     def make(tensor: Tensor) -> Tensor:
@@ -44,7 +46,12 @@ def real(device: torch.device) -> Making:
 
 
 def fake(mode: FakeTensorMode, device: torch.device) -> Making:
-    """Return a function that makes fake stand-ins, without values, that appear on a device."""
+    """Return a function that makes the fake stand-in of a tensor: without values.
+
+    Args:
+        mode: Mode in which the fake tensors are made.
+        device: Device that the fake tensors report.
+    """
 
     def make(tensor: Tensor) -> Tensor:
         with mode:
@@ -74,8 +81,9 @@ class StandIns:
     """Temporary parameters and buffers of one trial.
 
     Attributes:
-        held: Those that the call reads directly, by the name of the model's tensor.
-        storages: Numbers of the storages of all of them; see `storage_of`.
+        held: Stand-ins of tensors that are arguments of the call, by the name of the model's
+            tensor; those in the call's module are not listed.
+        storages: Numbers of the storages of all stand-ins; see `storage_of`.
         is_trained: True if one of them receives a gradient.
     """
 
@@ -91,12 +99,15 @@ def standing_in(
     """Replace a module's parameters and buffers by stand-ins within the block.
 
     A stand-in that requires a gradient begins with a gradient of zeros, to which the backward pass
-    adds, as it does for all microbatches of a step except the first.
+    adds. In the same way, all microbatches of a step but the first add to a gradient.
 
     Args:
         module: Module to change; None for a call of a function.
         held: Further tensors of the model that the call reads, by name.
         make: Function that makes a stand-in.
+
+    Yields:
+        The stand-ins.
     """
     made: dict[int, Tensor] = {}
     parts = [] if module is None else list(module.modules())

@@ -22,10 +22,10 @@ class Times:
     """Seconds of the passes of one call, for one microbatch.
 
     Attributes:
-        forward: Seconds of the forward pass F.
-        backward: Seconds of the whole backward pass B.
-        input_gradient: Seconds of part I of the backward pass, which computes the gradients of the
-            inputs. The rest, part W, takes B - I.
+        forward: Seconds of the forward pass.
+        backward: Seconds of the whole backward pass.
+        input_gradient: Seconds of the part of the backward pass that computes the gradients of the
+            inputs; the rest computes the gradients of weights.
     """
 
     forward: float = 0.0
@@ -37,8 +37,8 @@ def timed(trial: Trial, *, device: torch.device, repeats: int, seconds: float) -
     """Return the times of a trial that has run once before, as a warm-up.
 
     Args:
-        trial: The trial, with the temporary parameters and buffers in place.
-        device: Device that is synchronized at both ends of a run.
+        trial: Call to run, while its module has temporary parameters and buffers.
+        device: Device that is synchronized before and after each pass.
         repeats: Number of runs, at least one.
         seconds: Time after which no further run begins.
     """

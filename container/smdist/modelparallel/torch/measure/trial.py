@@ -24,7 +24,8 @@ class Trial:
         run: Function from the input tensors to the tensors of the result.
         inputs: Input tensors; those that require a gradient receive one.
         changes: Positions of the inputs that the call changes in place.
-        gradients_to: Positions of the results that receive a gradient; None for all that can.
+        gradients_to: Positions of the results at which the backward pass begins; None for all that
+            require a gradient.
         is_trained: True if a parameter receives a gradient.
     """
 
@@ -35,12 +36,12 @@ class Trial:
     is_trained: bool = False
 
     def prepared(self) -> Prepared:
-        """Return a new run, with its own copies of inputs that it may change."""
+        """Return a new run of the trial, with its own copies of inputs that the run may change."""
         return Prepared(self)
 
 
 class Prepared:
-    """One run of a trial: call `forward`, `seed`, then one of the two backward passes.
+    """One run of a trial: call `forward`, then `seed`, then one of the two backward passes.
 
     Inputs that require a gradient are clones of autograd leaves, since a unit may change its input
     in place.
@@ -71,7 +72,11 @@ class Prepared:
         self.results = self._trial.run(self.inputs)
 
     def seed(self) -> bool:
-        """Make gradients of ones for the results; return False if no result requires any."""
+        """Make the gradients with which the backward pass begins: ones for each result.
+
+        Returns:
+            False if no result requires a gradient, so that there is no backward pass.
+        """
         chosen = self._trial.gradients_to
         self._ends = [
             result
@@ -86,7 +91,9 @@ class Prepared:
         torch.autograd.backward(self._ends, self._seeds)
 
     def backward_to_inputs(self, *, keep: bool = False) -> None:
-        """Run part I of the backward pass: compute the gradients of the inputs only.
+        """Run the part of the backward pass that computes the gradients of the inputs only.
+
+        The gradients are discarded.
 
         Args:
             keep: True keeps the autograd graph, so that another backward pass can follow.
@@ -97,7 +104,7 @@ class Prepared:
 
 
 def storages(tensors: Iterable[Tensor]) -> set[int]:
-    """Return the numbers of the tensors' storages; see `storage_of`."""
+    """Return the numbers of the storages of these tensors; see `storage_of`."""
     return {storage_of(tensor) for tensor in tensors}
 
 

@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Agreement of ranks on the coming call: its capture, and a digest that ranks compare.
+"""Checks before a call of the model: all ranks of a pipeline are about to run the same computation.
 
-A forward function may do something else for another sequence length, for a smaller batch or in
-evaluation mode, so the model is captured again for each such call. Units stay on the stages where
-they ran first.
+Recordings. A forward function may run other operations for another sequence length, for a smaller
+batch or in evaluation mode. So the forward pass is recorded once for each such kind of call. Units
+(modules that are never split) stay on the stages where they were in the first step.
 
-A rank with another batch would send data that the next rank does not expect: one of them would
-wait forever, or the model would train on wrong numbers. Each rank therefore sends eight bytes, a
-digest of what it is about to do; only if digests differ do ranks exchange details. In a training
-step a rank with an error would stop all replicas, so all ranks of the world take part.
+Comparison. If one rank of a pipeline had another batch, it would send data that the next rank does
+not expect. Then a rank would wait forever, or the model would train on wrong numbers. So each rank
+sends a digest of the coming call, of 8 bytes. Only if digests differ do ranks exchange details.
+Before a training step all ranks of the world take part, since an error on one rank stops all
+replicas.
 
-Parameters can also be frozen, or trained again, after the cut. `model.named_parameters()` then has
-only those of this rank, so a loop that freezes some of them changes another part of the model on
-each rank, while captures need all of it. `sync_frozen` therefore lets the ranks that hold a
-parameter decide about it.
+Frozen parameters. After the model is split, `model.named_parameters()` has only the parameters of
+this rank. A loop that freezes some of them therefore changes another part of the model on each
+rank, but a recording needs all of these settings. So `sync_frozen` copies them from the ranks that
+hold a parameter to the other ranks.
 """
 
 from __future__ import annotations
@@ -53,12 +54,12 @@ _SAME_DATA: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapturedCall:
-    """Capture of the model for the arguments of its next call.
+    """Recorded forward pass of the model for the arguments of its next call.
 
     Attributes:
-        key: Signature of the call, under which the capture is cached.
-        captured: Graph and program of the call.
-        placement: Stage of each operation of the graph.
+        key: Shapes, dtypes and modes of the call, under which the recording is cached.
+        captured: Recorded forward pass.
+        placement: Stage of each of its operations.
         text: Description of arguments, modes and frozen parameters, which ranks compare.
         has_gradients: True if gradients are enabled at the call.
     """
@@ -71,11 +72,18 @@ class CapturedCall:
 
 
 def find_capture(split: PartitionedModel, arguments: Arguments) -> CapturedCall:
-    """Return the cached capture for these arguments and the present modes, or make a new one.
+    """Return the recorded forward pass for these arguments and the model's present modes.
+
+    If it is not cached, the forward pass is recorded now.
+
+    Args:
+        split: Model that is split into stages.
+        arguments: Positional arguments and keyword arguments of the model's call.
 
     Raises:
-        CaptureError: The model cannot be captured.
-        OptionError: The model has other units than when it was cut.
+        CaptureError: The forward pass cannot be recorded.
+        OptionError: The model has other units (modules that are never split) than in its first
+            step.
     """
     split.skeleton_sync.update()
     key = _key(split, arguments)
@@ -89,7 +97,10 @@ def find_capture(split: PartitionedModel, arguments: Arguments) -> CapturedCall:
 
 
 def _key(split: PartitionedModel, arguments: Arguments) -> Hashable:
-    """Return the signature of a call; read all modules only if a setting has changed."""
+    """Return the cache key of a call: shapes and dtypes of its arguments, and the model's modes.
+
+    All modules are read only if these shapes or a mode differ from those of the previous call.
+    """
     short = split.skeleton_sync.version, signature(_EMPTY_MODULE, arguments)
     if split.latest_signature is None or split.latest_signature[0] != short:
         split.latest_signature = short, signature(split.skeleton, arguments)
@@ -97,7 +108,7 @@ def _key(split: PartitionedModel, arguments: Arguments) -> Hashable:
 
 
 def _call_text(split: PartitionedModel, arguments: Arguments) -> str:
-    """Describe a call for the comparison between ranks: arguments, modes, frozen parameters."""
+    """Return a text for ranks to compare before a call: arguments, modes, frozen parameters."""
     mode = "in training" if split.skeleton.training else "in evaluation"
     grads = "with gradients" if torch.is_grad_enabled() else "without gradients"
     frozen = split.frozen()
@@ -106,7 +117,12 @@ def _call_text(split: PartitionedModel, arguments: Arguments) -> str:
 
 
 def _captured(split: PartitionedModel, example: Any) -> tuple[Captured, Placement]:
-    """Capture the model for an example of its arguments, and place the graph on the stages."""
+    """Record the model's forward pass, and place the recorded operations on the stages.
+
+    Args:
+        split: Model that is split into stages.
+        example: Arguments of the model's call: a tuple, or a dict by name.
+    """
     plan = split.plan
     found = capture(split.skeleton, example, opened=plan.opened)
     _check_units(split.captured.graph, found.graph)
@@ -117,7 +133,13 @@ def _captured(split: PartitionedModel, example: Any) -> tuple[Captured, Placemen
 
 
 def _check_units(before: Graph, now: Graph) -> None:
-    """Check that a new capture has the units, and the parameters in them, of the first capture.
+    """Check that a new recording of the model has the same units as the first one.
+
+    Units are modules that are never split; they must also have the same parameters.
+
+    Args:
+        before: Graph of the first recording.
+        now: Graph of the new recording.
 
     Raises:
         OptionError: They differ.
@@ -141,7 +163,7 @@ def _check_units(before: Graph, now: Graph) -> None:
 
 
 def _some(names: Collection[str]) -> str:
-    """List up to three names, and the number of further ones."""
+    """Return a text with up to three of the names, and the number of the other ones."""
     listed = sorted(names)
     more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
     return ", ".join(map(repr, listed[:3])) + more
@@ -149,10 +171,11 @@ def _some(names: Collection[str]) -> str:
 
 @contextmanager
 def ending_all(groups: Groups, doing: str) -> Iterator[None]:
-    """Surround a collective block: if it raises on one rank, end the work of all ranks.
+    """Surround a collective block: if it raises on one rank, it ends with an error on all ranks.
 
     Args:
-        doing: Work of the block, for messages: "the cut of the model".
+        groups: Process groups of the model.
+        doing: Name of the work for the error message, such as "the sum of gradients".
 
     Raises:
         BaseException: The error of this rank.
@@ -182,9 +205,10 @@ _DIFFERENCES = {  # by kind, in the order in which they are reported: what diffe
 
 
 class DifferenceError(DisagreementError):
-    """Ranks of one pipeline called the model differently; all of them raise this error.
+    """Error on all ranks, because ranks of one pipeline called the model differently.
 
-    Its `kind` is the difference: "inputs", "model" or "data".
+    Its `kind` is the difference: "inputs" for the shapes or dtypes of arguments, "model" for modes
+    or frozen parameters, "data" for the values of arguments.
     """
 
 
@@ -194,12 +218,13 @@ def agree(
     descriptions: dict[str, str],
     fault: BaseException | None = None,
 ) -> None:
-    """Check that the ranks of each pipeline will run the same call, and that none has an error.
+    """Check that the ranks of each pipeline will run the same call, and that no rank has an error.
 
     Args:
+        groups: Process groups of the model.
         axis: Ranks that exchange digests: the world before a training step, else this pipeline.
-        descriptions: Texts that describe the call, under "inputs", "model" and "data". Equal calls
-            have equal texts in every process.
+        descriptions: Texts that describe the call of this rank, under the keys "inputs", "model"
+            and "data". Equal calls have equal texts in every process.
         fault: Error that prevents this rank from running the call; None if there is none.
 
     Raises:
@@ -224,9 +249,13 @@ def agree(
 def _differing(groups: Groups, values: dict[int, Any]) -> list[int]:
     """Find a pipeline whose ranks have different values.
 
+    Args:
+        groups: Process groups, with the ranks of each pipeline.
+        values: Value of each rank that takes part, by world rank.
+
     Returns:
-        World ranks of the pipeline's first rank and of a rank that differs from it; [] if all
-        pipelines have equal values.
+        World ranks of the pipeline's first rank and of a rank that differs from it; [] if the
+        values are equal within each pipeline.
     """
     for pipeline in groups.pipelines:
         for rank in pipeline:
@@ -236,7 +265,7 @@ def _differing(groups: Groups, values: dict[int, Any]) -> list[int]:
 
 
 def _digest(descriptions: dict[str, str]) -> int:
-    """Return a hash of 7 bytes, which fits in a signed 64-bit integer."""
+    """Return a hash of the texts that describe a call: a non-negative integer of 7 bytes."""
     text = repr(sorted(descriptions.items())).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=7).digest(), "big")
 
@@ -244,7 +273,19 @@ def _digest(descriptions: dict[str, str]) -> int:
 def _raise_difference(
     groups: Groups, axis: Axis, descriptions: dict[str, str], fault: BaseException | None
 ) -> None:
-    """Exchange descriptions and errors of all ranks of an axis, and raise what was found."""
+    """Exchange descriptions and errors between ranks, and raise the first error or difference.
+
+    Args:
+        groups: Process groups of the model.
+        axis: Ranks that take part: the world or this pipeline.
+        descriptions: Texts that describe the call of this rank, by kind.
+        fault: Error of this rank; None if there is none.
+
+    Raises:
+        DifferenceError: Ranks of a pipeline have different descriptions.
+        DisagreementError: Another rank has an error.
+        BaseException: `fault` itself, on its rank.
+    """
     ranks = groups.members(axis)
     text = None if fault is None else error_text(fault)
     with ending_all(groups, BEFORE):
@@ -261,11 +302,12 @@ def _raise_difference(
 def _difference(
     ranks: tuple[int, int], first: dict[str, str], other: dict[str, str]
 ) -> DifferenceError:
-    """Return the error for two ranks of one pipeline whose descriptions differ.
+    """Return the error for two ranks of one pipeline that describe their calls differently.
 
     Args:
         ranks: World ranks of the two.
-        first, other: Descriptions of the call on these ranks, as in `agree`.
+        first, other: Texts that describe the call on each of these ranks, under the keys "inputs",
+            "model" and "data".
     """
     kind = next(kind for kind in _DIFFERENCES if first.get(kind) != other.get(kind))
     if kind == "data" and kind in first and kind in other:
@@ -283,10 +325,10 @@ def _difference(
 
 
 def _arguments(first: str, other: str) -> str:
-    """Return the paths of the arguments whose checksums differ, such as "'x', 'mask'".
+    """Return the names of the arguments whose values differ on two ranks, such as "'x', 'mask'".
 
     Args:
-        first, other: Texts of `checksum` on two ranks.
+        first, other: Text with the checksum of each argument, on each of the two ranks.
     """
     pairs = zip(first.split("; "), other.split("; "), strict=False)
     return ", ".join(repr(a.rpartition(" ")[0]) for a, b in pairs if a != b)
@@ -294,7 +336,7 @@ def _arguments(first: str, other: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrozenParams:
-    """State of frozen parameters on one rank of a pipeline.
+    """Frozen parameters (those with requires_grad=False) as one rank of a pipeline sees them.
 
     Attributes:
         frozen: Names of the parameters that are frozen in this rank's model.
@@ -308,13 +350,17 @@ class FrozenParams:
 
 
 def sync_frozen(split: PartitionedModel, axis: Axis) -> bool:
-    """Freeze or unfreeze parameters here as the ranks that hold them did; collective over `axis`.
+    """Copy changes of `requires_grad` from the ranks that hold a parameter; collective over `axis`.
 
-    A change is applied only if all ranks that hold the parameter made it. `agree` reports other
-    differences.
+    A change is copied to the other ranks of a pipeline only if all ranks that hold the parameter
+    made it. Other differences remain, and `agree` reports them.
+
+    Args:
+        split: Model that is split into stages.
+        axis: Ranks that take part: the world or this pipeline.
 
     Returns:
-        True if a change was applied in any pipeline; the same on all ranks of `axis`.
+        True if a change was found in any pipeline; the same on all ranks of `axis`.
     """
     groups = split.groups
     answers = all_gather_object(_frozen_view(split), groups.of(axis))
@@ -332,7 +378,7 @@ def sync_frozen(split: PartitionedModel, axis: Axis) -> bool:
 
 
 def _frozen_view(split: PartitionedModel) -> FrozenParams:
-    """Return the state of frozen parameters on this rank."""
+    """Return the frozen parameters of this rank's model and the parameters that the rank holds."""
     own = {id(each) for stage in split.stages.values() for each in stage.parameters()}
     names = (name for name, _ in split.skeleton.named_parameters())
     held = [
@@ -348,13 +394,13 @@ def _frozen_view(split: PartitionedModel) -> FrozenParams:
 
 
 def _agreed_changes(ranks: list[FrozenParams]) -> dict[str, bool]:
-    """Return the parameters that every rank holding them has frozen or unfrozen since last step.
+    """Find the parameters that all ranks holding them have frozen or unfrozen since the last step.
 
     Args:
-        ranks: State of each rank of a pipeline.
+        ranks: Frozen parameters as each rank of a pipeline sees them.
 
     Returns:
-        By name of a changed parameter, True if it is frozen now.
+        For each changed parameter, by name: True if it is frozen now, False if it is trained.
     """
     agreed = ranks[0].agreed
     changed: dict[str, bool] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of the model outside of a step: a forward pass, or training of a model with one stage."""
+"""Calls of the model outside of a step function: forward passes, or training with one stage."""
 
 from __future__ import annotations
 
@@ -29,11 +29,16 @@ from smdist.modelparallel.torch.program.batch import Batch
 def forward(state: ModelState, arguments: Arguments) -> Any:
     """Run one forward pass of the whole batch; all ranks of a pipeline call it with the same batch.
 
+    Args:
+        state: State of the parallel model.
+        arguments: Positional arguments and keyword arguments of the model's call.
+
     Returns:
         Output of the model, the same on all ranks of the pipeline.
 
     Raises:
-        OptionError: Gradients are enabled and there are several stages.
+        OptionError: Gradients are enabled, and the model has several stages, which only a step can
+            train.
     """
     if not torch.is_grad_enabled():
         return run_step.run(state, _whole(state, arguments), parts=1)[0]
@@ -50,10 +55,16 @@ def forward(state: ModelState, arguments: Arguments) -> Any:
 
 
 def backward(state: ModelState, tensors: Any, gradients: Any) -> None:
-    """Run the backward pass of a model with one stage, and reduce gradients as a step does.
+    """Run the backward pass of a model with one stage, and reduce gradients over replicas.
+
+    Args:
+        state: State of the parallel model.
+        tensors: Tensor or tensors from which the backward pass starts, such as the loss.
+        gradients: Gradient of each tensor; None stands for 1, for tensors with one element.
 
     Raises:
-        OptionError: There are several stages, or a tensor has no gradient.
+        OptionError: The model has several stages, a tensor requires no gradient, or the gradient of
+            a tensor with several elements is missing.
     """
     split = state.split
     if split is None or not _has_one_stage(state):
@@ -76,7 +87,11 @@ def backward(state: ModelState, tensors: Any, gradients: Any) -> None:
 
 
 def _one_stage(state: ModelState, arguments: Arguments) -> Any:
-    """Run a model with one stage; a plain `backward` of the result is refused."""
+    """Run a model with one stage, with gradients enabled, and return its output.
+
+    A call of `backward()` on a tensor computed from the output raises an error;
+    `model.backward(loss)` must be called in its place.
+    """
     split = state.split
     assert split is not None
     seen = find_capture(split, arguments)
@@ -98,7 +113,7 @@ def _one_stage(state: ModelState, arguments: Arguments) -> Any:
 
 
 def _has_one_stage(state: ModelState) -> bool:
-    """Tell whether the model has, or will have, a single stage."""
+    """Return True if the model has only one stage, or will have only one after its first step."""
     if state.split is not None:
         return len(state.split.plan.stages) == 1
     plan, degree = state.settings.plan, state.settings.options.pipeline_parallel_degree
@@ -108,7 +123,7 @@ def _has_one_stage(state: ModelState) -> bool:
 
 
 def _whole(state: ModelState, arguments: Arguments) -> StepFunction:
-    """Return a step function that only calls the model."""
+    """Return a step function that does nothing but call the model with these arguments."""
     example = example_of(arguments, state.model)
 
     def function(given: Arguments) -> Any:

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""First step of a model: make or load the plan, cut the model into stages, and print the plan.
+"""First step of a model: get the plan, and split the model into stages by it.
 
-The plan is an argument of the user, is read from a file, or is found by rank 0 for all ranks.
-Functions that were to run after the cut, such as the loading of a checkpoint, run at the end.
+A plan has the stage of each module, and the order in which each rank runs its stages. The user
+passes the plan, or it is read from a file, or rank 0 finds one for all ranks. Rank 0 prints a
+summary of it.
+
+At the end, functions are called that need the stages, such as the loading of a checkpoint.
 """
 
 from __future__ import annotations
@@ -52,23 +55,31 @@ _PLANNER_OPTIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlicedBatch(Batch):
-    """Batch of a step function, which makes the model's arguments from it.
+    """Batch of a step function, whose code must run to get the model's arguments.
 
     Attributes:
-        cut_into: Function from a number of microbatches to the model's arguments for the first
-            microbatch.
+        cut_into: Function that gets a number of microbatches, runs the user's code of the first
+            one, and returns the arguments with which it calls the model.
     """
 
     cut_into: Callable[[int], Any]
 
     def microbatch(self, num_microbatches: int, index: int = 0) -> Any:
-        """Return the model's arguments for the first of `num_microbatches` microbatches."""
+        """Return the model's arguments in the first of `num_microbatches` microbatches.
+
+        Args:
+            num_microbatches: Number of equal parts of the batch.
+            index: Number of the microbatch; only 0 is possible.
+        """
         assert index == 0
         return self.cut_into(num_microbatches)
 
 
 def given_plan(settings: Settings) -> Plan | None:
     """Return the plan that the user passed, or read the plan's file; None if there is neither.
+
+    Args:
+        settings: Settings of the parallel model.
 
     Raises:
         OptionError: The file cannot be read, or options contradict the plan.
@@ -81,7 +92,12 @@ def given_plan(settings: Settings) -> Plan | None:
 
 
 def planned(model: nn.Module, batch: Batch, settings: Settings) -> Plan:
-    """Find a plan on rank 0 and return it on all ranks; collective over the world.
+    """Find a plan on rank 0, and return it on all ranks; collective over the world.
+
+    Args:
+        model: Model to split into stages.
+        batch: Batch of one replica, with which the model is measured.
+        settings: Settings of the parallel model.
 
     Raises:
         OptionError: No plan was found; raised on every rank.
@@ -93,6 +109,10 @@ def planned(model: nn.Module, batch: Batch, settings: Settings) -> Plan:
 
 def groups_of(plan: Plan, settings: Settings) -> Groups:
     """Return the process groups for a plan; collective if the session has not made them yet.
+
+    Args:
+        plan: Plan of the model; its pipeline degree is the number of ranks in a pipeline.
+        settings: Settings of the parallel model, which may already contain the groups.
 
     Raises:
         OptionError: The pipeline degree of the plan does not divide the number of ranks, or the
@@ -120,14 +140,20 @@ def groups_of(plan: Plan, settings: Settings) -> Groups:
 
 
 def _portable(error: BaseException) -> OptionError:
-    """Return the error that other ranks raise if rank 0 finds no plan."""
+    """Convert an error of rank 0's search for a plan to the error that other ranks raise."""
     if isinstance(error, OptionError):
         return error
     return rank_failure(0, "the search for a plan", error_text(error))
 
 
 def _found(model: nn.Module, batch: Batch, settings: Settings) -> Plan:
-    """Search for a plan with the options of the session; runs on rank 0."""
+    """Search for a plan with the options of the session; only rank 0 calls this.
+
+    Args:
+        model: Model to split into stages.
+        batch: Batch of one replica, with which the model is measured.
+        settings: Settings of the parallel model.
+    """
     options = {name: getattr(settings.options, name) for name in _PLANNER_OPTIONS}
     if session.current().size == 1 and options["pipeline_parallel_degree"] == "auto":
         options["pipeline_parallel_degree"] = 1
@@ -138,7 +164,13 @@ def _found(model: nn.Module, batch: Batch, settings: Settings) -> Plan:
 
 
 def _cluster(model: nn.Module) -> Cluster:
-    """Describe this world for the planner; as one host if hosts have different numbers of ranks."""
+    """Return the hosts and devices of this job, for the planner.
+
+    If hosts have different numbers of ranks, all ranks are described as one host.
+
+    Args:
+        model: Model of the user; if it is on a GPU, the devices are such GPUs.
+    """
     here = session.current()
     size, local = here.size, here.local_size
     if size % local:
@@ -147,7 +179,14 @@ def _cluster(model: nn.Module) -> Cluster:
 
 
 def cut_for_step(state: ModelState, step_function: StepFunction) -> None:
-    """Cut the model for the batch of a step, in the present training and gradient modes.
+    """Split the model into stages before its first step; collective over the world.
+
+    The user's code of one microbatch is run up to the model's call, to get the model's arguments.
+    The forward pass is recorded in the present training and gradient modes.
+
+    Args:
+        state: State of the parallel model.
+        step_function: User's code of the step, with its batch.
 
     Raises:
         OptionError: There is no plan, or the plan is not for this model.
@@ -181,10 +220,11 @@ def cut_for_step(state: ModelState, step_function: StepFunction) -> None:
 
 
 def prepare_for(state: ModelState, read: Callable[[], Batch]) -> None:
-    """Plan and cut the model for a batch of one replica; collective over the world.
+    """Get a plan, and split the model into stages by it; collective over the world.
 
     Args:
-        read: Function that returns the batch; its errors are raised on all ranks.
+        state: State of the parallel model.
+        read: Function that returns the batch of one replica; its errors are raised on all ranks.
 
     Raises:
         OptionError: There is no plan, or the plan is not for this model.
@@ -215,12 +255,20 @@ def prepare_for(state: ModelState, read: Callable[[], Batch]) -> None:
 def cut(
     captured: Captured, plan: Plan, groups: Groups, settings: Settings, *, is_loaded: bool = False
 ) -> PartitionedModel:
-    """Build this rank's stages of a captured model, and free the tensors of all other stages.
+    """Build this rank's stages of a recorded model, and free the tensors of all other stages.
 
     Collective over the world.
 
     Args:
-        is_loaded: True if values are loaded later, so that some may be missing now.
+        captured: Recorded forward pass of the model.
+        plan: Plan with the stages and the schedule.
+        groups: Process groups for the plan.
+        settings: Settings of the parallel model.
+        is_loaded: True if all parameters and buffers are loaded later, so that they may have no
+            values now.
+
+    Returns:
+        This rank's stages, with the objects that run them.
 
     Raises:
         PlanError: The plan is not for this model.

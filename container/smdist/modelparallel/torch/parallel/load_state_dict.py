@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loading of a state dict into the stages that are on this rank."""
+"""Loading of a state dict into a model that is, or will be, split into stages."""
 
 from __future__ import annotations
 
@@ -18,16 +18,20 @@ PLAN: Final = "_smp_plan"  # key of the plan in the state dict of one rank
 
 
 def load(state: ModelState, values: Mapping[str, Any], *, strict: bool) -> Any:
-    """Load the state dict of the whole model, or of this rank.
+    """Load a state dict of the whole model, or of one rank's stages.
 
-    Before the cut, a whole state dict is loaded into the user's model. If the model is on the meta
-    device, or the state dict is of one rank, it is loaded when the model is cut.
+    If the model is already split into stages, this rank's values are loaded at once. If not, a
+    state dict of the whole model is loaded at once into the user's model. But if that model is on
+    the meta device, or the state dict is of one rank, it is loaded as soon as the model is split.
 
     Args:
-        strict: False ignores names of this rank that are missing.
+        state: State of the parallel model.
+        values: Parameters and buffers by name.
+        strict: False to ignore parameters and buffers of this rank that are not in `values`.
 
     Returns:
-        Missing and unexpected names, as `torch.nn.Module.load_state_dict` does.
+        Missing and unexpected names, as from `torch.nn.Module.load_state_dict`. Both are empty,
+        unless the values were loaded into the user's model.
 
     Raises:
         OptionError: A value is missing, or has another shape.
@@ -47,7 +51,16 @@ def load(state: ModelState, values: Mapping[str, Any], *, strict: bool) -> Any:
 
 
 def _into(state: ModelState, values: Mapping[str, Any], strict: bool) -> None:
-    """Copy values by name into the tensors of this rank, after a check of names and shapes."""
+    """Copy values into the parameters and buffers of this rank, after a check of names and shapes.
+
+    Args:
+        state: State of the parallel model.
+        values: Parameters and buffers by name.
+        strict: False to ignore parameters and buffers of this rank that are not in `values`.
+
+    Raises:
+        OptionError: A value is missing, or has another shape.
+    """
     own = state.local_values()
     missing = [name for name in own if name not in values] if strict else []
     shaped = {name: t for name, t in own.items() if isinstance(t, Tensor) and name in values}
@@ -71,7 +84,11 @@ def _into(state: ModelState, values: Mapping[str, Any], strict: bool) -> None:
 
 
 def _copy(tensor: Tensor, value: Tensor) -> None:
-    """Copy a value into a tensor; of a whole value, copy the part that a sharded tensor holds."""
+    """Copy a value into a tensor.
+
+    If the tensor is sharded (a DTensor) and the value is not, only this rank's part of the value is
+    copied.
+    """
     if isinstance(tensor, DTensor) and not isinstance(value, DTensor):
         value = distribute_tensor(
             value.to(tensor.device, tensor.dtype), tensor.device_mesh, tensor.placements
@@ -80,6 +97,12 @@ def _copy(tensor: Tensor, value: Tensor) -> None:
 
 
 def _fault(what: str, why: str, name: str) -> OptionError:
-    """Return the error for the tensor with this name."""
+    """Return the error for one parameter or buffer that cannot be loaded.
+
+    Args:
+        what: Text that says what is wrong in the state dict.
+        why: Text that says why it is wrong.
+        name: Name of the parameter or buffer.
+    """
     hint = "Load the state dict of the same model, of the whole one or of the same stages"
     return OptionError(what, why, hint, about=name)

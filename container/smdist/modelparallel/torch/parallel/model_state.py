@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State of a `Parallel`: settings and counters, and after the first step its stages and captures.
+"""State of a `Parallel`, the module around a user's model that is split into stages.
 
-`StepProgress` counts steps for the progress lines that rank 0 prints. `Trace` records the steps of
-all ranks: `with model.traced() as trace:`.
+- `ModelState`: settings and counters, and the stages once the model is split.
+- `PartitionedModel`: stages of this rank, and the objects that run them.
+- `Trace`: recorded steps, as in `with model.traced() as trace:`.
+- `StepProgress`: counter of steps for the progress lines that rank 0 prints.
 """
 
 from __future__ import annotations
@@ -46,27 +48,31 @@ MAX_CAPTURES = 64  # largest number of captures, by signature, that a model keep
 
 @dataclass(slots=True, kw_only=True)
 class PartitionedModel:
-    """Model that is cut into stages: the stages of this rank, and the objects that run them.
+    """Model that is split into stages: the stages of this rank, and the objects that run them.
 
     Attributes:
         model: Model of the user; tensors that only other ranks hold have no values in it.
         plan: Plan with the stages and the schedule; the same on all ranks.
-        groups: Process groups of the plan's layout.
+        groups: Process groups for the plan.
         stages: Stages of this rank, by number.
-        captured, placement: Capture of the latest call, and the stage of each of its operations.
-        skeleton: Copy of the whole model without values.
-        skeleton_sync: Copier of modes and settings from the model to the skeleton.
-        replicas: Reduction of gradients over replicas.
-        captures: Capture and placement by signature of a call, least recently used first.
-        compared_calls: Descriptions of the calls whose data was compared once; equal on all ranks
-            of the pipeline.
-        executors: Executors: under None that of the plan's schedule, under a number that of as
-            many forward passes.
-        configured_for: Key in `executors` and capture that the stages are set to; None before the
-            first step.
+        captured, placement: Recorded forward pass of the latest call, and the stage of each of its
+            operations.
+        skeleton: Copy of the whole model whose tensors have no values.
+        skeleton_sync: Object that copies changed modes and settings from the model to the skeleton.
+        replicas: Object that reduces gradients over replicas.
+        captures: Recorded forward passes and their placements, by cache key of the call; the least
+            recently used one is first.
+        compared_calls: Descriptions of the calls whose data ranks have compared once; equal on all
+            ranks of the pipeline.
+        executors: Executors by the number of microbatches of forward passes alone; the key None
+            stands for the schedule of the plan, with backward passes.
+        configured_for: Key in `executors` and recorded forward pass that the stages are set to;
+            None before the first step.
         on_event: Function that receives the events of all executors; None if no trace is recorded.
-        latest_signature: Short signature and full signature of the latest call.
-        frozen_names: Version of the skeleton, and the names of its frozen parameters.
+        latest_signature: Short key of the latest call, which is quick to compute, and its cache
+            key; None before the first call.
+        frozen_names: Version of the skeleton at the last call of `frozen`, and the names found
+            then.
         agreed_frozen: Names of the parameters that were frozen on all ranks in the latest step.
     """
 
@@ -94,24 +100,39 @@ class PartitionedModel:
         return self.plan.actions.rank_of[-1]
 
     def add_capture(self, key: Hashable, found: tuple[Captured, Placement]) -> None:
-        """Add the capture of a signature; above MAX_CAPTURES drop the least recently used one."""
+        """Cache the recorded forward pass of a call.
+
+        If there are more than MAX_CAPTURES, the least recently used one is dropped.
+
+        Args:
+            key: Cache key of the call: its shapes, dtypes and modes.
+            found: Recorded forward pass, and the stage of each of its operations.
+        """
         self.captures[key] = found
         while len(self.captures) > MAX_CAPTURES:
             self.captures.popitem(last=False)
 
     def use_capture(self, key: Hashable) -> tuple[Captured, Placement]:
-        """Return the capture of a known signature, and make it the most recently used one."""
+        """Return the cached forward pass of a call and its placement, and mark them as used last.
+
+        Args:
+            key: Cache key of a call; it must be in `captures`.
+        """
         self.captures.move_to_end(key)
         return self.captures[key]
 
     def mark_compared(self, description: str) -> None:
-        """Record that ranks have compared the data of a call with this description."""
+        """Record that ranks have compared the data of a call, so that they need not do it again.
+
+        Args:
+            description: Text with the shapes, dtypes and modes of the call.
+        """
         if len(self.compared_calls) >= MAX_CAPTURES:
             self.compared_calls.clear()
         self.compared_calls.add(description)
 
     def frozen(self) -> tuple[str, ...]:
-        """Return the names of all frozen parameters, including those that other ranks hold."""
+        """Return the names of all frozen parameters of the model, also of those on other ranks."""
         if self.frozen_names[0] != self.skeleton_sync.version:
             parameters = self.skeleton.named_parameters()
             names = [name for name, parameter in parameters if not parameter.requires_grad]
@@ -119,7 +140,7 @@ class PartitionedModel:
         return self.frozen_names[1]
 
     def aliases(self, name: str) -> list[str]:
-        """Return all names of the parameter with this name; several if modules share it."""
+        """Return all names of a parameter, including `name`; several if modules share it."""
         parameter = self.skeleton.get_parameter(name)
         every = self.skeleton.named_parameters(remove_duplicate=False)
         return [alias for alias, other in every if other is parameter]
@@ -128,29 +149,34 @@ class PartitionedModel:
     def guarded(self, doing: str) -> Iterator[None]:
         """Surround a collective block: if it raises on one rank, all ranks raise a StepError.
 
-        Before the first executor exists the block runs without this protection.
+        Before the first step, when no executor exists, an error is raised on this rank only.
 
         Args:
-            doing: Work of the block, for messages: "the sum of gradients".
+            doing: Name of the work for the error message, such as "the sum of gradients".
         """
         executor = next(iter(self.executors.values()), None)
         with nullcontext() if executor is None else executor.guarded(doing):
             yield
 
     def send_event(self, *event: Any) -> None:
-        """Send an event of an executor to `on_event`, if a trace is recorded."""
+        """Pass an event to `on_event`; do nothing if no trace is recorded.
+
+        Args:
+            event: Kind, stage, microbatch, start, end and detail of the event.
+        """
         if self.on_event is not None:
             self.on_event(*event)
 
     def executor(
         self, parts: int | None, schedule: Callable[[], Schedule], hooks: StageHooks
     ) -> Executor:
-        """Return an executor that runs the latest capture; make it if it does not exist.
+        """Return an executor that runs the latest recorded forward pass; make it when first needed.
 
         Args:
-            parts: Key of the executor in `executors`.
+            parts: Number of microbatches of forward passes alone; None for the schedule of the
+                plan, with backward passes.
             schedule: Function that makes the schedule of a new executor.
-            hooks: Hooks of a new executor.
+            hooks: Functions that a new executor calls around backward actions.
         """
         if parts not in self.executors:
             group = self.groups.of(Axis.PP)
@@ -167,10 +193,10 @@ class PartitionedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """Record of this rank's steps.
+    """Recorded steps of this rank; `gather` collects those of all ranks.
 
     Attributes:
-        recorder: Recorder of the events of this rank.
+        recorder: Recorder of this rank's events.
         split: Model whose steps are recorded.
     """
 
@@ -179,17 +205,21 @@ class Trace:
 
     @classmethod
     def of(cls, split: PartitionedModel) -> Trace:
-        """Return an empty trace of a model's steps on this rank."""
+        """Return a new Trace for this rank, which contains no steps yet.
+
+        Args:
+            split: Model whose steps it will record.
+        """
         groups = split.groups
         recorder = Recorder(rank=groups.rank, replica=groups.rdp_rank, pipeline_rank=groups.pp_rank)
         return cls(recorder=recorder, split=split)
 
     def gather(self) -> Run:
-        """Collect the events of all ranks; collective over the world.
+        """Collect the recorded steps of all ranks; collective over the world.
 
         Returns:
             Steps of all ranks, the same on every rank: `save(path)` writes them as a Chrome trace,
-            `plot(path)` as a picture, and `replay()` compares them with the simulation.
+            `plot(path)` as a picture, and `replay()` compares them with a simulation.
         """
         return gather(
             self.recorder,
@@ -200,9 +230,9 @@ class Trace:
 
 
 class StepProgress:
-    """Counter of a model's steps, for the progress lines that rank 0 prints.
+    """Counter of training steps, for the progress lines that rank 0 prints.
 
-    Messages between stages and transfers by NCCL are not part of the times in these lines.
+    The times in these lines do not include messages between stages and NCCL transfers.
     """
 
     def __init__(self) -> None:
@@ -210,10 +240,10 @@ class StepProgress:
         self._has_begun = False
 
     def begin(self, samples: int) -> None:
-        """Note that a step begins.
+        """Count a step that begins now.
 
         Args:
-            samples: Samples of the step on all replicas; 0 if unknown.
+            samples: Number of samples of the step on all replicas; 0 if unknown.
         """
         if not self._has_begun:
             self._has_begun = True
@@ -227,22 +257,23 @@ _SEED_NAME: Final = ":feed"  # name from which the seed of the user's code is ma
 
 @dataclass(slots=True, kw_only=True)
 class ModelState:
-    """Mutable state of a `Parallel`.
+    """State of a `Parallel` module that changes during training.
 
     Attributes:
-        model: Model of the user; after the cut, tensors of other ranks' stages have no values.
-        settings: Settings of the model.
+        model: Model of the user. Once it is split into stages, tensors of other ranks' stages have
+            no values in it.
+        settings: Settings of the `Parallel`.
         seed: Seed of random numbers.
-        split: Stages of this rank; None before the first step.
-        microbatch_call: Microbatch whose user code is running; None between microbatches.
-        step_number: Number of finished steps with a backward pass.
-        passes: Number of steps with a backward pass that have begun.
-        waiting: Functions to call once the model is cut, in order.
-        is_loaded: True if one of these functions loads all values.
-        is_returning: True while a backward pass outside of a step runs.
-        has_trained: True once a training batch had the size of `global_batch_size`.
-        forwards: Number of forward passes outside of training steps since the last step, by step
-            number and gradient mode.
+        split: Model that is split into stages; None before the first step.
+        microbatch_call: Microbatch whose user code is running; None if none is.
+        step_number: Number of training steps that have finished.
+        passes: Number of training steps that have begun.
+        waiting: Functions to call as soon as the model is split, in order.
+        is_loaded: True if one of these functions loads all parameters and buffers.
+        is_returning: True while `model.backward` runs outside of a step.
+        has_trained: True once a training batch has had the size of `global_batch_size`.
+        forwards: Number of forward passes without training since the last step, by step number and
+            gradient mode.
         steps: Counter of steps for the progress lines of rank 0.
     """
 
@@ -262,7 +293,12 @@ class ModelState:
 
     @contextmanager
     def acting(self, microbatch_call: MicrobatchCall) -> Iterator[None]:
-        """Let the model's calls within the block be those of this microbatch."""
+        """Handle calls of the model within the block as calls in this microbatch.
+
+        Args:
+            microbatch_call: Run of the user's code for the microbatch; its `is_open` is False after
+                the block.
+        """
         before, self.microbatch_call = self.microbatch_call, microbatch_call
         try:
             yield
@@ -271,14 +307,14 @@ class ModelState:
 
     @property
     def parts(self) -> list[nn.Module]:
-        """Modules of this rank: before the cut the whole model, afterwards this rank's stages."""
+        """Modules of this rank: the whole model until it is split, then this rank's stages."""
         return [self.model] if self.split is None else list(self.split.stages.values())
 
     def local_values(self, **options: Any) -> dict[str, Any]:
-        """Return the parameters and buffers of this rank, under the names of the user's model.
+        """Return the parameters and buffers on this rank, by their names in the user's model.
 
         Args:
-            options: Options of `torch.nn.Module.state_dict`.
+            options: Keyword arguments of `torch.nn.Module.state_dict`.
         """
         found: dict[str, Any] = options.pop("destination", None) or {}
         for part in self.parts:
@@ -286,10 +322,12 @@ class ModelState:
         return found
 
     def when_cut(self, function: Callable[[], None], *, loads: bool = False) -> None:
-        """Call a function once the model is cut; at once if it is cut already.
+        """Call a function as soon as the model is split into stages: now, or in the first step.
 
         Args:
-            loads: True if the function loads all values, so that the cut may leave values unset.
+            function: Function that needs the stages.
+            loads: True if the function loads all parameters and buffers, so that they need no
+                values before.
         """
         if self.split is not None:
             function()
@@ -298,10 +336,10 @@ class ModelState:
             self.waiting.append(function)
 
     def cut_by(self, plan: Plan) -> None:
-        """Cut the model by this plan in its first step.
+        """Set the plan by which the first step will split the model into stages.
 
         Raises:
-            OptionError: The model is already cut, or has another plan.
+            OptionError: The model is already split, or has another plan.
         """
         given = self.settings.plan
         if self.split is not None or (given is not None and given.basis != plan.basis):
@@ -314,13 +352,23 @@ class ModelState:
         self.settings = replace(self.settings, plan=plan)
 
     def draws(self, microbatch: int, count: int, repeat: int = 0) -> RngStream:
-        """Return the random stream of one of `count` microbatches of this replica."""
+        """Return the source of random numbers of one microbatch of this replica.
+
+        Args:
+            microbatch: Number of the microbatch.
+            count: Number of microbatches of a replica in the step.
+            repeat: Number of the forward pass among those since the last training step; each one
+                draws other numbers.
+        """
         replica = self.split.groups.rdp_rank if self.split is not None else 0
         number = replica * count + microbatch
         return RngStream(seed=self.seed, step=self.step_number, microbatch=number, repeat=repeat)
 
     def catch_up(self) -> None:
-        """Call the functions that wait for the cut; keep a failing one, and all after it."""
+        """Call the functions that wait until the model is split into stages.
+
+        If one raises an exception, it remains waiting together with those after it.
+        """
         waiting, self.waiting = self.waiting, []
         for at, each in enumerate(waiting):
             try:
@@ -330,10 +378,10 @@ class ModelState:
                 raise
 
     def check_caught_up(self) -> None:
-        """Check that all functions that waited for the cut have run.
+        """Check that no function waits any more, if the model is split into stages.
 
         Raises:
-            OptionError: One of them failed, so values may be missing.
+            OptionError: One of the functions has failed, so values may be missing.
         """
         require(
             self.split is None or not self.waiting,
@@ -344,13 +392,15 @@ class ModelState:
         )
 
     def check_size(self, size: int) -> None:
-        """Check that the first training batch has the options' size; later ones may be smaller.
+        """Check the size of a training batch against the option `global_batch_size`.
+
+        The first training batch must have this size; later ones may be smaller.
 
         Args:
             size: Number of samples of one replica; 0 if unknown.
 
         Raises:
-            OptionError: The batch has another size.
+            OptionError: The batch is larger, or the first one is smaller.
         """
         wanted = self.settings.options.global_batch_size
         assert self.split is not None
@@ -368,9 +418,10 @@ class ModelState:
         self.has_trained = True
 
     def next_repeat(self) -> int:
-        """Return the number of forward passes since the last step, and count one more.
+        """Return how many forward passes without training have run since the last training step.
 
-        The number makes the random numbers of each such pass different.
+        The present pass is then counted. The number makes its random numbers differ from those of
+        the other passes.
         """
         kind = self.step_number, torch.is_grad_enabled()
         for old in [each for each in self.forwards if each[0] != self.step_number]:
@@ -385,17 +436,19 @@ def probe(
     piece: Arguments,
     use: Callable[[Arguments], Any],
 ) -> Any:
-    """Run the user's code of one microbatch up to the model's call.
+    """Run the user's code of one microbatch up to the model's call, to get the model's arguments.
 
     Args:
-        piece: Arguments of the user's code.
+        state: State of the parallel model.
+        step_function: User's code of the step.
+        piece: Arguments of the user's code for this microbatch.
         use: Function that receives the model's arguments.
 
     Returns:
         Result of `use`.
 
     Raises:
-        OptionError: The function ends without calling the model.
+        OptionError: The user's code ends without calling the model.
     """
     found: list[Any] = []
 

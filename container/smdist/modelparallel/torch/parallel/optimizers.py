@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizers of a model that is cut: their parameters, gradient clipping, and forbidden calls.
+"""Optimizers of a model that is split into stages: parameters, clipping and forbidden calls.
 
-In an optimizer that was made before the cut, parameters of the whole model are replaced by those of
-this rank. Its groups keep their number, order and options, so that schedulers still work; a group
-without parameters on this rank is empty.
+Parameters. An optimizer that was made before the split has the parameters of the whole model. They
+are replaced by those of this rank. The parameter groups keep their number, order and options, so
+learning-rate schedulers still work. A group without parameters on this rank becomes empty.
 
-With the option `gradient_clipping`, gradients are clipped before each step of an optimizer of the
-model. All ranks clip together, also those that hold none of the optimizer's parameters.
+Clipping. With the option `gradient_clipping`, gradients are clipped before each step of an
+optimizer of the model. All ranks take part, even those that hold none of the optimizer's
+parameters.
 
-Optimizer calls in a step function are refused. The function runs once per microbatch, and on most
-ranks only up to the model's call, so an optimizer in it would update the parameters of the last
-stage after each microbatch, and no others. `state_dict` of a module that was cut is refused, too.
+Forbidden calls. Calls of an optimizer in a step function raise an error. A step function runs once
+per microbatch, and on most ranks only up to the model's call. An optimizer in it would update only
+the parameters of the last stage, and after each microbatch. A call of `state_dict` of the user's
+own module raises an error too, since other ranks hold part of the values.
 """
 
 from __future__ import annotations
@@ -44,8 +46,11 @@ _is_hooked = False
 class ParameterRenaming:
     """Map from the parameters of the whole model to those of this rank's stages, by name.
 
-    Make it before the cut, and call `apply` after it. The old parameters are weakly referenced, so
-    that their memory can be freed.
+    Make it before the model is split into stages, and call `apply` afterwards. It holds only weak
+    references to the old parameters, so that their memory can be freed.
+
+    Args:
+        model: Whole model of the user.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -56,7 +61,13 @@ class ParameterRenaming:
             self._old[id(parameter)] = ref(parameter)
 
     def apply(self, stages: Mapping[int, nn.Module]) -> None:
-        """Replace the parameters in all registered optimizers by those of this rank's stages."""
+        """Replace the parameters of the whole model by this rank's in all registered optimizers.
+
+        Optimizers are registered with `register_optimizer`.
+
+        Args:
+            stages: Stages of this rank, by number.
+        """
         local = local_parameters(stages)
         kept = {id(parameter) for parameter in local.values()}
         for key, names in self._names.items():
@@ -70,7 +81,7 @@ class ParameterRenaming:
 
 
 def local_parameters(stages: Mapping[int, nn.Module]) -> dict[str, nn.Parameter]:
-    """Return the parameters of this rank, by each of their names."""
+    """Return the parameters of this rank's stages by name; a shared one has several names."""
     return {
         name: parameter
         for number in sorted(stages)
@@ -79,9 +90,10 @@ def local_parameters(stages: Mapping[int, nn.Module]) -> dict[str, nn.Parameter]
 
 
 def rewrite(optimizer: torch.optim.Optimizer, local: Mapping[str, nn.Parameter]) -> None:
-    """Replace the whole model's parameters, and their state, in an optimizer by this rank's.
+    """Replace the whole model's parameters in an optimizer by this rank's, and adapt its state.
 
     Args:
+        optimizer: Optimizer to change in place.
         local: Parameters of this rank by name.
     """
     for group in optimizer.param_groups:
@@ -101,7 +113,14 @@ def rewrite(optimizer: torch.optim.Optimizer, local: Mapping[str, nn.Parameter])
 def _local_parameter(
     parameter: nn.Parameter, local: Mapping[str, nn.Parameter]
 ) -> nn.Parameter | None:
-    """Return this rank's parameter in place of one of the whole model; None if it has none."""
+    """Return this rank's parameter that has replaced a parameter of the whole model.
+
+    A parameter that was not replaced is returned itself. None if no stage of this rank has it.
+
+    Args:
+        parameter: Parameter in an optimizer.
+        local: Parameters of this rank by name.
+    """
     names: tuple[str, ...] | None = getattr(parameter, _MOVED, None)
     if names is None:
         return parameter
@@ -109,10 +128,14 @@ def _local_parameter(
 
 
 def spread(value: Any, parameter: nn.Parameter) -> Any:
-    """Return optimizer state of a whole parameter as this rank's parameter needs it.
+    """Convert a piece of optimizer state from the whole parameter to this rank's parameter.
 
-    If the parameter is sharded, a tensor of the same shape is sharded, too; other values are
-    returned as they are.
+    If the parameter is sharded, a tensor of the parameter's shape is sharded as well. Any other
+    value is returned unchanged.
+
+    Args:
+        value: Piece of state of the whole parameter, such as `exp_avg` of Adam.
+        parameter: Parameter of this rank.
     """
     if not isinstance(value, Tensor) or not isinstance(parameter, DTensor):
         return value
@@ -122,7 +145,10 @@ def spread(value: Any, parameter: nn.Parameter) -> Any:
 
 
 def _watch_others() -> None:
-    """Install a hook that rewrites unregistered optimizers before their first step."""
+    """Install a hook that replaces parameters in other optimizers before their first step.
+
+    These are the optimizers that were not registered when the model was split into stages.
+    """
     global _is_hooked
     if not _is_hooked:
         register_optimizer_step_pre_hook(_before_step)
@@ -132,7 +158,15 @@ def _watch_others() -> None:
 def _before_step(
     optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
-    """Rewrite an optimizer of the current model before its first step; clip gradients."""
+    """Replace an optimizer's parameters before its first step; clip gradients before each step.
+
+    Torch calls this before the step of any optimizer. Nothing is done for optimizers without
+    parameters of the current parallel model.
+
+    Args:
+        optimizer: Optimizer whose `step` is called.
+        args, kwargs: Arguments of `step`; `args` begins with the optimizer.
+    """
     model = current_model()
     if model is None or not model.is_cut:
         return
@@ -147,7 +181,10 @@ def _before_step(
 
 
 def _check_all_are_of(optimizer: torch.optim.Optimizer, model: SplitModel) -> None:
-    """Refuse an optimizer that mixes the model's parameters with others, such as a loss's."""
+    """Raise an OptionError if an optimizer of the model also has other trained parameters.
+
+    Those of a loss function, for example, have gradients only on the ranks of the last stage.
+    """
     if model.groups.mp_size * model.groups.rdp_size == 1 or not _is_of(optimizer, model):
         return
     own = {id(parameter) for parameter in model.parameters()}
@@ -163,21 +200,26 @@ def _check_all_are_of(optimizer: torch.optim.Optimizer, model: SplitModel) -> No
 
 
 def _is_of(optimizer: torch.optim.Optimizer, model: SplitModel) -> bool:
-    """Tell whether an optimizer has parameters of the model, on this rank or on others."""
+    """Return True if an optimizer has parameters of the model, on this rank or on other ranks."""
     own = {id(parameter) for parameter in model.parameters()}
     return optimizer in _moved or any(id(each) in own for each in _parameters(optimizer))
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
-    """Return the parameters of all groups."""
+    """Return the parameters of all groups of an optimizer."""
     return (each for group in optimizer.param_groups for each in group["params"])
 
 
 def _clip(optimizer: torch.optim.Optimizer, max_norm: float, closure: object) -> None:
-    """Clip the gradients of an optimizer's parameters over all ranks.
+    """Clip the gradients of an optimizer's parameters by their norm over all ranks.
+
+    Args:
+        optimizer: Optimizer whose step is about to run.
+        max_norm: Largest norm of the gradients.
+        closure: Closure that was passed to `optimizer.step`; None if there is none.
 
     Raises:
-        OptionError: The step got a closure.
+        OptionError: There is a closure.
     """
     require(
         closure is None,
@@ -194,7 +236,11 @@ _is_watching = False
 
 
 def watch(model: SplitModel) -> None:
-    """Install hooks that refuse optimizer calls in steps, and `state_dict` of the cut module."""
+    """Install hooks that raise an error for calls which would be wrong with a split model.
+
+    These are calls of an optimizer in a step function, and of `state_dict` of the user's own module
+    after the model is split into stages.
+    """
     global _is_watching
     module: Any = model.module
     model.when_cut(lambda: module.register_state_dict_pre_hook(_has_values) and None)
@@ -206,13 +252,19 @@ def watch(model: SplitModel) -> None:
 
 
 def _guard_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    """Refuse the step of an optimizer in a step function of its model."""
+    """Raise an error if `optimizer.step()` is called in a step function of its model."""
     if _is_of_model(optimizer):
         refuse_in_step(f"{type(optimizer).__name__}.step()")
 
 
 def _refusing(zero_grad: Callable[..., None]) -> Callable[..., None]:
-    """Wrap `zero_grad` with a check, since torch has no hook before it."""
+    """Return a `zero_grad` that raises an error if it is called in a step function.
+
+    The method is wrapped because torch has no hook that runs before it.
+
+    Args:
+        zero_grad: Method `torch.optim.Optimizer.zero_grad`.
+    """
 
     @wraps(zero_grad)
     def checked(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
@@ -224,7 +276,7 @@ def _refusing(zero_grad: Callable[..., None]) -> Callable[..., None]:
 
 
 def _is_of_model(optimizer: torch.optim.Optimizer) -> bool:
-    """Tell whether an optimizer has parameters of a model whose step is running."""
+    """Return True if an optimizer has parameters of a model whose step function is running."""
     running = models_in_step()
     if not running:
         return False
@@ -235,12 +287,15 @@ def _is_of_model(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _tensors(model: SplitModel) -> Iterable[Tensor]:
-    """Return the parameters of this rank's stages and of the user's model."""
+    """Return the parameters of this rank's stages and those of the user's own module."""
     return [*model.parameters(), *model.module.parameters()]
 
 
 def _has_values(module: nn.Module, *_: Any) -> None:
-    """Refuse `state_dict` of a module that was cut, since other ranks hold a part of its values."""
+    """Raise an OptionError if the values of some parameters or buffers are only on other ranks.
+
+    Torch calls this before `state_dict` of the module.
+    """
     tensors = [*module.named_parameters(), *module.named_buffers()]
     gone = [name for name, tensor in tensors if tensor.is_meta]
     if gone:

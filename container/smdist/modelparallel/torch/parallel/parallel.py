@@ -26,9 +26,9 @@ from smdist.modelparallel.torch.session.process_groups import Groups
 
 
 class Parallel(nn.Module):
-    """Model whose stages are on several ranks.
+    """Model whose stages are on several ranks; it is called like the user's model.
 
-    The first step cuts the model into stages. Before it, `Parallel` has all parameters of the
+    The first step splits the model into stages. Before it, `Parallel` has all parameters of the
     user's model; afterwards it has those of this rank's stages, under the same names.
 
     Args:
@@ -36,7 +36,7 @@ class Parallel(nn.Module):
         settings: Options of the session and of `smp.parallelize`.
 
     Attributes:
-        step_number: Number of finished steps with a backward pass; random numbers depend on it.
+        step_number: Number of training steps that have finished; random numbers depend on it.
         seed: Seed of random numbers.
     """
 
@@ -59,7 +59,8 @@ class Parallel(nn.Module):
         """Return a parameter, buffer or submodule of this module.
 
         Raises:
-            AttributeError: There is none; the error names the user's model if that has it.
+            AttributeError: There is none with this name. If the user's model has an attribute of
+                this name, the error says how to reach it.
         """
         try:
             return super().__getattr__(name)
@@ -75,62 +76,85 @@ class Parallel(nn.Module):
 
     @property
     def session(self) -> session.Session:
-        """Session that `smp.init` made."""
+        """Session of `smp.init` in which this object was made."""
         return self._session
 
     @property
     def module(self) -> nn.Module:
-        """Model of the user; after the cut, tensors that other ranks hold have no values."""
+        """Model of the user.
+
+        Once it is split into stages, tensors that only other ranks hold have no values.
+        """
         return self._state.model
 
     @property
     def is_cut(self) -> bool:
-        """True once the model is cut into stages."""
+        """True once the model is split into stages."""
         return self._state.split is not None
 
     @property
     def is_in_step(self) -> bool:
-        """True while the user's code of a microbatch runs."""
+        """True while the user's code of a microbatch runs in a step."""
         return self._state.microbatch_call is not None
 
     @property
     def is_sharded(self) -> bool:
-        """True if replicas share parameters or optimizer state, or will after the cut."""
+        """True if replicas shard parameters or optimizer state, or will do so after the split."""
         return self._state.settings.sharding != "none"
 
     @property
     def stages(self) -> Mapping[int, StageModule]:
-        """Stages of this rank by number; none before the cut."""
+        """Stages of this rank by number; empty until the model is split into stages."""
         return self._state.split.stages if self._state.split else MappingProxyType({})
 
     @property
     def plan(self) -> Plan:
-        """Plan that the model was cut by."""
+        """Plan by which the model was split into stages.
+
+        Raises:
+            OptionError: The model is not split yet.
+        """
         return self._split.plan
 
     @property
     def placement(self) -> Placement:
-        """Placement of units and values, for the batch of the last step."""
+        """Stage of each operation, and the values sent between stages, in the model's latest call.
+
+        Raises:
+            OptionError: The model is not split into stages yet.
+        """
         return self._split.placement
 
     @property
     def captured(self) -> Captured:
-        """Capture of the model for the batch of the last step."""
+        """Recorded forward pass of the latest call of the model.
+
+        Raises:
+            OptionError: The model is not split into stages yet.
+        """
         return self._split.captured
 
     @property
     def groups(self) -> Groups:
-        """Process groups of the model."""
+        """Process groups of the model.
+
+        Raises:
+            OptionError: The model is not split into stages yet.
+        """
         return self._split.groups
 
     @property
     def skeleton(self) -> nn.Module:
-        """Whole model without values."""
+        """Copy of the whole model whose tensors have no values, also for stages of other ranks.
+
+        Raises:
+            OptionError: The model is not split into stages yet.
+        """
         return self._split.skeleton
 
     @property
     def step_number(self) -> int:
-        """Number of finished steps with a backward pass."""
+        """Number of training steps that have finished."""
         return self._state.step_number
 
     @step_number.setter
@@ -157,26 +181,33 @@ class Parallel(nn.Module):
         return self._state.split
 
     def when_cut(self, function: Callable[[], None], *, loads: bool = False) -> None:
-        """Call a function once the model is cut; at once if it is cut already.
+        """Call a function as soon as the model is split into stages: now, or in the first step.
 
         Args:
-            loads: True if the function loads all values, so that the cut may leave values unset.
+            function: Function that needs the stages.
+            loads: True if the function loads all parameters and buffers, so that they need no
+                values before.
         """
         self._state.when_cut(function, loads=loads)
 
     def cut_by(self, plan: Plan) -> None:
-        """Cut the model by this plan in its first step.
+        """Set the plan by which the first step will split the model into stages.
 
         Raises:
-            OptionError: The model is already cut, or has another plan.
+            OptionError: The model is already split, or has another plan.
         """
         self._state.cut_by(plan)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model: one microbatch in a step, or a whole batch on all ranks outside of steps.
+        """Run the model on one microbatch in a step function, or on a whole batch outside of steps.
+
+        Outside of steps, all ranks of a pipeline must call it with the same batch.
+
+        Returns:
+            Output of the model. In a step function, the call returns only on the last stage.
 
         Raises:
-            OptionError: Outside of a step, gradients are enabled and there are several stages.
+            OptionError: Outside of a step, gradients are enabled and the model has several stages.
         """
         arguments = normal((args, kwargs), self._state.model)
         if self._state.microbatch_call is not None:
@@ -186,14 +217,15 @@ class Parallel(nn.Module):
     def backward(self, tensors: Any, grad_tensors: Any = None) -> None:
         """Start the backward pass of a microbatch, in place of `loss.backward()`.
 
-        Gradients are averaged over microbatches and over replicas.
+        Gradients are averaged over replicas, and by default over microbatches.
 
         Args:
             tensors: Tensor, or tensors, from which the backward pass starts, such as the loss.
-            grad_tensors: Gradient of each tensor; None for tensors with one element.
+            grad_tensors: Gradient of each tensor; None stands for 1, for tensors with one element.
 
         Raises:
-            OptionError: Outside of a step there are several stages, or a tensor has no gradient.
+            OptionError: It is called outside of a step and the model has several stages, or a
+                tensor has no gradient.
         """
         if self._state.microbatch_call is not None:
             self._state.microbatch_call.backward(tensors, grad_tensors)
@@ -203,14 +235,15 @@ class Parallel(nn.Module):
     def train_step(
         self, batch: Any, loss: Callable[..., Any] | None = None, *, targets: Any = None
     ) -> Any:
-        """Run one step forward and backward, without the optimizer.
+        """Run the forward and backward passes of one training step, without the optimizer.
 
         Args:
             batch: Arguments of the model: a tensor, a tuple of positional arguments, or a dict of
                 keyword arguments.
             loss: Function that returns the loss from the model's output, and from `targets` if they
-                are given. By default the loss is `output.loss`, or an output of one number.
-            targets: Data that is cut into microbatches like the batch; None for none.
+                are given. None takes `output.loss`, or the output itself if it has one element.
+            targets: Data that is split into microbatches like the batch; None if the loss needs
+                none.
 
         Returns:
             `StepOutput` with the loss of each microbatch.
@@ -223,7 +256,12 @@ class Parallel(nn.Module):
         """Run one forward pass without gradients, in evaluation mode.
 
         Args:
-            batch, loss, targets: See `train_step`; without `loss` no loss is computed.
+            batch: Arguments of the model: a tensor, a tuple of positional arguments, or a dict of
+                keyword arguments.
+            loss: Function that returns the loss from the model's output, and from `targets` if they
+                are given; None if no loss is computed.
+            targets: Data that is split into microbatches like the batch; None if the loss needs
+                none.
 
         Returns:
             Mean loss over microbatches, a tensor; without `loss`, the model's output for the batch.
@@ -232,13 +270,13 @@ class Parallel(nn.Module):
 
     @contextmanager
     def traced(self) -> Iterator[Trace]:
-        """Record the steps within the block.
+        """Record the times of all actions and messages in the steps within the block.
 
         Yields:
-            Trace of this rank; its `gather()` returns the records of all ranks.
+            Recorded steps of this rank; its method `gather()` returns those of all ranks.
 
         Raises:
-            OptionError: The model is not cut yet.
+            OptionError: The model is not split into stages yet.
         """
         split, trace = self._split, Trace.of(self._split)
         before, split.on_event = split.on_event, trace.recorder
@@ -252,18 +290,30 @@ class Parallel(nn.Module):
     def named_modules(
         self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Module]]:
-        """Return the modules of this rank, under the names of the user's model."""
+        """Return the modules of this rank, under the names of the user's model.
+
+        Args:
+            memo: Modules to leave out.
+            prefix: Text before each name.
+            remove_duplicate: False to return a module once for each of its names.
+        """
         memo = set() if memo is None else memo
         for part in self._state.parts:
             yield from part.named_modules(memo, prefix, remove_duplicate)
 
     def named_children(self) -> Iterator[tuple[str, nn.Module]]:
-        """Return the direct children of this rank's stages; before the cut those of the model."""
+        """Return the direct children of this rank's stages, with their names.
+
+        Until the model is split into stages, these are the children of the user's model.
+        """
         for part in self._state.parts:
             yield from part.named_children()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Reset the gradients of this rank.
+        """Reset the gradients of this rank's parameters.
+
+        Args:
+            set_to_none: True to set them to None, False to set them to 0.
 
         Raises:
             OptionError: A step is running, whose gradients would be lost.
@@ -272,7 +322,10 @@ class Parallel(nn.Module):
         super().zero_grad(set_to_none)
 
     def train(self, mode: bool = True) -> Self:
-        """Set the model to training or evaluation mode; call it on all ranks."""
+        """Set the model to training mode, or to evaluation mode if `mode` is False; return self.
+
+        Call it on all ranks.
+        """
         self.training = mode
         self._state.model.train(mode)
         for part in self._state.parts:
@@ -280,7 +333,7 @@ class Parallel(nn.Module):
         return self
 
     def apply(self, fn: Callable[[nn.Module], None]) -> Self:
-        """Call a function on every module of this rank."""
+        """Call a function on every module of this rank; return self."""
         for part in self._state.parts:
             part.apply(fn)
         return self
@@ -291,25 +344,40 @@ class Parallel(nn.Module):
         return self
 
     def state_dict(self, **options: Any) -> Any:
-        """Return the parameters and buffers of this rank, under the names of the user's model.
+        """Return the parameters and buffers on this rank, by their names in the user's model.
 
         Args:
-            options: Options of `torch.nn.Module.state_dict`.
+            options: Keyword arguments of `torch.nn.Module.state_dict`.
         """
         return self.local_values(**options)
 
     def local_values(self, **options: Any) -> dict[str, Any]:
-        """Return what `Parallel.state_dict` does, even if a subclass overrides that."""
+        """Return the parameters and buffers on this rank, as `Parallel.state_dict` does.
+
+        The result is the same if a subclass overrides `state_dict`.
+
+        Args:
+            options: Keyword arguments of `torch.nn.Module.state_dict`.
+        """
         return self._state.local_values(**options)
 
     def load_state_dict(  # type: ignore[override]
         self, state_dict: Mapping[str, Any], strict: bool = True
     ) -> Any:
-        """Load a state dict of the whole model: at once, or when the model is cut.
+        """Load a state dict of the whole model, or of one rank's stages.
+
+        If the model is already split into stages, this rank's values are loaded at once. If not, a
+        state dict of the whole model is loaded at once into the user's model. But if that model is
+        on the meta device, or the state dict is of one rank, it is loaded as soon as the model is
+        split.
 
         Args:
-            state_dict: Values by name; it may lack those of other ranks.
-            strict: False ignores names of this rank that are missing.
+            state_dict: Parameters and buffers by name; those of other ranks may be missing.
+            strict: False to ignore parameters and buffers of this rank that are missing.
+
+        Returns:
+            Missing and unexpected names, as from `torch.nn.Module.load_state_dict`. Both are empty,
+            unless the values were loaded into the user's model.
 
         Raises:
             OptionError: A value is missing, or has another shape.
@@ -318,12 +386,12 @@ class Parallel(nn.Module):
 
 
 def current_parallel() -> Parallel | None:
-    """Return the latest `Parallel` of this process; None if it was freed or its session ended."""
+    """Return the `Parallel` that was made last; None if it was freed or its session has ended."""
     model = current_model()
     assert model is None or isinstance(model, Parallel)
     return model
 
 
 def _inside(model: Parallel) -> str:
-    """Return the expression by which a script reaches the user's model."""
+    """Return the expression by which a script gets the user's model, such as "model.module"."""
     return "model.get_module()" if hasattr(type(model), "get_module") else "model.module"

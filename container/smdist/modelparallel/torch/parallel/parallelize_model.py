@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Function `smp.parallelize`, which makes a `Parallel` of a model."""
+"""Function `smp.parallelize`, which returns a `Parallel` for a user's model."""
 
 from __future__ import annotations
 
@@ -23,19 +23,23 @@ def parallelize(
     bf16: bool | None = None, seed: int | None = None, fusion_bytes: int = FUSION_BYTES,
     costs: str = "auto",
 ) -> Parallel:  # fmt: skip
-    """Cut a model into stages and put them on the ranks; collective over the world.
+    """Split a model into stages and put them on the ranks; collective over the world.
 
     SMP v1 has no such function: there, DistributedModel does this with the options of the job.
     Arguments that are left out take the values of `smp.init`.
 
     Args:
+        model: Model to split; the result is used in its place.
         plan: Plan with the stages and the schedule, for instance from `smp.plan`. By default rank 0
             finds a plan and prints it.
-        example: Batch of one replica, with which the model is cut at once; without it, the first
-            step cuts the model.
+        example: Batch of one replica, with which the model is split at once; without it, the first
+            step splits the model.
         groups: Process groups of the ranks; by default those of the session.
-        sharding: "none" (each replica has whole stages), "optimizer" or "full" (FSDP2).
-        shard_degree: Number of replicas that share one copy of the state; by default all.
+        sharding: Sharding of each stage over its replicas: "none" (each replica has the whole
+            stage), "optimizer" (the optimizer state is sharded) or "full" (parameters, too, as by
+            FSDP2).
+        shard_degree: Number of replicas over which one copy of the state is sharded; by default
+            all.
         bf16: True to compute in bfloat16; needs `sharding`.
         seed: Seed of random numbers, and of the weights of modules made on the meta device.
         fusion_bytes: Size of the buffers, in bytes, in which gradients of replicas are reduced.

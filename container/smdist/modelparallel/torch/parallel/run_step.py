@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One step of a model: agree with other ranks, run the pipeline, and broadcast the results.
+"""One step of a model: check that ranks agree, run the pipeline, and broadcast the results.
 
-`complete` and `GradientHooks` reduce gradients over replicas, once in a series of backward passes.
+`complete` and `GradientHooks` reduce gradients over replicas. If the gradients of several steps are
+summed (a series of steps), this is done only in the last one.
 """
 
 from __future__ import annotations
@@ -40,16 +41,19 @@ _NO_BACKWARD: Final = (
 
 
 def run(state: ModelState, step_function: StepFunction, *, parts: int | None = None) -> list[Any]:
-    """Run one step on all ranks.
+    """Run one step on all ranks: with backward passes if gradients are enabled and `parts` is None.
 
     Args:
+        state: State of the parallel model.
+        step_function: User's code of the step, with its batch.
         parts: Number of microbatches for forward passes alone; None for the schedule of the plan.
 
     Returns:
-        Result of the function for each microbatch, the same on all ranks of the pipeline.
+        Result of the user's code for each microbatch, the same on all ranks of the pipeline.
 
     Raises:
-        OptionError: The batch cannot be cut, or ranks of a pipeline called the model differently.
+        OptionError: The batch cannot be split into microbatches, or ranks of a pipeline called the
+            model differently.
         StepError: An action failed on some rank.
     """
     state.check_caught_up()
@@ -81,10 +85,16 @@ def run(state: ModelState, step_function: StepFunction, *, parts: int | None = N
 def _agreed_call(
     state: ModelState, step_function: StepFunction, count: int, axis: Axis
 ) -> tuple[CapturedCall, list[Arguments]]:
-    """Return this rank's capture and microbatches, after a comparison with other ranks.
+    """Return this rank's recorded forward pass and microbatches, if ranks agree on the call.
 
-    If ranks differ because some of them have frozen parameters since the last step, the frozen
-    parameters are synchronized, and ranks compare once more.
+    If ranks differ because some have frozen parameters since the last step, these settings are
+    copied to the other ranks, and ranks compare once more.
+
+    Args:
+        state: State of the parallel model.
+        step_function: User's code of the step, with its batch.
+        count: Number of microbatches.
+        axis: Ranks that compare: the world or this pipeline.
     """
     try:
         return _compared_call(state, step_function, count, axis)
@@ -98,7 +108,14 @@ def _agreed_call(
 def _compared_call(
     state: ModelState, step_function: StepFunction, count: int, axis: Axis
 ) -> tuple[CapturedCall, list[Arguments]]:
-    """Find this rank's capture and microbatches, and compare them with those of other ranks."""
+    """Find this rank's recorded forward pass and microbatches; check that other ranks agree.
+
+    Args:
+        state: State of the parallel model.
+        step_function: User's code of the step, with its batch.
+        count: Number of microbatches.
+        axis: Ranks that compare: the world or this pipeline.
+    """
     split = state.split
     assert split is not None
     fault: BaseException | None = None
@@ -125,13 +142,15 @@ def _compared_call(
 
 
 class _UserCode:
-    """Function that runs the user's code of one microbatch; an executor calls it as its feed.
+    """Function that runs the user's code of one microbatch; an executor calls it.
 
     Args:
-        pieces: Arguments of the code for each microbatch.
+        state: State of the parallel model.
+        step_function: User's code of the step.
+        pieces: Arguments of the user's code for each microbatch.
 
     Attributes:
-        has_roots: True once the code has called `model.backward`.
+        has_roots: True once the user's code has called `model.backward`.
     """
 
     def __init__(
@@ -153,7 +172,18 @@ class _UserCode:
 
 
 def _train(state: ModelState, split: PartitionedModel, feed: Any, count: int) -> list[Any] | None:
-    """Run a step forward and backward; return the results on the last stage's rank, else None."""
+    """Run a step with forward and backward passes, and reduce gradients.
+
+    Args:
+        state: State of the parallel model.
+        split: Stages of this rank.
+        feed: Function that runs the user's code of one microbatch.
+        count: Number of microbatches.
+
+    Returns:
+        Result of the user's code for each microbatch, on the rank of the last stage; None on
+        others.
+    """
     with complete(state, split):
         executor = _executor(state, split, None)
         if state.settings.broadcasts_buffers:
@@ -164,9 +194,13 @@ def _train(state: ModelState, split: PartitionedModel, feed: Any, count: int) ->
 
 @contextmanager
 def complete(state: ModelState, split: PartitionedModel) -> Iterator[bool]:
-    """Surround the backward passes of one step; reduce gradients after the last step of a series.
+    """Surround the backward passes of a step; reduce gradients after the last step of a series.
 
     A series is `passes_per_step` steps, whose gradients are summed on each replica.
+
+    Args:
+        state: State of the parallel model.
+        split: Stages of this rank, with their replicas.
 
     Yields:
         True if the step is the last of its series.
@@ -184,18 +218,34 @@ def complete(state: ModelState, split: PartitionedModel) -> Iterator[bool]:
 
 
 class GradientHooks:
-    """Hooks that let replicas reduce gradients in the last step of a series alone."""
+    """Functions called around backward actions, by which replicas reduce gradients.
+
+    Gradients are reduced only in the last step of a series. A series is `passes_per_step` steps,
+    whose gradients are summed.
+    """
 
     def __init__(self, state: ModelState) -> None:
         self._state = state
 
     def before_backward(self, stage: int, is_last: bool) -> None:
-        """Handle the start of a backward action."""
+        """Prepare a backward action of a stage for the reduction of gradients.
+
+        Args:
+            stage: Number of the stage.
+            is_last: True if it is the stage's last backward action in the step.
+        """
         assert self._state.split is not None
         self._state.split.replicas.hooks.before_backward(stage, is_last and self._reduces)
 
     def after_backward(self, stage: int, is_last: bool) -> None:
-        """Handle the end of a backward action."""
+        """Start the reduction of a stage's gradients after its last backward action in a series.
+
+        A series is `passes_per_step` steps, whose gradients are summed.
+
+        Args:
+            stage: Number of the stage.
+            is_last: True if it was the stage's last backward action in the step.
+        """
         assert self._state.split is not None
         self._state.split.replicas.hooks.after_backward(stage, is_last and self._reduces)
 
@@ -205,9 +255,13 @@ class GradientHooks:
 
 
 def forward_only(plan: Plan, num_microbatches: int) -> Schedule:
-    """Make a schedule of forward passes alone.
+    """Return a schedule with forward passes only.
 
     Each rank runs all microbatches through its first stage, then all through its next one.
+
+    Args:
+        plan: Plan with the stages of each rank.
+        num_microbatches: Number of microbatches.
     """
     rank_of = plan.actions.rank_of
     orders = tuple(
@@ -224,9 +278,11 @@ def forward_only(plan: Plan, num_microbatches: int) -> Schedule:
 
 
 def _executor(state: ModelState, split: PartitionedModel, parts: int | None) -> Executor:
-    """Return the executor of a step.
+    """Return the executor of a step, made when first needed.
 
     Args:
+        state: State of the parallel model.
+        split: Stages of this rank.
         parts: Number of microbatches for forward passes alone; None for the schedule of the plan.
     """
 
@@ -237,12 +293,17 @@ def _executor(state: ModelState, split: PartitionedModel, parts: int | None) -> 
 
 
 def _detached(result: Any) -> Any:
-    """Detach all tensors in nested results from their autograd graph."""
+    """Return a nested result with all its tensors detached from the autograd graph."""
     return map_leaves(lambda leaf: leaf.detach() if isinstance(leaf, Tensor) else leaf, result)
 
 
 def _broadcast_results(split: PartitionedModel, results: list[Any] | None) -> list[Any]:
-    """Broadcast the results of the last stage's rank to all ranks of the pipeline."""
+    """Broadcast results from the rank of the last stage to all ranks of the pipeline.
+
+    Args:
+        split: Stages of this rank, with the process groups.
+        results: Results on the rank of the last stage; ignored on other ranks.
+    """
     if split.groups.pp_size > 1:
         with split.guarded("the broadcast of results"):
             results = broadcast_object(results, split.last_rank, split.groups.of(Axis.PP))

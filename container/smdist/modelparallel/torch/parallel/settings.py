@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of a parallel model: options of the session, and arguments that override them."""
+"""Settings of a parallel model: options of the session, and arguments of `smp.parallelize`."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ class Settings:
         options: Options of the session.
         plan: Plan with the stages and the schedule; None if the planner finds one.
         groups: Process groups of the ranks; None for those of the session.
-        sharding: Sharding of parameters over replicas: "none", "optimizer" or "full".
-        shard_degree: Number of replicas that share one copy of the state; None for all.
+        sharding: Sharding of each stage over its replicas: "none", "optimizer" (the optimizer state
+            is sharded) or "full" (parameters, too).
+        shard_degree: Number of replicas over which one copy of the state is sharded; None for all.
         bf16: True to compute in bfloat16; needs sharding.
         seed: Seed of all random numbers.
         fusion_bytes: Size of a buffer, in bytes, in which gradients of replicas are reduced.
@@ -55,7 +56,11 @@ class Settings:
 
 
 def checked(options: ModelParallel, plan: Plan | None) -> ModelParallel:
-    """Check options against a plan of the user, and return them.
+    """Check the options of the session against a plan; return the options.
+
+    Args:
+        options: Options of the session.
+        plan: Plan that the user passed; None if there is none, and so nothing to check.
 
     Raises:
         OptionError: Options contradict the plan; all faults at once.
@@ -65,7 +70,7 @@ def checked(options: ModelParallel, plan: Plan | None) -> ModelParallel:
 
 
 def _contradictions(plan: Plan, options: ModelParallel) -> Iterator[OptionError]:
-    """Yield an error for each option that has another value than the plan."""
+    """Yield an error for each option whose value differs from that in the plan."""
     decided = {"microbatches": plan.num_microbatches, "pipeline": plan.schedule}
     for name, value in decided.items():
         option = getattr(options, name)

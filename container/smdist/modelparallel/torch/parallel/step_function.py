@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""User's code of one step, the model's call in it, and its results.
+"""User's code of one step, the call of the model in it, and the results of the step.
 
-The same code runs on every rank, once per microbatch, up to the model's call. Only the rank of the
-last stage runs the code after that call. A step returns, for each tensor that the function
-returned, the tensors of all microbatches.
+The user's code runs on every rank, once per microbatch, up to the call of the model. The code after
+this call runs only on the rank of the last stage. The code may return tensors; a step then returns,
+in place of each one, a `StepOutput` with the tensors of all microbatches.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from smdist.modelparallel.torch.program.pytree import flatten, unflatten
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFunction:
-    """Function of the user that is one step, with its arguments.
+    """User's code of one step, with its arguments.
 
     Attributes:
-        name: Name of the function, for messages.
+        name: Name of the user's function, for messages.
         function: Function that runs one microbatch, including the model's call.
-        cut: Function from a number of microbatches to the arguments of each of them.
-        inputs: Whole arguments; ranks of a pipeline compare them.
+        cut: Function that splits the arguments into a number of microbatches, and returns the
+            arguments of each one.
+        inputs: Arguments for the whole step, which ranks of a pipeline compare.
         size: Function that returns the number of samples in the arguments; 0 if it is unknown,
-            because objects cut themselves.
+            because an object among them is split by a method of its own.
         detaches: True if results of `function` are detached from the autograd graph.
     """
 
@@ -50,8 +51,8 @@ class MicrobatchCall:
 
     Attributes:
         answer: Function that runs in place of the model on this rank.
-        scale: Factor of this microbatch's gradients, such as 1 / number of microbatches.
-        roots: Tensors where the backward pass starts, with their gradients.
+        scale: Factor for the gradients of this microbatch, such as 1 / number of microbatches.
+        roots: (tensor, gradient) pairs from which the backward pass starts.
         is_open: True while the user's code runs.
         num_calls: Number of calls of the model so far.
     """
@@ -63,10 +64,15 @@ class MicrobatchCall:
     num_calls: int = 0
 
     def call(self, arguments: Arguments) -> Any:
-        """Run the model on this rank.
+        """Run this rank's stage in place of the model, and return the model's output.
+
+        Args:
+            arguments: Positional arguments and keyword arguments of the model's call.
 
         Raises:
             OptionError: The model was already called in this microbatch.
+            PassedOn: The stage is not the last one, so there is no output; user code must not catch
+                it.
         """
         self.num_calls += 1
         require(
@@ -80,14 +86,15 @@ class MicrobatchCall:
         return watched(output, self._refusal())
 
     def backward(self, tensors: Any, gradients: Any) -> None:
-        """Record the tensors where the backward pass starts; it runs after the user's code.
+        """Record where the backward pass starts; it runs after the user's code.
 
         Args:
-            tensors: Tensor or several tensors.
+            tensors: Tensor or tensors from which the backward pass starts, such as the loss.
             gradients: Gradient of each tensor; None stands for 1, for tensors with one element.
 
         Raises:
-            OptionError: The numbers of tensors and gradients differ, or a tensor requires none.
+            OptionError: The numbers of tensors and gradients differ, or a tensor requires no
+                gradient, or the gradient of a tensor with several elements is missing.
         """
         starts = [tensors] if isinstance(tensors, Tensor) else list(tensors)
         given = [None] * len(starts) if gradients is None else gradients
@@ -102,7 +109,11 @@ class MicrobatchCall:
         self.roots += [self._root(tensor, own) for tensor, own in zip(starts, given, strict=True)]
 
     def _root(self, tensor: Any, gradient: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return a tensor with its gradient times `scale`.
+        """Return a tensor and its gradient times `scale`, from which the backward pass starts.
+
+        Args:
+            tensor: Tensor that the user passed to `model.backward`.
+            gradient: Gradient of the tensor; None stands for 1.
 
         Raises:
             OptionError: The tensor requires no gradient, or has several elements and no gradient.
@@ -127,7 +138,7 @@ class MicrobatchCall:
         return tensor, start * self.scale
 
     def _refusal(self) -> Callable[[Tensor], None]:
-        """Return a tensor hook that refuses `loss.backward()` in the user's code.
+        """Return a tensor hook that raises an error for `loss.backward()` in the user's code.
 
         The autograd graph refers to the hook. The hook must not refer to `roots`, which refer to
         the graph: Python's garbage collector cannot see that cycle and would never free it.
@@ -143,7 +154,12 @@ class MicrobatchCall:
 
 
 def watched(output: Any, hook: Callable[[Tensor], None]) -> Any:
-    """Register a hook on the tensors in a model's output, which backward passes call; return it."""
+    """Register a hook on the tensors of a model's output; return the output.
+
+    Args:
+        output: Nested output of the model.
+        hook: Function that autograd calls with a tensor's gradient when a backward pass reaches it.
+    """
     for leaf in flatten(output)[0]:
         if isinstance(leaf, Tensor) and leaf.grad_fn is not None:  # parameters outlive the call
             leaf.register_hook(hook)  # type: ignore[no-untyped-call]
@@ -151,7 +167,7 @@ def watched(output: Any, hook: Callable[[Tensor], None]) -> Any:
 
 
 def plain_backward() -> OptionError:
-    """Return the error for `loss.backward()` in place of `model.backward(loss)`."""
+    """Return the error for a call of `loss.backward()` in place of `model.backward(loss)`."""
     return OptionError(
         "backward() is called on a tensor that the model's output leads to",
         "a tensor cannot run the backward pass of stages on other ranks",
@@ -162,8 +178,12 @@ def plain_backward() -> OptionError:
 def example_of(arguments: Arguments, model: nn.Module) -> Any:
     """Return a model's arguments as one object: a tuple, or a dict by name if there are keywords.
 
+    Args:
+        arguments: Positional arguments and keyword arguments of the model's call.
+        model: Model, whose forward function has the names of positional arguments.
+
     Raises:
-        OptionError: There are keywords, and positional arguments without a name.
+        OptionError: There are keywords, and a positional argument has no name.
     """
     args, kwargs = arguments
     if not kwargs:
@@ -172,17 +192,25 @@ def example_of(arguments: Arguments, model: nn.Module) -> Any:
 
 
 def normal(arguments: Arguments, model: nn.Module) -> Arguments:
-    """Convert arguments so that all are positional, or all are keywords.
+    """Convert the arguments of a model's call so that all are positional, or all are keywords.
+
+    Args:
+        arguments: Positional arguments and keyword arguments.
+        model: Model, whose forward function has the names of positional arguments.
 
     Raises:
-        OptionError: There are keywords, and positional arguments without a name.
+        OptionError: There are keywords, and a positional argument has no name.
     """
     example = example_of(arguments, model)
     return ((), dict(example)) if isinstance(example, dict) else (example, {})
 
 
 def _by_name(model: nn.Module, arguments: Arguments) -> dict[str, Any]:
-    """Return positional arguments and keywords together, by name.
+    """Return all arguments of a model's call as a dict by name.
+
+    Args:
+        model: Model, whose forward function has the names of positional arguments.
+        arguments: Positional arguments and keyword arguments.
 
     Raises:
         OptionError: A positional argument has no name in the forward function's signature.
@@ -205,20 +233,24 @@ def _by_name(model: nn.Module, arguments: Arguments) -> dict[str, Any]:
 
 
 class StepOutput(Sequence[Tensor]):
-    """Tensors of a step's result, one per microbatch; equal on all ranks of a pipeline.
+    """Tensors that a step returned, one for each microbatch; equal on all ranks of a pipeline.
 
     The class has SMP v1's methods, and is a sequence: `len(output)`, `output[0]`,
     `for each in output`.
 
     Attributes:
-        outputs: Tensors by microbatch.
+        outputs: List of the tensors, in the order of microbatches.
     """
 
     def __init__(self, outputs: Sequence[Tensor]) -> None:
         self.outputs = list(outputs)
 
     def reduce_mean(self) -> Tensor:
-        """Return the mean over microbatches, element by element."""
+        """Return the mean over microbatches, element by element.
+
+        Raises:
+            OptionError: Tensors of microbatches have different shapes.
+        """
         return self.reduce_sum() / len(self.outputs)
 
     def reduce_sum(self) -> Tensor:
@@ -230,13 +262,16 @@ class StepOutput(Sequence[Tensor]):
         return self.stack().sum(0)
 
     def concat(self) -> Tensor:
-        """Return one tensor for the whole batch, concatenated along dimension 0; or of scalars."""
+        """Return one tensor for the whole batch: the tensors concatenated along dimension 0.
+
+        Scalars are put into a vector, with one element for each microbatch.
+        """
         if any(each.dim() == 0 for each in self.outputs):
             return self.stack()
         return torch.cat(self.outputs)
 
     def stack(self) -> Tensor:
-        """Return one tensor with a new dimension 0, the microbatches.
+        """Return the tensors stacked along a new dimension 0, which numbers the microbatches.
 
         Raises:
             OptionError: Tensors of microbatches have different shapes.
@@ -260,10 +295,14 @@ class StepOutput(Sequence[Tensor]):
         return self.outputs[index]
 
     def __format__(self, spec: str) -> str:
-        """Return the text without a format; refuse a format, since numbers need the mean.
+        """Return the text of the object; raise an error if there is a format such as ".3f".
+
+        Args:
+            spec: Format; it must be empty, since there is one tensor for each microbatch, and not a
+                single number.
 
         Raises:
-            OptionError: There is a format.
+            OptionError: The format is not empty.
         """
         require(
             not spec,
@@ -274,10 +313,10 @@ class StepOutput(Sequence[Tensor]):
         return repr(self)
 
     def __float__(self) -> float:
-        """Refuse the conversion to a number, since there is one per microbatch.
+        """Raise an error, since there is one tensor for each microbatch, not a single number.
 
         Raises:
-            OptionError: Always; its hint is the mean.
+            OptionError: Always; it advises `reduce_mean()`.
         """
         raise OptionError(
             "a StepOutput cannot be converted to a number",
@@ -286,7 +325,11 @@ class StepOutput(Sequence[Tensor]):
         )
 
     def item(self) -> float:
-        """Refuse the conversion to a number, as `float(output)` does."""
+        """Raise an error, since there is one tensor for each microbatch, not a single number.
+
+        Raises:
+            OptionError: Always; it advises `reduce_mean()`.
+        """
         return float(self)
 
     def __repr__(self) -> str:
@@ -294,10 +337,14 @@ class StepOutput(Sequence[Tensor]):
 
 
 def gathered(results: Sequence[Any]) -> Any:
-    """Combine the nested results of microbatches into one with the same containers.
+    """Combine the nested results of all microbatches to one result with the same containers.
 
-    In place of each tensor it has a StepOutput, in place of any other value a list by microbatch;
-    None stays None. If the containers differ between microbatches, the list of results is returned.
+    Each tensor in it becomes a StepOutput with the tensors of all microbatches, any other value a
+    list of all microbatches' values; None stays None. If the containers differ between
+    microbatches, the list of results is returned.
+
+    Args:
+        results: Results in the order of microbatches.
     """
     flat = [flatten(result) for result in results]
     form = flat[0][1]
@@ -308,7 +355,11 @@ def gathered(results: Sequence[Any]) -> Any:
 
 
 def _column(leaves: list[Any]) -> Any:
-    """Combine the values that microbatches have at one place of their results."""
+    """Combine the values that the microbatches' results have at one place.
+
+    Returns:
+        A StepOutput if all are tensors; None if all are None; else the list of values.
+    """
     if all(isinstance(leaf, Tensor) for leaf in leaves):
         return StepOutput(leaves)
     return None if all(leaf is None for leaf in leaves) else leaves

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Methods `train_step` and `evaluate` of `Parallel`: steps without a step function of the user."""
+"""Implementation of the methods `train_step` and `evaluate` of `Parallel`."""
 
 from __future__ import annotations
 
@@ -26,11 +26,17 @@ Loss = Callable[..., Any] | None
 def train_step(
     model: nn.Module, state: ModelState, batch: Any, loss: Loss, targets: Any
 ) -> StepOutput:
-    """Run one step forward and backward, as `Parallel.train_step` documents.
+    """Run the forward and backward passes of one training step; see `Parallel.train_step`.
 
     Args:
-        model: `Parallel` module that is called.
+        model: `Parallel` module whose method was called.
         state: State of this module.
+        batch: Arguments of the model: a tensor, a tuple or a dict.
+        loss: Function of the model's output, and of the targets if given; None for `output.loss`.
+        targets: Data that is split into microbatches like the batch, or None.
+
+    Returns:
+        Loss of each microbatch.
     """
 
     def function(arguments: Arguments, target: Any) -> Any:
@@ -46,7 +52,18 @@ def train_step(
 
 
 def evaluate(model: nn.Module, state: ModelState, batch: Any, loss: Loss, targets: Any) -> Any:
-    """Run one forward pass in evaluation mode, as `Parallel.evaluate` documents."""
+    """Run one forward pass in evaluation mode; see `Parallel.evaluate`.
+
+    Args:
+        model: `Parallel` module whose method was called.
+        state: State of this module.
+        batch: Arguments of the model: a tensor, a tuple or a dict.
+        loss: Function of the model's output, and of the targets if given; None for no loss.
+        targets: Data that is split into microbatches like the batch, or None.
+
+    Returns:
+        Mean loss over microbatches; without `loss`, the model's output for the whole batch.
+    """
 
     def function(arguments: Arguments, target: Any) -> Any:
         output = model(*arguments[0], **arguments[1])
@@ -61,7 +78,12 @@ def evaluate(model: nn.Module, state: ModelState, batch: Any, loss: Loss, target
 
 @contextmanager
 def _evaluation(model: nn.Module, module: nn.Module) -> Iterator[None]:
-    """Set evaluation mode within the block; afterwards restore each module's own mode."""
+    """Set evaluation mode within the block; afterwards restore each module's own mode.
+
+    Args:
+        model: `Parallel` module.
+        module: User's model in it.
+    """
     was_training = model.training
     modes = [(each, each.training) for each in module.modules()]
     model.eval()
@@ -74,7 +96,11 @@ def _evaluation(model: nn.Module, module: nn.Module) -> Iterator[None]:
 
 
 def _joined(results: list[Any]) -> Any:
-    """Join outputs of microbatches to one: concatenate tensors, average scalars."""
+    """Join the outputs of all microbatches to one: concatenate tensors, average scalars.
+
+    Args:
+        results: Nested outputs of the model, in the order of microbatches.
+    """
     return map_leaves(
         lambda leaf: _whole(leaf) if isinstance(leaf, StepOutput) else leaf, gathered(results)
     )
@@ -86,7 +112,12 @@ def _whole(output: StepOutput) -> Tensor:
 
 
 def _loss(output: Any, target: Any, loss: Loss) -> Any:
-    """Compute the loss of one microbatch, or take the model's own loss from its output.
+    """Return the loss of one microbatch: from the loss function, or from the model's output.
+
+    Args:
+        output: Output of the model, which contains the loss if there is no loss function.
+        target: Target of the microbatch for the loss function; None if it needs none.
+        loss: Loss function; None if the model computes its loss itself.
 
     Raises:
         OptionError: There is no loss function, and the output has no loss.
@@ -105,7 +136,14 @@ def _loss(output: Any, target: Any, loss: Loss) -> Any:
 
 
 def _parts(step_function: StepFunction, planned: int) -> int:
-    """Return the planned number of microbatches; if it does not divide the batch, their gcd."""
+    """Return the number of microbatches of an evaluation: the plan's, if it divides the batch.
+
+    Else it is the greatest common divisor of the batch size and the plan's number.
+
+    Args:
+        step_function: Step with its batch.
+        planned: Number of microbatches in the plan.
+    """
     try:
         return gcd(step_function.size(), planned)
     except OptionError:
@@ -115,7 +153,15 @@ def _parts(step_function: StepFunction, planned: int) -> int:
 def _step_function(
     name: str, function: Callable[..., Any], batch: Any, targets: Any
 ) -> StepFunction:
-    """Return a step function whose batch and targets are cut into microbatches together."""
+    """Return a step whose batch and targets are split into microbatches together.
+
+    Args:
+        name: Name of the step, for messages.
+        function: Function of one microbatch's model arguments and target.
+        batch: Arguments of the model: a tensor, a tuple or a dict.
+        targets: Data that the loss function needs besides the model's output; None if there is
+            none.
+    """
 
     def cut(number: int) -> list[Arguments]:
         whole, aims = Batch.of(batch), None if targets is None else Batch.of(targets)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Package of SMP v1's import path for activation checkpoints: `smp.patches.checkpoint`."""
+"""Import path `smp.patches.checkpoint` of SMP v1, for its activation checkpointing functions."""
 
 from smdist.modelparallel.torch.patches import checkpoint
 

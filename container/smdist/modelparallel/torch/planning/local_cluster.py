@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cluster of one host, with devices like the one that the model is on, for a number of ranks."""
+"""Cluster of one host, for plans of a local model: its devices are like the one of the model."""
 
 from __future__ import annotations
 

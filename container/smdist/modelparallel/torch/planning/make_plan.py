@@ -35,6 +35,10 @@ from smdist.modelparallel.torch.program.partition_marks import around_marks, mar
 def check_memory(model: nn.Module, problem: Problem) -> None:
     """Check that all ranks together can hold the weights, gradients and optimizer state of a model.
 
+    Args:
+        model: The model.
+        problem: Cluster and options to plan for, with the memory of a rank.
+
     Raises:
         OptionError: The model needs more memory than there is.
     """
@@ -74,16 +78,25 @@ def plan(
     """Find the plan with which a model trains fastest on a number of ranks or a cluster.
 
     Args:
+        model: The model, with values or on the meta device.
         example: Arguments of the model for the batch of one replica; dimension 0 is samples.
         world: Number of ranks on one host, or a Cluster.
         device_memory: Memory that a rank may use, in bytes or as "16GiB". Default: the cluster's.
         microbatches: Number of parts that the batch is split into; "auto" tries several.
+        pipeline_parallel_degree: Number of ranks in a pipeline; "auto" tries several.
+        data_parallel_degree: Number of pipelines, each with a replica; "auto" tries several.
         pipeline: Schedule; "auto" tries all. Some take active_microbatches or virtual_stages.
+        active_microbatches: Largest number of microbatches in flight, for "interleaved".
+        virtual_stages: Number of stages on each rank. Default: the planner chooses.
         optimize, memory_weight: Balance stages by "speed" or "memory", or by a weight from 0 to 1.
         auto_partition: False puts modules on the stages given by `smp.partition` and
             `smp.set_partition`, and all others on stage `default_partition`.
+        default_partition: See auto_partition.
         costs: "measure", "estimate", or "auto", which estimates models on the meta device only.
         state: Bytes in memory per element of a trained parameter. Default: Adam in fp32, 16 bytes.
+
+    Returns:
+        The plan, with a forecast of its step time and memory.
 
     Raises:
         OptionError: All faults, by module or option; or no plan fits into the memory.
@@ -120,10 +133,10 @@ def forecast(
     plan: core.Plan, model: nn.Module, example: Example, world: int | Cluster, *,
     device_memory: int | str | None = None, costs: str = "auto", state: StateBytes = _ADAM,
 ) -> Plan:  # fmt: skip
-    """Return an edited plan with a new forecast of its step time and memory.
+    """Return a plan with a new forecast of its step time and memory, for instance after an edit.
 
-    Stages, schedule and microbatches stay as they are. Notes of a plan that was not edited stay
-    too, except notes about a speed or memory size that is known now.
+    Stages, schedule and microbatches stay as they are. A plan that was not edited also keeps its
+    notes, except those about an unknown speed or memory size that is known now.
 
     Args:
         plan: A plan, for instance from `Plan.load`.
@@ -145,9 +158,9 @@ def forecast(
 
 
 class Plan(core.Plan):
-    """Plan of a model's split over ranks, which can also be drawn.
+    """Plan of a model's split over ranks, with a method to draw it.
 
-    Its fields and its other methods are those of the core's `Plan`.
+    Its fields and its other methods are those of the class `Plan` in smdist.modelparallel.core.
     """
 
     _problem: Problem | None = None
@@ -182,9 +195,14 @@ class Plan(core.Plan):
 
 
 def _at_sizes_that_work(problem: Problem, sampler: Sampler) -> tuple[core.Plan, list[Note]]:
-    """Return the fastest plan, and a note on each size of microbatches that was not tried.
+    """Return the fastest plan, and a note on each size of microbatch that had to be left out.
 
-    A size that cannot be captured or measured is left out, unless the user chose it.
+    A size is left out if the model cannot be captured or measured with it. If the user chose that
+    size, the error is raised instead.
+
+    Args:
+        problem: Cluster, batch and options to plan for.
+        sampler: Source of the model's graphs and costs.
     """
     failed: dict[int, SizeError] = {}
     while True:
@@ -209,5 +227,5 @@ def _finished(found: core.Plan, problem: Problem, sampler: Sampler, *more: Note)
 
 
 def _number(value: int | str) -> int | None:
-    """Return None for "auto", else the value unchanged; the planner refuses other words."""
+    """Return None for "auto", else the value unchanged; the planner refuses other strings."""
     return None if value == "auto" else value  # type: ignore[return-value]

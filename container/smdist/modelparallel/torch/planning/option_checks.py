@@ -20,12 +20,12 @@ _COUNTS = ("pipeline_parallel_degree", "data_parallel_degree")  # checked only w
 def option_faults(
     cluster: Cluster | None, batch_size: int | None, **options: Any
 ) -> list[OptionError]:
-    """Return all faults of the options.
+    """Check options of `smp.plan`, and return an error for each fault.
 
     Args:
         cluster: Cluster to run on; None skips the checks that need it.
         batch_size: Number of samples in the batch of one replica; None skips its checks.
-        options: Options of `smp.plan`; those that are left out are not checked.
+        options: Options of `smp.plan`, by name; those that are left out are not checked.
     """
     own = list(_own_faults(options))
     known = {name: value for name, value in options.items() if name not in _named(own)}

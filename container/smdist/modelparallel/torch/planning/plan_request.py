@@ -65,6 +65,7 @@ def read_request(
     """Read and check the arguments of `smp.plan`.
 
     Args:
+        model, example, world, costs, device_memory, state: Arguments of `smp.plan`.
         options: Further options of `smp.plan`, which are checked here and not returned.
 
     Raises:

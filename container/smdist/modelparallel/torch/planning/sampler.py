@@ -107,7 +107,18 @@ class Sampler:
         return f"{title}, opened {', '.join(sorted(opened))}" if opened else title
 
     def _capture(self, num_microbatches: int, opened: frozenset[str]) -> Captured:
-        """Capture the model at this size; if the whole batch fails as well, raise its error."""
+        """Capture the model's forward pass for one microbatch of this size.
+
+        If that fails, the whole batch is tried, to find out if the size is the cause.
+
+        Args:
+            num_microbatches: Number of equal parts that the batch is split into.
+            opened: Names of modules that may be split, so that the modules inside are units.
+
+        Raises:
+            SizeError: Only this size fails.
+            CaptureError: The model cannot be captured at all.
+        """
         example = self._batch.microbatch(num_microbatches)
         try:
             return capture(self._model, example, opened=opened)
@@ -130,7 +141,15 @@ class Sampler:
         return error
 
     def _refuse_large(self, num_microbatches: int, opened: frozenset[str]) -> None:
-        """Raise SizeError if a microbatch needs too much memory, estimated from a smaller one."""
+        """Raise SizeError if a microbatch would need too much memory.
+
+        The memory is estimated from a smaller microbatch that was measured; without one, there is
+        no check.
+
+        Args:
+            num_microbatches: Number of equal parts that the batch is split into.
+            opened: Names of modules that may be split, so that the modules inside are units.
+        """
         smaller = [many for many, of in self._known if of == opened and many > num_microbatches]
         if not self.measures or not smaller:
             return
@@ -147,13 +166,22 @@ class Sampler:
             raise self._size_error(num_microbatches, why)
 
     def note(self, error: SizeError) -> Note:
-        """Return the note that one size of microbatches was not tried, with the reason."""
+        """Return a note for the plan that this size of microbatch was not tried, with the reason.
+
+        Args:
+            error: Error of that size.
+        """
         samples = self._samples(error.num_microbatches)
         count = f"{samples} sample{'s' if samples > 1 else ''}"
         return Note(UNTRIED_SIZE, f"Microbatches of {count} were not tried: {error.why}")
 
     def notes(self, num_microbatches: int, opened: frozenset[str]) -> tuple[Note, ...]:
-        """Return notes on the capture of a number of microbatches, and on its costs."""
+        """Return notes for the plan on one capture of the model, and on an unknown device speed.
+
+        Args:
+            num_microbatches: Number of equal parts that the batch is split into.
+            opened: Names of modules that may be split, so that the modules inside are units.
+        """
         found = self._notes.get((num_microbatches, opened), ())
         if self.measures or _is_known(self._device):
             return found
@@ -189,9 +217,13 @@ class Sampler:
         raise self._size_error(num_microbatches, why)
 
     def _expected(self, num_microbatches: int, opened: frozenset[str]) -> str:
-        """Return an upper bound of the measuring time as text: " (up to 12 s)".
+        """Return an upper bound of the measuring time for progress lines: " (up to 12 s)".
 
-        It is estimated from a smaller size that was measured; "" if there is none.
+        It is estimated from a smaller microbatch that was measured; "" if there is none.
+
+        Args:
+            num_microbatches: Number of equal parts that the batch is split into.
+            opened: Names of modules that may be split, so that the modules inside are units.
         """
         known = [(many, took) for (many, of), took in self._took.items() if of == opened]
         least = min((each for each in known if each[0] > num_microbatches), default=None)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch of a model, as the arguments of its call, and its microbatches along dimension 0."""
+"""Batch of a model: the arguments of its call, which can be split along dimension 0.
+
+The parts are called microbatches.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ class Batch:
 
     @classmethod
     def of(cls, example: Example | Batch) -> Batch:
-        """Convert an example to a Batch; return a Batch unchanged.
+        """Convert an example to a Batch; a Batch is returned unchanged.
 
         Raises:
             OptionError: The example is of another type, has no tensor with a dimension, has
@@ -68,14 +71,14 @@ class Batch:
         return cls(example=example, size=size)
 
     def microbatch(self, num_microbatches: int, index: int = 0) -> Example:
-        """Return the arguments for one of `num_microbatches` equal parts of the batch.
+        """Return one microbatch, as arguments of the model: a part of the batch along dimension 0.
 
         Args:
-            num_microbatches: Number of parts; divides the number of samples.
+            num_microbatches: Number of equal parts; must divide the number of samples.
             index: Number of the part, from 0.
 
         Raises:
-            OptionError: The batch cannot be cut into this many equal parts.
+            OptionError: The batch cannot be split into this many equal parts.
         """
         if num_microbatches < 1 or self.size % num_microbatches:
             raise OptionError(
@@ -108,7 +111,14 @@ def _check_kind(example: object) -> None:
 
 
 def _tensors(value: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield every tensor with a dimension in nested data, with its path in the example."""
+    """Yield each tensor in nested data with its path, such as "example['x'][0]".
+
+    Tensors without a dimension are left out.
+
+    Args:
+        value: The data.
+        name: Path of the data itself, with which all paths begin.
+    """
     if isinstance(value, torch.Tensor):
         if value.dim():
             yield name, value
@@ -126,7 +136,10 @@ def _cut(tensor: torch.Tensor, rows: slice) -> torch.Tensor:
 
 
 def _mapped(value: Any, cut: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Return nested data with `cut` applied to every tensor; containers keep their types."""
+    """Return nested data with `cut` applied to every tensor that has a dimension.
+
+    Containers keep their types, and other values stay unchanged.
+    """
     if isinstance(value, torch.Tensor):
         return cut(value) if value.dim() else value
     if isinstance(value, dict):

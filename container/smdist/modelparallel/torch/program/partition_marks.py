@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Assignment of modules to stages by hand: `smp.partition` and `smp.set_partition`.
 
-The stage is stored in an attribute of the module, its mark, so copies and pickles have it too; the
-state dict and the class do not change. While a `with` block runs, `nn.Module.__init__` marks each
-new module, in the block's own thread only.
+The stage's number is stored in an attribute of the module, called its mark. Copies and pickles have
+it too; the state dict does not change. While a block of `smp.partition` runs, `nn.Module.__init__`
+marks each new module that is made in the same thread.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _num_blocks = 0
 def partition(stage: int) -> Iterator[None]:
     """Assign every module that is created in the block to a stage.
 
-    Of nested blocks, the innermost one counts. `smp.plan` and `smp.parallelize` use the stages only
+    In nested blocks, the innermost one counts. `smp.plan` and `smp.parallelize` use the stages only
     with `auto_partition=False`.
 
     Args:
@@ -51,7 +51,7 @@ def partition(stage: int) -> Iterator[None]:
 def set_partition(module: nn.Module, stage: int) -> None:
     """Assign a module to a stage, with all modules inside it that have no stage of their own.
 
-    `smp.plan` and `smp.parallelize` use the stages only with `auto_partition=False`.
+    `smp.plan` and `smp.parallelize` use the stage only with `auto_partition=False`.
 
     Args:
         module: Module of the model.
@@ -72,9 +72,10 @@ def set_partition(module: nn.Module, stage: int) -> None:
 
 
 def marks_of(model: nn.Module) -> dict[str, int]:
-    """Return the stages assigned to modules of a model, by the module's name.
+    """Return the stages that were assigned to modules of a model by hand, by the module's name.
 
-    The name of the model itself is "". A module whose outer module has the same stage is left out.
+    The name of the model itself is "". A module is left out if it has the stage of the module
+    around it.
     """
     marks: dict[str, int] = {}
     around: dict[str, int | None] = {}
@@ -88,9 +89,12 @@ def marks_of(model: nn.Module) -> dict[str, int]:
 
 
 def around_marks(marks: Mapping[str, int]) -> frozenset[str]:
-    """Return the names of all modules that contain a module with a mark.
+    """Return the names of all modules that contain a module with a stage assigned by hand.
 
-    They are split, since a unit is on one stage as a whole.
+    They must be split into smaller units, since a unit is on one stage as a whole.
+
+    Args:
+        marks: Assigned stages, by the module's name.
     """
     parts = [name.split(".") for name in marks]
     return frozenset(".".join(each[:end]) for each in parts for end in range(1, len(each)))
@@ -107,7 +111,11 @@ def _require_stage(stage: object) -> None:
 
 
 def _count_blocks(change: int) -> None:
-    """Add `change` to the number of open blocks; patch `nn.Module.__init__` while there is one."""
+    """Count running blocks of `partition`; `nn.Module.__init__` is patched while there are any.
+
+    Args:
+        change: 1 when a block begins, -1 when it ends.
+    """
     global _num_blocks, _plain_init
     with _lock:
         if not _num_blocks:

@@ -5,8 +5,8 @@
     :add   = add(wte, wpe)                       glue: one operation between units
     h.0    = h.0(:add, attention_mask=None)
 
-The arguments of a call are values of earlier calls, parameters under their names in the model, and
-constants. A program contains no copy of the model.
+The arguments of a call are results of earlier calls, inputs and parameters of the model, and
+constants. Parameters are referred to by name, so a program contains no copy of the model.
 
 A forward function may enter `torch.no_grad()`, `torch.inference_mode()` or `torch.autocast` around
 some of its operations. So each call records these modes if they differ from those around the whole
@@ -33,7 +33,7 @@ _DEVICES = ("cpu", "cuda")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Autocast:
-    """Settings of autocast for one type of device, such as "cuda"."""
+    """Settings of autocast for one type of device, such as "cuda": on or off, dtype, cache."""
 
     device: str
     is_on: bool
@@ -61,7 +61,12 @@ def current_modes() -> GradModes:
 
 @contextmanager
 def entered(modes: GradModes, base: GradModes) -> Iterator[None]:
-    """Enter `modes` within the block, as far as they differ from `base`, the modes around it."""
+    """Enter gradient, inference and autocast modes within the block.
+
+    Args:
+        modes: Modes within the block.
+        base: Modes around the block; only what differs from them is entered.
+    """
     with ExitStack() as stack:
         if modes.inference != base.inference:
             stack.enter_context(torch.inference_mode(modes.inference))
@@ -93,14 +98,17 @@ def _context(autocast: Autocast) -> torch.autocast:
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """Reference to a tensor that an input or an earlier call provides, by its name in the graph."""
+    """Reference to an input of the model or a result of an earlier call, by its name."""
 
     value: str
 
 
 @dataclass(frozen=True, slots=True)
 class ModelTensor:
-    """Reference to a parameter, buffer or tensor attribute of the model, by its first name."""
+    """Reference to a parameter, buffer or tensor attribute of the model.
+
+    A tensor with several names in the model is referred to by the first of them.
+    """
 
     name: str
 
@@ -118,7 +126,7 @@ _SCALARS = (bool, int, float, complex, str, bytes, type(None))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorFacts:
-    """Shape, strides in elements, type and device of a tensor at capture."""
+    """Shape, strides in elements, type, device and `requires_grad` of a tensor at capture."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -129,10 +137,10 @@ class TensorFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RngCall:
-    """Random functions that one call runs.
+    """Functions in one call of a program that may draw random numbers, such as dropout.
 
-    A random function may draw random numbers, such as dropout. They are numbered in the order in
-    which the whole forward pass runs them, so a number depends neither on units nor on stages.
+    These random functions are numbered in the order in which the whole forward pass runs them. So
+    a number depends neither on units nor on stages.
 
     Attributes:
         first: Number of random functions that run before the call.
@@ -145,9 +153,11 @@ class RngCall:
     functions: frozenset[Callable[..., Any]] = field(repr=False)
 
     def name(self, index: int) -> str:
-        """Return a name for seeding the random function `index` of the call.
+        """Return a name for a random function of the call, from which its seed is made.
 
-        Functions beyond `count`, which did not run at capture, get names of their own.
+        Args:
+            index: Number of the random function within the call, from 0. Functions from `count` on
+                did not run at capture; they get names that no other function has.
         """
         if index < self.count:
             return str(self.first + index)
@@ -159,7 +169,9 @@ NOTHING_DRAWN: Final = RngCall(first=0, count=0, functions=frozenset())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One call of the forward pass: of a module that is a unit, or of a function between units.
+    """One call of the forward pass: of a unit, or of a function between units.
+
+    A unit is a module that is recorded as one call and never split between stages.
 
     Attributes:
         name: Name of the call's node in the graph.
@@ -168,8 +180,10 @@ class Call:
         form: Nesting of (positional arguments, keyword arguments).
         arguments: All arguments, in the order of `form`.
         result_form: Nesting of the result.
-        results: All parts of the result, in the order of `result_form`; constants if no tensors.
-        changed: Positions of `arguments` that are changed in place, with the name of the new value.
+        results: All parts of the result, in the order of `result_form`. A part that is no tensor is
+            a constant.
+        changed: Positions in `arguments` of tensors that the call changes in place, each with the
+            name of the changed value.
         modes: Modes of the call; None if they are those around the forward pass.
         checkpoint: Settings of `torch.utils.checkpoint` around a unit; None if it has none.
         is_random: True if the call may draw random numbers.
@@ -200,12 +214,12 @@ class Call:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Names of the values that the call reads, each once."""
+        """Names of the inputs and results of earlier calls that the call reads, each once."""
         return tuple(dict.fromkeys(a.value for a in self.arguments if isinstance(a, Ref)))
 
     @property
     def writes(self) -> tuple[str, ...]:
-        """Names of the values that the call writes, each once."""
+        """Names of the values that the call returns or changes in place, each once."""
         returned = [result.value for result in self.results if isinstance(result, Ref)]
         return tuple(dict.fromkeys([*returned, *(name for _, name in self.changed)]))
 
@@ -222,12 +236,13 @@ class Program:
     Attributes:
         calls: Calls in the order of execution.
         input_form: Nesting of the model's (positional arguments, keyword arguments).
-        inputs: All arguments, in the order of `input_form`; constants must not change.
+        inputs: All arguments, in the order of `input_form`. Arguments that are no tensors are
+            constants, which must be the same in every run.
         output_form: Nesting of the model's output.
         outputs: All parts of the output, in the order of `output_form`.
         base: Modes around the forward pass at capture.
         facts: Shape, type and device of every value, by its name.
-        aliases: Number of each value's memory, by name; values that share memory have the same.
+        aliases: Id of each value's memory, by name; values that share memory have the same id.
         rng: Random functions of the whole forward pass.
     """
 
@@ -265,11 +280,11 @@ class Program:
         return {source.value: leaf for source, leaf, _ in pairs if isinstance(source, Ref)}
 
     def assemble(self, values: Mapping[str, Any], held: Callable[[str], Tensor]) -> Any:
-        """Build the model's output.
+        """Return the model's output, built from the values that the calls computed.
 
         Args:
-            values: Values of the last stage, by name.
-            held: Function from a name to the model's tensor.
+            values: Tensors by name, with all those in the output.
+            held: Function from a name to the model's parameter, buffer or tensor attribute.
         """
         return unflatten(self.output_form, [_resolve(o, values, held) for o in self.outputs])
 
@@ -282,9 +297,10 @@ class ProgramInterpreter:
         program: Program that has the calls.
         unit: Function from a unit's name to its module.
         held: Function from a name to the model's parameter, buffer or tensor attribute.
-        copies: Values that are copied before a call changes them in place, because their old
-            contents are still needed.
-        spent: Values that no later call reads, by the name of the call after which they are freed.
+        copies: Names of values that are copied before a call changes them in place, because their
+            old contents are still needed.
+        spent: Names of values that no later call reads, by the name of the call after which they
+            are freed.
         around: Function that returns a context for a call, which seeds its random functions.
     """
 
@@ -303,7 +319,7 @@ class ProgramInterpreter:
             values: Tensors by name: calls read their arguments here and add their results.
 
         Raises:
-            OptionError: A call returned a result that differs from capture in nesting, shape or a
+            OptionError: A result differs from the one at capture in nesting, in a shape or in a
                 constant.
         """
         for call in calls:

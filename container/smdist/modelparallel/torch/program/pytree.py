@@ -29,7 +29,7 @@ _SCALARS = (
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Nesting of data: its containers, without the values in them (torch calls this a TreeSpec).
+    """Nesting of data: its containers, without the values in them (PyTorch's TreeSpec).
 
     Attributes:
         type: Class of the container; None for a leaf, which is any other value.
@@ -43,7 +43,7 @@ class Form:
 
     @property
     def num_leaves(self) -> int:
-        """Number of values in data of this form."""
+        """Number of values (leaves) in data of this form."""
         return 1 if self.type is None else sum(child.num_leaves for child in self.children)
 
 
@@ -51,7 +51,10 @@ LEAF = Form()
 
 
 def flatten(data: Any) -> tuple[list[Any], Form]:
-    """Return the values in nested data from left to right, and the nesting without the values."""
+    """Return the values in nested data from left to right, and the data's form.
+
+    The form is the nesting without the values.
+    """
     parts = _parts(data)
     if parts is None:
         return [data], LEAF
@@ -65,7 +68,7 @@ def flatten(data: Any) -> tuple[list[Any], Form]:
 
 
 def unflatten(form: Form, leaves: Sequence[Any]) -> Any:
-    """Build nested data of a form from a flat list of its values; all containers are new."""
+    """Return nested data of a form, built from a list of its values; all containers are new."""
     return _build(form, iter(leaves))
 
 
@@ -76,7 +79,12 @@ def map_leaves(function: Callable[[Any], Any], data: Any) -> Any:
 
 
 def paths(form: Form, prefix: str = "") -> Iterator[str]:
-    """Yield the path of each value in data of a form, such as "batch.x" or "0.mask"."""
+    """Yield the path of each value in data of a form, such as "batch.x" or "0.mask".
+
+    Args:
+        form: Nesting of the data.
+        prefix: First part of all paths.
+    """
     if form.type is None:
         yield prefix
     for key, child in zip(form.keys, form.children, strict=True):
@@ -105,9 +113,9 @@ def _is_ordered(cls: type) -> bool:
 
 
 def _fields(data: Any) -> list[tuple[Any, Any]] | None:
-    """Return the fields of a dataclass as pairs of name and value.
+    """Return the fields of a dataclass instance as pairs of name and value.
 
-    None for a dataclass without tensors, which counts as one value.
+    None if it contains no tensors, since it then counts as one value.
     """
     if isinstance(data, torch.nn.Module):
         return None
@@ -150,7 +158,7 @@ def _record(form: Form, values: list[Any]) -> Any:
 
 
 def described(data: Any) -> str:
-    """Describe nested data: shapes and types of tensors, and other leaves."""
+    """Return a text that describes nested data: shapes and types of tensors, and other values."""
     leaves, form = flatten(data)
     return "; ".join(
         f"{path} {_text(leaf)}" for path, leaf in zip(paths(form), leaves, strict=True)
@@ -158,7 +166,7 @@ def described(data: Any) -> str:
 
 
 def checksum(data: Any) -> str:
-    """Return checksums of all tensors and arrays in nested data, with their paths."""
+    """Return a text with checksums of all tensors and arrays in nested data, and their paths."""
     leaves, form = flatten(data)
     found = ((path, _bytes(leaf)) for path, leaf in zip(paths(form), leaves, strict=True))
     return "; ".join(
@@ -169,7 +177,10 @@ def checksum(data: Any) -> str:
 
 
 def _bytes(leaf: Any) -> Any:
-    """Return the bytes of a tensor or array; None if they are unknown."""
+    """Return the bytes of a tensor or array, as an array; None for other values.
+
+    None also if the bytes cannot be read, such as those of a tensor on the meta device.
+    """
     if isinstance(leaf, np.ndarray):
         return None if leaf.dtype.hasobject else np.ascontiguousarray(leaf).reshape(-1).view("u1")
     if not isinstance(leaf, Tensor) or leaf.is_meta or leaf.is_quantized:

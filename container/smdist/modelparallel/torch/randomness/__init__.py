@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Seeding of each random function by its number, the step and the microbatch."""
+"""Seeding of random functions, so that their numbers do not depend on how a model is split."""
 
 from smdist.modelparallel.torch.randomness.rng_streams import (
     RngStream,

@@ -2,17 +2,16 @@
 """Seeding of random functions, so that their numbers do not depend on how a model is split.
 
 A process draws random numbers in the order in which its modules run, so dropout differs between one
-process and two. Here each function that draws gets a generator state of its own, made from the
-function's number in the forward pass, the step and the microbatch. The function then draws the same
-numbers on any rank, in any order and inside any unit.
+process and two. Here each random function gets a generator state of its own. It is made from the
+function's number in the forward pass, the step and the microbatch. So the function draws the same
+numbers on any rank, in any order and inside any unit (module).
 
 A unit that `torch.compile` has compiled draws from one state, that of its first function. Its
 numbers are the same on every rank, but differ from those of its modules without compilation.
 
-A checkpointed function draws the same random numbers when it is computed again.
-`torch.utils.checkpoint` resets the generators and runs the function once more in the backward pass,
-when the seeding of the forward pass has ended. `follow_checkpoints` therefore replaces the entry
-points of PyTorch's checkpoints, permanently; where nothing seeds, PyTorch's behavior is unchanged.
+A checkpointed function draws the same random numbers when it is computed again. PyTorch runs it
+again in the backward pass, when the seeding of the forward pass has ended. `follow_checkpoints`
+therefore patches PyTorch's checkpoints permanently; where nothing is seeded, they behave as before.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from smdist.modelparallel.torch.program.program import Call, Program, RngCall
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RngStream:
-    """Seed of the random numbers of one microbatch in one step.
+    """Origin of the random numbers of one microbatch in one step.
 
     Attributes:
         seed: Seed of the whole training run.
@@ -50,9 +49,9 @@ class RngStream:
     repeat: int = 0
 
     def around(self, call: Call) -> AbstractContextManager[None]:
-        """Return a context that seeds each random function of a call.
+        """Return a context in which each random function of a call is seeded.
 
-        The generators are restored after the block.
+        After the block, the generators have their earlier states again.
         """
         return _seeded(Seeding(self, call.rng))
 
@@ -65,7 +64,7 @@ class RngStream:
 
 @contextmanager
 def drawing(program: Program, draws: RngStream) -> Iterator[None]:
-    """Make the whole model draw the same random numbers, within the block, as its stages draw.
+    """Seed the random functions of a whole model in the block, so that they draw as in its stages.
 
     Args:
         program: Captured program of the model.
@@ -81,7 +80,7 @@ class Seeding(TorchFunctionMode):
     Args:
         draws: Seed, step and microbatch.
         rng: Random functions of the call, with their numbers in the forward pass.
-        done: Number of these functions that have run.
+        done: Number of these functions that have run already.
     """
 
     def __init__(self, draws: RngStream, rng: RngCall, done: int = 0) -> None:
@@ -89,15 +88,17 @@ class Seeding(TorchFunctionMode):
         self._draws, self._rng, self._done = draws, rng, done
 
     def start(self) -> None:
-        """Seed the generators for random functions that the mode does not see: compiled ones."""
+        """Seed the generators once, for functions in compiled code, which this mode cannot see."""
         seed_generators(self._draws.seed_of(f"{self._rng.first}:"))
 
     def again(self, function: Callable[..., Any], *, runs_here: int = 0) -> Callable[..., Any]:
         """Return a function that draws the same random numbers in every run, on any thread.
 
+        A checkpointed function is wrapped in this way, since it runs again in the backward pass.
+
         Args:
             function: Function to run.
-            runs_here: Number of first runs inside this mode, which seeds them already.
+            runs_here: Number of first runs that happen inside this mode; they are seeded already.
         """
         done, runs = self._done, 0
 
@@ -112,7 +113,10 @@ class Seeding(TorchFunctionMode):
         return run
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Seed the generators before a random function; PyTorch calls this for each function."""
+        """Run a function and return its result; if it is random, seed the generators before it.
+
+        PyTorch calls this for each function.
+        """
         if func in self._rng.functions:
             seed_generators(self._draws.seed_of(self._rng.name(self._done)))
             self._done += 1
@@ -174,7 +178,7 @@ _between: Any = functions._SingleLevelFunction
 
 
 def follow_checkpoints() -> None:
-    """Patch PyTorch's activation checkpoints permanently, so that both runs draw equal numbers.
+    """Patch PyTorch's checkpoints permanently, so that a second run draws the first one's numbers.
 
     It may be called once only.
     """

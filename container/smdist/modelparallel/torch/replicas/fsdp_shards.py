@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """FSDP2 on a pipeline: a stage's parameters, gradients and optimizer state are sharded.
 
-    "optimizer"   parameters are gathered at their first use in a step, and kept until its end
-    "full"        parameters of a module are gathered each time that it runs, and freed after it
+The option `sharding` selects when whole parameters are gathered from their shards:
 
-"full" needs two gathers for each module and microbatch, and a rank has only one or two whole
-modules at a time. If the schedule splits the backward pass into I and W, "full" keeps parameters as
-"optimizer" does, since W needs them after I. In both, gradients are whole until the last backward
-pass of a stage, and are reduced once per step.
+    "optimizer"   at their first use in a step; they are kept until the end of the step
+    "full"        each time that their module runs; they are freed after it
 
-Some parameters are not sharded: those in several stages of one rank, those whose dtype differs from
-the rest of their group, and those without dimensions.
+With "full", a rank has only one or two whole modules at a time, but each module is gathered twice
+per microbatch. Some schedules split the backward pass into two parts: I, the gradients of inputs,
+and W, the gradients of weights. With these, "full" keeps parameters as "optimizer" does, since W
+needs them after I.
+
+In both cases, gradients are whole until the last backward pass of a stage, and are reduced once per
+step.
+
+Some parameters are not sharded: those that several stages of one rank hold, those whose dtype
+differs from that of most parameters of their module, and those without dimensions.
 """
 
 from __future__ import annotations
@@ -36,13 +41,14 @@ from smdist.modelparallel.torch.session.process_groups import Groups
 
 
 class Shards:
-    """Sharded stages of one rank.
+    """Stages of one rank that FSDP shards over replicas.
 
     Args:
         stages: Stages by number; `fully_shard` is applied to them in place.
         groups: Process groups of this rank.
-        shard_degree: Number of replicas that share one copy.
-        keeps: True to keep gathered parameters until the end of a step.
+        shard_degree: Number of replicas over which one copy of the parameters is split.
+        keeps: True to keep gathered parameters until the end of a step; False to free them after
+            each run of their module.
         bf16: True to compute in bfloat16.
     """
 
@@ -79,7 +85,7 @@ class Shards:
         self._pause(self._stages[stage])
 
     def rest(self) -> None:
-        """Free gathered parameters, and reset FSDP's state after forward passes alone."""
+        """Free gathered parameters and reset FSDP, after forward passes without backward passes."""
         for stage in self._stages:
             root = self._root(stage)
             if _has_run(root):
@@ -93,20 +99,26 @@ class Shards:
                 group._init_mp_dtypes()
 
     def _root(self, stage: int) -> FSDPModule:
-        """Return a stage as the FSDP module that it is."""
+        """Return the stage of this number, as the FSDP module that it is."""
         root = self._stages[stage]
         assert isinstance(root, FSDPModule)
         return root
 
     def _pause(self, stage: nn.Module) -> None:
-        """Set a stage to add up gradients in backward passes, without reductions."""
+        """Set a stage so that backward passes add up gradients and do not reduce them."""
         assert isinstance(stage, FSDPModule)
         stage.set_is_last_backward(False)
         stage.set_reshard_after_backward(not self._keeps)
         stage.set_requires_gradient_sync(False)
 
     def _fill_gradients(self, root: FSDPModule) -> None:
-        """Set a gradient of zeros where only another replica has one, since all must reduce it."""
+        """Add zeros as gradients of parameters for which only another replica has one; collective.
+
+        FSDP needs the gradient on every replica to reduce it.
+
+        Args:
+            root: Stage whose last backward pass has ended.
+        """
         parts = [part for part in _parts(root) if part.sharded_param.requires_grad]
         if not parts:
             return
@@ -128,12 +140,27 @@ def _has_run(root: FSDPModule) -> bool:
 
 
 def keeps_gathered(sharding: str, *, splits_backward: bool) -> bool:
-    """Tell whether gathered parameters are kept until the end of a step."""
+    """Tell whether gathered parameters are kept until the end of a step.
+
+    Args:
+        sharding: "optimizer" or "full".
+        splits_backward: True if the schedule computes gradients of inputs and of weights
+            separately.
+    """
     return sharding == "optimizer" or splits_backward
 
 
 def _mesh(groups: Groups, shard_degree: int, device_type: str) -> DeviceMesh:
-    """Make FSDP's device mesh: one dimension of shards, or copies and shards; collective."""
+    """Make FSDP's device mesh over the replicas of this rank's stages; collective over all ranks.
+
+    It has one dimension, over which parameters are sharded. If there are more replicas than
+    `shard_degree`, it has two: "copies" and "shards".
+
+    Args:
+        groups: Process groups of this rank.
+        shard_degree: Number of replicas over which one copy of the parameters is split.
+        device_type: "cuda" or "cpu".
+    """
     if shard_degree == groups.rdp_size:
         return DeviceMesh.from_group(groups.of(Axis.RDP), device_type)
     own: dict[str, dist.ProcessGroup] = {}
@@ -159,9 +186,9 @@ def _device_type(stages: Iterable[nn.Module]) -> str:
 
 
 def _unshardable(stages: Mapping[int, StageModule], *, bf16: bool) -> set[nn.Parameter]:
-    """Return the parameters that FSDP cannot shard: those of several stages, and scalars.
+    """Return the parameters that FSDP cannot shard: those that several stages hold, and scalars.
 
-    With `bf16` also all other parameters of a module that has such a shared parameter, since the
+    With `bf16` it returns all parameters of a module that has such a shared parameter, since a
     module computes in one dtype.
     """
     count = Counter(parameter for stage in stages.values() for parameter in stage.parameters())
@@ -175,10 +202,14 @@ def _unshardable(stages: Mapping[int, StageModule], *, bf16: bool) -> set[nn.Par
 def _wrap(
     stage: StageModule, mesh: DeviceMesh, apart: set[nn.Parameter], *, keeps: bool, bf16: bool
 ) -> None:
-    """Apply FSDP to each unit by itself, and to the other parameters with the stage.
+    """Apply FSDP to each module of a stage, then to the stage for its other parameters.
 
     Args:
+        stage: Stage to shard in place.
+        mesh: FSDP's device mesh.
         apart: Parameters that are not sharded.
+        keeps: True to keep gathered parameters until the end of a step.
+        bf16: True to compute in bfloat16.
     """
     dtype = torch.bfloat16 if bf16 else None
     reduce_dtype = torch.float32 if bf16 else None
@@ -211,7 +242,15 @@ def _shard(
     keeps: bool,
     policy: MixedPrecisionPolicy,
 ) -> None:
-    """Apply FSDP to a module, except for the ignored parameters."""
+    """Apply FSDP to one module.
+
+    Args:
+        module: Module to shard in place.
+        mesh: FSDP's device mesh.
+        ignored: Parameters that are not sharded.
+        keeps: True to keep gathered parameters until the end of a step.
+        policy: Dtypes of computation and reduction.
+    """
     fully_shard(
         module,
         mesh=mesh,
@@ -222,10 +261,15 @@ def _shard(
 
 
 def _separate(stage: StageModule, apart: set[nn.Parameter]) -> list[nn.Module]:
-    """Return the units of a stage to which FSDP is applied one by one.
+    """Return the modules of a stage to which FSDP is applied one by one.
 
-    They have parameters to shard, and none of another unit. A unit whose result is changed in place
-    is left out, since FSDP would lose its hook on the result.
+    Each has a parameter to shard, and shares no parameter with another of the stage's modules. A
+    module whose result a later call changes in place is left out, since FSDP would lose its hook on
+    that result.
+
+    Args:
+        stage: Stage to shard.
+        apart: Parameters that are not sharded.
     """
     changed = _changed_in_place(stage)
     units = [stage.get_submodule(name) for name in stage.route.units if name not in changed]
@@ -239,7 +283,7 @@ def _separate(stage: StageModule, apart: set[nn.Parameter]) -> list[nn.Module]:
 
 
 def _changed_in_place(stage: StageModule) -> set[str]:
-    """Return the names of units whose results are later changed in place."""
+    """Return the names of a stage's modules whose results a later call changes in place."""
     places = stage.program.aliases
     written = {
         places[call.arguments[at].value]  # type: ignore[union-attr]
@@ -255,7 +299,12 @@ def _changed_in_place(stage: StageModule) -> set[str]:
 
 
 def _odd(parameters: Iterable[nn.Parameter], apart: set[nn.Parameter]) -> set[nn.Parameter]:
-    """Return the parameters whose dtype is not the most common one, since FSDP needs one dtype."""
+    """Return the parameters whose dtype is not the most common one, since FSDP needs one dtype.
+
+    Args:
+        parameters: Parameters of a module; those that are sharded already are skipped.
+        apart: Parameters that are not sharded at all; they are skipped, too.
+    """
     own = [p for p in parameters if p not in apart and not isinstance(p, DTensor)]
     sizes: Counter[torch.dtype] = Counter()
     for parameter in own:
@@ -265,7 +314,7 @@ def _odd(parameters: Iterable[nn.Parameter], apart: set[nn.Parameter]) -> set[nn
 
 
 def _parts(root: FSDPModule) -> list[Any]:
-    """Return FSDP's records of a stage's parameters, in the same order on all replicas."""
+    """Return FSDP's records of a stage's gathered parameters, in the same order on all replicas."""
     parts = (part for group in _groups(root) for part in group.fsdp_params)
     return [part for part in parts if hasattr(part, "_unsharded_param")]
 
@@ -277,7 +326,13 @@ def _groups(root: FSDPModule) -> list[Any]:
 
 
 def _complete(part: Any) -> None:
-    """Move a gradient to the attribute that FSDP reduces; W stores it in another one than I."""
+    """Move a parameter's gradient to the attribute that FSDP reduces.
+
+    A backward pass for the gradients of weights alone stores it in another attribute.
+
+    Args:
+        part: FSDP's record of the parameter.
+    """
     part.accumulate_unsharded_grad_if_needed()
     part.to_accumulated_grad_if_needed()
 
@@ -288,18 +343,18 @@ def _has_gradient(part: Any) -> bool:
 
 
 def _cast_all(dtype: torch.dtype, _: nn.Module, args: Any, kwargs: Any) -> Any:
-    """Convert all floating-point arguments of a module to `dtype`; a forward pre-hook."""
+    """Return a module's arguments with floating-point tensors in `dtype`; a forward pre-hook."""
     leaves, form = flatten((args, kwargs))
     return unflatten(form, [_cast(leaf, dtype) for leaf in leaves])
 
 
 def _cast_received(dtype: torch.dtype, _: nn.Module, args: Any) -> Any:
-    """Convert the floating-point values that a stage received to `dtype`; a forward pre-hook."""
+    """Return a stage's arguments with its received float tensors in `dtype`; a forward pre-hook."""
     received, *others = args
     return ({name: _cast(value, dtype) for name, value in received.items()}, *others)
 
 
 def _cast(leaf: Any, dtype: torch.dtype) -> Any:
-    """Convert a floating-point tensor to `dtype`; return anything else as it is."""
+    """Convert `leaf` to `dtype` if it is a floating-point tensor; return anything else as it is."""
     is_float = isinstance(leaf, Tensor) and leaf.is_floating_point()
     return leaf.to(dtype) if is_float else leaf

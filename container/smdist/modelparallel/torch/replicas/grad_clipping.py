@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gradient clipping by the norm of the whole model, not by that of one rank's stages.
 
-While a parallel model exists, `torch.nn.utils.clip_grad_norm_` does the same, also if a script has
-imported it under another name: the two functions that it calls are replaced. They handle gradients
-of parallel models and pass all others to torch's functions.
+Once a parallel model exists, `torch.nn.utils.clip_grad_norm_` clips in this way too. The two torch
+functions that it calls are replaced, so this also works if a script has imported it under another
+name. Gradients of other models are passed to torch's own functions.
 
 Every rank of the pipeline must call it, also a rank without gradients or trained parameters. A tied
 parameter counts once, on the rank of its first stage.
@@ -32,7 +32,7 @@ from smdist.modelparallel.torch.session.process_groups import Groups
 
 
 class ClippedModel(Protocol):
-    """Interface of a parallel model that clipping needs."""
+    """Interface of a parallel model, as far as gradient clipping uses it."""
 
     @property
     def groups(self) -> Groups:
@@ -47,7 +47,7 @@ class ClippedModel(Protocol):
         """True if this rank has the last stage, and with it the loss."""
 
     def counted_elsewhere(self) -> Iterable[nn.Parameter]:
-        """Return the tied parameters that another rank of the pipeline counts."""
+        """Return this rank's tied parameters that count in the norm on another pipeline rank."""
 
 
 _registered: list[ref[Any]] = []  # in the order in which models are cut
@@ -55,7 +55,10 @@ _plain: dict[str, Callable[..., Any]] = {}
 
 
 def register(split: ClippedModel) -> None:
-    """Register a parallel model, so that its gradients are clipped together; weakly referenced."""
+    """Register a parallel model, so that clipping uses the norm of all its stages.
+
+    Only a weak reference to the model is kept.
+    """
     _registered[:] = [ref(each) for each in (*_live(), split)]
     if not _plain:
         _hook()
@@ -112,7 +115,10 @@ def _norm(
     error_if_nonfinite: bool = False,
     foreach: bool | None = None,
 ) -> Tensor:
-    """Replace torch's `_get_total_norm`."""
+    """Return the norm of gradients over all stages of their model; replaces `_get_total_norm`.
+
+    Gradients of other models get the norm of torch's own function.
+    """
     found = [tensors] if isinstance(tensors, Tensor) else list(tensors)
     # no_grad() adds one frame between this function and the caller
     split = _split_of(found) if found else _split_by_caller(sys._getframe(2))
@@ -136,7 +142,7 @@ def _clip(
     total_norm: Tensor,
     foreach: bool | None = None,
 ) -> None:
-    """Replace torch's `_clip_grads_with_norm_`."""
+    """Scale gradients in place to at most `max_norm`; replaces torch's `_clip_grads_with_norm_`."""
     every = [parameters] if isinstance(parameters, Tensor) else list(parameters)
     gradients = [each.grad for each in every if each.grad is not None]
     if _split_of(gradients) is None:
@@ -148,7 +154,7 @@ def _clip(
 
 
 def _split_of(gradients: list[Tensor]) -> ClippedModel | None:
-    """Return the parallel model of one of these gradients; None if they belong to none."""
+    """Return the parallel model that has one of these gradients; None if no model has."""
     wanted = {id(gradient) for gradient in gradients}
     for split in _live():
         if any(p.grad is not None and id(p.grad) in wanted for p in split.held.values()):
@@ -165,12 +171,16 @@ def _live() -> Iterator[ClippedModel]:
 
 
 def _split_by_caller(frame: FrameType) -> ClippedModel | None:
-    """Return the parallel model of a caller that has no gradients, since other ranks wait for it.
+    """Return the parallel model for a clipping call that passes no gradients.
 
-    Without parameters, it is the model that was cut last; None if the parameters belong to none.
+    The other ranks of the pipeline wait for this rank, so it must take part in the norm.
 
     Args:
         frame: Frame of the function that called torch's `_get_total_norm`.
+
+    Returns:
+        The model of the parameters in that frame; None if they are of no parallel model. If there
+        are no parameters, the model that was split last, or None.
     """
     passed = frame.f_locals.get("parameters")
     if isinstance(passed, list) and passed:
@@ -181,7 +191,11 @@ def _split_by_caller(frame: FrameType) -> ClippedModel | None:
 
 
 def _counted(gradients: list[Tensor], split: ClippedModel) -> list[Tensor]:
-    """Return the gradients that count on this rank, not on another one of the pipeline."""
+    """Return the gradients that this rank adds to the norm of its pipeline.
+
+    Tied parameters that another rank counts are left out. So are gradients of no parallel model,
+    except on the rank of the last stage.
+    """
     elsewhere = {id(p.grad) for p in split.counted_elsewhere()}
     own = {id(p.grad) for each in _live() for p in each.held.values()}
     is_here = split.has_losses

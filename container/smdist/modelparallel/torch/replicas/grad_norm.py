@@ -17,7 +17,7 @@ from smdist.modelparallel.torch.session.process_groups import Groups
 
 
 def total_norm(tensors: Iterable[Tensor], order: float, groups: Groups) -> Tensor:
-    """Compute the norm of all tensors of all ranks of a pipeline; collective over the pipeline.
+    """Compute the norm of all gradients of all ranks of a pipeline; collective over the pipeline.
 
     As in torch, it is the norm of the norms of the tensors. The result is bitwise equal on all
     ranks.
@@ -25,6 +25,7 @@ def total_norm(tensors: Iterable[Tensor], order: float, groups: Groups) -> Tenso
     Args:
         tensors: Gradients of this rank, whole or DTensors.
         order: Order of the norm, such as 2.0 or math.inf.
+        groups: Process groups of this rank.
     """
     found = list(tensors)
     parts = [_powers(group, alike, order) for group, alike in _by_shards(found)]
@@ -37,7 +38,11 @@ def total_norm(tensors: Iterable[Tensor], order: float, groups: Groups) -> Tenso
 
 
 def _by_shards(tensors: list[Tensor]) -> list[tuple[dist.ProcessGroup | None, list[Tensor]]]:
-    """Group this rank's shards by the process group of their other shards; None for whole ones."""
+    """Group tensors by the process group over which they are sharded.
+
+    Returns:
+        Pairs of a process group and this rank's shards; None for tensors that are not sharded.
+    """
     by_group: dict[int, tuple[dist.ProcessGroup | None, list[Tensor]]] = {}
     for tensor in tensors:
         group = _sharers(tensor)
@@ -54,7 +59,15 @@ def _sharers(tensor: Tensor) -> dist.ProcessGroup | None:
 
 
 def _powers(group: dist.ProcessGroup | None, tensors: list[Tensor], order: float) -> Tensor:
-    """Return |x| to the power `order` for each tensor, summed over shards; for inf, the norms."""
+    """Return, for each tensor, the sum of |x| ** order over all its elements and shards.
+
+    For order inf (or -inf) it is the maximum (or minimum) of |x|.
+
+    Args:
+        group: Ranks that have the other shards; None for whole tensors.
+        tensors: This rank's shards, or whole tensors.
+        order: Order of the norm.
+    """
     powers = torch.stack([_power(tensor, order) for tensor in tensors])
     if group is not None:
         _all_reduce(powers, order, group)
@@ -71,7 +84,11 @@ def _power(tensor: Tensor, order: float) -> Tensor:
 
 
 def _merged(powers: Tensor, order: float) -> Tensor:
-    """Merge the values of `_powers` of one rank into a vector of one element."""
+    """Combine one rank's results of `_powers` into a vector of one element.
+
+    It is their sum; for order inf (or -inf) their maximum (or minimum); for order 0 the number of
+    tensors that are not zero, as in torch.
+    """
     if order == math.inf:
         return torch.cat([powers, powers.new_zeros(1)]).amax(0, keepdim=True)
     if order == -math.inf:
@@ -82,7 +99,10 @@ def _merged(powers: Tensor, order: float) -> Tensor:
 
 
 def _all_reduce(powers: Tensor, order: float, group: dist.ProcessGroup) -> None:
-    """Sum values over a group in place, or take the maximum or minimum for inf; NaN stays NaN."""
+    """Sum values over a group in place; for order inf (or -inf) take their maximum (or minimum).
+
+    NaN stays NaN.
+    """
     if group.size() == 1:
         return
     if not math.isinf(order):

@@ -40,23 +40,35 @@ class GradScaler(torch.amp.GradScaler):
         super().unscale_(optimizer)
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> float | None:
-        """Run the optimizer's step unless a gradient of any rank is infinite or NaN; collective."""
+        """Run the optimizer's step unless a gradient of any rank is infinite or NaN; collective.
+
+        Returns:
+            Result of the optimizer's step; None if the step was skipped.
+        """
         self._begin("step")
         return super().step(optimizer, *args, **kwargs)
 
     def update(self, new_scale: float | Tensor | None = None) -> None:
-        """Set the scale of the next step; every rank must call it."""
+        """Set the scale of the next step; every rank must call it.
+
+        Args:
+            new_scale: New scale; None to raise or lower it by torch's rules.
+        """
         self._begin("update")
         super().update(new_scale)
 
     def _begin(self, what: str) -> None:
-        """Refuse a call within a step; initialize the scale on ranks that scaled no loss."""
+        """Refuse a call inside a step function; initialize the scale on ranks that scaled no loss.
+
+        Args:
+            what: Name of the called method, for the error's text.
+        """
         refuse_in_step(f"GradScaler.{what}()")
         if self._enabled and self._scale is None:
             self._lazy_init_scale_growth_tracker(self._place())
 
     def _place(self) -> torch.device:
-        """Return this rank's device for the scale."""
+        """Return the device of this rank on which the scale is stored."""
         if self._device == "cuda":
             return torch.device("cuda", torch.cuda.current_device())
         return torch.device(self._device)
@@ -68,7 +80,22 @@ class GradScaler(torch.amp.GradScaler):
         found_inf: Tensor,
         allow_fp16: bool,
     ) -> dict[torch.device, Tensor]:
-        """Divide gradients by the scale, and exchange whether one is not finite; torch calls it."""
+        """Divide this rank's gradients by the scale, and check those of all ranks; collective.
+
+        PyTorch calls this method in `unscale_` and `step`.
+
+        Args:
+            optimizer: Optimizer whose gradients are divided.
+            inv_scale: Factor 1 / scale.
+            found_inf: Tensor of 0, as start value of the result.
+            allow_fp16: True to accept float16 gradients.
+
+        Returns:
+            Tensor, by its device, that is above 0 if a gradient of any rank is infinite or NaN.
+
+        Raises:
+            OptionError: A rank has float16 gradients; raised on all ranks.
+        """
         fault = "" if allow_fp16 else _half(optimizer)
         with torch.no_grad():
             for gradients in () if fault else _alike(optimizer):
@@ -83,7 +110,12 @@ class GradScaler(torch.amp.GradScaler):
 
 
 def _largest(found_inf: Tensor, fault: str) -> tuple[Tensor, bool]:
-    """Return the largest `found_inf` of all ranks, and True if a rank has a fault; collective."""
+    """Return the largest `found_inf` of all ranks, and True if any rank has an error; collective.
+
+    Args:
+        found_inf: Tensor that is above 0 if a gradient of this rank is infinite or NaN.
+        fault: Text of this rank's error; "" if it has none.
+    """
     largest = torch.stack([found_inf, torch.full_like(found_inf, float(bool(fault)))])
     if dist.is_initialized():
         dist.all_reduce(largest, dist.ReduceOp.MAX)
@@ -91,7 +123,11 @@ def _largest(found_inf: Tensor, fault: str) -> tuple[Tensor, bool]:
 
 
 def _refusal(fault: str) -> OptionError:
-    """Return the error for the first rank that has a fault; collective."""
+    """Exchange the ranks' error texts, and return an error about the first one; collective.
+
+    Args:
+        fault: Text of this rank's error; "" if it has none.
+    """
     world = dist.group.WORLD
     faults = [fault] if world is None else all_gather_object(fault, world)
     rank, text = next((rank, each) for rank, each in enumerate(faults) if each)
@@ -103,7 +139,7 @@ def _refusal(fault: str) -> OptionError:
 
 
 def _half(optimizer: torch.optim.Optimizer) -> str:
-    """Describe a float16 gradient on this rank, which cannot be unscaled; "" if there is none."""
+    """Describe a float16 gradient of this rank, which cannot be unscaled; "" if there is none."""
     for parameter in _trained(optimizer):
         if parameter.grad is not None and parameter.grad.dtype is torch.float16:
             name = name_of(parameter) or f"a parameter of shape {tuple(parameter.shape)}"
@@ -117,7 +153,7 @@ def _trained(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
 
 
 def _alike(optimizer: torch.optim.Optimizer) -> list[list[Tensor]]:
-    """Group the gradients on this rank by device and dtype."""
+    """Return this rank's gradients in lists, one for each device and dtype."""
     found: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for parameter in _trained(optimizer):
         if parameter.grad is not None:

@@ -4,10 +4,13 @@
     stage 1   B0 B1 B2 B3 |-- all-reduce of its buffers --|
     stage 0         B0 B1 B2 B3 ...                        |-- all-reduce --|   finish
 
-A bucket has parameters of one dtype that the same stages of this rank hold. Its all-reduce starts
-after the last backward pass of the last of these stages, so all replicas start buckets in the same
-order, that of the schedule. Replicas may differ in which parameters have a gradient: the first
-bucket also has a flag for each parameter, and a replica without a gradient sends zeros.
+B0 is the backward pass of microbatch 0, and so on. A bucket has parameters of one dtype that
+exactly the same stages of this rank hold. Its all-reduce starts after the last backward pass of
+these stages. So all replicas start buckets in the same order, which the schedule determines.
+
+A parameter may have a gradient on some replicas only. A replica without one sends zeros. The first
+bucket of some stages also has a flag for each of their parameters, to find out which ones have a
+gradient on any replica.
 
 `OwnedParam` is a parameter with its stages. `broadcast` copies values from replica 0 to the
 others.
@@ -33,7 +36,8 @@ class OwnedParam:
     """Parameter that one or several stages of this rank hold.
 
     Attributes:
-        name: First name of the parameter in the model; the same on all ranks.
+        name: Name of the parameter in the model, the same on all ranks; if there are several, the
+            first.
         parameter: Parameter of this rank's stages.
         stages: Stages of this rank that hold it.
     """
@@ -46,9 +50,11 @@ class OwnedParam:
 def owned_params(
     stages: Mapping[int, nn.Module], graph: Graph, *, trained: bool = True
 ) -> tuple[OwnedParam, ...]:
-    """Return the parameters of these stages in the order of the graph, equal on every replica.
+    """Return the parameters of some stages, in the order of the graph: the same on every replica.
 
     Args:
+        stages: Stages of this rank, by number.
+        graph: Graph of the whole model, with the names of its parameters.
         trained: True leaves out frozen parameters.
     """
     first = {name: p.name for p in graph.parameters for name in (p.name, *p.aliases)}
@@ -64,19 +70,25 @@ def owned_params(
 
 
 def local(tensor: Tensor) -> Tensor:
-    """Return this rank's shard of a DTensor, or a plain tensor itself; a sparse one as dense."""
+    """Return the part of a tensor that is on this rank, as a dense tensor.
+
+    It is the shard of a DTensor, or the whole of another tensor.
+    """
     if isinstance(tensor, DTensor):
         tensor = tensor._local_tensor
     return tensor if tensor.layout is torch.strided else tensor.to_dense()
 
 
 def numbers(gradient: Tensor) -> Tensor:
-    """Return the tensor whose elements to scale in place: a sparse gradient's values, else all."""
+    """Return the dense tensor that holds a gradient's elements, in order to scale them in place.
+
+    It is the values of a sparse gradient, the shard of a DTensor, or the gradient itself.
+    """
     return gradient._values() if gradient.is_sparse else local(gradient)
 
 
 def added(earlier: Tensor, more: Tensor) -> Tensor:
-    """Return the sum of two gradients, stored in one of them; it is sparse if both are."""
+    """Add two gradients in place, and return the one that holds the sum: sparse if both are."""
     if earlier.is_sparse and not more.is_sparse:
         earlier, more = more, earlier
     if more.is_sparse:
@@ -86,7 +98,7 @@ def added(earlier: Tensor, more: Tensor) -> Tensor:
 
 
 def flattened(parameters: list[nn.Parameter]) -> list[Tensor]:
-    """Return this rank's gradients of parameters as vectors; zeros where there is none."""
+    """Return this rank's part of each parameter's gradient as a vector; zeros if there is none."""
     return [
         local(p).new_zeros(local(p).numel()) if p.grad is None else local(p.grad).reshape(-1)
         for p in parameters
@@ -94,12 +106,17 @@ def flattened(parameters: list[nn.Parameter]) -> list[Tensor]:
 
 
 def flags(parameters: list[nn.Parameter], like: Tensor) -> Tensor:
-    """Return a vector with 1 for each parameter with a gradient, else 0, in the dtype of `like`."""
+    """Return a vector with 1 for each parameter that has a gradient on this rank, and 0 for others.
+
+    Args:
+        parameters: Parameters in question.
+        like: Tensor whose dtype and device the vector has.
+    """
     return like.new_tensor([0.0 if p.grad is None else 1.0 for p in parameters])
 
 
 def set_gradient(parameter: nn.Parameter, values: Tensor | None) -> None:
-    """Set a parameter's gradient from a vector of this rank's elements; None removes it."""
+    """Set a parameter's gradient from a vector of its elements on this rank; None removes it."""
     if values is None:
         parameter.grad = None
         return
@@ -111,7 +128,7 @@ def set_gradient(parameter: nn.Parameter, values: Tensor | None) -> None:
 
 
 class GradientBuckets:
-    """All buckets of one rank.
+    """Buckets of one rank, which average its gradients over replicas.
 
     Args:
         held: Parameters whose gradients are averaged, in the same order on all replicas.
@@ -129,7 +146,7 @@ class GradientBuckets:
         self._running: list[_BucketSet] = []
 
     def begin(self) -> None:
-        """Begin a step; forget the all-reduces of an earlier step that failed."""
+        """Begin a step; discard all-reduces of an earlier step that failed."""
         self._ended.clear()
         self._running.clear()
 
@@ -152,7 +169,7 @@ class GradientBuckets:
 
 
 class _BucketSet:
-    """Buckets of the parameters that the same stages hold."""
+    """Buckets of the parameters that exactly the same stages of this rank hold."""
 
     def __init__(self, stages: frozenset[int], buckets: list[list[nn.Parameter]]) -> None:
         self.stages = stages
@@ -161,7 +178,7 @@ class _BucketSet:
         self._pending: list[_PendingReduction] = []
 
     def start(self, group: dist.ProcessGroup) -> None:
-        """Start the all-reduce of each bucket."""
+        """Start the all-reduce of each bucket over the replicas in `group`."""
         self._pending = [
             _start_reduction(bucket, self._all if number == 0 else [], group)
             for number, bucket in enumerate(self._buckets)
@@ -185,7 +202,7 @@ class _BucketSet:
 
 @dataclass(frozen=True, slots=True)
 class _PendingReduction:
-    """All-reduce that has started, and its buffer."""
+    """All-reduce that has started: its buffer, and the handle to wait for it."""
 
     buffer: Tensor
     work: dist.Work
@@ -194,10 +211,12 @@ class _PendingReduction:
 def _start_reduction(
     bucket: list[nn.Parameter], flagged: list[nn.Parameter], group: dist.ProcessGroup
 ) -> _PendingReduction:
-    """Copy the gradients of a bucket to a buffer, and start its all-reduce.
+    """Copy the gradients of a bucket to a buffer, start its all-reduce, and return both.
 
     Args:
-        flagged: Parameters whose flags follow the gradients in the buffer.
+        bucket: Parameters of the bucket; their gradients become None.
+        flagged: Parameters for which the buffer also has flags: 1 if this rank has a gradient.
+        group: Process group of the replicas.
     """
     with torch.no_grad():
         buffer = torch.cat([*flattened(bucket), flags(flagged, like=bucket[0].detach())])
@@ -215,7 +234,12 @@ def _start_reduction(
 def _sets(
     held: Sequence[OwnedParam], fusion_bytes: int
 ) -> Iterator[tuple[frozenset[int], list[list[nn.Parameter]]]]:
-    """Yield the buckets of parameters, grouped by the stages that hold them."""
+    """Yield pairs of stage numbers and the buckets of parameters that exactly these stages hold.
+
+    Args:
+        held: All parameters whose gradients are averaged.
+        fusion_bytes: Largest size of a bucket in bytes.
+    """
     by_stages: dict[frozenset[int], dict[torch.dtype, list[nn.Parameter]]] = {}
     for each in held:
         of = by_stages.setdefault(each.stages, {})
@@ -225,7 +249,7 @@ def _sets(
 
 
 def _buckets(parameters: list[nn.Parameter], fusion_bytes: int) -> Iterator[list[nn.Parameter]]:
-    """Yield buckets of consecutive parameters, of at most `fusion_bytes`."""
+    """Yield lists of consecutive parameters of at most `fusion_bytes`; a larger one is alone."""
     bucket: list[nn.Parameter] = []
     num_bytes = 0
     for parameter in parameters:
@@ -253,12 +277,12 @@ def broadcast(tensors: Iterable[Tensor], group: dist.ProcessGroup, fusion_bytes:
 
 
 def _as_bytes(buffer: Tensor) -> Tensor:
-    """View a buffer as bytes, since backends support few dtypes and a copy needs none."""
+    """View a buffer as bytes, which every backend can copy, unlike some other dtypes."""
     return buffer.view(torch.uint8)
 
 
 def _alike(tensors: Iterable[Tensor], fusion_bytes: int) -> Iterator[list[Tensor]]:
-    """Yield groups of tensors of one dtype and device, of up to `fusion_bytes` each."""
+    """Yield lists of tensors of one dtype and device, of up to `fusion_bytes` per list."""
     open_: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
     for tensor in tensors:
         if not tensor.numel():

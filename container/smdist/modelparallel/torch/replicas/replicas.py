@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Data parallelism of a rank's stages: equal values at the start, reduced gradients in each step.
 
-A tied parameter, which stages on several ranks of a pipeline hold, has the sum of all gradients on
-each of them. Every such rank sends its gradient to the others, and each adds them in the order of
-stages, so the sums are bitwise equal. If gradients are sharded, shards are sent.
+A tied parameter is held by stages on several ranks of a pipeline. Its gradients are summed over
+these ranks: every rank sends its gradient to the others, and each adds them up in the order of
+stages. So the sums are bitwise equal. If gradients are sharded, shards are sent.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class TiedParams:
 
     Args:
         ties: Tied parameters of the whole model, with their stages.
-        rank_of: Pipeline rank of each stage.
-        held: Parameters that this rank holds.
+        rank_of: Pipeline rank of each stage, by stage number.
+        held: Parameters that this rank holds, tied or not.
         group: Process group of the pipeline.
     """
 
@@ -65,20 +65,28 @@ class TiedParams:
                 self._families.setdefault(holders, []).append(own[tie.parameter])
 
     def counted_elsewhere(self) -> Iterator[nn.Parameter]:
-        """Yield the tied parameters whose first stage is on another rank."""
+        """Yield the tied parameters that count in the norm of gradients on another rank.
+
+        A tied parameter counts on the rank of its first stage.
+        """
         for holders, parameters in self._families.items():
             if holders[0] != self._group.rank():
                 yield from parameters
 
     def broadcast(self) -> None:
-        """Copy values from the rank of a parameter's first stage to all ranks that hold it."""
+        """Copy each tied parameter's values from the rank of its first stage to its other ranks."""
         with torch.no_grad():
             for holders, parameters in self._families.items():
                 for parameter in parameters:
                     self._broadcast(holders, parameter)
 
     def _broadcast(self, holders: tuple[int, ...], parameter: nn.Parameter) -> None:
-        """Send a parameter from the first of these pipeline ranks to the others."""
+        """Copy a parameter's values from one rank to others.
+
+        Args:
+            holders: Pipeline ranks that hold the parameter; the first one sends.
+            parameter: Parameter of this rank.
+        """
         values = parameter.detach().contiguous().cpu()
         if holders[0] == self._group.rank():
             for other in holders[1:]:
@@ -89,14 +97,22 @@ class TiedParams:
             parameter.copy_(values)
 
     def finish(self) -> None:
-        """Sum the gradients of each parameter over its ranks; None if no rank has a gradient."""
+        """Sum the gradients of each tied parameter over the ranks that hold it.
+
+        The gradient becomes None if none of these ranks has one.
+        """
         with torch.no_grad():
             for holders, parameters in self._families.items():
                 for alike in _by_dtype(parameters):
                     self._sum(holders, alike)
 
     def _sum(self, holders: tuple[int, ...], parameters: list[nn.Parameter]) -> None:
-        """Sum the gradients of parameters of one dtype over these pipeline ranks."""
+        """Sum the gradients of some tied parameters over the ranks that hold them.
+
+        Args:
+            holders: Pipeline ranks that hold all of these parameters.
+            parameters: Parameters of this rank, all of one dtype.
+        """
         vectors = flattened(parameters)
         own = torch.cat([*vectors, flags(parameters, like=vectors[0])])
         total = self._total(holders, own.cpu()).to(own.device)
@@ -106,7 +122,14 @@ class TiedParams:
             set_gradient(parameter, found if has > 0 else None)
 
     def _total(self, holders: tuple[int, ...], own: Tensor) -> Tensor:
-        """Exchange a vector with these pipeline ranks; return the sum in the order of ranks."""
+        """Exchange vectors with other ranks, and return their sum.
+
+        Each rank adds them up in the order of `holders`, so the sum is bitwise equal on all ranks.
+
+        Args:
+            holders: Pipeline ranks that take part, this one included.
+            own: Vector of this rank.
+        """
         by_rank: Mapping[int, Tensor] = {
             rank: own if rank == self._group.rank() else torch.empty_like(own) for rank in holders
         }
@@ -125,7 +148,7 @@ class TiedParams:
 
 
 def _by_dtype(parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Group parameters by dtype."""
+    """Return the parameters in lists, one for each dtype."""
     found: dict[torch.dtype, list[nn.Parameter]] = {}
     for parameter in parameters:
         found.setdefault(parameter.dtype, []).append(parameter)
@@ -137,7 +160,7 @@ SHARDINGS: Final = ("none", "optimizer", "full")
 
 
 class Replicas:
-    """Replicas of one rank's stages: keeps parameters equal, and reduces gradients.
+    """Data parallelism of one rank's stages: keeps replicas equal, and reduces gradients.
 
     Args:
         stages: Stages of this rank, by number.
@@ -145,9 +168,9 @@ class Replicas:
         schedule: Schedule of a step.
         groups: Process groups of this rank.
         graph: Graph of the whole model, with the names of its parameters.
-        sharding: "none" if every replica holds whole stages; "optimizer" and "full" are explained
-            in `fsdp_shards`.
-        shard_degree: Number of replicas that share one copy; None for all replicas.
+        sharding: "none" if every replica holds whole stages. "optimizer" shards them and gathers
+            parameters once per step; "full" gathers them each time that their module runs.
+        shard_degree: Number of replicas over which one copy is sharded; None for all replicas.
         bf16: True to compute in bfloat16, while parameters keep their dtype; needs sharding.
         fusion_bytes: Size of the buffer of one all-reduce, in bytes.
 
@@ -180,7 +203,7 @@ class Replicas:
         self._collect()
 
     def _collect(self) -> None:
-        """List the parameters to reduce, to broadcast and to sum over ties."""
+        """List this rank's parameters, and those whose gradients are averaged or summed."""
         group = self._groups.of(Axis.RDP)
         every = owned_params(self._stages, self._graph, trained=False)
         held = [each for each in every if each.parameter.requires_grad]
@@ -192,12 +215,12 @@ class Replicas:
         self._elsewhere = list(self._ties_of(every).counted_elsewhere())
 
     def _ties_of(self, held: Sequence[OwnedParam]) -> TiedParams:
-        """Return the tied ones among these parameters."""
+        """Return those of the parameters `held` that stages on other ranks hold, too."""
         pipeline = self._groups.of(Axis.PP)
         return TiedParams(self._placement.ties, self._schedule.rank_of, held, pipeline)
 
     def _update_trained(self) -> None:
-        """List parameters anew if some were frozen or unfrozen, which all ranks do alike."""
+        """Renew the lists of parameters if the script froze or unfroze some, on all ranks."""
         trained = [name for name, p in self._every.items() if p.requires_grad]
         if trained == list(self._held):
             return
@@ -207,7 +230,7 @@ class Replicas:
 
     @property
     def parameters(self) -> Mapping[str, nn.Parameter]:
-        """Trained parameters of this rank, by name; `prepare` replaces them if it shards."""
+        """Trained parameters of this rank, by name; `prepare` replaces them if they are sharded."""
         return self._held
 
     @property
@@ -217,13 +240,14 @@ class Replicas:
 
     @property
     def hooks(self) -> Replicas:
-        """Hooks that an executor calls before and after backward actions."""
+        """Hooks that an executor calls before and after each backward action; the object itself."""
         return self
 
     def prepare(self) -> None:
-        """Broadcast the values of tied parameters and of replica 0, then shard; collective.
+        """Copy values to ranks that hold the same parameter, then shard; collective.
 
-        With sharding, the parameters are other objects afterwards.
+        A tied parameter is copied from the rank of its first stage; then every parameter and buffer
+        is copied from replica 0. With sharding, the parameters are other objects afterwards.
         """
         every = owned_params(self._stages, self._graph, trained=False)
         self._ties_of(every).broadcast()
@@ -253,11 +277,14 @@ class Replicas:
         return self._schedule.rank_of[-1] == self._groups.pp_rank
 
     def counted_elsewhere(self) -> Iterable[nn.Parameter]:
-        """Return the tied parameters whose first stage is on another rank of the pipeline."""
+        """Return this rank's tied parameters that count in the norm on another pipeline rank.
+
+        A tied parameter counts on the rank of its first stage.
+        """
         return self._elsewhere
 
     def broadcast_buffers(self) -> None:
-        """Copy the buffers that forward passes change from replica 0 to all; collective."""
+        """Copy buffers that forward passes change (BatchNorm) from replica 0; collective."""
         found = {
             id(buffer): buffer
             for number in sorted(self._stages)
@@ -268,7 +295,7 @@ class Replicas:
         broadcast(found.values(), self._groups.of(Axis.RDP), self._fusion_bytes)
 
     def begin(self) -> None:
-        """Begin a step; store the gradients of earlier steps, which `finish` adds again."""
+        """Begin a step; set aside the gradients of earlier steps until `finish`."""
         self._is_open = False  # may still be True after a failed step
         self.rest()
         self._is_open = True
@@ -286,6 +313,10 @@ class Replicas:
         """Start to reduce a stage's gradients after its last backward action in a step.
 
         The executor calls this after each backward action.
+
+        Args:
+            stage: Number of the stage.
+            is_last: True if the action was the stage's last backward action in the step.
         """
         if is_last:
             self._end(stage)
@@ -300,7 +331,7 @@ class Replicas:
             self._shards.end(stage)
 
     def finish(self) -> None:
-        """Wait for reductions, sum gradients of tied parameters, add those of earlier steps."""
+        """Wait for reductions, sum tied gradients, and add the gradients of earlier steps."""
         for stage in sorted(self._stages.keys() - self._ended):
             self._end(stage)
         self._means.finish()
@@ -314,7 +345,7 @@ class Replicas:
         self._is_open = False
 
     def rest(self) -> None:
-        """Free the whole parameters that were gathered from shards for forward passes alone.
+        """Free whole parameters that forward passes outside of a step have gathered from shards.
 
         Between `begin` and `finish` this does nothing, since backward passes need them.
         """
@@ -325,7 +356,12 @@ class Replicas:
 def _faults(
     replicas: int, sharding: str, shard_degree: int | None, bf16: bool
 ) -> list[OptionError]:
-    """Return an error for each option that contradicts others or the number of replicas."""
+    """Return an error for each option that contradicts others or the number of replicas.
+
+    Args:
+        replicas: Number of replicas.
+        sharding, shard_degree, bf16: Options of `Replicas`.
+    """
     faults = []
     if sharding not in SHARDINGS:
         names = ", ".join(SHARDINGS)

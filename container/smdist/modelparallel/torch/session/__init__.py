@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Session of model parallelism, made by smp.init: the options, this rank's position and its groups.
+"""Session of model parallelism: the state that smp.init makes in this process.
 
     import smdist.modelparallel.torch as smp
 
     smp.init({"pipeline_parallel_degree": 2, "microbatches": 4})
 
-smp.init starts torch.distributed if the script has not: under our launcher, under torchrun, or in a
-single process. A session lives as long as torch's default group; if that is replaced, the session
-ends.
+A session has the options, this rank's position and its process groups. smp.init initializes
+torch.distributed if the script has not. The script may run under this project's launcher, under
+torchrun, or as a single process. The session ends when torch's default group is destroyed or
+replaced.
 """
 
 from __future__ import annotations
@@ -44,6 +45,9 @@ def init(config: Config = None) -> Session:
             `ModelParallel(...)`. Options of the job (`distribution=`) override it. The default is
             the job's options, or `ModelParallel()`, which leaves degrees to the planner.
 
+    Returns:
+        The new session; the running one if smp.init was called before.
+
     Raises:
         OptionError: Options are wrong, the pipeline degree does not divide the number of ranks, or
             a session with other options is running; raised on every rank.
@@ -70,7 +74,7 @@ def current() -> Session:
     """Return the session that smp.init made.
 
     Raises:
-        OptionError: There is no session.
+        OptionError: smp.init was not called, or its session has ended.
     """
     session = _running()
     if session is None:
@@ -83,12 +87,12 @@ def current() -> Session:
 
 
 def is_initialized() -> bool:
-    """Tell whether a session exists: smp.init was called, and its default group still exists."""
+    """Tell whether smp.init was called and torch's default group is still the same."""
     return _running() is not None
 
 
 def end() -> None:
-    """End the session; end torch.distributed as well if smp.init started it."""
+    """End the session, if there is one; end torch.distributed as well if smp.init started it."""
     session = _running()
     _sessions.clear()
     if session is not None and session.is_ours:
@@ -96,7 +100,7 @@ def end() -> None:
 
 
 def _running() -> Session | None:
-    """Return the session; None if there is none, or torch's default group was replaced."""
+    """Return the session; None before smp.init, or if torch's default group was replaced."""
     for session in _sessions:
         if dist.is_initialized() and session.world is dist.group.WORLD:
             return session
@@ -104,7 +108,13 @@ def _running() -> Session | None:
 
 
 def _begin(config: Config, rank_config: RankConfig, *, is_ours: bool) -> Session:
-    """Make a session from the configuration and the job's options; collective."""
+    """Make a session from the options of smp.init and of the job; collective.
+
+    Args:
+        config: Argument of smp.init.
+        rank_config: Configuration of this rank from its environment, with the options of the job.
+        is_ours: True if smp.init started torch.distributed.
+    """
     world = default_group()
     options, every = _exchange(config, rank_config, world)
     local_rank, local_size = place(every, world.rank())
@@ -125,10 +135,15 @@ def _begin(config: Config, rank_config: RankConfig, *, is_ours: bool) -> Session
 def _exchange(
     config: Config, rank_config: RankConfig, world: dist.ProcessGroup
 ) -> tuple[ModelParallel, list[RankOptions]]:
-    """Read this rank's options and exchange them with all ranks; collective.
+    """Read this rank's options, and compare them with those of all ranks; collective.
+
+    Args:
+        config: Argument of smp.init.
+        rank_config: Configuration of this rank from its environment, with the options of the job.
+        world: Default process group.
 
     Returns:
-        Options of the session, and the options and hosts of all ranks.
+        Options of the session, and the options and hosts of all ranks, by rank.
 
     Raises:
         OptionError: The options of a rank are wrong, or differ; raised on every rank.
@@ -158,7 +173,7 @@ def _exchange(
 
 
 def _host(rank_config: RankConfig) -> str:
-    """Return a name that is equal on all ranks of one host."""
+    """Return a name of this rank's host, which is equal on all ranks of that host."""
     from smdist.dataparallel.rendezvous.host_identity import (
         host_identity,
     )
@@ -167,6 +182,10 @@ def _host(rank_config: RankConfig) -> str:
 
 
 def _numbered(hosts: Sequence[str]) -> tuple[int, ...]:
-    """Replace host names by numbers, in the order of their first ranks."""
+    """Replace host names by numbers from 0, in the order in which hosts first appear.
+
+    Args:
+        hosts: Name of each rank's host, by rank.
+    """
     order = list(dict.fromkeys(hosts))
     return tuple(order.index(host) for host in hosts)

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registry of this process's models and optimizers, and a check against calls in steps.
+"""Registry of this process's models and optimizers, and a check against calls inside a step.
 
-Scripts for SMP wrap a model and an optimizer without passing one to the other, so each must be
-found. A step function runs once per microbatch, and only the last stage runs the code after the
-model's call: a collective there would wait forever, and gradients are not complete yet.
+A script for SMP wraps a model and an optimizer without passing one to the other. So the library
+looks them up in this registry.
+
+Some calls, such as gradient clipping, are refused inside a step function (`refuse_in_step`). A step
+function runs once per microbatch, and gradients are complete only after the last one. Besides, only
+the rank of the last stage runs the code after the model's call, so a collective there would wait
+forever.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from smdist.modelparallel.torch.session.session import Session
 
 @runtime_checkable
 class SplitModel(Protocol):
-    """Interface of `Parallel` for packages that `Parallel` imports."""
+    """Interface of the model class `Parallel`, for modules that `Parallel` itself imports."""
 
     @property
     def session(self) -> Session:
@@ -31,33 +35,39 @@ class SplitModel(Protocol):
 
     @property
     def module(self) -> nn.Module:
-        """Model of the user; after the cut, only this rank's stages have values in it."""
+        """User's model; once it is split, only tensors of this rank's stages have values."""
 
     @property
     def is_cut(self) -> bool:
-        """True once the model is cut into stages."""
+        """True once the model is split into stages, which its first step does."""
 
     @property
     def is_in_step(self) -> bool:
-        """True while the user's code of a microbatch runs."""
+        """True while the user's step function runs for a microbatch of this model."""
 
     @property
     def stages(self) -> Mapping[int, nn.Module]:
-        """Stages of this rank by number; empty before the cut."""
+        """Stages of this rank, by stage number; empty before the model is split."""
 
     @property
     def plan(self) -> Plan:
-        """Plan with the stages and the schedule."""
+        """Plan of the model: the modules of each stage, and the schedule."""
 
     @property
     def groups(self) -> Groups:
-        """Process groups of the model."""
+        """Process groups of this rank, such as that of its pipeline."""
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """Return the parameters of this rank."""
+        """Return an iterator over this rank's parameters; before the split, over all parameters."""
 
     def when_cut(self, function: Callable[[], None], *, loads: bool = False) -> None:
-        """Call a function once the model is cut; at once if it is cut already."""
+        """Call a function once the model is split into stages; at once if it is split already.
+
+        Args:
+            function: Function to call, without arguments or result.
+            loads: True if the function loads all values of the model, so that they need not be
+                initialised when a model on the meta device is split.
+        """
 
 
 _models: list[ref[Any]] = []  # in the order of their creation
@@ -66,7 +76,7 @@ _wrapped: ref[Any] | None = None
 
 
 def register(model: SplitModel) -> None:
-    """Make a model the current one, until another is registered; it is weakly referenced."""
+    """Make a model the current one, until another is registered; only a weak reference is kept."""
     _models[:] = [ref(each) for each in (*_living(), model)]
 
 
@@ -77,10 +87,10 @@ def current_model() -> SplitModel | None:
 
 
 def require_model() -> SplitModel:
-    """Return the current model.
+    """Return the current model: the latest that was registered.
 
     Raises:
-        OptionError: There is none.
+        OptionError: No model was registered, or the latest was freed or its session has ended.
     """
     found = current_model()
     if found is None:
@@ -93,18 +103,18 @@ def require_model() -> SplitModel:
 
 
 def models_in_step() -> list[SplitModel]:
-    """Return the models for which the user's code of a microbatch is running."""
+    """Return the registered models whose step function is running for a microbatch now."""
     return [model for model in _living() if model.is_in_step]
 
 
 def refuse_in_step(what: str) -> None:
-    """Raise an error if the call is made in a step function.
+    """Raise an error if a step function is running; some calls are allowed only outside of it.
 
     Args:
-        what: Name of the call, such as "clip_grad_norm_()".
+        what: Name of the call, for the error's text: "clip_grad_norm_()".
 
     Raises:
-        OptionError: A microbatch is running.
+        OptionError: A step function is running for a microbatch.
     """
     if models_in_step():
         raise OptionError(
@@ -115,7 +125,7 @@ def refuse_in_step(what: str) -> None:
 
 
 def register_optimizer(optimizer: Any) -> None:
-    """Register an optimizer, whose parameters the cut of a model replaces by this rank's."""
+    """Register an optimizer, so that the split of a model leaves it only this rank's parameters."""
     _optimizers.add(optimizer)
 
 
@@ -125,7 +135,7 @@ def optimizers() -> list[Any]:
 
 
 def register_wrapped(optimizer: Any) -> None:
-    """Register the latest DistributedOptimizer, which SMP's hooks receive."""
+    """Register a DistributedOptimizer as the latest one, which `wrapped_optimizer` returns."""
     global _wrapped
     _wrapped = ref(optimizer)
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collectives, sends and receives of Python objects, over a process group that has CPU tensors.
 
-Sends and receives use one tag, in a group of their own. Broadcasts and gathers use the collectives
-of a group, which cannot be confused with the sends and receives of a pipeline.
+Sends and receives use a single tag, so they need a group of their own. Broadcasts and gathers use
+the collectives of a group. These cannot be confused with the sends and receives of a pipeline.
 
-An object is sent as tensors of bytes, so that a small object is a single message:
+An object is pickled and sent as tensors of bytes. A small object is a single message:
 
     head   1 KiB, always: length of the body, and its first bytes
     rest   bytes of the body that do not fit in the head
@@ -45,12 +45,12 @@ class UnsentError(DistError):
 
 @dataclass(frozen=True, slots=True)
 class PackedObject:
-    """Messages of one object, in this order.
+    """Messages of one object, ready to be sent in the order head, rest, parts.
 
     Attributes:
-        head: First HEAD_BYTES: length of the body, and its first bytes.
+        head: First message, of HEAD_BYTES: length of the pickled body, and its first bytes.
         rest: Further bytes of the body; None if there are none.
-        parts: Memory of large tensors.
+        parts: Memory of each large tensor in the object, as a tensor of bytes.
         failure: Error of pickle, whose text is sent in place of the object; None if there is none.
     """
 
@@ -66,7 +66,7 @@ class PackedObject:
 
 
 class _About(NamedTuple):
-    """Properties of a tensor without its memory; sent as a plain tuple."""
+    """Properties of a tensor that are sent beside its bytes, as a plain tuple."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -76,7 +76,7 @@ class _About(NamedTuple):
 
 
 def pack(obj: object) -> PackedObject:
-    """Convert an object to messages; if it cannot be pickled, convert the error's text."""
+    """Pickle an object and return its messages; on failure, messages with the error's text."""
     file, parts = io.BytesIO(), list[Tensor]()
     try:
         _Packer(file, parts).dump(obj)
@@ -97,12 +97,12 @@ def empty_head() -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class ReceivedObject:
-    """Messages of an object that have all been received, before they are unpickled.
+    """Messages of one object, all received but not yet unpickled.
 
     Attributes:
-        length: Bytes of the body; negative for the text of an error.
-        body: Sizes of the parts, and the pickled object.
-        parts: Memory of large tensors.
+        length: Number of bytes of the body; for an error's text, minus its number of bytes.
+        body: Sizes of the parts, then the pickled object; or the text of the sender's error.
+        parts: Memory of each large tensor in the object, as a tensor of bytes.
     """
 
     length: int
@@ -113,7 +113,7 @@ class ReceivedObject:
         """Unpickle the object and return it.
 
         Args:
-            sender: Name of the sending rank, for messages: "rank 1".
+            sender: Name of the sending rank, for the error's text: "rank 1".
 
         Raises:
             UnsentError: The sender could not pickle the object.
@@ -129,11 +129,11 @@ class ReceivedObject:
 
 
 def collect(head: Tensor, fetch: Callable[[Tensor], object]) -> ReceivedObject:
-    """Receive the messages of an object that follow its head.
+    """Receive the messages of an object that follow its head, and return all of them.
 
     Args:
-        head: First message of the object.
-        fetch: Function that receives the next message into a tensor.
+        head: First message of the object, received already.
+        fetch: Function that receives the next message into the tensor that it is given.
     """
     data = _bytearray(head)
     length, body = int(_LENGTH.unpack_from(data)[0]), data[_LENGTH.size :]
@@ -153,7 +153,10 @@ def collect(head: Tensor, fetch: Callable[[Tensor], object]) -> ReceivedObject:
 
 
 class _Packer(pickle.Pickler):
-    """Pickler that stores plain tensors apart, each once, even if the object has one twice."""
+    """Pickler that stores plain tensors outside of the pickle; see `_is_plain`.
+
+    A tensor that the object contains twice is stored once.
+    """
 
     def __init__(self, file: io.BytesIO, parts: list[Tensor]) -> None:
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
@@ -162,9 +165,10 @@ class _Packer(pickle.Pickler):
         self._alive: list[Tensor] = []  # keeps tensors alive, so that no id is reused
 
     def persistent_id(self, obj: Any) -> _Reference | None:
-        """Return the reference of a plain tensor; None for other objects, which are pickled.
+        """Return the reference to pickle in place of a plain tensor; None to pickle another object.
 
-        A reference is the tensor's number, its properties, and its bytes or the index of its part.
+        A reference is a tuple: number of the tensor, its properties, and its bytes (or the index of
+        its part).
         """
         if type(obj) not in _KINDS or not _is_plain(obj):
             return None
@@ -174,7 +178,7 @@ class _Packer(pickle.Pickler):
         return self._known[id(obj)]
 
     def _memory(self, tensor: Tensor) -> int | bytes:
-        """Return the bytes of a small tensor; for a large one, add a part and return its index."""
+        """Return the bytes of a small tensor; make a large one a part and return its index."""
         flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
         flat = flat.view(torch.uint8)
         if flat.numel() < _PART_BYTES:
@@ -184,7 +188,7 @@ class _Packer(pickle.Pickler):
 
 
 class _Unpacker(pickle.Unpickler):
-    """Unpickler that restores the tensors that `_Packer` stored apart."""
+    """Unpickler that restores the tensors that `_Packer` stored outside of the pickle."""
 
     def __init__(self, file: io.BytesIO, parts: Sequence[Tensor]) -> None:
         super().__init__(file)
@@ -192,7 +196,11 @@ class _Unpacker(pickle.Unpickler):
         self._made: dict[int, Tensor] = {}
 
     def persistent_load(self, pid: Any) -> Tensor:
-        """Return the tensor of a reference; the same object for the same number."""
+        """Return the tensor of a reference; for an equal tensor number, the same object.
+
+        Args:
+            pid: Reference that `_Packer.persistent_id` returned.
+        """
         number, about, memory = pid
         if number not in self._made:
             flat = self._parts[memory] if isinstance(memory, int) else _bytes_tensor(memory)
@@ -201,7 +209,7 @@ class _Unpacker(pickle.Unpickler):
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Tell whether memory and `_About` describe a tensor fully; other tensors are pickled."""
+    """Tell whether a tensor is fully described by its bytes and `_About`; others are pickled."""
     return (
         tensor.layout is torch.strided
         and tensor.device.type in ("cpu", "cuda")
@@ -212,7 +220,7 @@ def _is_plain(tensor: Tensor) -> bool:
 
 
 def _about(tensor: Tensor) -> _About:
-    """Return the properties of a tensor."""
+    """Return the properties that are sent beside a tensor's bytes."""
     return _About(
         dtype=tensor.dtype,
         shape=tuple(tensor.shape),
@@ -223,7 +231,7 @@ def _about(tensor: Tensor) -> _About:
 
 
 def _tensor(flat: Tensor, about: _About) -> Tensor:
-    """Make a tensor from its bytes and its properties."""
+    """Make a tensor from a flat tensor of its bytes and from its properties."""
     made = flat.view(about.dtype).reshape(about.shape)
     if about.is_cuda and torch.cuda.is_available():
         made = made.cuda()
@@ -233,19 +241,19 @@ def _tensor(flat: Tensor, about: _About) -> Tensor:
 
 
 def _head(length: int, start: bytes) -> Tensor:
-    """Return the head of an object: the length of its body, and the body's first bytes."""
+    """Return the head of an object: the length of its body, then the body's first bytes `start`."""
     return _bytes_tensor((_LENGTH.pack(length) + start).ljust(HEAD_BYTES, b"\0"))
 
 
 def _bytes_tensor(data: bytes) -> Tensor:
-    """Copy bytes to a tensor."""
+    """Return a tensor of dtype uint8 with a copy of these bytes."""
     if not data:
         return torch.empty(0, dtype=torch.uint8)
     return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
 def _bytearray(flat: Tensor) -> bytearray:
-    """Copy the bytes of a tensor."""
+    """Return a copy of the bytes in a flat tensor of dtype uint8."""
     data = bytearray(flat.numel())
     if data:
         torch.frombuffer(data, dtype=torch.uint8).copy_(flat)
@@ -260,10 +268,12 @@ def send_object(obj: object, to: Sequence[int], group: dist.ProcessGroup) -> Non
     """Send an object to some ranks of a group; wait until all of them have received it.
 
     Args:
-        to: Receiving ranks, numbered in the group.
+        obj: Any object that can be pickled.
+        to: Receiving ranks, numbered in the group; each calls `recv_object`.
+        group: Process group that is used for these sends and receives alone.
 
     Raises:
-        Exception: Error of pickle, after the receivers got its text.
+        Exception: Error of pickle; the receivers get its text.
     """
     packed = pack(obj)
     works = [
@@ -278,10 +288,11 @@ def send_object(obj: object, to: Sequence[int], group: dist.ProcessGroup) -> Non
 
 
 def recv_object(source: int, group: dist.ProcessGroup) -> Any:
-    """Receive an object from a rank of the group that calls `send_object`.
+    """Receive an object that another rank sends with `send_object`, and return it.
 
     Args:
         source: Sending rank, numbered in the group.
+        group: Process group that is used for these sends and receives alone.
 
     Raises:
         UnsentError: The sender could not pickle the object.
@@ -296,11 +307,12 @@ def recv_object(source: int, group: dist.ProcessGroup) -> Any:
 
 
 def broadcast_object(obj: T, source: int, group: dist.ProcessGroup) -> T:
-    """Return the object of one rank on all ranks of a group; collective.
+    """Send an object from one rank to all ranks of a group, and return it on each; collective.
 
     Args:
-        obj: Object of the source; ignored on other ranks.
-        source: Rank of the object, numbered in the group.
+        obj: Object to send; ignored on all ranks but the source.
+        source: Sending rank, numbered in the group.
+        group: Process group of the ranks.
 
     Raises:
         UnsentError: The source could not pickle the object; the source raises the cause itself.
@@ -340,7 +352,7 @@ def all_gather_object(obj: T, group: dist.ProcessGroup) -> list[T]:
 
 
 def cpu_barrier(group: dist.ProcessGroup) -> None:
-    """Wait until every rank of the group has called this."""
+    """Wait until every rank of the group has called this function."""
     options = BarrierOptions()
     options.device = torch.device("cpu")
     group.barrier(opts=options).wait()
@@ -349,11 +361,16 @@ def cpu_barrier(group: dist.ProcessGroup) -> None:
 def _gathered(
     head: Tensor, rank: int, mine: PackedObject, group: dist.ProcessGroup
 ) -> ReceivedObject:
-    """Receive the messages after the head of one rank's object, or send them if it is this rank's.
+    """Broadcast the messages after the head of one rank's object; collective.
 
     Args:
-        rank: Rank of the object, numbered in the group.
-        mine: Messages of this rank's own object.
+        head: Head of that object, which this rank has already.
+        rank: Rank that has the object, numbered in the group.
+        mine: Messages of this rank's own object; sent if `rank` is this rank.
+        group: Process group of the ranks.
+
+    Returns:
+        The received object; on the rank that sent it, an empty placeholder.
     """
     fetch = partial(_broadcast, source=rank, group=group)
     if rank != group.rank():
@@ -364,16 +381,27 @@ def _gathered(
 
 
 def _broadcast(tensor: Tensor, *, source: int, group: dist.ProcessGroup) -> None:
-    """Copy a tensor from the source to all ranks of a group."""
+    """Copy the values of `tensor` from the source into `tensor` on all other ranks of a group.
+
+    Args:
+        tensor: Tensor to send or to fill.
+        source: Sending rank, numbered in the group.
+        group: Process group of the ranks.
+    """
     dist.broadcast(tensor, group=group, group_src=source)
 
 
 def _raise_failure(packed: PackedObject) -> None:
-    """Raise the error of pickle, if there was one."""
+    """Raise the error that pickling this object gave; do nothing if it succeeded."""
     if packed.failure is not None:
         raise packed.failure
 
 
 def _name(rank: int, group: dist.ProcessGroup) -> str:
-    """Return the name of a rank of a group by its number in the world: "rank 3"."""
+    """Return the name of a rank for error texts, by its number in the world: "rank 3".
+
+    Args:
+        rank: Rank, numbered in the group.
+        group: Process group of the rank.
+    """
     return f"rank {dist.get_global_rank(group, rank)}"

@@ -19,8 +19,11 @@ _VARIABLES: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # name
 def start(config: RankConfig) -> bool:
     """Initialize torch.distributed if the script has not done it.
 
-    Several ranks connect at the address that the launcher or torchrun set. A process that was
-    started without one is a world of one rank. With GPUs, CUDA tensors are sent by NCCL.
+    Several ranks connect at the address that the launcher or torchrun set. A process without a
+    launcher is a world of one rank. With GPUs, CUDA tensors are sent by NCCL.
+
+    Args:
+        config: Configuration of this rank, from its environment.
 
     Returns:
         True if this call initialized torch.distributed.
@@ -42,7 +45,11 @@ def start(config: RankConfig) -> bool:
 
 
 def _check_complete(config: RankConfig) -> None:
-    """Check that RANK or WORLD_SIZE are not set without the other variables of torchrun."""
+    """Check that RANK or WORLD_SIZE are not set without the other variables of torchrun.
+
+    Raises:
+        OptionError: One of them is set, and another variable is missing.
+    """
     given = set(config.world_variables)
     missing = [name for name in _VARIABLES if name not in given]
     if missing and given & {"RANK", "WORLD_SIZE"}:
@@ -56,7 +63,9 @@ def _check_complete(config: RankConfig) -> None:
 
 
 def take_device(config: RankConfig) -> None:
-    """Make the GPU with this rank's local number the current one; do nothing without GPUs.
+    """Make the GPU with this rank's number on the host the current CUDA device.
+
+    Without GPUs, or without a launcher that sets this number, nothing is done.
 
     Raises:
         OptionError: The host has fewer GPUs than ranks.
@@ -74,6 +83,6 @@ def take_device(config: RankConfig) -> None:
 
 
 def _backend() -> str:
-    """Return the backend for torch.distributed: ours for CPU tensors, NCCL for CUDA tensors."""
+    """Return the backend for torch.distributed: "smdist", for CUDA tensors NCCL if available."""
     has_nccl = torch.cuda.is_available() and dist.is_nccl_available()
     return f"cpu:{_OURS},cuda:nccl" if has_nccl else _OURS

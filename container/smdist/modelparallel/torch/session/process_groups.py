@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Process groups of a rank layout, on the backend of the default group.
+"""Process groups of this rank: one for each axis of a rank layout.
 
-On the backend "smdist" a group is only a number, since all connections exist already. Axes with the
-same members share a group, and an axis with every rank uses the default group itself.
+An axis is a kind of group, such as the ranks of a pipeline or the replicas of a stage. Groups use
+the backend of the default group. Axes with the same members share a group, and an axis with every
+rank uses the default group itself.
+
+On the backend "smdist" a group is only a number, since all connections exist already.
 """
 
 from __future__ import annotations
@@ -24,12 +27,14 @@ _Members = tuple[int, ...]
 class Groups:
     """Position of this rank in a layout, and its process group of each axis.
 
+    An axis is a kind of group: the world, a pipeline (PP), replicas (RDP), and so on.
+
     Attributes:
         layout: Layout of all ranks.
         rank: World rank of this process.
         ranks: World ranks of this rank's group of each axis, in group order.
         pipelines: World ranks of every pipeline, in the order of stages.
-        by_members: Every group that this rank is in, by its world ranks.
+        by_members: Process groups that this rank is in, by the world ranks of their members.
     """
 
     layout: RankLayout
@@ -39,7 +44,7 @@ class Groups:
     by_members: Mapping[_Members, dist.ProcessGroup] = field(repr=False)
 
     def of(self, axis: Axis) -> dist.ProcessGroup:
-        """Return this rank's process group of an axis, whose ranks have the order of `members`."""
+        """Return this rank's process group of an axis; its order of ranks is that of `members`."""
         return self.by_members[self.members(axis)]
 
     def members(self, axis: Axis) -> _Members:
@@ -52,7 +57,7 @@ class Groups:
 
     @property
     def coordinates(self) -> Coordinates:
-        """Position of this rank on each axis."""
+        """Position of this rank: in its pipeline, in tensor parallelism and among replicas."""
         return self.layout.coordinates(self.rank)
 
     @property
@@ -67,17 +72,17 @@ class Groups:
 
     @property
     def tp_rank(self) -> int:
-        """Number of this rank among those that share its tensors."""
+        """Number of this rank among the ranks over which its tensors are split."""
         return self.rank_in(Axis.TP)
 
     @property
     def tp_size(self) -> int:
-        """Number of ranks that share each tensor."""
+        """Number of ranks over which each tensor is split."""
         return len(self.ranks[Axis.TP])
 
     @property
     def rdp_rank(self) -> int:
-        """Number of this rank among the ranks with the same parameters, the replicas."""
+        """Number of this rank among the ranks that hold the same parameters."""
         return self.rank_in(Axis.RDP)
 
     @property
@@ -107,7 +112,7 @@ class Groups:
 
 
 def make_groups(layout: RankLayout) -> Groups:
-    """Make the process groups of all axes; collective over the default group.
+    """Make the process groups of all axes of a layout, and return them; collective over all ranks.
 
     Raises:
         OptionError: There is no default group, it has another size, or it carries no CPU tensors.
@@ -137,8 +142,12 @@ def make_groups(layout: RankLayout) -> Groups:
 def new_group(members: Iterable[int], world: dist.ProcessGroup) -> Any:
     """Make a process group of some world ranks, with the timeout of the default group.
 
-    Every rank calls this for all groups, in the same order. Only a group of one rank is made by
-    that rank alone, which avoids a synchronization of all ranks.
+    Every rank has to call this for every group, in the same order. There is one exception: a group
+    of a single rank is made by that rank alone, so that the others need not wait.
+
+    Args:
+        members: World ranks of the group, in group order.
+        world: Default process group.
     """
     members = list(members)
     backend = world._get_backend(torch.device("cpu"))
@@ -151,10 +160,10 @@ def new_group(members: Iterable[int], world: dist.ProcessGroup) -> Any:
 
 
 def default_group() -> dist.ProcessGroup:
-    """Return torch's default group, which must carry CPU tensors.
+    """Return torch's default group, after a check that it supports CPU tensors.
 
     Raises:
-        OptionError: There is no default group, or it carries no CPU tensors.
+        OptionError: There is no default group, or it supports no CPU tensors.
     """
     world = dist.group.WORLD if dist.is_initialized() else None
     if world is None:
@@ -174,6 +183,6 @@ def default_group() -> dist.ProcessGroup:
 
 
 def _in_order(layout: RankLayout) -> list[_Members]:
-    """Return every member list once, in an order that is the same on all ranks."""
+    """Return the members of every group of a layout, each once, in the same order on all ranks."""
     every = (members for axis in Axis for members in layout.all_members(axis))
     return list(dict.fromkeys(every))

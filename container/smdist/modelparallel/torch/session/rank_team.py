@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that do the same work; a failure of one rank is made known to all of them.
+"""Team of ranks that do the same work; a failure of one rank is raised on all of them.
 
-A rank that continued alone would wait forever for the others in the next collective.
+Without that, the other ranks would continue alone and wait forever in the next collective.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ T = TypeVar("T")
 
 
 class DisagreementError(OptionError):
-    """Ranks are about to do different things, or one of them has failed."""
+    """Error raised because ranks are about to do different things, or another rank has failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankTeam:
-    """All ranks of the world, or of a group, or this process alone.
+    """Ranks that work together: all of the world, those of a process group, or this process alone.
 
     Attributes:
         rank: Number of this rank in the team.
@@ -43,13 +43,13 @@ class RankTeam:
 
     @classmethod
     def here(cls) -> Self:
-        """Return all ranks of torch.distributed, or this process alone if that is not running."""
+        """Return all ranks of torch.distributed; this process alone if it is not initialized."""
         is_alone = not (dist.is_available() and dist.is_initialized())
         return cls() if is_alone else cls(dist.get_rank(), dist.get_world_size())
 
     @classmethod
     def of(cls, group: dist.ProcessGroup) -> Self:
-        """Return the ranks of a process group that includes this rank."""
+        """Return the team of the ranks of a process group, which must include this rank."""
         return cls(dist.get_rank(group), dist.get_world_size(group), group)
 
     @property
@@ -62,7 +62,7 @@ class RankTeam:
         return rank if self.group is None else dist.get_global_rank(self.group, rank)
 
     def gather(self, value: T) -> list[T]:
-        """Return the values of all ranks, in the order of ranks; collective."""
+        """Return the values that all ranks of the team pass, in the order of ranks; collective."""
         if self.size == 1:
             return [value]
         if self.group is not None:
@@ -72,7 +72,11 @@ class RankTeam:
         return found
 
     def share(self, value: T | None) -> T:
-        """Return the value of the team's rank 0 on every rank; collective."""
+        """Return on every rank the value that the team's rank 0 passes; collective.
+
+        Args:
+            value: Value to share; ignored on all ranks but rank 0 of the team.
+        """
         if self.size == 1:
             return value  # type: ignore[return-value]
         if self.group is not None:
@@ -85,14 +89,14 @@ class RankTeam:
     def failures(
         self, error: BaseException | None, describe: Callable[[BaseException], str]
     ) -> dict[int, str]:
-        """Exchange the errors of all ranks; collective.
+        """Exchange the errors of all ranks of the team; collective.
 
         Args:
             error: Error of this rank; None if its work succeeded.
             describe: Function that converts an error to text.
 
         Returns:
-            Text of each failed rank's error, by rank of the world; the same on all ranks.
+            Text of each failed rank's error, by world rank; the same on all ranks.
         """
         texts = self.gather(None if error is None else describe(error))
         return {self.in_world(at): text for at, text in enumerate(texts) if text is not None}
@@ -109,8 +113,8 @@ class RankTeam:
         Args:
             run: Function without arguments; it must not communicate with other ranks.
             portable: Function that converts an error of `run` to one that can be pickled.
-            raises_own: True if rank 0 raises the error of `run` itself; False if it raises the
-                converted error as other ranks do, except for KeyboardInterrupt and SystemExit.
+            raises_own: True if rank 0 raises the original error of `run`; False if it raises the
+                converted one, as other ranks do. KeyboardInterrupt and SystemExit stay as they are.
 
         Raises:
             OptionError: The function failed; this is the error that `portable` made.
@@ -134,15 +138,16 @@ def caught(run: Callable[[], T]) -> tuple[T | None, BaseException | None]:
 
 @contextmanager
 def raise_together(group: dist.ProcessGroup, doing: str) -> Iterator[None]:
-    """Run the block on all ranks of a group; raise on all of them if it failed on one; collective.
+    """Run the block on each rank of a group; if it fails on one, raise on all of them; collective.
 
     Args:
-        doing: Work of the block, for messages: "the capture of the model". Ranks must not
+        group: Process group of the ranks.
+        doing: Work of the block, for the error's text: "the capture of the model". Ranks must not
             communicate in it.
 
     Raises:
-        BaseException: The error of this rank.
-        DisagreementError: Another rank failed.
+        BaseException: The block failed on this rank; this is its error.
+        DisagreementError: The block failed on another rank only.
     """
     fault: BaseException | None = None
     try:
@@ -159,8 +164,8 @@ def raise_first(failed: Mapping[int, str], doing: str) -> None:
     """Raise an error for the first failed rank; do nothing if no rank failed.
 
     Args:
-        failed: Text of each failed rank's error, by rank of the world.
-        doing: Work of that rank, for the message: "the capture of the model".
+        failed: Text of each failed rank's error, by world rank.
+        doing: Work that failed, for the error's text: "the capture of the model".
 
     Raises:
         DisagreementError: A rank failed.
@@ -170,14 +175,23 @@ def raise_first(failed: Mapping[int, str], doing: str) -> None:
 
 
 def rank_failure(rank: int, doing: str, text: str) -> DisagreementError:
-    """Return the error that other ranks raise after a rank of the world has failed."""
+    """Return the error that the other ranks raise after one rank has failed.
+
+    Args:
+        rank: World rank that failed.
+        doing: Work that failed, for the error's text: "the capture of the model".
+        text: Text of the error on that rank.
+    """
     return DisagreementError(
         f"rank {rank} failed in {doing}", text.rstrip("."), "See the error of that rank"
     )
 
 
 def error_text(error: BaseException) -> str:
-    """Return an error as text for other ranks: its message, after its type if it is not ours."""
+    """Return an error as text to send to other ranks.
+
+    It is the message; if the error is not one of this project's, the name of its type comes first.
+    """
     text = str(error).strip()
     if isinstance(error, DistError):
         return text

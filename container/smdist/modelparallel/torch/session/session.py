@@ -49,12 +49,12 @@ class Session:
 
     @property
     def seed(self) -> int:
-        """Seed of random numbers."""
+        """Seed of random numbers in the training run: for initialisation, dropout and so on."""
         return self.options.seed
 
     @property
     def is_decided(self) -> bool:
-        """True once the number of ranks in a pipeline is known, and the groups are made."""
+        """True once the pipeline degree is known and the process groups are made."""
         return self._groups is not None
 
     @property
@@ -74,15 +74,20 @@ class Session:
         return self._groups
 
     def members(self, axis: Axis) -> tuple[int, ...]:
-        """Return the world ranks of this rank's group of an axis, in group order."""
+        """Return the world ranks of this rank's group of an axis (such as PP), in group order."""
         return tuple(range(self.size)) if axis is Axis.WORLD else self.groups.members(axis)
 
     def group_of(self, axis: Axis) -> dist.ProcessGroup:
-        """Return this rank's group of an axis."""
+        """Return this rank's process group of an axis, such as its pipeline for PP."""
         return self.world if axis is Axis.WORLD else self.groups.of(axis)
 
     def decide(self, pipeline_parallel_degree: int) -> Groups:
-        """Make the process groups for a pipeline degree, or return the existing ones; collective.
+        """Make the process groups for a pipeline degree and return them; collective.
+
+        If they exist already, the degree is compared with theirs.
+
+        Args:
+            pipeline_parallel_degree: Number of ranks in a pipeline.
 
         Raises:
             OptionError: The degree does not divide the number of ranks, differs between ranks, or
@@ -101,7 +106,7 @@ class Session:
         return self._groups
 
     def _check_decided(self, groups: Groups, degree: int) -> None:
-        """Check that the existing groups have this pipeline degree."""
+        """Raise OptionError if the existing groups have another pipeline degree."""
         if groups.pp_size != degree:
             raise OptionError(
                 f"pipeline_parallel_degree {degree} is requested",
@@ -111,7 +116,7 @@ class Session:
             )
 
     def _check_agreed(self, degree: int) -> None:
-        """Check that all ranks make groups of the same pipeline degree; collective."""
+        """Raise OptionError if ranks pass different pipeline degrees; collective."""
         degrees = all_gather_object(degree, self.world)
         for rank, other in enumerate(degrees):
             if other != degrees[0]:

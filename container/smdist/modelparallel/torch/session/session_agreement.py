@@ -15,11 +15,12 @@ class RankOptions:
     """Options and host of one rank, which all ranks exchange.
 
     Attributes:
-        options: Options of the rank; None if they are wrong. The path of a plan may differ by host.
-        plan: Digest of the plan's file; "" without a plan.
-        fault: Text of the rank's error; "" for none.
+        options: Options of the rank; None if they have an error. The path in `plan` may differ by
+            host.
+        plan: Digest of the contents of the plan's file; "" without a plan.
+        fault: Text of the rank's error; "" if there is none.
         host: Name of the host, equal on all ranks of one host.
-        local_rank: Number of the rank on its host, as the launcher set it; None if it did not.
+        local_rank: Number of the rank on its host, if a launcher set it; otherwise None.
     """
 
     options: ModelParallel | None
@@ -31,6 +32,9 @@ class RankOptions:
 
 def check(every: Sequence[RankOptions]) -> None:
     """Check that no rank has an error, and that all have the same options.
+
+    Args:
+        every: Options and hosts of all ranks, by rank.
 
     Raises:
         OptionError: A rank has an error or other options; the error names the first such rank.
@@ -55,7 +59,12 @@ def check(every: Sequence[RankOptions]) -> None:
 
 
 def place(every: Sequence[RankOptions], rank: int) -> tuple[int, int]:
-    """Return the number of a rank on its host, and the number of ranks on that host."""
+    """Return the number of a rank on its host, and the number of ranks on that host.
+
+    Args:
+        every: Options and hosts of all ranks, by rank.
+        rank: World rank in question.
+    """
     host = every[rank].host
     there = [at for at, each in enumerate(every) if each.host == host]
     given = every[rank].local_rank
@@ -64,6 +73,10 @@ def place(every: Sequence[RankOptions], rank: int) -> tuple[int, int]:
 
 def check_same(running: ModelParallel, options: ModelParallel) -> None:
     """Check that a further call of smp.init has the options of the first call.
+
+    Args:
+        running: Options of the running session.
+        options: Options of the further call.
 
     Raises:
         OptionError: Options differ; the error names them.
@@ -78,7 +91,7 @@ def check_same(running: ModelParallel, options: ModelParallel) -> None:
 
 
 def _differences(first: RankOptions, other: RankOptions) -> Iterator[str]:
-    """Yield a text for each option that differs: "microbatches is 4 and 8"."""
+    """Yield a text for each option in which two ranks differ: "microbatches is 4 and 8"."""
     for each in fields(ModelParallel):
         here, there = getattr(first.options, each.name), getattr(other.options, each.name)
         is_compared = each.name != "plan" or None in (here, there) or not (first.plan or other.plan)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options of smp.init and of the job, joined into one `ModelParallel`.
 
-As in SMP, options of the job (`distribution=` of an estimator) override those of the script, which
-apply when it runs without a launcher. Options with their default value in the job override nothing.
+Options of the job come from `distribution=` of an estimator. As in SMP, they override those of the
+script. An option that has its default value in the job overrides nothing. If the script runs
+without a launcher, there is no job, and its own options apply.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _OF_PLAN: Final = (_TOGETHER[0] | _TOGETHER[1]) | {"plan", "device_memory"}
 
 
 def chosen(config: Config, of_job: ModelParallel | None) -> ModelParallel:
-    """Join the options of smp.init and of the job.
+    """Return the options of smp.init, overridden by those that the job sets.
 
     Args:
         config: Configuration that the script passed to smp.init.
@@ -63,7 +64,7 @@ def chosen(config: Config, of_job: ModelParallel | None) -> ModelParallel:
 
 
 def with_plan(options: ModelParallel) -> tuple[ModelParallel, str]:
-    """Set the pipeline degree to that of the plan's file.
+    """Set the pipeline degree to that in the file of option `plan`, if there is one.
 
     Returns:
         Options with this degree, and a digest of the file; unchanged options and "" without a plan.
@@ -87,11 +88,12 @@ def with_plan(options: ModelParallel) -> tuple[ModelParallel, str]:
 
 
 def read(config: Config) -> ModelParallel | None:
-    """Convert smp.init's configuration to `ModelParallel`; return None if it is empty.
+    """Convert smp.init's configuration to `ModelParallel`; return None if it is None or empty.
 
-    A dict with a key of `ModelParallel` that SMP lacks has the keys of `ModelParallel`, and so has
-    the result of `ModelParallel.distribution()`. Any other dict has SMP v1's keys and defaults;
-    degree, microbatches and pipeline may also be "auto" in it.
+    A dict has either the keys of `ModelParallel` or those of SMP v1. It is read in the first way if
+    it has a key that SMP lacks, or is a result of `ModelParallel.distribution()`. Otherwise SMP
+    v1's defaults apply; degree, microbatches and pipeline may also be "auto". A path names a JSON
+    file of such a dict.
 
     Raises:
         OptionError: The configuration has another type, or is wrong; all faults at once.
@@ -113,7 +115,11 @@ def read(config: Config) -> ModelParallel | None:
 
 
 def _section(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the innermost dict of {"smdist": {"modelparallel": {...}}}."""
+    """Return the innermost dict of {"smdist": {"modelparallel": {...}}}, without `"enabled": True`.
+
+    Raises:
+        OptionError: The dict has other keys or values outside of the innermost dict.
+    """
     part = config[SMDIST]
     section = part.get(MODEL) if isinstance(part, Mapping) and len(part) == 1 else None
     if len(config) != 1 or not isinstance(section, Mapping):
@@ -127,7 +133,11 @@ def _section(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _from_dict(config: Mapping[str, Any]) -> ModelParallel:
-    """Convert a dict with the keys of `ModelParallel`, or with those of SMP v1."""
+    """Convert a dict with the keys of `ModelParallel`, or with those of SMP v1.
+
+    Raises:
+        OptionError: The dict mixes both, or a key or value is wrong.
+    """
     ours = [name for name in config if name in _OUR_KEYS and name not in V1]
     smps = [name for name in config if name in V1 and name not in _OUR_KEYS]
     require(
@@ -148,7 +158,11 @@ def _from_dict(config: Mapping[str, Any]) -> ModelParallel:
 
 
 def _from_ours(config: Mapping[str, Any]) -> ModelParallel:
-    """Convert a dict with the keys of `ModelParallel`."""
+    """Convert a dict with the keys of `ModelParallel`.
+
+    Raises:
+        OptionError: A key is unknown, or a value is wrong; all faults at once.
+    """
     faults = _unknown(config, _OUR_KEYS)
     known = {name: value for name, value in config.items() if name in _OUR_KEYS}
     try:
@@ -161,12 +175,12 @@ def _from_ours(config: Mapping[str, Any]) -> ModelParallel:
 
 
 def _unknown(config: Mapping[str, Any], known: Collection[str]) -> list[OptionError]:
-    """Return an error for each key that is not among the known ones."""
+    """Return an error for each key of a configuration that is not among the known ones."""
     return [_no_key(str(name)) for name in config if name not in known]
 
 
 def _no_key(name: str) -> OptionError:
-    """Return the error for a key that does not exist, or that only SMP has."""
+    """Return the error for a key of a configuration that does not exist, or that only SMP has."""
     what = f"{_WHERE} has the key {name!r}"
     if name in {*V1, *V2}:
         why = "only SMP has this key, and the other keys are those of ModelParallel"
@@ -176,12 +190,12 @@ def _no_key(name: str) -> OptionError:
 
 
 def _is_open(name: str, value: object) -> bool:
-    """Tell whether the planner chooses the value of this option."""
+    """Tell whether the value is "auto" and the option allows it, so that the planner chooses."""
     return name in _OPEN and value == _AUTO
 
 
 def _names(names: Iterable[str]) -> str:
-    """List names in quotation marks, sorted."""
+    """Return names in quotation marks, sorted and separated by commas."""
     return ", ".join(map(repr, sorted(names)))
 
 
@@ -197,7 +211,7 @@ def _from_smp(config: Mapping[str, Any]) -> ModelParallel:
 
 
 def _file(path: Path) -> Any:
-    """Read a configuration from a JSON file.
+    """Read a configuration from a JSON file, and return it unchecked.
 
     Raises:
         OptionError: The file cannot be read, or is not JSON.
@@ -214,9 +228,10 @@ def _file(path: Path) -> Any:
 
 
 def _of_job(of_job: ModelParallel) -> set[str]:
-    """Return the names of the options that the job sets.
+    """Return the names of the options whose value is the job's, not the script's.
 
-    They are those with another value than the default, those of the same family, and `engine`.
+    These are the options that differ from their default in the job, options that belong together
+    with one of them (such as `pipeline` and `virtual_stages`), and `engine`.
     """
     changed = {each.name for each in fields(of_job) if getattr(of_job, each.name) != each.default}
     families = [family for family in _TOGETHER if family & changed]
@@ -226,7 +241,7 @@ def _of_job(of_job: ModelParallel) -> set[str]:
 
 
 def _too_late(engine: DataParallel) -> Iterator[OptionError]:
-    """Yield an error for each engine option that cannot change after ranks have started."""
+    """Yield an error for each engine option in smp.init that must be set before ranks start."""
     plain = DataParallel()
     for each in fields(engine):
         value = getattr(engine, each.name)
@@ -241,7 +256,13 @@ def _too_late(engine: DataParallel) -> Iterator[OptionError]:
 
 
 def _note(own: ModelParallel, of_job: ModelParallel, taken: set[str]) -> None:
-    """Log the values of the script that the job overrides, except for default values."""
+    """Log a warning with the values of the script that the job overrides, except for defaults.
+
+    Args:
+        own: Options of the script.
+        of_job: Options of the job.
+        taken: Names of the options whose value is the job's.
+    """
     plain = ModelParallel()
     overridden = [
         f"{name} is {getattr(of_job, name)!r}, not {getattr(own, name)!r}"

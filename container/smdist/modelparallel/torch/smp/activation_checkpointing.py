@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Activation checkpointing with SMP's functions: a module saves only its inputs for backward.
 
-The backward pass computes the other activations again. The checkpoint is added to the module's own
-forward function, so that it is on the rank of the module. If the module is split, each of its parts
-is checkpointed.
+The backward pass computes the other activations again. The checkpoint wraps the module's own
+forward function, so it takes effect on the rank that has the module. If the module is split, each
+of its parts is checkpointed.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def set_activation_checkpointing(
         preserve_rng_state: True if the second computation draws the same random numbers.
         pack_args_as_tuple: For an `nn.Sequential`: True passes a tuple from one module to the next
             as one argument, as the Sequential itself does; False unpacks it.
-        strategy: For an `nn.Sequential`: "each" checkpoints each module by itself, "group_2" (or
-            another number) groups of modules, "contiguous" all as one group. If the Sequential is
-            split, or the planner may split it, each module is checkpointed by itself.
+        strategy: Groups of an `nn.Sequential`: "each" is every module by itself, "contiguous" is
+            all modules together, "group_2" (or another number) is groups of 2 modules. If the
+            Sequential is split, or the planner may split it, every module is a group.
 
     Raises:
         OptionError: The strategy is unknown, an argument for an `nn.Sequential` is given for
@@ -58,7 +58,7 @@ def set_activation_checkpointing(
 
 
 def checkpoint(module: nn.Module, *args: Any, preserve_rng_state: bool = True) -> Any:
-    """Call a module with activation checkpointing: SMP v1's `patches.checkpoint.checkpoint`.
+    """Call a module with activation checkpointing; SMP v1 has it in `patches.checkpoint`.
 
     Args:
         module: Module to call.
@@ -110,7 +110,7 @@ def _wrap(module: nn.Module, preserves: bool) -> None:
 def _checkpointed(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """Run a module's original forward function in a checkpoint; it replaces `module.forward`.
 
-    It is a plain function, bound to each module, so that copies of the module have it too.
+    It is bound to the module as a method, so a copy of the module gets a method of its own.
     """
     return torch_checkpoint(
         self.__dict__.get(_PLAIN) or MethodType(type(self).forward, self),

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages between ranks with SMP's functions: objects that can be pickled, tensors included.
 
-    if smp.rank() == 0:                                  names = smp.allgather(name, smp.PP_GROUP)
+    if smp.rank() == 0:
         smp.broadcast(vocabulary, smp.WORLD)
-    else:                                                if smp.pp_rank() == 0:
-        vocabulary = smp.recv_from(0, smp.WORLD_RANK)        smp.send(mask, 1, smp.PP_RANK)
+    else:
+        vocabulary = smp.recv_from(0, smp.WORLD_RANK)
+
+    names = smp.allgather(name, smp.PP_GROUP)
 
 Only the root calls `broadcast`, as in SMP: all other ranks of the group call `recv_from` with the
-root. Every call blocks until its rank's part is done, at most for the timeout of the process group.
+root's number. Every call blocks until its rank's part is done, at most for the timeout of the
+process group.
+
 Messages between two ranks arrive in the order in which they were sent, and are kept apart from
 those of a pipeline. CUDA tensors are copied through the CPU to the receiver's own device.
 """
@@ -81,10 +85,14 @@ def broadcast(obj: object, group: CommGroup = CommGroup.WORLD) -> None:
 
 
 def allgather(obj: T, group: CommGroup = CommGroup.WORLD) -> list[T]:
-    """Gather one object from every rank of a group, on every rank; all of them have to call it.
+    """Exchange objects between all ranks of a group; every rank calls it with its own object.
+
+    Args:
+        obj: Any object that can be pickled.
+        group: Group of this rank, such as smp.PP_GROUP.
 
     Returns:
-        Objects in the order of ranks in the group.
+        Objects of all ranks, in the order of ranks in the group.
 
     Raises:
         UnsentError: A rank could not pickle its object.
@@ -98,12 +106,12 @@ def barrier(group: CommGroup = CommGroup.WORLD) -> None:
 
 
 def dp_barrier() -> None:
-    """Block until every rank of this rank's DP_GROUP, the same stage, has called this function."""
+    """Block until every rank with this rank's stage (DP_GROUP) has called this function."""
     barrier(CommGroup.DP_GROUP)
 
 
 def mp_barrier() -> None:
-    """Block until every rank of this rank's MP_GROUP, its replica, has called this function."""
+    """Block until every rank of this rank's replica (MP_GROUP) has called this function."""
     barrier(CommGroup.MP_GROUP)
 
 
@@ -124,12 +132,15 @@ def _axis(group: object) -> Axis:
 
 
 def _other(rank: int, rank_type: object, name: str) -> int:
-    """Return the number in the world of a rank that is numbered in a group; it must be another.
+    """Return the world rank of another rank, which is given by its number in a group.
 
     Args:
         rank: Number of the rank in the group.
         rank_type: Group in which the rank is numbered.
         name: Name of the argument in errors.
+
+    Raises:
+        OptionError: There is no such rank, or it is this one.
     """
     require(
         isinstance(rank_type, RankType),

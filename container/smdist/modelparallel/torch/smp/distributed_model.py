@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Split model with the constructor and the methods of SMP v1: `smp.DistributedModel`."""
+"""Class `smp.DistributedModel`: a split model with the constructor and the methods of SMP v1."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FLAGS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:
-    """Arguments of `smp.DistributedModel` that are no module, under SMP's names."""
+    """Arguments of `smp.DistributedModel`, except the module itself, under SMP's names."""
 
     trace_device: str
     trace_execution_times: bool
@@ -40,7 +40,10 @@ class ModelOptions:
 
     @property
     def costs(self) -> str:
-        """Source of the planner's costs: "estimate", "measure" or "auto"."""
+        """Source from which the planner gets costs of modules: "estimate", "measure" or "auto".
+
+        "auto" measures them, except on the meta device.
+        """
         if self.trace_device == "cpu":
             return "estimate"
         return "measure" if self.trace_execution_times or self.trace_memory_usage else "auto"
@@ -115,7 +118,7 @@ class DistributedModel(Parallel):
     With `trace_device="cpu"` the costs, and so the plan, are the same in every run.
 
     Gradients of replicas are averaged by this library's own all-reduce, or by FSDP2 (option
-    `sharding=`), not by DDP. A parameter without a gradient on all replicas keeps `grad` None.
+    `sharding=`), not by DDP. If a parameter has a gradient on no replica, its `grad` stays None.
 
     Args:
         module: Any module, also on the meta device.
@@ -169,27 +172,33 @@ class DistributedModel(Parallel):
         return self.is_cut
 
     def get_module(self) -> nn.Module:
-        """Return the user's model; once it is split, tensors of other ranks have no values."""
+        """Return the user's model; once it is split, only tensors of this rank have values."""
         return self.module
 
     def local_parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
-        """Return an iterator over the parameters of this rank."""
+        """Return an iterator over this rank's parameters; see `nn.Module.parameters`."""
         return self.parameters(recurse)
 
     def local_named_parameters(
         self, prefix: str = "", recurse: bool = True
     ) -> Iterator[tuple[str, nn.Parameter]]:
-        """Return an iterator over the parameters of this rank, with their names in the model."""
+        """Return an iterator over pairs of name and parameter, for this rank's parameters.
+
+        Names are those in the model; the arguments are those of `nn.Module.named_parameters`.
+        """
         return self.named_parameters(prefix, recurse)
 
     def local_buffers(self, recurse: bool = True) -> Iterator[Tensor]:
-        """Return an iterator over the buffers of this rank."""
+        """Return an iterator over this rank's buffers; see `nn.Module.buffers`."""
         return self.buffers(recurse)
 
     def local_named_buffers(
         self, prefix: str = "", recurse: bool = True
     ) -> Iterator[tuple[str, Tensor]]:
-        """Return an iterator over the buffers of this rank, with their names in the model."""
+        """Return an iterator over pairs of name and buffer, for this rank's buffers.
+
+        Names are those in the model; the arguments are those of `nn.Module.named_buffers`.
+        """
         return self.named_buffers(prefix, recurse)
 
     def local_modules(self) -> Iterator[nn.Module]:
@@ -199,13 +208,19 @@ class DistributedModel(Parallel):
     def local_named_modules(
         self, memo: set[nn.Module] | None = None, prefix: str = ""
     ) -> Iterator[tuple[str, nn.Module]]:
-        """Return an iterator over the modules of this rank, with their names in the model."""
+        """Return an iterator over pairs of name and module, for this rank's modules.
+
+        Names are those in the model; the arguments are those of `nn.Module.named_modules`.
+        """
         return self.named_modules(memo, prefix)
 
     def local_state_dict(self, **options: Any) -> dict[str, Any]:
-        """Return the state dict of this rank's stages, with SMP's key "_smp_is_partial".
+        """Return the state dict of this rank's stages, marked by SMP's key "_smp_is_partial".
 
         Once the model is split, the dict contains its plan too.
+
+        Args:
+            options: Options of `nn.Module.state_dict`.
         """
         part = {**self.local_values(**options), "_smp_is_partial": True}
         return {**part, PLAN: self.plan.document()} if self.is_cut else part
@@ -220,6 +235,7 @@ class DistributedModel(Parallel):
         Args:
             gather_to_rank0: True if only rank 0 of the world gets the values; others get an empty
                 dict.
+            options: Options of `nn.Module.state_dict`; used only before the model is split.
         """
         if not self.is_cut:
             return self.module.state_dict(**options)
@@ -233,7 +249,8 @@ class DistributedModel(Parallel):
     ) -> Any:
         """Load a state dict of the whole model, or of this rank's stages.
 
-        If the model is not split yet, values are loaded when it is split.
+        Values of one rank, and those for a model on the meta device, are loaded when the model is
+        split, if it is not split yet.
 
         Args:
             state_dict: Result of `state_dict` or `local_state_dict`, or of the user's model.
@@ -241,22 +258,25 @@ class DistributedModel(Parallel):
             same_partition_load: True if the values are of this rank, with the same stages. A result
                 of `local_state_dict` is recognized without this argument; if the model is not split
                 yet, it is split by the plan in that result.
+
+        Returns:
+            Missing and unexpected names, as `nn.Module.load_state_dict` does.
         """
         if same_partition_load:
             state_dict = {**state_dict, "_smp_is_partial": True}
         return super().load_state_dict(state_dict, strict)
 
     def register_post_partition_hook(self, hook: Hook) -> None:
-        """Register a function to be called once, when the model is split, before its first step.
+        """Register a function to be called once, when the first step has split the model.
 
         Args:
-            hook: Function that is called with this model and the latest DistributedOptimizer, or
-                None, as in SMP v1.
+            hook: Function of two arguments, as in SMP v1: this model, and the latest
+                DistributedOptimizer or None. Its result is ignored.
         """
         self.when_cut(lambda: hook(self, wrapped_optimizer()) and None)
 
     def cpu(self) -> Self:
-        """Move this rank's parameters and buffers to the CPU."""
+        """Move this rank's parameters and buffers to the CPU, and return this model."""
         super().cpu()
         return self
 

@@ -23,8 +23,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     It may be made before the model is split into stages, and learning rate schedulers accept it. As
     in SMP v1, `step` and `zero_grad` are for the parameters of this rank, and `state_dict` gathers
-    the whole state. Unlike in SMP, that state has names of parameters beside their numbers, so it
-    can be loaded under any layout. To scale losses, use a GradScaler.
+    the whole state. Unlike in SMP, that state has the names of parameters beside their numbers, so
+    it can be loaded with other stages or another number of ranks. To scale losses, use a
+    GradScaler.
 
     Args:
         optimizer: A `torch.optim.Optimizer` with the model's parameters.
@@ -90,6 +91,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         Args:
             closure: Must be None.
 
+        Returns:
+            Result of the wrapped optimizer's `step`.
+
         Raises:
             OptionError: There is a closure; it would run the pipeline inside the optimizer.
         """
@@ -103,7 +107,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return self._inner.step()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Set the gradients of this rank's parameters to None, or to 0."""
+        """Set the gradients of this rank's parameters to None; to 0 if `set_to_none` is False."""
         self._inner.zero_grad(set_to_none=set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
@@ -119,16 +123,17 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return whole_state(self._inner, model)
 
     def local_state_dict(self) -> dict[str, Any]:
-        """Return the optimizer state of this rank only, with SMP's key "_smp_is_partial"."""
+        """Return the optimizer state of this rank only, marked by SMP's key "_smp_is_partial"."""
         model = current_parallel()
         if model is None or not model.is_cut:
             return {**self._inner.state_dict(), "_smp_is_partial": True}
         return local_state(self._inner, model)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Load the result of `state_dict`, or of `local_state_dict` for the same stages.
+        """Load an optimizer state; if the model is not split yet, it is loaded when that is split.
 
-        If the model is not split yet, the state is checked and loaded when it is split.
+        Args:
+            state_dict: Result of `state_dict`, or of `local_state_dict` for the same stages.
 
         Raises:
             OptionError: The state is for other parameters, such as those of another rank.
@@ -141,7 +146,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             model.when_cut(lambda: load_state(self._inner, model, state_dict))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a parameter group; once the model is split, with parameters of this rank."""
+        """Add a parameter group; once the model is split, with parameters of this rank only."""
         self._inner.add_param_group(param_group)
 
     def __getattr__(self, name: str) -> Any:

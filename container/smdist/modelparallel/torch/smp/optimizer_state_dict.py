@@ -34,7 +34,15 @@ _HINT: Final = "Load a result of state_dict(), or of local_state_dict() with the
 def whole_state(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Any]:
     """Gather the optimizer state of all stages, with parameters numbered as in the whole model.
 
-    Collective over the ranks of a replica, or over all ranks if replicas share the state.
+    It is collective over the ranks of a replica; if parameters are sharded over replicas, over all
+    ranks.
+
+    Args:
+        optimizer: PyTorch's optimizer of this rank's parameters.
+        model: The split model.
+
+    Returns:
+        State dict of the optimizer, with the parameters' names.
     """
     holding = local_values_of(model)
     team, names = team_of(holding), holding.names()
@@ -62,7 +70,12 @@ def whole_state(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str,
 
 
 def local_state(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Any]:
-    """Return the optimizer state of this rank's parameters, with their names."""
+    """Return the state dict of this rank's optimizer, with the names of its parameters.
+
+    Args:
+        optimizer: PyTorch's optimizer of this rank's parameters.
+        model: The split model.
+    """
     names = local_values_of(model).names()
     listed = [[names[id(each)] for each in group["params"]] for group in optimizer.param_groups]
     return {**optimizer.state_dict(), NAMES: listed, "_smp_is_partial": True}

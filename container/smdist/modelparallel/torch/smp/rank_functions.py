@@ -18,7 +18,7 @@ from smdist.modelparallel.torch.session import current
 
 
 class CommGroup(Enum):
-    """Groups of ranks to which an object can be sent."""
+    """Groups of this rank, for `smp.broadcast`, `smp.allgather` and `smp.barrier`."""
 
     WORLD = Axis.WORLD
     MP_GROUP = Axis.MP
@@ -29,7 +29,7 @@ class CommGroup(Enum):
 
 
 class RankType(Enum):
-    """Groups in which ranks are numbered: the world, or this rank's group of one kind."""
+    """Groups of this rank, in which `smp.send` and `smp.recv_from` number other ranks."""
 
     WORLD_RANK = Axis.WORLD
     MP_RANK = Axis.MP
@@ -134,7 +134,7 @@ def get_pp_process_group() -> dist.ProcessGroup:
 
 
 def get_tp_process_group() -> dist.ProcessGroup:
-    """Return the process group of the ranks over which this rank's tensors are split: itself."""
+    """Return the process group of the ranks over which tensors are split: this rank alone."""
     return current().group_of(Axis.TP)
 
 

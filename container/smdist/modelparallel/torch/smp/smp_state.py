@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configuration, model and optimizer of this process under SMP's name `smp.state`."""
+"""Object `smp.state` of SMP: configuration, model and optimizer of this process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from smdist.modelparallel.torch.session.current_model import current_model, wrap
 
 
 class Cfg:
-    """Configuration under SMP v1's keys; keys without an effect here have SMP's defaults."""
+    """Configuration of the session under SMP v1's keys, as `smp.state.cfg`.
+
+    Keys that have no effect in this library have SMP's default values.
+    """
 
     @property
     def pipeline_parallel_degree(self) -> int:
@@ -43,7 +46,7 @@ class Cfg:
 
     @property
     def bf16(self) -> bool:
-        """True if the forward and backward passes use sharded parameters in bfloat16."""
+        """True if forward and backward passes use bfloat16 copies of the sharded parameters."""
         return current().options.bf16
 
     @property
@@ -68,12 +71,12 @@ class Cfg:
 
     @property
     def shard_optimizer_state(self) -> bool:
-        """True if each replica stores only its part of the optimizer's state."""
+        """True if each replica stores only a part of the optimizer's state."""
         return current().options.sharding != "none"
 
     @property
     def sharded_data_parallel_degree(self) -> int:
-        """Number of replicas over which parameters are sharded; 1 if each stores all parameters."""
+        """Number of replicas over which sharding="full" splits parameters; otherwise 1."""
         options = current().options
         if options.sharding != "full":
             return 1

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decorator `@smp.step`: it runs a user's function once per microbatch, on all ranks.
 
-`Slicing` splits the function's arguments into microbatches as SMP v1 does. Tensors are split along
-dimension 0, or the axis that is given for the argument, also in lists, tuples, dicts, sets and
-dataclasses. Objects with a method `smp_slice(num_mb, mb, axis)` return their own parts. Arguments
-in `non_split_inputs` are passed whole, and so are all other objects.
+`Slicing` splits the function's arguments into microbatches as SMP v1 does:
+
+* Tensors are split along dimension 0, or along the axis that is given for the argument. This
+  includes tensors in lists, tuples, dicts, sets and dataclasses.
+* Objects with a method `smp_slice(num_mb, mb, axis)` return their own parts.
+* Arguments in `non_split_inputs` are passed whole, and so are all other objects.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ class Slicing:
 
     Attributes:
         whole: Names of arguments that are not split.
-        axes: Dimension along which an argument is split, by name; 0 for all others.
+        axes: Dimension along which an argument is split, by its name; 0 for arguments not listed.
     """
 
     whole: frozenset[str] = frozenset()
@@ -63,7 +65,15 @@ class Slicing:
         )
 
     def cut(self, function: Callable[..., Any], arguments: Arguments, number: int) -> list[Any]:
-        """Return the arguments of the function for each of `number` microbatches.
+        """Split the arguments of a step function into microbatches.
+
+        Args:
+            function: The step function.
+            arguments: Its positional and keyword arguments for the whole batch.
+            number: Number of microbatches.
+
+        Returns:
+            Positional and keyword arguments for each microbatch.
 
         Raises:
             OptionError: Arguments cannot be split into equal parts; one fault for each.
@@ -76,6 +86,10 @@ class Slicing:
         """Return the number of samples in a batch: the length of the first tensor that is split.
 
         It is 0 if only objects with `smp_slice` are split, since their length is not known.
+
+        Args:
+            function: The step function.
+            arguments: Its positional and keyword arguments for the whole batch.
 
         Raises:
             OptionError: No argument can be split.
@@ -129,7 +143,11 @@ def _uneven(path: str, length: int, number: int) -> OptionError:
 
 
 def named(function: Callable[..., Any], arguments: Arguments) -> list[tuple[str, Any]]:
-    """Return pairs of name and value: of positional arguments first, then of keyword arguments.
+    """Return the name and value of each argument of a call, positional arguments first.
+
+    Args:
+        function: Function to call, which gives the names.
+        arguments: Positional and keyword arguments.
 
     Raises:
         TypeError: The arguments do not fit the function; raised by Python.
@@ -179,7 +197,12 @@ def _cut(value: Any, axis: int, part: tuple[int, int]) -> Any:
 
 
 def _rebuilt(value: Any, parts: list[tuple[Any, Any]]) -> Any:
-    """Return a copy of a container with other parts, or itself if all parts are identical."""
+    """Return a copy of a container with new elements; the container itself if none has changed.
+
+    Args:
+        value: Dict, list, tuple, set or dataclass.
+        parts: Keys (or positions, or names of fields) and new elements, all of them.
+    """
     if all(new is old for (_, new), (_, old) in zip(parts, _parts(value), strict=True)):
         return value
     if isinstance(value, dict):
@@ -196,7 +219,7 @@ def _rebuilt(value: Any, parts: list[tuple[Any, Any]]) -> Any:
 
 
 def _mapping(value: dict[Any, Any], parts: dict[Any, Any]) -> Any:
-    """Return a dict of `value`'s class with other items; a plain dict if the class fails."""
+    """Return a dict of `value`'s class with these items; a plain dict if the class raises."""
     try:
         return type(value)(parts)
     except Exception:
@@ -224,25 +247,26 @@ def step(
         loss = train_step(model, x, y).reduce_mean()
 
     As in SMP v1, all ranks of a pipeline call it with the same batch, which is split along
-    dimension 0. The function calls the model once and `model.backward(loss)`; the optimizer,
+    dimension 0. The function calls the model once and `model.backward(loss)`. The optimizer,
     clipping and the scaler's step belong outside. BatchNorm and `len(x)` see one microbatch. The
-    first call plans and splits the model.
+    first call plans and splits the model. Gradients are complete when the step returns.
 
-    Unlike in SMP, on ranks without the last stage the function is left at the model's call; its
-    results are available on all ranks. Up to that call the function runs once more for the first
-    microbatch. Gradients are complete when the step returns. Random numbers are the same under
-    every layout. Without `backward` there is only a forward pass; under torch.no_grad() a single
-    replica may run the step.
+    Unlike in SMP, only the rank of the last stage runs the function to its end. On other ranks it
+    stops at the model's call; its results are copied to all ranks. For the first microbatch, the
+    code before the model's call runs twice. Random numbers do not depend on how the model is split.
+    Without `model.backward` there is only a forward pass. Under torch.no_grad() a single replica
+    may run the step.
 
     Args:
+        function: Function of the user; None if the decorator has options, `@smp.step(...)`.
         non_split_inputs: Names of arguments that are passed whole to every microbatch.
         input_split_axes: Dimension to split, by argument, if it is not 0.
         detach_outputs: True detaches results from the autograd graph; otherwise they are part of
             it on the last stage's rank only.
 
     Returns:
-        A function that returns a `StepOutput` for each tensor, and a list by microbatch for any
-        other result.
+        The decorated function. Its result is that of `function`, with a `StepOutput` in place of
+        each tensor, and a list with an element per microbatch in place of any other value but None.
 
     Raises:
         OptionError: The function lacks a listed argument; in a call, the batch cannot be split into
@@ -257,7 +281,7 @@ def step(
 
 
 def step_of(function: Function, slicing: Slicing, detaches: bool) -> Function:
-    """Return the step of a function: it plans, splits the batch and runs the pipeline when called.
+    """Return the decorated form of a step function, which splits the batch and runs the pipeline.
 
     Args:
         function: Function of the user.
@@ -302,7 +326,11 @@ def _slicing(whole: Sequence[str], axes: Mapping[str, int] | None) -> Slicing:
 
 
 def _model_in(arguments: Arguments) -> Parallel:
-    """Return the model among the arguments, or the current one of this process."""
+    """Return the model among the arguments of a step; without one, the current model.
+
+    Raises:
+        OptionError: There are several models among the arguments, or no model at all.
+    """
     found = {id(each): each for each in _models(arguments)}
     require(
         len(found) <= 1,
@@ -328,7 +356,12 @@ def _models(value: Any) -> Iterator[Parallel]:
 
 
 def _data(function: Function, arguments: Arguments) -> dict[str, Any]:
-    """Return the arguments that are no models, by name, to be compared between ranks."""
+    """Return the arguments of a step by name, except models; ranks then compare them.
+
+    Args:
+        function: The step function.
+        arguments: Its positional and keyword arguments for the whole batch.
+    """
     found: dict[str, Any] = {}
     for name, value in named(function, arguments):
         if not isinstance(value, Parallel):

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Relative differences between the tensors of two runs.
 
-The difference of a tensor is relative to its norm, ||g - g'|| / ||g||. Some gradients are zero
-except for rounding errors, such as that of an attention's key bias. A norm counts as at least a
-thousandth of the root mean square of all tensors, so that such gradients do not look different.
+The difference of a tensor is relative to its norm, ||g - g'|| / ||g||.
+
+Some gradients are zero except for rounding errors, such as that of an attention's key bias. They
+must not look different. So a tensor's root mean square counts as at least a thousandth of that of
+all tensors together.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ def worst(expected: Mapping[str, Tensor | None], found: Mapping[str, Tensor | No
 
 
 def tensors_of(output: Any) -> dict[str, Tensor | None]:
-    """Return the tensors in a nested output by name: "output 0" and so on, by position."""
+    """Return the tensors in a nested output by name: "output 0", "output 1", by position."""
     leaves = flatten(output)[0]
     return {f"output {at}": leaf for at, leaf in enumerate(leaves) if isinstance(leaf, Tensor)}
 
@@ -78,7 +80,7 @@ def _relative(expected: Tensor, found: Tensor, floor: float) -> float:
 
 
 def _typical(tensors: list[Tensor]) -> float:
-    """Return the root mean square over the elements of all floating-point tensors."""
+    """Return the root mean square over all elements of all floating-point tensors together."""
     squares = sum(float(t.detach().double().square().nansum()) for t in tensors if _is_real(t))
     count = sum(t.numel() for t in tensors if _is_real(t))
     return sqrt(squares / count) if count and squares < inf else 0.0

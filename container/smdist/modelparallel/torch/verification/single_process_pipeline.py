@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run of all stages of a split model in one process, forward and backward.
 
-Every value that is passed from one stage to another is detached from the autograd graph, as in a
-message between processes, and its gradient is added to the sender's by hand. While a stage runs
-forward, the parameters and buffers of the others are NaN, so reading them gives wrong results.
+A value that one stage passes to another is detached from the autograd graph, as in a message
+between processes. Its gradient is added to that of the sending stage by hand.
+
+While a stage runs forward, the parameters and buffers of the others are NaN, so reading them gives
+wrong results.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ class _Ran:
     Attributes:
         received: Detached values from earlier stages, by name.
         values: Values for later stages and, on the last stage, outputs of the model, by name.
-        gradients: Summed gradients of `values` from later stages, by name.
+        gradients: Gradient of each of `values`, by name, summed over the later stages.
     """
 
     received: dict[str, Tensor]
@@ -50,11 +52,11 @@ def replay(
 
     Args:
         stages: All stages, in order.
-        placement: Edges between the stages.
-        arguments: Arguments of the whole model.
+        placement: Placement with the values that stages send to each other.
+        arguments: Positional and keyword arguments of the whole model.
         roots_of: Function from the model's output to pairs of a tensor, where the backward pass
             begins, and its gradient.
-        draws: Seed of the random numbers.
+        draws: Seed, step and microbatch, from which random numbers are drawn.
 
     Returns:
         The output of the model.
@@ -111,7 +113,10 @@ def _backward(ran: _Ran, roots: Roots) -> None:
 
 
 def backward(roots: Roots) -> None:
-    """Run the backward pass from tensors with their gradients; skip those that require none."""
+    """Run the backward pass from tensors with their gradients (None for a scalar).
+
+    Tensors that require no gradient are skipped.
+    """
     wanted = [(value, gradient) for value, gradient in roots if value.requires_grad]
     if wanted:
         torch.autograd.backward(
@@ -120,7 +125,13 @@ def backward(roots: Roots) -> None:
 
 
 def _carry(ran: list[_Ran], placement: Placement, number: int) -> None:
-    """Add the gradients of a stage's inputs to `gradients` of the stages that sent the inputs."""
+    """Pass the gradients of a stage's inputs back to the stages that sent these inputs.
+
+    Args:
+        ran: State of every stage, by number; its `gradients` are changed.
+        placement: Placement with the values that stages send to each other.
+        number: Number of the stage whose backward pass has run.
+    """
     for edge in placement.edges:
         gradient = ran[number].received[edge.value].grad if edge.target == number else None
         if gradient is not None:

@@ -60,8 +60,8 @@ class Verified:
         captured: The captured model.
         placement: Stages of the units, and values sent between stages.
         microbatches: Number of microbatches that the batch was split into.
-        microbatch_error: Relative difference between the gradients of the whole model over
-            microbatches and over the whole batch, which no split causes. None for one microbatch,
+        microbatch_error: Effect of microbatches alone: relative difference between the whole
+            model's gradients over microbatches and over the whole batch. None for one microbatch,
             or if the outputs have no samples along dimension 0.
     """
 
@@ -105,11 +105,11 @@ def verify(
     Args:
         model: Model with real parameters, in the mode in which it will be used.
         batch: A tensor, a tuple of positional arguments or a dict of keyword arguments.
-        stages: Number of stages, of about equally many units, or the names of the units in each
-            stage. Default: 2.
+        stages: Number of stages, of about equally many units (modules), or the names of the units
+            in each stage. Default: 2.
         plan: Plan that has the stages, in place of `stages`.
-        microbatches: Number of equal parts that the batch is split into along dimension 0; the
-            loss is the mean of theirs. Default: the plan's number, or 1.
+        microbatches: Number of equal parts that the batch is split into along dimension 0. The loss
+            is the mean over them. Default: the plan's number, or 1.
         loss: Function from the output of a microbatch to a scalar. Default: the output's `loss`,
             or the output itself if it is a scalar; otherwise each floating-point output gets a
             gradient of random numbers.
@@ -147,7 +147,10 @@ class _Numbers:
 
 
 class _Runs:
-    """Runner of the whole model and of its stages; each run begins with the unchanged model."""
+    """Runner of the whole model and of its stages, for comparison.
+
+    Each run restores the model, so all runs begin with the same one.
+    """
 
     def __init__(
         self, captured: Captured, placement: Placement, loss: Callable[[Any], Tensor] | None
@@ -156,7 +159,11 @@ class _Runs:
         self._model = captured.model
 
     def plain(self, parts: list[Any]) -> _Numbers:
-        """Run the whole model forward and backward, one microbatch after the other."""
+        """Run the whole model forward and backward, one microbatch after the other.
+
+        Args:
+            parts: Arguments of the model, by microbatch.
+        """
 
         def run(arguments: tuple[Any, Any], roots: Callable[[Any], Roots], draws: RngStream) -> Any:
             args, kwargs = arguments
@@ -168,7 +175,11 @@ class _Runs:
         return self._each(parts, run)
 
     def split(self, parts: list[Any]) -> _Numbers:
-        """Run all stages forward and backward, one microbatch after the other."""
+        """Run all stages forward and backward, one microbatch after the other.
+
+        Args:
+            parts: Arguments of the model, by microbatch.
+        """
         stages = [
             StageModule(self._captured, self._placement, number)
             for number in range(self._placement.num_stages)
@@ -242,9 +253,16 @@ def _verified(
 
 
 def _microbatch_error(whole: _Numbers, parts: _Numbers, number: int) -> float | None:
-    """Return the relative difference between gradients over the batch and over microbatches.
+    """Return the largest relative difference of gradients between two runs of the whole model.
 
-    None if the outputs have no samples along dimension 0, so that their gradients differ anyway.
+    Args:
+        whole: Results of the run on the whole batch.
+        parts: Results of the run on its microbatches.
+        number: Number of microbatches.
+
+    Returns:
+        The difference; None if the outputs have no samples along dimension 0, so that gradients
+        cannot be compared.
     """
     for name, output in whole.outputs.items():
         part = parts.outputs.get(f"{name} of microbatch 0")
@@ -280,7 +298,7 @@ def _unit_names(graph: Graph, placement: Placement) -> tuple[tuple[str, ...], ..
 
 @contextmanager
 def _restored(model: nn.Module) -> Iterator[None]:
-    """Restore buffers, gradients, attributes and random numbers after the block."""
+    """Restore the model's buffers, gradients and attributes, and random states, after the block."""
     before = snapshots(model.modules())
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
@@ -329,6 +347,11 @@ def _cotangent(tensor: Tensor, generator: torch.Generator, place: tuple[int, int
     """Return random gradients for the output of one microbatch.
 
     They are rows of the random gradients for the whole batch, so microbatches have different ones.
+
+    Args:
+        tensor: Output of the microbatch.
+        generator: Generator of the random numbers; its seed is the same for each microbatch.
+        place: Number of the microbatch, and number of microbatches.
     """
     number, parts = place
     if not tensor.dim():

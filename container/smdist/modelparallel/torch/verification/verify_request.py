@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments of `smp.verify`: their checks, the microbatches and the stages that they mean."""
+"""Arguments of `smp.verify`: their checks, the split of the batch, and the stages."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Stages = int | Sequence[Sequence[str]]
 
 
 class StagedPlan(Protocol):
-    """Plan with the stages of a model.
+    """Interface of a plan for `smp.verify`: an object that has the stages of a model.
 
-    `verify` also uses `num_microbatches` and `check(graph)` of a plan that has them.
+    If the object also has `num_microbatches` or a method `check(graph)`, these are used.
     """
 
     @property
@@ -48,7 +48,7 @@ def cut(batch: Any, microbatches: int | None, plan: StagedPlan | None) -> list[A
     """Split a batch along dimension 0 into microbatches.
 
     Args:
-        batch: Arguments of the model.
+        batch: Arguments of the model for the whole batch.
         microbatches: Number of equal parts; None is the plan's number, or 1 without a plan.
         plan: Plan of the split model, or None.
 

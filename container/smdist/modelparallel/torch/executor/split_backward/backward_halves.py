@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two halves of a backward pass: I in one run of autograd, W branch by branch."""
+"""Two halves of a stage's backward pass: I for gradients of inputs, W for those of parameters.
+
+I runs autograd from the stage's outputs to its inputs. W runs the parts of the autograd graph that
+lead only to parameters. These parts are called branches.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,12 @@ Roots = list[tuple[Tensor, Tensor | None]]
 
 
 class _Start(NamedTuple):
-    """Tensor or edge where a backward pass starts, and its gradient; None stands for 1."""
+    """Place where a backward pass starts.
+
+    Attributes:
+        at: Tensor, or gradient edge of a tensor.
+        gradient: Gradient of the tensor; None stands for 1.
+    """
 
     at: Tensor | GradientEdge
     gradient: Tensor | None
@@ -38,11 +47,11 @@ class _Start(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _DelayedBranch:
-    """Branch of the graph whose backward pass runs in W.
+    """Part of an autograd graph that leads only to parameters, and runs in the second half (W).
 
     Attributes:
-        starts: Starts of its backward pass whose gradients are known.
-        missing: Number of starts whose gradients are still to be computed.
+        starts: Places where its backward pass starts, with their gradients, as far as known.
+        missing: Number of starts whose gradients have not been computed yet.
     """
 
     starts: list[_Start] = field(default_factory=list)
@@ -51,11 +60,13 @@ class _DelayedBranch:
 
 @dataclass(slots=True, eq=False)
 class _SkippedGradients:
-    """Gradients that one node of the trunk did not compute in I.
+    """Gradients that one autograd node does not compute in I, since they are needed only in W.
 
     Attributes:
-        compute: Function that computes them by argument; None if the node got no gradient.
-        targets: Start and branch for each argument.
+        compute: Function that computes these gradients, by number of the node's argument; None if
+            the node's own result has no gradient.
+        targets: By number of the argument, the edge that receives the gradient, and the branch of
+            the graph that begins there.
     """
 
     compute: Gradients | None
@@ -63,11 +74,11 @@ class _SkippedGradients:
 
 
 class Rest:
-    """Second half (W) of a backward pass: gradients of parameters.
+    """Second half (W) of a backward pass, which computes gradients of parameters.
 
     Args:
-        waiting: Branches that run in W.
-        left: Gradients at the starts of these branches, in the order in which nodes ran.
+        waiting: Parts of the autograd graph to run: those that lead only to parameters.
+        left: Gradients from which these parts start, and which must be computed first.
     """
 
     def __init__(
@@ -77,7 +88,10 @@ class Rest:
         self._left = deque(left)
 
     def backward_parameters(self) -> None:
-        """Run W: add the remaining gradients to `grad` of parameters, and free the tensors of W."""
+        """Compute the gradients that the first half left out, and add them to `grad` of parameters.
+
+        The tensors that were kept for this are freed.
+        """
         ready, self._ready = self._ready, []
         held_bytes = 0
         while self._left:
@@ -91,15 +105,16 @@ class Rest:
 
 
 def backward_inputs(roots: Roots, inputs: Sequence[Tensor]) -> tuple[list[Tensor | None], Rest]:
-    """Run the first half (I): compute the gradients of the inputs.
+    """Run the first half (I) of a backward pass: compute the gradients of a stage's inputs.
 
     Args:
-        roots: Tensors where the backward pass starts, with their gradients; None stands for 1.
-        inputs: Inputs of the stage, which must be leaves of the graph.
+        roots: (tensor, gradient) pairs from which the backward pass starts; the gradient None
+            stands for 1.
+        inputs: Inputs of the stage, which must be leaves of the autograd graph.
 
     Returns:
-        Gradients of the inputs, None for an input without one; and the second half. Gradients of
-        parameters that cannot be delayed are in `grad` already.
+        Gradient of each input, None if it has none; and the second half, to be run later.
+        Parameters whose gradients cannot be delayed already have them in `grad`.
 
     Raises:
         OptionError: An input is not a leaf.
@@ -121,7 +136,7 @@ def backward_inputs(roots: Roots, inputs: Sequence[Tensor]) -> tuple[list[Tensor
 
 
 def _check_leaves(inputs: Sequence[Tensor]) -> None:
-    """Raise OptionError if an input is the result of an operation."""
+    """Raise an OptionError if an input of a stage is not a leaf of the autograd graph."""
     for number, each in enumerate(inputs):
         if not each.is_leaf:
             raise OptionError(
@@ -133,13 +148,31 @@ def _check_leaves(inputs: Sequence[Tensor]) -> None:
 
 
 def _whole(starts: Sequence[_Start]) -> Rest:
-    """Run the whole backward pass now, for a graph that cannot be split; nothing remains for W."""
+    """Run the whole backward pass now, since its graph cannot be split.
+
+    Args:
+        starts: Places where the backward pass starts.
+
+    Returns:
+        Second half of the backward pass, in which nothing is left to run.
+    """
     _backward(starts)
     return Rest()
 
 
 def _split(starts: Sequence[_Start], inputs: Sequence[Tensor], found: Survey) -> Rest:
-    """Run the trunk and the branches that cannot be delayed; return the other branches as W."""
+    """Run the first half of a backward pass: all except the branches that can be delayed.
+
+    A branch is a part of the autograd graph that leads only to parameters.
+
+    Args:
+        starts: Places where the backward pass starts.
+        inputs: Inputs of the stage that need gradients.
+        found: Division of the autograd graph into branches and the nodes that lead to inputs.
+
+    Returns:
+        Second half, which runs the delayed branches.
+    """
     waiting = {
         branch: _DelayedBranch()
         for branch in dict.fromkeys(found.branch_of.values())
@@ -159,18 +192,26 @@ def _split(starts: Sequence[_Start], inputs: Sequence[Tensor], found: Survey) ->
 
 
 def _others(found: Survey, waiting: Mapping[Branch, _DelayedBranch]) -> Iterator[Branch]:
-    """Return the branches that are not delayed."""
+    """Return the branches of a graph that are not delayed to the second half.
+
+    Args:
+        found: Division of the autograd graph, with all branches.
+        waiting: Branches that are delayed.
+    """
     return (each for each in dict.fromkeys(found.branch_of.values()) if each not in waiting)
 
 
 def _node(start: _Start) -> Node:
-    """Return the node of the autograd graph at a start."""
+    """Return the autograd node of the tensor or edge where a backward pass starts."""
     edge = start.at if isinstance(start.at, GradientEdge) else get_gradient_edge(start.at)
     return edge.node
 
 
 def _without_values(start: _Start) -> _Start:
-    """Replace the tensor of a start by its gradient edge, so that its memory can be freed."""
+    """Replace the tensor of a start by its gradient edge, so that the tensor's memory can be freed.
+
+    A start without a gradient is returned unchanged.
+    """
     if start.gradient is None or not isinstance(start.at, Tensor):
         return start
     return _Start(get_gradient_edge(start.at), start.gradient)
@@ -178,10 +219,13 @@ def _without_values(start: _Start) -> _Start:
 
 @contextmanager
 def _skipping(waiting: Mapping[Branch, _DelayedBranch]) -> Iterator[list[_SkippedGradients]]:
-    """Record, while the trunk runs in the block, the gradients that delayed branches need later.
+    """Record the gradients that autograd leaves out while the first half runs in the block.
+
+    Args:
+        waiting: Branches delayed to the second half, each with the record of its starts.
 
     Yields:
-        List that is filled as nodes of the trunk run.
+        List that gets one item for each autograd node that leaves out gradients.
     """
     by_node: dict[Node, list[tuple[BranchEntry, _DelayedBranch]]] = {}
     for branch, each in waiting.items():
@@ -206,11 +250,14 @@ def _record(
     left: list[_SkippedGradients],
     gradients: tuple[Any, ...],
 ) -> None:
-    """Add to `left` the gradients that a node skips; autograd calls this before it runs the node.
+    """Record which gradients an autograd node leaves out; autograd calls this just before the node.
 
     Args:
-        targets: Start and branch of each skipped argument.
-        gradients: Gradient of the node's only result, or None.
+        node: Node that is about to run.
+        targets: By number of each argument left out, the edge that receives its gradient, and the
+            branch of the graph that begins there.
+        left: List to which the record is appended.
+        gradients: Tuple with the gradient of the node's only result; this may be None.
     """
     (gradient,) = gradients
     compute = None if gradient is None else later(node, gradient, targets)
@@ -218,10 +265,14 @@ def _record(
 
 
 def _computed(left: _SkippedGradients) -> tuple[list[_DelayedBranch], int]:
-    """Compute the skipped gradients of one node, and add them to the branches that they start.
+    """Compute the gradients that one node left out, and add them to the branches that start there.
+
+    Args:
+        left: Record of the gradients that the node left out.
 
     Returns:
-        Branches whose starts are complete now, and the number of bytes of the gradients.
+        Branches that can run now, since all their starts are known; and the number of bytes of the
+        computed gradients.
     """
     found: dict[int, Tensor] = {}
     if left.compute is not None:
@@ -238,7 +289,12 @@ def _computed(left: _SkippedGradients) -> tuple[list[_DelayedBranch], int]:
 
 
 def _fitting(gradient: Tensor, target: GradientEdge) -> Tensor:
-    """Convert a gradient to the shape and dtype of its tensor: sum over broadcast dimensions."""
+    """Convert a gradient to the shape and dtype of its tensor, by a sum over broadcast dimensions.
+
+    Args:
+        gradient: Gradient as the operation computed it.
+        target: Edge to the node that receives the gradient.
+    """
     expected = target.node._input_metadata[target.output_nr]
     if gradient.shape != expected.shape:
         gradient = gradient.sum_to_size(expected.shape)
@@ -246,14 +302,23 @@ def _fitting(gradient: Tensor, target: GradientEdge) -> Tensor:
 
 
 def _run(branches: Sequence[_DelayedBranch]) -> None:
-    """Run the backward pass of complete branches together, and drop their starts."""
+    """Run the backward passes of branches in one call of autograd, then free their gradients.
+
+    Args:
+        branches: Delayed parts of the graph, all of whose starts are known.
+    """
     _backward([start for branch in branches for start in branch.starts])
     for branch in branches:
         branch.starts.clear()
 
 
 def _backward(starts: Sequence[_Start], inputs: Sequence[Tensor] | None = None) -> None:
-    """Run torch's backward pass; with `inputs`, compute the gradients of these tensors alone."""
+    """Run torch's backward pass; do nothing if `starts` or `inputs` is empty.
+
+    Args:
+        starts: Places where the backward pass starts, with their gradients.
+        inputs: Leaf tensors whose gradients are computed; None for all leaves.
+    """
     if starts and inputs != []:
         tensors: Any = [start.at for start in starts]  # tensors and edges, mixed
         torch.autograd.backward(tensors, [start.gradient for start in starts], inputs=inputs)

@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Division of an autograd graph between the two halves of a backward pass.
+r"""Division of an autograd graph between the two halves of a stage's backward pass.
 
-                 roots
+                 roots                     outputs of the stage
                    |
     trunk        gelu
-                   |                       trunk: nodes that lead to an input
-    trunk        addmm ---- t --- weight   branches: nodes off the trunk that lead to no
-                   |   \--------- bias     input, grouped by the parameters that they share
-    trunk        input
+                   |                       trunk: nodes from which an input can be reached
+    trunk        addmm ---- t --- weight   branches: all other nodes; they lead only to parameters
+                   |   \--------- bias
+    trunk        input                     input of the stage
 
-The trunk runs in I. A branch waits for W if every node of the trunk that it starts from is a
-product, whose gradient can be left out of I and computed later (product_gradients.py). Any other
-branch runs in I as well, so a parameter gets its gradient at once and from only one of the halves.
+The first half, I, computes gradients of the stage's inputs, so it runs the trunk. The second half,
+W, computes gradients of parameters, so it runs branches.
+
+A branch can be delayed to W if it begins only at matrix products and convolutions of the trunk.
+Their gradients can be left out in I, and computed later by `product_gradients.py`. All other
+branches run in I, too. Parameters whose nodes are connected belong to one branch, so each parameter
+gets its gradient in only one of the halves.
 """
 
 from __future__ import annotations
@@ -32,11 +36,11 @@ _RUNS_BACKWARD_ITSELF = "CheckpointFunctionBackward"
 
 
 class BranchEntry(NamedTuple):
-    """Place where a branch begins: an argument of a node of the trunk.
+    """Place where a branch (a part of the graph that leads only to parameters) begins.
 
     Attributes:
-        node: Node of the trunk.
-        argument: Number of the argument.
+        node: Node outside the branch, on a path to the stage's inputs.
+        argument: Number of the node's argument that the branch computes.
         target: Edge to the node of the branch that receives the argument's gradient.
     """
 
@@ -47,10 +51,10 @@ class BranchEntry(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Branch:
-    """Parameters that share parts of the graph, with the nodes that lead only to them.
+    """Connected part of an autograd graph that leads only to parameters, not to a stage's inputs.
 
     Attributes:
-        entries: Places where the trunk leads into the branch.
+        entries: Places where the rest of the graph leads into the branch.
         leaves: Parameters whose gradients the branch computes.
     """
 
@@ -59,19 +63,20 @@ class Branch:
 
     @property
     def can_wait(self) -> bool:
-        """True if the gradients at all entries can be computed later, in W."""
+        """True if the gradients at all entries can be computed later, in the second half (W)."""
         return all(can_wait(entry.node, entry.argument) for entry in self.entries)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """Division of an autograd graph into trunk and branches.
+    """Division of an autograd graph into the nodes that lead to a stage's inputs, and the others.
 
     Attributes:
-        trunk: Nodes that lead to an input.
-        branch_of: Branch of every other node.
-        can_split: False if a node runs a backward pass of its own, as reentrant checkpoints do, and
-            cannot compute some of its gradients alone.
+        trunk: Nodes from which an input can be reached.
+        branch_of: Branch of each other node: the connected part of the graph to which it belongs,
+            and which leads only to parameters.
+        can_split: False if a node runs a whole backward pass itself, as a reentrant checkpoint
+            does; such a node cannot leave out some of its gradients.
     """
 
     trunk: frozenset[Node]
@@ -80,7 +85,7 @@ class Survey:
 
 
 def survey(starts: Iterable[Node], inputs: frozenset[Node]) -> Survey:
-    """Divide the autograd graph into trunk and branches.
+    """Divide an autograd graph into the nodes that lead to a stage's inputs, and the others.
 
     Args:
         starts: Nodes where the backward pass starts.
@@ -102,7 +107,10 @@ def survey(starts: Iterable[Node], inputs: frozenset[Node]) -> Survey:
 
 
 def _edges(starts: Iterable[Node]) -> Edges:
-    """Return the successors of every node, in an order in which successors precede a node."""
+    """Return all nodes that can be reached from `starts`, each with its `next_functions`.
+
+    Each node comes after all nodes to which it leads.
+    """
     edges: dict[Node, tuple[tuple[Node | None, int], ...]] = {}
     opened: dict[Node, tuple[tuple[Node | None, int], ...]] = {}
     stack = list(starts)
@@ -119,7 +127,12 @@ def _edges(starts: Iterable[Node]) -> Edges:
 
 
 def _leading(edges: Edges, inputs: frozenset[Node]) -> dict[Node, None]:
-    """Return the nodes that lead to an input, as the keys of a dict."""
+    """Return the nodes from which an input can be reached, as keys of a dict (an ordered set).
+
+    Args:
+        edges: `next_functions` of each node; each node comes after all nodes to which it leads.
+        inputs: Nodes of the stage's inputs.
+    """
     leading: dict[Node, None] = {}  # ordered as `edges`, so that the order of entries is fixed
     for node, after in edges.items():
         if node in inputs or any(each in leading for each, _ in after):
@@ -128,9 +141,13 @@ def _leading(edges: Edges, inputs: frozenset[Node]) -> dict[Node, None]:
 
 
 def _branches(edges: Edges, trunk: Mapping[Node, None]) -> dict[Node, Branch]:
-    """Return the branch of each node outside the trunk; nodes joined by an edge share a branch.
+    """Return the branch of each node outside the trunk; connected nodes share a branch.
 
-    Sets are joined by the union-find algorithm.
+    The union-find algorithm joins nodes.
+
+    Args:
+        edges: `next_functions` of each node of the graph.
+        trunk: Nodes from which an input of the stage can be reached.
     """
     above: dict[Node, Node] = {node: node for node in edges if node not in trunk}
     for node in above:
@@ -146,7 +163,12 @@ def _branches(edges: Edges, trunk: Mapping[Node, None]) -> dict[Node, Branch]:
 
 
 def _top(above: dict[Node, Node], node: Node) -> Node:
-    """Return the representative of a node's set, and shorten the path to it."""
+    """Return the representative of a node's set in union-find, and shorten the path to it.
+
+    Args:
+        above: Parent of each node; a representative is its own parent.
+        node: Node to start from.
+    """
     while above[node] is not node:
         above[node] = node = above[above[node]]
     return node

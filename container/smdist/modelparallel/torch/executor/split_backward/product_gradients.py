@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients of matrix products and convolutions, computed apart from autograd, so later.
+"""Gradients of matrix products and convolutions, computed later than autograd would.
 
-A node of torch's graph computes the gradients of all arguments that are requested when it runs. It
-runs once, and then frees the tensors that it saved. This module computes the gradients that were
-left out later, from the same factors, with the same kernels and in the same memory layout as torch
-would.
+When an autograd node runs, it computes the gradients of all requested arguments, and then frees the
+tensors that it saved. This module computes gradients that were not requested then. It uses the same
+tensors, kernels and memory layouts as torch would.
 
-It covers the operations whose gradients of weights take most time, each in a kernel of its own.
-Nodes whose saved tensors have hooks (activation checkpoints, offloading) are left to autograd,
-since a hook may be called only once.
+It covers matrix products and convolutions, since most time is spent on the gradients of their
+weights. A node is left to autograd if one of its saved tensors has a hook, as with activation
+checkpoints or offloading, because such a hook may be called only once.
 """
 
 from __future__ import annotations
@@ -25,13 +24,12 @@ Gradients = Callable[[], dict[int, Tensor]]  # returns gradients by number of th
 
 
 class _Product(NamedTuple):
-    """Rule for the gradients of one kind of autograd node.
+    """Rule for the gradients of one kind of autograd node, such as AddmmBackward0.
 
     Attributes:
-        factors: Names of the saved tensors from which an argument's gradient is computed, by
-            number of the argument.
-        rule: Function from a node, the gradient of its result and numbers of arguments to a
-            function that computes these arguments' gradients.
+        factors: By number of an argument, the names of the saved tensors that its gradient needs.
+        rule: Function of a node, the gradient of its result, and numbers of arguments. It returns a
+            function that computes the gradients of these arguments, by their numbers.
     """
 
     factors: Mapping[int, tuple[str, ...]]
@@ -39,7 +37,12 @@ class _Product(NamedTuple):
 
 
 def can_wait(node: Node, argument: int) -> bool:
-    """Tell whether `later` can compute the gradient of this argument of a node."""
+    """Return True if `later` can compute the gradient of an argument of a node.
+
+    Args:
+        node: Autograd node.
+        argument: Number of the argument.
+    """
     product = _PRODUCTS.get(node.name())
     if product is None or argument not in product.factors:
         return False
@@ -47,7 +50,10 @@ def can_wait(node: Node, argument: int) -> bool:
 
 
 def later(node: Node, gradient: Tensor, arguments: Iterable[int]) -> Gradients:
-    """Return a function that computes gradients of some arguments; it keeps no autograd graph.
+    """Return a function that computes the gradients of some arguments of a node at any later time.
+
+    The function returns the gradients by number of the argument. It keeps the tensors that it
+    needs, but no autograd graph.
 
     Args:
         node: Node that autograd is about to run, so that its saved tensors still exist.
@@ -59,24 +65,46 @@ def later(node: Node, gradient: Tensor, arguments: Iterable[int]) -> Gradients:
 
 
 def _is_plain(node: Node, name: str) -> bool:
-    """Tell whether a saved tensor has no hook, so that it can be read more than once."""
+    """Return True if a tensor saved by a node has no hook, so that it can be read more than once.
+
+    Args:
+        node: Autograd node.
+        name: Name of the saved tensor, such as "mat2".
+    """
     return getattr(node, f"_raw_saved_{name}").unpack_hook is None
 
 
 def _saved(node: Any, name: str) -> Tensor:
-    """Return a tensor that a node saved, without its autograd graph."""
+    """Return a tensor that an autograd node saved, detached from the graph.
+
+    Args:
+        node: Autograd node.
+        name: Name of the saved tensor, such as "mat2".
+    """
     factor = getattr(node, f"_saved_{name}")
     assert isinstance(factor, Tensor)
     return factor.detach()
 
 
 def _mm(node: Any, gradient: Tensor, arguments: frozenset[int]) -> Gradients:
-    """Return gradients of self @ mat2."""
+    """Return a function that computes the gradients of `self @ mat2`.
+
+    Args:
+        node: Autograd node of the product.
+        gradient: Gradient of the product.
+        arguments: Numbers of the arguments whose gradients to compute: 0 is self, 1 is mat2.
+    """
     return _matrices(node, gradient, arguments, names=("self", "mat2"), first=0)
 
 
 def _addmm(node: Any, gradient: Tensor, arguments: frozenset[int]) -> Gradients:
-    """Return gradients of beta * self + alpha * mat1 @ mat2."""
+    """Return a function that computes the gradients of `beta * self + alpha * mat1 @ mat2`.
+
+    Args:
+        node: Autograd node of this expression.
+        gradient: Gradient of its result.
+        arguments: Numbers of the arguments whose gradients to compute: 0 is self, 1 mat1, 2 mat2.
+    """
     products = _matrices(node, gradient, arguments - {0}, names=("mat1", "mat2"), first=1)
     return _scaled(products, gradient, arguments, (node._saved_alpha, node._saved_beta))
 
@@ -84,11 +112,14 @@ def _addmm(node: Any, gradient: Tensor, arguments: frozenset[int]) -> Gradients:
 def _matrices(
     node: Any, gradient: Tensor, arguments: frozenset[int], *, names: tuple[str, str], first: int
 ) -> Gradients:
-    """Return gradients of the factors of a matrix product.
+    """Return a function that computes the gradients of the two factors of a matrix product.
 
     Args:
-        names: Names of the saved left and right factor.
-        first: Number of the argument that is the left factor; the right one follows.
+        node: Autograd node of the product.
+        gradient: Gradient of the product.
+        arguments: Numbers of the arguments whose gradients to compute.
+        names: Names under which the node saved the left and the right factor.
+        first: Number of the argument that is the left factor; the right factor is the next one.
     """
     rules: dict[int, Callable[[], Tensor]] = {}
     left, right = names
@@ -104,33 +135,65 @@ def _matrices(
 
 
 def _is_transposed(node: Any, name: str) -> bool:
-    """Tell whether a matrix is stored by columns, as `weight.t()` is, and so its gradient, too."""
+    """Return True if a saved matrix is stored by columns, as `weight.t()` is.
+
+    Torch stores its gradient by columns as well.
+
+    Args:
+        node: Autograd node that saved the matrix.
+        name: Name of the saved matrix, such as "mat2".
+    """
     rows, _ = getattr(node, f"_saved_{name}_sym_sizes")
     down, across = getattr(node, f"_saved_{name}_sym_strides")
     return bool(down == 1 and across == rows)
 
 
 def _left_gradient(gradient: Tensor, right: Tensor, *, is_transposed: bool) -> Tensor:
-    """Return the gradient of the left factor of a product."""
+    """Return the gradient of the left factor of a matrix product.
+
+    Args:
+        gradient: Gradient of the product.
+        right: Right factor.
+        is_transposed: True to store the result by columns.
+    """
     if is_transposed:
         return right.conj().mm(gradient.t()).t()
     return gradient.mm(right.t().conj())
 
 
 def _right_gradient(left: Tensor, gradient: Tensor, *, is_transposed: bool) -> Tensor:
-    """Return the gradient of the right factor of a product."""
+    """Return the gradient of the right factor of a matrix product.
+
+    Args:
+        left: Left factor.
+        gradient: Gradient of the product.
+        is_transposed: True to store the result by columns.
+    """
     if is_transposed:
         return gradient.t().mm(left.conj()).t()
     return left.t().conj().mm(gradient)
 
 
 def _bmm(node: Any, gradient: Tensor, arguments: frozenset[int]) -> Gradients:
-    """Return gradients of the batched product self @ mat2."""
+    """Return a function that computes the gradients of the batched product `self @ mat2`.
+
+    Args:
+        node: Autograd node of the product.
+        gradient: Gradient of the product.
+        arguments: Numbers of the arguments whose gradients to compute: 0 is self, 1 is mat2.
+    """
     return _batches(node, gradient, arguments, names=("self", "mat2"), first=0)
 
 
 def _baddbmm(node: Any, gradient: Tensor, arguments: frozenset[int]) -> Gradients:
-    """Return gradients of beta * self + alpha * batch1 @ batch2, which are batched."""
+    """Return a function that computes the gradients of `beta * self + alpha * batch1 @ batch2`.
+
+    Args:
+        node: Autograd node of this expression.
+        gradient: Gradient of its result.
+        arguments: Numbers of the arguments whose gradients to compute: 0 is self, 1 batch1,
+            2 batch2.
+    """
     products = _batches(node, gradient, arguments - {0}, names=("batch1", "batch2"), first=1)
     return _scaled(products, gradient, arguments, (node._saved_alpha, node._saved_beta))
 
@@ -138,7 +201,15 @@ def _baddbmm(node: Any, gradient: Tensor, arguments: frozenset[int]) -> Gradient
 def _batches(
     node: Any, gradient: Tensor, arguments: frozenset[int], *, names: tuple[str, str], first: int
 ) -> Gradients:
-    """Return gradients of the factors of a batched matrix product; arguments as `_matrices`."""
+    """Return a function that computes the gradients of the two factors of a batched product.
+
+    Args:
+        node: Autograd node of the product.
+        gradient: Gradient of the product.
+        arguments: Numbers of the arguments whose gradients to compute.
+        names: Names under which the node saved the left and the right factor.
+        first: Number of the argument that is the left factor; the right factor is the next one.
+    """
     rules: dict[int, Callable[[], Tensor]] = {}
     if first in arguments:
         rules[first] = partial(_batches_left, gradient, _saved(node, names[1]))
@@ -148,28 +219,34 @@ def _batches(
 
 
 def _batches_left(gradient: Tensor, right: Tensor) -> Tensor:
-    """Return the gradient of the left factor of a batched product."""
+    """Return the gradient of the left factor of a batched product, from the product's gradient."""
     return gradient.bmm(right.transpose(1, 2).conj())
 
 
 def _batches_right(left: Tensor, gradient: Tensor) -> Tensor:
-    """Return the gradient of the right factor of a batched product."""
+    """Return the gradient of the right factor of a batched product, from the product's gradient."""
     return left.transpose(1, 2).conj().bmm(gradient)
 
 
 def _each(rules: Mapping[int, Callable[[], Tensor]]) -> dict[int, Tensor]:
-    """Call the function of each argument; return the gradients by argument."""
+    """Call all functions of a dict; return their results, the gradients, under the same keys.
+
+    Args:
+        rules: Function that computes a gradient, by number of the argument.
+    """
     return {argument: rule() for argument, rule in rules.items()}
 
 
 def _scaled(
     products: Gradients, gradient: Tensor, arguments: frozenset[int], scales: tuple[Any, Any]
 ) -> Gradients:
-    """Multiply gradients of `beta * added + alpha * product` by these factors.
+    """Return a function that computes the gradients of `beta * added + alpha * product`.
 
     Args:
-        products: Function that computes the unscaled gradients of the product's factors.
-        scales: Alpha and beta. Argument 0 is the added tensor.
+        products: Function that computes the gradients of the product's factors without alpha.
+        gradient: Gradient of the whole expression.
+        arguments: Numbers of the arguments whose gradients to compute; argument 0 is `added`.
+        scales: Alpha and beta.
     """
     alpha, beta = scales
     added = gradient if 0 in arguments else None
@@ -187,7 +264,14 @@ def _times(tensor: Tensor, factor: Any) -> Tensor:
 
 
 def _convolution(node: Any, gradient: Tensor, arguments: frozenset[int]) -> Gradients:
-    """Return gradients of a convolution's input, weight and bias, computed by one kernel."""
+    """Return a function that computes gradients of a convolution by one call of torch's kernel.
+
+    Args:
+        node: Autograd node of the convolution.
+        gradient: Gradient of its result.
+        arguments: Numbers of the arguments whose gradients to compute: 0 is the input, 1 the
+            weight, 2 the bias.
+    """
     return partial(
         _convolved,
         (gradient, _saved(node, "input"), _saved(node, "weight")),
@@ -204,11 +288,13 @@ _CONVOLUTION: Final = (
 def _convolved(
     tensors: tuple[Tensor, Tensor, Tensor], settings: tuple[Any, ...], arguments: frozenset[int]
 ) -> dict[int, Tensor]:
-    """Run torch's kernel for the gradients of a convolution.
+    """Run torch's kernel for the gradients of a convolution; return them by number of the argument.
 
     Args:
-        tensors: Gradient of the result, input and weight.
+        tensors: Gradient of the result, input and weight of the convolution.
         settings: Settings of the convolution, in the order of the kernel's arguments.
+        arguments: Numbers of the arguments whose gradients to compute: 0 is the input, 1 the
+            weight, 2 the bias.
     """
     wanted = [argument in arguments for argument in range(3)]
     found = torch.ops.aten.convolution_backward(*tensors, *settings, wanted)
@@ -216,7 +302,7 @@ def _convolved(
 
 
 def _present(tensors: Iterable[Tensor | None]) -> Iterator[tuple[int, Tensor]]:
-    """Return the tensors that are not None, each with its index."""
+    """Return the tensors that are not None, each with its index in the sequence."""
     return ((at, each) for at, each in enumerate(tensors) if each is not None)
 
 
