@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Limits of the pipeline schedules, so that the SDK can check requests without the runtime.
 
-The runtime has a table of its own, `smdist.modelparallel.core.schedule.SCHEDULES`; a test checks
-that both are equal.
+The runtime reads its limits from here: `smdist.modelparallel.core.schedule.SCHEDULES` has the same
+names, which a test checks.
 """
 
 from __future__ import annotations

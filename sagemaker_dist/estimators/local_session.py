@@ -38,9 +38,9 @@ class LocalJobError(JobError, UnexpectedStatusException):  # type: ignore[misc] 
     """Error for a local job that failed; a subclass of the SDK's UnexpectedStatusException, too."""
 
     def __init__(self, what: str, why: str, hint: str) -> None:
+        JobError.__init__(self, what, why, hint)
         UnexpectedStatusException.__init__(self, why, ["Completed", "Stopped"], "Failed")
-        self.args = (what, why, hint)
-        self.what, self.why, self.hint = what, why, hint
+        self.args = (what, why, hint)  # plain args: workers pickle errors
 
 
 class LocalClient(LocalSagemakerClient):  # type: ignore[misc]  # SageMaker's SDK is untyped

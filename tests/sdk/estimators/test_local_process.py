@@ -209,6 +209,7 @@ def test_failure_is_an_error_of_ours_and_of_the_sdks(estimator, script):
 
     assert isinstance(error, UnexpectedStatusException)
     assert "Failed" == error.actual_status
+    assert ("job", "training job 'job' failed") == (error.kind, error.as_dict()["what"])
     assert str(error) == (
         "training job 'job' failed: algo-1 rank 1: ValueError: nope."
         f" Read the output of every host in {Path.home()}/.sagemaker-dist/jobs/job/logs."
