@@ -45,7 +45,7 @@ def test_no_engine(job, monkeypatch):
 def test_an_engine_on_another_machine(job, monkeypatch):
     """It would not see the data, so nothing is started there."""
     monkeypatch.setenv("DOCKER_HOST", "tcp://192.0.2.1:2375")
-    with pytest.raises(SetupError, match="cannot read this machine's data"):
+    with pytest.raises(SetupError, match="a Docker engine on another machine cannot read"):
         job("", instance_count=1).fit()
 
 
@@ -69,7 +69,7 @@ def test_an_image_of_another_version(job, engine, image, made):
 def test_an_image_without_torch(job, engine, image, made):
     """torchrun is asked for by its name; what the image holds instead is named."""
     made.append(built(engine, image, "other:1", "LABEL sagemaker-dist.framework=tensorflow"))
-    with pytest.raises(SetupError, match="'other:1' holds tensorflow without torch"):
+    with pytest.raises(SetupError, match="'other:1' has tensorflow, not torch"):
         job("", instance_count=1, image_uri=made[0], distribution=TorchDistributed()).fit()
 
 

@@ -241,7 +241,9 @@ def test_gpus_that_are_not_there(job):
     """local_gpu on a machine without GPUs says so before anything starts."""
     estimator = job("", instance_type="local_gpu", instance_count=2)
 
-    with pytest.raises(OptionError, match="this machine has 0 GPUs, and every host needs one"):
+    with pytest.raises(
+        OptionError, match="this machine has 0 GPUs, and every host needs at least one"
+    ):
         estimator.fit()
 
 
