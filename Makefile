@@ -26,7 +26,7 @@ LINT := $(VENV)/.lint
 SITE := $(VENV)/.site
 V3 := build/venv-v3
 TF216 := build/venv-tf216
-# Processes that run tests, on 2 processors: each waits for launchers and deadlines part of its time.
+# Processes that run tests, on 2 processors: each waits part of its time for sleeps and deadlines.
 TEST_WORKERS ?= 4
 SHARED_OUT := -n $(TEST_WORKERS) --dist loadscope --no-loadscope-reorder
 SAMPLE := tests/runtime/modelparallel/torch/test_run_matrix.py

@@ -34,24 +34,21 @@ class Row:
     work: str
     series: dict[str, Series]
 
+    @property
+    def speedup(self) -> float:
+        """Return the time before over the time now."""
+        return self.series["before"].seconds / self.series["now"].seconds
+
     def cells(self) -> list[str]:
         before, now, again = (self.series[name] for name in ("before", "now", "again"))
         return [
             self.work,
             time_text(before.seconds),
             time_text(now.seconds),
-            f"{ratio(now, before, _wall):.2f}",
-            f"{ratio(again, now, _wall):.2f}",
-            f"{ratio(now, before, _cpu):.2f}",
+            f"{self.speedup:.2f}",
+            f"{now.seconds / again.seconds:.2f}",
+            f"{ratio(now, before, lambda each: each.cpu_seconds):.2f}",
         ]
-
-
-def _wall(series: Series) -> float:
-    return series.seconds
-
-
-def _cpu(series: Series) -> float:
-    return series.cpu_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +129,7 @@ def _drawn(found: list[Row]) -> Figure:
     figure = Figure(figsize=(7, 0.3 * len(found) + 1))
     axes = figure.subplots()
     names = [row.work for row in found][::-1]
-    axes.barh(names, [float(row.cells()[3]) for row in found][::-1], color="tab:blue")
+    axes.barh(names, [row.speedup for row in found][::-1], color="tab:blue")
     axes.axvline(1.0, color="black", linewidth=0.8)
     axes.set_xlabel("time before / time now; above 1 this checkout is faster")
     return figure
@@ -143,7 +140,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("before", type=Path, help="another checkout, after `make demo` there")
     parser.add_argument("--rate", default="1gbit", help="of emulated links")
     parser.add_argument("--rounds", type=int, default=11)
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    python = arguments.before / ".venv/bin/python"
+    if not python.exists():
+        parser.error(f"{python} does not exist: run `make demo` in {arguments.before} first")
+    return arguments
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ import time
 
 import pytest
 
+from smdist.launch.process_tree import below, signal_targets
+
 INIT = (sys.executable, "-m", "smdist.launch.init_process")
 
 HANDLER = """
@@ -168,6 +170,24 @@ def test_a_shell_that_traps_does_not_hide_its_command(init, tmp_path, until):
     assert 4 == run.wait(10)
     assert "script heard 15" in run.said()
     assert "trapped" in run.said()
+
+
+def test_parents_receive_a_signal_before_their_children(until):
+    """A shell has it before its command ends; else it would go on with the next command."""
+    shell = subprocess.Popen(["bash", "-c", "sleep 60; true"], start_new_session=True)
+    try:
+        until(lambda: below(os.getpid()).get(shell.pid))
+        (command,) = below(os.getpid())[shell.pid]
+        targets = [
+            each
+            for each in signal_targets(os.getpid(), signal.SIGTERM)
+            if each in (shell.pid, command)
+        ]
+    finally:
+        os.killpg(shell.pid, signal.SIGKILL)
+        shell.wait()
+
+    assert [shell.pid, command] == targets
 
 
 def test_stubborn_processes_are_killed(init, until):

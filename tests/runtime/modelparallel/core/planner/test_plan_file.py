@@ -7,6 +7,7 @@ import pytest
 from plan_problems import Model, problem
 
 from sagemaker_dist.errors import OptionError, parts_of
+from smdist.modelparallel.core.note import Note
 from smdist.modelparallel.core.plan import Plan
 from smdist.modelparallel.core.plan_errors import PlanError
 from smdist.modelparallel.core.planner import find_plan
@@ -36,6 +37,13 @@ def test_saved_plan_is_loaded_as_it_was(plan, tmp_path):
 def test_document_is_json(plan):
     """JSON's types alone, so that it survives a way through text."""
     assert plan == Plan.from_document(json.loads(json.dumps(plan.document())))
+
+
+def test_notes_of_earlier_releases_are_kept(plan):
+    """Those releases wrote a note as its sentence alone."""
+    document = {**plan.document(), "notes": ["Ranks wait long", {"kind": "k", "text": "t"}]}
+
+    assert (Note("other", "Ranks wait long"), Note("k", "t")) == Plan.from_document(document).notes
 
 
 def test_file_has_one_unit_a_line(plan, tmp_path):
