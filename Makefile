@@ -12,6 +12,7 @@
 # make torch-suite  what Gloo passes of torch's own tests of torch.distributed, with smdist
 # make pipeline-matrix  the ten models on real ranks, beside one process, for docs/pipelines.md
 # make docs   the tables of docs/ that are written from the code
+# make schema  docs/job.schema.json alone, after a docstring of an option changed
 # make site   the documentation as a site, in build/site; a broken link is an error
 # make lint   what pre-commit and CI check
 # Each sets up all it needs in .venv and build/, and does it once.
@@ -37,7 +38,7 @@ RUNTIME_FILES := $(shell find container -type f -not -path '*/__pycache__/*' -no
   -not -path '*/image/*' -not -name 'Dockerfile*')
 
 .PHONY: demo test test-slow long test-v3 test-tf216 test-docker programs split-matrix pipeline-sample \
-  torch-suite pipeline-matrix native docs site lint clean
+  torch-suite pipeline-matrix native docs schema site lint clean
 
 demo: $(RUNTIME)
 	$(BIN)/python notebooks/digits/demo.py
@@ -86,9 +87,11 @@ native-%: $(SDK)
 	@$(BIN)/cmake --build build/native-$* > build/native-$*.log || { cat build/native-$*.log; exit 1; }
 	$(BIN)/ctest --test-dir build/native-$* --output-on-failure --parallel 3
 
-docs: $(RUNTIME)
+docs: $(RUNTIME) schema
 	$(BIN)/python docs/distributions.py
 	$(BIN)/python docs/planner.py
+
+schema: $(SDK)
 	$(BIN)/sagemaker-dist schema > docs/job.schema.json
 
 site: $(RUNTIME) $(SITE)

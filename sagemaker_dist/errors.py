@@ -15,8 +15,9 @@ The code that runs jobs on SageMaker defines further subclasses, in runners/sage
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
+from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
 KeyPath = tuple[str | int, ...]
@@ -34,31 +35,46 @@ class DistError(Exception):
             () if the error is not about an option.
         kind: One word by which programs distinguish errors: the class's `default_kind`, such as
             "option", "setup" or "job", or a more specific one such as "unknown".
+        own_fields: Names of the further attributes of a subclass. They are passed by name, have a
+            default as attribute of the class, and are in `as_dict` if they differ from it.
+
+    Raises:
+        TypeError: An argument passed by name is none of `own_fields`.
     """
 
     default_kind: ClassVar[str] = "error"
+    own_fields: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
-        self, what: str, why: str, hint: str, about: str | KeyPath = (), kind: str = ""
+        self, what: str, why: str, hint: str, about: str | KeyPath = (), kind: str = "", **own: Any
     ) -> None:
+        if unknown := own.keys() - {*self.own_fields}:
+            raise TypeError(f"{type(self).__name__} has no fields {sorted(unknown)}")
         about = (about,) if isinstance(about, str) else tuple(about)
         super().__init__(what, why, hint)  # plain args: workers pickle errors
         self.what, self.why, self.hint = what, why, hint
         self.about: KeyPath = about
         self.kind = kind or self.default_kind
+        for name, value in own.items():
+            setattr(self, name, value)
 
     def __str__(self) -> str:
         end = "" if self.hint.endswith("?") else "."
         return f"{self.what}: {self.why}. {self.hint}{end}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields by name, for JSON; `about` is dotted text, or None if empty."""
+        """Return the fields by name, for JSON.
+
+        `about` becomes text such as "inputs.train.uri", or None if it is empty.
+        """
+        own = {name: getattr(self, name) for name in self.own_fields}
         return {
             "kind": self.kind,
             "about": dotted(self.about) or None,
             "what": self.what,
             "why": self.why,
             "hint": self.hint,
+            **{name: value for name, value in own.items() if value != getattr(type(self), name)},
         }
 
 
@@ -96,15 +112,24 @@ class SkewError(DistError):
 
 
 class SetupError(DistError):
-    """Error raised when this machine lacks a program that is needed, or it is not running."""
+    """Error raised when the setup lacks something, such as Docker, a package or AWS credentials."""
 
     default_kind = "setup"
 
 
 class JobError(DistError):
-    """Error raised when a job failed or was stopped."""
+    """Error raised when a job failed or was stopped.
+
+    Attributes:
+        cause: Fields of the failure that ended the job, such as {"host": "algo-2", "rank": 3,
+            "kind": "lost", ...}; empty if only its text is known, as for jobs on SageMaker. The
+            page "When a job fails or hangs" lists the fields.
+    """
 
     default_kind = "job"
+
+    own_fields = ("cause",)
+    cause: Mapping[str, Any] = MappingProxyType({})
 
 
 class LaunchError(JobError):
@@ -113,10 +138,12 @@ class LaunchError(JobError):
     default_kind = "launch"
 
 
-def require(condition: bool, *, what: str, why: str, hint: str, about: str | KeyPath = ()) -> None:
-    """Raise OptionError(what, why, hint, about) if `condition` is False."""
+def require(
+    condition: bool, *, what: str, why: str, hint: str, about: str | KeyPath = (), kind: str = ""
+) -> None:
+    """Raise OptionError(what, why, hint, about, kind) if `condition` is False."""
     if not condition:
-        raise OptionError(what, why, hint, about)
+        raise OptionError(what, why, hint, about, kind)
 
 
 def parts_of(error: OptionError) -> tuple[OptionError, ...]:

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Interleaved measurement: in each round all peers run in turn, so that noise affects all."""
+"""Interleaved measurement: in each round all peers run in turn, so that noise affects all.
+
+The order is shuffled for each round: no peer always runs after the same other one.
+"""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from statistics import median, quantiles
@@ -53,8 +57,11 @@ def interleave(
     """
     turns = {name: _iterations(*work, most) for name, work in everyone.items()}
     series = {name: Series() for name in everyone}
+    order = list(everyone.items())
+    generator = random.Random(0)
     for number in range(_WARM_UPS + rounds):
-        for name, (ranks, function) in everyone.items():
+        generator.shuffle(order)
+        for name, (ranks, function) in order:
             times = ranks.call(function, iterations=turns[name])
             if number < _WARM_UPS:
                 continue

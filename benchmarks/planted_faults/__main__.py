@@ -84,7 +84,7 @@ def _judge(options: argparse.Namespace) -> None:
         seconds_whole=options.seconds_whole,
     )
     faults = FaultList.load(options.faults)
-    judge.all_of(each for each in faults.faults if not options.only or each.id in options.only)
+    judge.all_of([each for each in faults.faults if not options.only or each.id in options.only])
     print(table(faults, _results(options)))
 
 

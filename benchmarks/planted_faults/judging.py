@@ -2,14 +2,16 @@
 """Runner that plants faults one at a time and reports which test detects each.
 
 A test detects a fault if it fails twice with the fault and passes without it. A test that also
-fails without it is skipped from then on.
+fails without it is skipped from then on. Faults that the nearest tests miss are planted together
+for runs of all tests, because one such run takes minutes; each failed test then runs with each
+fault alone.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,9 +21,11 @@ from benchmarks.planted_faults.workplace import BuildError, Workplace, variables
 
 # The copy is already set up, so its set-up is not repeated; native tests run only for C++.
 _WHOLE = ("make", "-o", ".venv/.sdk", "-o", ".venv/.runtime", "-o", "native-address", "test")
+MISSED = "missed by nearest"
 _NO_START = "(pytest did not start)"
 _NO_COLLECTION = "(collection)"
 _MOST_PASSED_OVER = 20  # tests that fail without a fault, before the run is given up
+_MOST_FAILED = 20  # failed tests after which a run of all tests ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +33,19 @@ class Seen:
     """Outcome of a test run.
 
     Attributes:
-        test: The test that failed, or that was running at the time limit; empty if all passed.
+        failed: Tests that failed, or the one that was running at the time limit.
         num_run: Number of started tests.
         is_late: Whether the run exceeded its time limit.
     """
 
-    test: str = ""
+    failed: tuple[str, ...] = ()
     num_run: int = 0
     is_late: bool = False
+
+    @property
+    def test(self) -> str:
+        """Return the first test that failed; empty if all passed."""
+        return self.failed[0] if self.failed else ""
 
 
 @dataclass(kw_only=True)
@@ -52,48 +61,27 @@ class Judge:
     _has_bindings: bool = False
     _log: Path = Path()
 
-    def all_of(self, faults: Iterable[Fault]) -> None:
+    def all_of(self, faults: Sequence[Fault]) -> None:
         """Judge faults without a result; with `whole` also those that the nearest tests missed."""
         self.results.parent.mkdir(parents=True, exist_ok=True)
         for fault in faults:
-            known = verdicts_in(self.results).get(fault.id)
-            if known is None or (self.whole and known["verdict"] == "missed by nearest"):
-                row = self.one(fault, skips_nearest=known is not None)
-                with self.results.open("a") as out:
-                    out.write(json.dumps(row) + "\n")
-                print(row["id"], row["verdict"], row["test"], f"{row['seconds']:.0f} s", flush=True)
+            if fault.id not in verdicts_in(self.results):
+                self._record(self._with_nearest(fault))
+        if self.whole:
+            rows = verdicts_in(self.results)
+            self._with_all([each for each in faults if rows[each.id]["verdict"] == MISSED])
 
-    def one(self, fault: Fault, *, skips_nearest: bool = False) -> dict[str, object]:
-        """Plant a fault, run tests, restore the file, and return the result row."""
-        begin = time.monotonic()
-        mutant = fault.mutant
-        self._log = self.workplace.root / "build/logs" / f"{fault.id}.log"
-        self._log.parent.mkdir(parents=True, exist_ok=True)
-        if not self._has_bindings:
-            self.workplace.take_bindings(self._log)
-            self._has_bindings = True
-        source = (self.workplace.tree / mutant.path).read_text()
-        self.workplace.write(mutant.path, mutant.planted_in(source))
-        seen, verdict = Seen(), "missed by nearest"
-        try:
-            if fault.part == "core":
-                seen = self._native(mutant.path, skips_nearest)
-            if not seen.test and not skips_nearest:
-                seen = self._nearest(mutant.path)
-            if seen.test:
-                verdict = "caught by nearest"
-            elif self.whole:
-                seen = self._whole(mutant.path)
-                verdict = "caught by whole" if seen.test else "not caught"
-        except BuildError as error:
-            verdict, seen = "does not build", Seen(str(error))
-        finally:
-            self._restore(fault)
+    def _record(self, row: dict[str, object]) -> None:
+        with self.results.open("a") as out:
+            out.write(json.dumps(row) + "\n")
+        print(row["id"], row["verdict"], row["test"], f"{row['seconds']:.0f} s", flush=True)
+
+    def _row(self, fault: Fault, verdict: str, seen: Seen, begin: float) -> dict[str, object]:
         return {
             "id": fault.id,
             "commit": self.workplace.commit,
-            "path": mutant.path,
-            "line": mutant.line,
+            "path": fault.mutant.path,
+            "line": fault.mutant.line,
             "verdict": verdict,
             "test": seen.test,
             "num_run": seen.num_run,
@@ -101,24 +89,100 @@ class Judge:
             "seconds": round(time.monotonic() - begin, 1),
         }
 
-    def _restore(self, fault: Fault) -> None:
-        self.workplace.restore(fault.mutant.path)
-        if fault.part == "core":
-            self._has_bindings = False  # the next Python fault needs bindings without this fault
+    def _with_nearest(self, fault: Fault) -> dict[str, object]:
+        """Plant a fault, run the nearest tests, restore the file, and return the result row."""
+        begin = time.monotonic()
+        self._prepare(fault.id)
+        self._plant([fault])
+        seen, verdict = Seen(), MISSED
+        try:
+            if fault.part == "core":
+                seen = self._native(fault.mutant.path)
+            if not seen.test:
+                seen = self._nearest(fault.mutant.path)
+            if seen.test:
+                verdict = "caught by nearest"
+        except BuildError as error:
+            verdict, seen = "does not build", Seen((str(error),))
+        finally:
+            self._restore([fault])
+        return self._row(fault, verdict, seen, begin)
+
+    def _with_all(self, faults: Sequence[Fault]) -> None:
+        """Run all tests with the faults planted together until no fault makes a test fail.
+
+        A fault that alone makes a failed test fail is caught, and is not planted in the next run.
+        """
+        remaining = list(faults)
+        while remaining:
+            begin = time.monotonic()
+            self._prepare("together")
+            self._plant(remaining)
+            if any(each.part == "core" for each in remaining):
+                self.workplace.build_bindings(self._log)
+            seen = self._tests(list(_WHOLE), self.seconds_whole, most_failed=_MOST_FAILED)
+            self._restore(remaining)
+            if not seen.failed:
+                for fault in remaining:
+                    self._record(self._row(fault, "not caught", seen, begin))
+                return
+            caught = [each for each in remaining if self._is_caught(each, seen.failed)]
+            if not caught:
+                self._pass_over(seen.failed)
+            remaining = [each for each in remaining if each not in caught]
+
+    def _is_caught(self, fault: Fault, tests: Sequence[str]) -> bool:
+        begin = time.monotonic()
+        self._prepare(fault.id)
+        self._plant([fault])
+        try:
+            if fault.part == "core":
+                self.workplace.build_bindings(self._log)
+            command = self._pytest(tests)
+            if {_NO_START, _NO_COLLECTION} & {*tests}:
+                command = self._pytest(["--collect-only", "tests"])
+            seen = self._confirmed(fault.mutant.path, command, self.seconds_nearest)
+        finally:
+            self._restore([fault])
+        if seen.test:
+            self._record(self._row(fault, "caught by whole", seen, begin))
+        return bool(seen.test)
+
+    def _prepare(self, log: str) -> None:
+        self._log = self.workplace.root / "build/logs" / f"{log}.log"
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        if not self._has_bindings:
+            self.workplace.take_bindings(self._log)
+            self._has_bindings = True
+
+    def _plant(self, faults: Sequence[Fault]) -> None:
+        for path in {each.mutant.path for each in faults}:
+            text = (self.workplace.tree / path).read_text()
+            mutants = [each.mutant for each in faults if each.mutant.path == path]
+            # the last line first, so that the others keep their numbers
+            for mutant in sorted(mutants, key=lambda each: -each.line):
+                text = mutant.planted_in(text)
+            self.workplace.write(path, text)
+
+    def _restore(self, faults: Sequence[Fault]) -> None:
+        for fault in faults:
+            self.workplace.restore(fault.mutant.path)
+            if fault.part == "core":
+                self._has_bindings = False  # the next run needs bindings without this fault
 
     # C++
 
-    def _native(self, path: str, skips_tests: bool) -> Seen:
+    def _native(self, path: str) -> Seen:
         """Run the native tests; if none fails, leave bindings that contain the fault."""
         build = self.workplace.build_native(self._log)
-        test = "" if skips_tests else self._first_of_ctest(build, ())
+        test = self._first_of_ctest(build, ())
         if test:
             again = self._first_of_ctest(build, ("-R", f"^{test}$"))
             self._clean(path, native=True)
             fails_without = self._first_of_ctest(build, ("-R", f"^{test}$"))
             self._dirty(path)
             if again and not fails_without:
-                return Seen(f"ctest {test}")
+                return Seen((f"ctest {test}",))
         self.workplace.build_bindings(self._log)
         return Seen()
 
@@ -153,15 +217,12 @@ class Judge:
             return Seen()
         return self._confirmed(path, self._pytest(tests), self.seconds_nearest)
 
-    def _whole(self, path: str) -> Seen:
-        return self._confirmed(path, list(_WHOLE), self.seconds_whole)
-
     def _pytest(self, tests: Sequence[str]) -> list[str]:
         return [str(self.workplace.bin / "python"), "-m", "pytest", "-q", *tests]
 
     def _confirmed(self, path: str, command: list[str], seconds: float) -> Seen:
         """Run tests until one fails only with the fault, or none fails."""
-        for _ in range(_MOST_PASSED_OVER):
+        while True:
             seen = self._tests(command, seconds)
             if not seen.test or seen.is_late:
                 return seen
@@ -172,8 +233,12 @@ class Judge:
             self._dirty(path, binds=True)
             if fails_again and not fails_without:
                 return seen
-            self.passed_over.append(seen.test)
-        raise RuntimeError(f"too many tests fail without a fault: {self.passed_over}")
+            self._pass_over([seen.test])
+
+    def _pass_over(self, tests: Sequence[str]) -> None:
+        self.passed_over += tests
+        if len(self.passed_over) > _MOST_PASSED_OVER:
+            raise RuntimeError(f"too many tests fail without a fault: {self.passed_over}")
 
     def _single(self, test: str, command: list[str]) -> list[str]:
         """Return the command for one test, or for collection if pytest did not reach a test."""
@@ -182,22 +247,21 @@ class Judge:
             return self._pytest(["--collect-only", *paths])
         return self._pytest([test])
 
-    def _tests(self, command: list[str], seconds: float) -> Seen:
+    def _tests(self, command: list[str], seconds: float, most_failed: int = 1) -> Seen:
         record = self.workplace.root / "build/record.json"
         record.unlink(missing_ok=True)
-        environment = variables(record, self.passed_over)
+        environment = variables(record, self.passed_over, most_failed)
         code = self.workplace.run(command, seconds, self._log, **environment)
         if not record.exists():
-            return Seen(_NO_START, is_late=code is None)
+            return Seen((_NO_START,), is_late=code is None)
         state = json.loads(record.read_text())
         num_run = state["num_run"]
+        failed = tuple(dict.fromkeys(state["failed"]))
         if code is None:
-            return Seen(state["started"], num_run, is_late=True)
-        if state["failed"]:
-            return Seen(state["failed"][0], num_run)
-        if not state["is_over"] or code not in (0, 5):
-            return Seen(state["started"] or _NO_COLLECTION, num_run)  # pytest itself was ended
-        return Seen(num_run=num_run)
+            return Seen((*failed, state["started"]), num_run, is_late=True)
+        if not failed and (not state["is_over"] or code not in (0, 5)):
+            failed = (state["started"] or _NO_COLLECTION,)  # pytest itself was ended
+        return Seen(failed, num_run)
 
 
 def verdicts_in(results: Path) -> dict[str, dict[str, object]]:

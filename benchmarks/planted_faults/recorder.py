@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plugin of pytest that records the first failed test, or the last started one if pytest dies."""
+"""Plugin of pytest that records the failed tests, and the last started one in case pytest dies."""
 
 from __future__ import annotations
 

@@ -286,8 +286,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def variables(record: Path, passed_over: Sequence[str]) -> Mapping[str, str]:
-    """Return environment variables that make any pytest process record its first failure."""
+def variables(record: Path, passed_over: Sequence[str], most_failed: int) -> Mapping[str, str]:
+    """Return environment variables with which any pytest process records its first failures."""
     left_out = "".join(f" --deselect {shlex.quote(each)}" for each in passed_over)
-    options = f"-x -p {recorder.NAME} -p no:cacheprovider{left_out}"
+    options = f"--maxfail={most_failed} -p {recorder.NAME} -p no:cacheprovider{left_out}"
     return {"PYTEST_ADDOPTS": options, recorder.RECORD: str(record)}

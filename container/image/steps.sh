@@ -1,10 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The steps of ../Dockerfile, by name. A fault is one line that begins with "sagemaker-dist:".
+# The steps of ../Dockerfile, by name. A fault is a line that begins with "sagemaker-dist:", after a
+# line "sagemaker-dist kind: KIND" for programs.
 set -eu
 umask 022
 
 fail() {
+  echo "sagemaker-dist kind: $4" >&2
   echo "sagemaker-dist: $1: $2. $3." >&2
   exit 1
 }
@@ -12,11 +14,12 @@ fail() {
 check() {
   case $FRAMEWORK in torch | tensorflow) ;; *)
     fail "FRAMEWORK is '$FRAMEWORK'" "there are images for two frameworks" \
-      "Choose torch or tensorflow"
+      "Choose torch or tensorflow" unknown
   esac
   for tool in bash python3 pip3; do
     command -v $tool >/dev/null || fail "the base image has no $tool" \
-      "the training image is made of it" "Choose one that has bash, python3 and pip3"
+      "the training image is made of it" "Choose one that has bash, python3 and pip3" \
+      missing_program
   done
 }
 
@@ -80,7 +83,7 @@ install_framework() {
   elif [ "$version" != "$FRAMEWORK_VERSION" ]; then
     fail "the image to build on holds $FRAMEWORK $version" \
       "$FRAMEWORK $FRAMEWORK_VERSION was asked for" \
-      "Ask for $version, or build on an image without $FRAMEWORK"
+      "Ask for $version, or build on an image without $FRAMEWORK" conflict
   fi
 }
 
@@ -89,9 +92,11 @@ compiler() {
   header=$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h
   if command -v c++ >/dev/null && [ -e "$header" ]; then return; fi
   [ -z "$OFFLINE" ] || fail "BUILD_IMAGE has no C++ compiler, or no headers of its Python" \
-    "nothing is downloaded in an offline build" "Choose an image with g++ and these headers"
+    "nothing is downloaded in an offline build" "Choose an image with g++ and these headers" \
+    no_compiler
   command -v apt-get >/dev/null || fail "BUILD_IMAGE has no C++ compiler, or no headers" \
-    "it has no apt-get to install them" "Choose an image with g++ and the headers of its Python"
+    "it has no apt-get to install them" "Choose an image with g++ and the headers of its Python" \
+    no_compiler
   trust
   packages=g++
   [ -e "$header" ] || packages="g++ python3-dev"
@@ -121,11 +126,12 @@ sdk() {
 from sagemaker_dist.contract import hyperparameter_format as wire
 print(wire.VERSION)')
   if [ "$wire" != "$WIRE" ]; then
-    fail "WIRE is '$WIRE'" "this sagemaker_dist speaks version $wire" "Give WIRE=$wire"
+    fail "WIRE is '$WIRE'" "this sagemaker_dist speaks version $wire" "Give WIRE=$wire" \
+      conflict
   fi
   for name in sagemaker_dist sagemaker_dist_runtime; do
     [ -n "$(find /wheels -name "$name-$VERSION-*.whl")" ] || fail "VERSION is '$VERSION'" \
-      "the wheels are $(ls /wheels)" "Give the version of these"
+      "the wheels are $(ls /wheels)" "Give the version of these" conflict
   done
 }
 
@@ -142,7 +148,8 @@ packages() {
   install /mnt/wheels/*.whl
   for tool in train smdist-init; do
     command -v $tool >/dev/null || fail "$tool is not on the PATH" \
-      "pip puts programs elsewhere in this base image" "Choose another base image"
+      "pip puts programs elsewhere in this base image" "Choose another base image" \
+      missing_program
   done
   case $FRAMEWORK in
     torch) python3 -B -c 'import smdist.dataparallel.torch' ;;

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sagemaker_dist.contract import KEY, DataParallel, ModelParallel, parse, parse_framework
-from sagemaker_dist.errors import OptionError, raise_all
+from sagemaker_dist.errors import OptionError, SkewError, raise_all
 from smdist.container_files import Drivers, Resources, read_drivers, read_object, read_resources
 from smdist.environment_checks import hosts_without_ranks, misspelt
 from smdist.tuning import TuningConfig, option_faults, read_tuning
@@ -48,9 +48,10 @@ class Source:
         program: Path of the script, relative to the code directory.
         submit_directory: Origin of the code: a directory, a tarball or an S3 URI; empty if the
             image contains the code.
-        region: AWS region of the S3 client that downloads the code, or None for its default.
+        region: AWS region of the S3 client that downloads the code; None for boto3's default.
         endpoint: URL of an S3 endpoint other than AWS's, or None for AWS's.
-        directory: The input channel's directory in which the code runs; None for `<base>/code`.
+        directory: Directory of the input channel that has the code, which runs there; None if the
+            code runs in `<base>/code`.
         requirements: Path of the requirements file, relative to the code; "" for none.
         needs_requirements: True if a missing requirements file is an error.
         installer: The SDK's script that installs requirements from AWS CodeArtifact, or None
@@ -77,20 +78,19 @@ class RuntimeConfig:
         source: Location of the user's script.
         channels: The input channels of inputdataconfig.json, by name.
         hyperparameters: The user's own hyperparameters, decoded from JSON, by name.
-        texts: The user's hyperparameters as undecoded texts, in their order, if ModelTrainer
-            sent the job, because ModelTrainer passes them to scripts undecoded; None otherwise.
-        framework_parameters: Hyperparameters `sagemaker_*` that `read_runtime_config` stores
-            without reading; `launch.launch_request` reads the flags among them.
-        options: Data parallel options from smdist's own hyperparameter; `launch.launch_request`
-            sets them also from flags of SageMaker's SDK. None starts one plain process per host.
-        model: Model parallel options, whose engine options are `options`; None if the model is
-            not split.
+        texts: The user's hyperparameters as undecoded texts, by name; None if ModelTrainer did
+            not send the job.
+        framework_parameters: Hyperparameters named `sagemaker_*` that no other attribute
+            contains, decoded, by name.
+        options: Data parallel options; None if each host starts one plain process.
+        model: Model parallel options; None if the model is not split.
         framework: The framework that ranks train with, "torch" or "tensorflow"; None to detect
             the installed one.
         strategy: Name of the requested tf.distribute strategy in `distribution`, or None.
         warnings: Sentences about requests of SageMaker's SDK that have no effect here.
-        document: JSON text of `options` and `model` as received; empty if they came from flags.
-        distribution_groups: Names of the only instance groups that start ranks; () for all.
+        document: JSON text of smdist's own hyperparameter, from which `options` and `model` were
+            read; empty if the job has none.
+        distribution_groups: Names of the instance groups that start ranks; () if all groups do.
         job_name: SageMaker's name of the job; "" if unknown.
         log_level: Python's logging level for SM_LOG_LEVEL; 20 is INFO.
         port: The rendezvous port on the first host.
@@ -122,7 +122,7 @@ class RuntimeConfig:
 
     @property
     def code(self) -> Path:
-        """Directory of the user's code, which is also its working directory."""
+        """Directory of the user's code, which is also the working directory of the script."""
         return self.source.directory or self.base / "code"
 
 
@@ -134,8 +134,8 @@ class GuardConfig:
         rank: The rank's number; None for a plain process that is no rank of a job.
         host_label: Name of this host in messages.
         socket: Path of the Unix socket at which the launcher listens, or None without a launcher.
-        directory: The working directory of the script, also added to its import path; None
-            keeps the guard's.
+        directory: The working directory of the script, also added to the script's import path;
+            None for the working directory of the guard.
         is_quiet: True if TensorFlow's start-up log is hidden.
         stop_seconds: Seconds between SIGTERM and SIGKILL for the rank.
         inherited: The environment of the guard, which the rank inherits.
@@ -155,7 +155,7 @@ class RankConfig:
     """Configuration of a rank, from its environment; None for a variable that is not set.
 
     Attributes:
-        address: IP address of this host, to which its TCP connections (lanes) are bound.
+        address: IP address of this host at which other ranks reach this rank.
         interface: Name of the network interface of this host.
         host_label: Name of this host in messages; by default its hostname.
         host_id: Identity of the host, equal for all its ranks; None to detect it.
@@ -176,7 +176,8 @@ class RankConfig:
         tuning: Options for how the engine divides its work.
         world_variables: Names of torch's rendezvous variables that are set.
         model_parallel: The job's options for splitting the model; None if it is not split.
-        hosts_without_ranks: Number of hosts that each run the script alone; 0 if ranks run.
+        hosts_without_ranks: Number of hosts of a job without ranks. 0 on all hosts but the first,
+            for a job with ranks, and for a single host.
     """
 
     address: str | None = None
@@ -260,17 +261,20 @@ def read_stop_seconds(environ: Mapping[str, str] | None = None) -> float:
 
 
 def read_fault_file(environ: Mapping[str, str] | None = None) -> Path | None:
-    """Return the file to which a rank writes the fields of the exception that ends it.
+    """Return the path in SMDIST_FAULT_FILE; None if this variable is not set.
 
-    The rank's guard reads the file. The result is None if the process has no guard. `environ` is
-    os.environ by default.
+    A rank that ends with an exception writes a description of the exception to this file.
+    `environ` is os.environ by default.
     """
     path = _environment(environ).get("SMDIST_FAULT_FILE")
     return Path(path) if path else None
 
 
 def read_guard_config(environ: Mapping[str, str] | None = None) -> GuardConfig:
-    """Read the guard's configuration from the environment, by default os.environ."""
+    """Read the configuration of a rank's guard, the parent process of the rank.
+
+    `environ` is os.environ by default.
+    """
     environ = _environment(environ)
     rank = _number(environ, "RANK")
     return GuardConfig(
@@ -363,7 +367,11 @@ def _model_parallel(document: str | None) -> ModelParallel | None:
     Return None if the text is missing or contains no model parallel options.
     """
     where = f"the environment variable {MODEL_PARALLEL}"
-    options = parse(document, where) if document else None
+    try:
+        options = parse(document, where) if document else None
+    except SkewError as error:
+        error.about = MODEL_PARALLEL, *error.about
+        raise
     return options if isinstance(options, ModelParallel) else None
 
 

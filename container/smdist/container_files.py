@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """JSON files that SageMaker and its SDK write for a container.
 
-SageMaker lists the machines of a job in resourceconfig.json. ModelTrainer, a class of its SDK,
-sends its request as files in two channels:
+SageMaker lists the machines of a job in resourceconfig.json. ModelTrainer, a class of SageMaker's
+SDK, sends a request in two input channels, sm_drivers and code:
 
     sm_drivers/distributed.json   smdist's options
     sm_drivers/sourcecode.json    the script, and the requirements to install
     code/                         the user's code; a tuning job sends a tarball instead
 
-Jobs without ModelTrainer have smdist's options in a hyperparameter; distributed.json has them in
-the same format. If it has none, ModelTrainer starts the script itself, and the channels are not
-read.
+A request without smdist's options is ignored. A job that was not sent by ModelTrainer has smdist's
+options in a hyperparameter.
 """
 
 from __future__ import annotations
@@ -31,16 +30,19 @@ _TARBALL: Final = ".tar.gz"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drivers:
-    """Request of the SDK's ModelTrainer to smdist's launcher, from its files in the channels.
+    """Request to smdist that ModelTrainer, a class of SageMaker's SDK, sends in input channels.
+
+    The channel sm_drivers has the options, and the channel code has the user's code.
 
     Attributes:
-        document: smdist's options as JSON text, in the format of smdist's hyperparameter.
+        document: smdist's options as JSON text.
         program: Path of the script, relative to the code.
-        code: Directory of the input channel that contains the code; None if there is no channel.
-        tarball: An archive in `code` to unpack; None if the code is not packed.
+        code: Directory of the channel code; None if the job has no such channel.
+        tarball: Archive in `code` to unpack; None if the code is not packed.
         requirements: Path of the requirements file to install, relative to the code; "" for none.
         needs_requirements: True if a missing requirements file is an error.
-        installer: The SDK's own script that installs from private package indices, or None.
+        installer: The SDK's script that installs from private package indices; None if the request
+            has no such script.
     """
 
     document: str
@@ -161,6 +163,7 @@ def read_resources(path: Path) -> Resources:
             f"this name is not among the hosts that train together: {', '.join(hosts)}",
             "Add this host to the hosts and to its instance group in resourceconfig.json",
             about="current_host",
+            kind="unknown",
         )
     return Resources(
         current_host=current,

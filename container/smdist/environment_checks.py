@@ -67,10 +67,9 @@ def _is_longer(name: str, other: str) -> bool:
 
 
 def hosts_without_ranks(environ: Mapping[str, str]) -> int:
-    """Return the number of hosts, if each of them runs the script as one plain process.
+    """Return the number of hosts if this is the first of several hosts and RANK is not set; else 0.
 
-    The number is for a warning that only the first host prints, so it is 0 on the other hosts. It
-    is also 0 if the script runs as ranks, or if the job has a single host.
+    Without the variable RANK, each host runs the script as one plain process.
     """
     if environ.get("RANK"):
         return 0

@@ -9,15 +9,16 @@
     arriving_bytes        SMDIST_ARRIVING_BYTES          229376
     shard_weights         SMDIST_SHARD_WEIGHTS           1,2,1
 
-The engine measures at the start of the job and chooses each of these options that is not set;
-shard_weights is not measured, and without it all shards are equal. The following options have
-fixed defaults:
+If shard_weights is not set, all shards are equal. For each of the other options that is not set,
+the engine chooses a value by measurements at the start of the job. The following options have fixed
+defaults:
 
     fusion_bytes          SMDIST_FUSION_BYTES            33554432
     timeout_seconds       SMDIST_TIMEOUT_SECONDS         1800
     start_timeout_seconds SMDIST_START_TIMEOUT_SECONDS   600
 
-`smdist.config` reads these three; this module checks the ranges of all.
+This module checks the ranges of all these options. It reads the first six; `smdist.config` reads
+the last three.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ from sagemaker_dist.errors import OptionError, raise_all
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuningConfig:
-    """Options of `DataParallel` that divide the engine's work; None lets the engine choose.
+    """Options of `sagemaker_dist.DataParallel` for how the all-reduce engine divides its work.
 
-    Fields and units are those of `sagemaker_dist.DataParallel`.
+    Each attribute has the meaning and the unit of the option of this name. None lets the engine
+    choose a value; for `shard_weights`, None makes all shards equal.
     """
 
     lanes: int | None = None
@@ -69,7 +71,7 @@ def option_faults(environ: Mapping[str, str]) -> Iterator[OptionError]:
         if text := environ.get(variable):
             label = f"the environment variable {variable}"
             for fault in range_faults(name, _value(name, text), label):
-                fault.about = (variable,)
+                fault.about = variable, *fault.about[1:]
                 yield fault
 
 

@@ -25,7 +25,7 @@ class Accelerator:
 
     Attributes:
         name: Model name in EC2's descriptions, such as "A100".
-        memory_gib: Memory in GiB if several models with this name differ in it, otherwise None.
+        memory_gib: Memory in GiB. None if only one model has this name.
         dtype: Data type for which `flops_per_second` is stated: "bfloat16", or "float16" on
             accelerators without bfloat16.
         flops_per_second: Speed of dense matrix products with that data type, in FLOP/s.

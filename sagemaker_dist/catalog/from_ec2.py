@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversion of answers of `ec2.describe_instance_types` to `Instance`; makes no calls itself."""
+"""Conversion of answers of `ec2.describe_instance_types` to objects of class `Instance`.
+
+This module itself does not call EC2.
+"""
 
 from __future__ import annotations
 

@@ -66,17 +66,20 @@ class Instance:
 
     @property
     def has_gpu(self) -> bool:
-        """Return whether its accelerators are GPUs."""
+        """Return whether the accelerators of the instance type are GPUs."""
         return self.accelerator_kind == "gpu"
 
     @property
     def is_neuron(self) -> bool:
-        """Return whether its accelerators are AWS Trainium or Inferentia, which need AWS Neuron."""
+        """Return whether the accelerators of the instance type are AWS Trainium or Inferentia.
+
+        They need the AWS Neuron SDK.
+        """
         return self.accelerator_kind == "neuron"
 
     @property
     def has_fast_link(self) -> bool:
-        """Return whether its accelerators are connected by a link faster than PCIe."""
+        """Return whether a link faster than PCIe connects the accelerators of one host."""
         return self.accelerator_link in ("NVLink", "NeuronLink")
 
     @property
@@ -86,7 +89,7 @@ class Instance:
 
     @property
     def platform(self) -> str | None:
-        """Return Docker's name of its CPU architecture, such as "linux/amd64"; None if unknown."""
+        """Return Docker's name of the CPU architecture, such as "linux/amd64"; None if unknown."""
         return _PLATFORMS.get(self.architecture or "")
 
     @property

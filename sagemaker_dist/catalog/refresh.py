@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Refresh of the instance table: names from boto3's model of SageMaker, facts from EC2."""
+"""Refresh of the table of instance types.
+
+The names of the types come from boto3's model of SageMaker's API. The facts about them come from
+the API of Amazon EC2.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +62,7 @@ def refresh_with(ec2: Any, sagemaker: Any, *, before: Table) -> Refresh:
     Args:
         ec2: boto3 client of EC2.
         sagemaker: boto3 client of SageMaker, whose service model lists the names.
-        before: Previous table; types that EC2 does not describe keep its facts.
+        before: Previous table, which provides the facts about types that EC2 does not describe.
 
     Raises:
         SetupError: EC2 did not answer: no region, no credentials, no permission or no network.
@@ -115,14 +119,18 @@ def _boto3_errors_translated(region: str | None) -> Iterator[None]:
         yield
     except exceptions.NoRegionError as error:
         hint = "Pass --region (a session with a region), or set AWS_DEFAULT_REGION"
-        raise SetupError("no AWS region is set", str(error).rstrip("."), hint) from error
+        why = str(error).rstrip(".")
+        raise SetupError("no AWS region is set", why, hint, kind="no_region") from error
     except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError) as error:
         hint = "Run aws configure, or set AWS_PROFILE"
-        raise SetupError(what, str(error).rstrip("."), hint) from error
+        raise SetupError(what, str(error).rstrip("."), hint, kind="no_credentials") from error
     except exceptions.ClientError as error:
-        why = f"{error.response['Error']['Code']}: {error.response['Error'].get('Message', '')}"
+        code = error.response["Error"]["Code"]
+        why = f"{code}: {error.response['Error'].get('Message', '')}"
         hint = "Renew the credentials, or allow them ec2:DescribeInstanceTypes in an IAM policy"
-        raise SetupError(what, why.rstrip(". :"), hint) from error
+        is_denied = code.startswith(("AccessDenied", "UnauthorizedOperation"))
+        kind = "access_denied" if is_denied else "refused"
+        raise SetupError(what, why.rstrip(". :"), hint, kind=kind) from error
     except exceptions.BotoCoreError as error:
         hint = "Check the network and the region"
         raise SetupError(what, str(error).rstrip("."), hint) from error

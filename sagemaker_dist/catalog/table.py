@@ -6,7 +6,7 @@ It is stored in two files, so that a refresh does not overwrite what was written
     instance_types.json   facts from EC2, written by `sagemaker-dist instances refresh`
     by_hand.json          facts that EC2 does not report, or reports wrongly
 
-A fact that a row does not have is unknown. As the table is part of the package, misspelt types
+A fact that is in neither file is unknown. As the table is part of the package, misspelt types
 are found without network access.
 """
 
@@ -52,7 +52,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Note:
-    """Entry of by_hand.json: facts about several types from one source."""
+    """Entry of by_hand.json: facts about one or more instance types, all from one source."""
 
     source: str
     date: str
@@ -62,7 +62,10 @@ class _Note:
 
 @cache
 def training_instances() -> Mapping[str, Instance]:
-    """Return the instance types of the package's table, by name, with the facts of by_hand.json."""
+    """Return the instance types of the package's table, by name.
+
+    Most facts are from EC2. Facts from by_hand.json complete or correct them.
+    """
     notes = [_Note(**note) for note in json.loads(_BY_HAND.read_text("utf-8"))]
     table = read_table(SHIPPED)
     return MappingProxyType(

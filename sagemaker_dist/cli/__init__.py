@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command, and return its exit status.
 
     The status is 0 on success, 1 on failure, 2 on wrong usage, 130 after Ctrl-C. `arguments` are
-    by default those of this process.
+    the words after `sagemaker-dist`, by default `sys.argv[1:]`.
     """
     signal.signal(signal.SIGTERM, _exit_on_sigterm)
     given = None if arguments is None else list(arguments)
@@ -53,7 +53,7 @@ def _exit_on_sigterm(number: int, _: FrameType | None) -> None:
 def _report(error: DistError, status: int, output: OutputFormat) -> int:
     """Print an error to stderr as text, and return `status`, the exit status of the command.
 
-    With the option --json, which `output` records, the error is also printed to stdout as JSON.
+    If `output` says that the user passed --json, the error is also printed to stdout as JSON.
     """
     if output.is_json:
         sys.stdout.write(json.dumps({"error": error.as_dict()}, indent=2) + "\n")

@@ -28,7 +28,7 @@ def partition_of(region: str) -> str:
 
 
 class Unanswered(Exception):  # noqa: N818 - it is never raised
-    """Stand-in for the exception classes of boto3 clients in `except` clauses; never raised."""
+    """Exception class that replaces those of boto3's clients in `except` clauses; never raised."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,11 +87,17 @@ class DryRunClient:
         return self
 
     def paginate(self, **_: Any) -> Iterator[dict[str, Any]]:
-        """Yield one page with the tags of this version's images, as if they had been pushed."""
+        """Yield one page with the tags of sagemaker-dist's images of this version.
+
+        The page has the form of ECR's answer to DescribeImages, as if the images had been pushed.
+        """
         tags = [default_tag(framework).rpartition(":")[2] for framework in FRAMEWORKS]
         yield {"imageDetails": [{"imageTags": tags}]}
 
 
 def placeholders(text: str) -> dict[str, str]:
-    """Return the placeholders that a text contains, each with its explanation."""
+    """Return the placeholders that a text contains, such as "<region>", with their explanations.
+
+    Keys are the placeholders, values the explanations for the user.
+    """
     return {name: meaning for name, meaning in MEANINGS.items() if name in text}

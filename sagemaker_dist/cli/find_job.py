@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choice of the runner that has the job of a given name: this machine's or SageMaker's.
+"""Search for the job of a given name, on this machine and on SageMaker.
 
-Both may have a job of that name. A running job is then chosen before a finished one: users want to
-stop it, because it costs money.
+The result is a runner: an object that describes and stops the jobs of this machine, or those of
+SageMaker. If both have a job of that name, a running job is preferred to a finished one, because
+it costs money and users may want to stop it.
 """
 
 from __future__ import annotations
@@ -21,8 +22,14 @@ if TYPE_CHECKING:
 def runner_of(name: str, region: str | None, profile: str | None) -> Runner:
     """Return the runner that has the job of this name: this machine's or SageMaker's.
 
-    If `region` or `profile` is given, it is SageMaker's. Else, if both have such a job, a running
-    job is preferred to a finished one, and a job of this machine to one of SageMaker.
+    If `region` or `profile` is given, the result is SageMaker's runner. Else, if both runners have
+    such a job, a running job is preferred to a finished one, and a job of this machine to one of
+    SageMaker.
+
+    Args:
+        name: Name of the job.
+        region: AWS region; None for AWS's own settings.
+        profile: Profile of AWS credentials; None for AWS's own settings.
 
     Raises:
         OptionError: The name cannot be a job's name.

@@ -24,7 +24,7 @@ class Hosts:
         group: Name of their instance group, or None for a job without groups.
         ranks: Number of ranks on each host; 0 for hosts without ranks. None if the number is known
             only on the host, which starts one rank per GPU.
-        instance: Facts about the type; None for a job of this machine.
+        instance: Facts about the instance type; None for a local job's.
     """
 
     type: str

@@ -88,7 +88,7 @@ def caller_permissions(
     """Return the permissions that a user needs to submit, watch and stop a job.
 
     For a local job, these are the permissions to download its data from S3. `request` has the
-    arguments of CreateTrainingJob.
+    arguments of CreateTrainingJob; `region` is the AWS region of the job, for ARNs.
     """
     if is_local(job):
         return list(_data_downloads(request))
@@ -149,9 +149,10 @@ def _on(name: str, actions: Sequence[str], resources: Sequence[str]) -> Permissi
 
 
 def _key(key: str) -> str:
-    """Return the ARN of a KMS key that is given by its ARN, id or alias.
+    """Return the ARN of a KMS key for an IAM policy; `key` is its ARN, id or alias.
 
-    An alias does not tell which key it names. So for an alias the ARN ends with "*": every key.
+    The key of an alias is not known here. The result for an alias is therefore a pattern that
+    matches every key.
     """
     if key.startswith("arn:"):
         return key
@@ -162,8 +163,8 @@ def _key(key: str) -> str:
 def _preparation(job: TrainingJob, request: Mapping[str, Any], region: str) -> Iterator[Permission]:
     """Yield the permissions that a user needs before a job is submitted.
 
-    They are those to upload the job's code and, if the job's options do not give them, to look up
-    bucket, role and image.
+    These are permissions to upload the job's code, and to look up the bucket, the role's ARN and
+    the image, as far as the job's options leave them out.
     """
     role = str(job.role)
     if job.output_path is None:

@@ -89,7 +89,10 @@ def build(**chosen: Any) -> None:
 @_options(_PUSH, PushOptions())
 @aws_options
 def push(region: str | None, profile: str | None, **chosen: Any) -> None:
-    """Push the image to Amazon ECR or another registry."""
+    """Push a training image to Amazon ECR, or to the registry of --to.
+
+    Without --image, the image sagemaker-dist:VERSION-FRAMEWORK is pushed.
+    """
     options = PushOptions(**chosen)
     session = None if options.to else boto_session(region, profile)
     pushed = push_image(options, session=session)
@@ -101,7 +104,7 @@ def push(region: str | None, profile: str | None, **chosen: Any) -> None:
 @_framework
 @json_option
 def inspect(image: str | None, framework: str, as_json: bool) -> None:
-    """Show what is in an image, and whether it works with this version.
+    """Show what is in an image, and if this sagemaker-dist can use it.
 
     IMAGE defaults to sagemaker-dist:VERSION-FRAMEWORK.
     """

@@ -91,13 +91,15 @@ def show(type: str, as_json: bool) -> None:  # noqa: A002 - as its help names it
     help="Default: the table of this installation.",
 )
 def refresh(region: str | None, profile: str | None, output: Path) -> None:
-    """Read the instance types from EC2, and write the table."""
+    """Write a file of facts about the instance types, read from EC2."""
     done = refresh_table(boto_session(region, profile), before=read_table(SHIPPED))
     try:
         write_table(done.table, output)
     except OSError as error:
         hint = "Pass --output with a file that you may write"
-        raise SetupError("the table cannot be written", str(error), hint) from error
+        raise SetupError(
+            "the table of instance types cannot be written", str(error), hint
+        ) from error
     screen.line(f"{output}: {len(done.table.instances)} types, {len(done.described)} described")
     for what in ("kept", "added", "removed"):
         screen.plain_facts({what: ", ".join(sorted(getattr(done, what)))})

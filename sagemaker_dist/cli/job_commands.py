@@ -44,9 +44,10 @@ def submit(
     region: str | None,
     profile: str | None,
 ) -> int:
-    """Start the job of FILE on SageMaker or on this machine, by its instance type; print its name.
+    """Start the job of FILE; print its name, or with --wait its output.
 
-    With --wait and --json, the job's last description is printed when it has ended.
+    The instance type decides whether the job runs on SageMaker or on this machine. With --wait and
+    --json, only the job's description is printed, when the job has ended.
     """
     from sagemaker_dist.jobs.job_file import read_job_file
     from sagemaker_dist.packaging import boto_session
@@ -65,15 +66,18 @@ def _still_running(name: str, region: str | None, profile: str | None) -> str:
 
 
 def run_job(job: TrainingJob, *, wait: bool, as_json: bool, on_interrupt: str = "") -> int:
-    """Start a job, print its name, and with `wait` wait until it ends.
+    """Start a job; print its name, or with `wait` its output until it ends.
 
-    Return the command's exit status: 0, or 1 if the job was waited for and did not complete.
+    Return the command's exit status: 1 if `wait` is set and the job does not complete, else 0.
 
     Args:
         job: The job.
         wait: Wait until the job ends.
-        as_json: Print JSON: without `wait` the name, else the job's last description.
+        as_json: Print JSON instead: the name, or with `wait` the description of the ended job.
         on_interrupt: Note that is printed when the user interrupts the wait.
+
+    Raises:
+        JobError: The job failed, with `wait` and without `as_json`.
     """
     for warning in job.warnings():
         screen.note(warning)
@@ -115,8 +119,9 @@ def logs(name: str, follow: bool, region: str | None, profile: str | None) -> No
 
 
 def _lines(segments: Iterator[str]) -> Iterator[str]:
-    """Yield a job's output as lines for a pipe or file: of each progress bar only the last state.
+    """Yield a job's output as lines for a pipe or file; each progress bar becomes one line.
 
+    The line of a progress bar is its last state.
     `segments` end in a line break or, for a state of a progress bar, in a carriage return.
     """
     bar = ""

@@ -17,7 +17,7 @@ _TIME: Final = re.compile(r"-\d{4}(?:-\d\d){5}-\d{3}$")
 
 
 def names_of(job: TrainingJob) -> list[str]:
-    """Return the job's name, or the pattern of its names, for the ARNs of an IAM policy.
+    """Return the job's name, or a pattern for its generated names, for the ARNs of an IAM policy.
 
     If the name has capitals, its lower-case spelling follows: SageMaker uses it in some ARNs.
     """
@@ -26,10 +26,10 @@ def names_of(job: TrainingJob) -> list[str]:
 
 
 def code_of(job: TrainingJob) -> tuple[str, str]:
-    """Return the S3 URI of the job's code, and a pattern for the code of all jobs of its job file.
+    """Return the S3 URI of the job's code, and a pattern that matches such URIs.
 
-    Both are empty for a job without code in S3. Both are the same URI if the user uploaded the
-    code.
+    The pattern also matches the URIs of other jobs from the same job file. If the user uploaded
+    the code, the pattern is the URI itself. Both texts are empty for a job without code in S3.
     """
     code = job._resolved.code or ""
     if not job._uploads:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `sagemaker-dist local`, which runs the job of a job file on this machine.
 
-Options that only SageMaker has are left out, with a note. Other options cannot work here, and yet
-change what the script finds: file systems, and network isolation of processes. The checks of local
-jobs refuse them.
+Options that only SageMaker has are left out, and a note says so. A job with file systems as inputs,
+or with network isolation of processes, is refused by the checks of local jobs: these options cannot
+work here, and without them the script would find other data or another network.
 """
 
 from __future__ import annotations
@@ -107,14 +107,14 @@ def _stop(job: TrainingJob) -> None:
 def local_changes(
     file: JobFile, kind: str, hosts: int | None = None
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the options to change in a job file for this machine, and notes for the user about it.
+    """Return the changes that make a job file's job a local job, and notes about them for the user.
 
-    The value None removes an option.
+    The changes are new values of options, by the option's name; the value None removes the option.
 
     Args:
         file: The job file.
         kind: Instance type of the local job, such as "local_process".
-        hosts: Number of hosts; None for the one of the job file.
+        hosts: Number of hosts; None for the number in the job file.
     """
     values = file.values
     dropped = [name for name in _SERVICE if values.get(name)]
@@ -138,7 +138,7 @@ def local_changes(
 
 
 def _base(values: Mapping[str, Any]) -> str | None:
-    """Return the option `job_name` as the first part of generated names, or None if it is invalid.
+    """Return the value of the option `job_name`, or None if this value is not a valid name.
 
     `values` are the options of the job file.
     """
@@ -147,10 +147,10 @@ def _base(values: Mapping[str, Any]) -> str | None:
 
 
 def _count(values: Mapping[str, Any]) -> Any:
-    """Return the number of hosts in a job file, of all instance groups together, or None.
+    """Return the number of hosts in a job file, of all instance groups together.
 
-    `values` are the options of the file. None means that they have no such number. A wrong value is
-    returned unchanged; the checks of the job report it.
+    `values` are the options of the file. The result is None if they do not give the number. A wrong
+    value of instance_count is returned unchanged; the checks of the job report it.
     """
     groups = values.get("instance_groups")
     if not isinstance(groups, list):

@@ -103,12 +103,12 @@ class _Command(click.Command):
 def plan(context: click.Context, /, *, file: Path, **values: Any) -> int:
     """Show what the job of FILE would run, or how the model of FILE would be split.
 
-    A job file, such as job.toml: the request, hosts and ranks, data, warnings. AWS is not called,
-    and nothing starts; values that only AWS has are shown as placeholders.
+    For a job file, such as job.toml, shows the request, hosts and ranks, data and warnings. Nothing
+    starts. AWS is not called, and values that only AWS has are shown as placeholders.
 
-    A model file, such as model.py: which modules go to which rank of the instances, and the time
-    and memory of a step. The file has the functions model() and example(); example() returns the
-    batch of one replica. No weights are allocated unless --measure is given.
+    For a model file, such as model.py, shows which modules go to which rank of the instances, and
+    the time and memory of a step. The file has the functions model() and example(); example()
+    returns the batch of one replica. No weights are allocated unless --measure is given.
     """
     is_model = file.suffix == ".py"
     raise_all(_misplaced(context, file, is_model=is_model))

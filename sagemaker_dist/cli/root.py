@@ -43,7 +43,8 @@ class _Lazy(click.Group):
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="sagemaker-dist", message="%(version)s")
 def root() -> None:
-    """Distributed training on SageMaker, and on this machine first.
+    """Distributed training on SageMaker; the same job can run on this machine first.
 
-    A job is a file, such as job.toml. `sagemaker-dist COMMAND --help` lists a command's options.
+    A file such as job.toml describes a job. `sagemaker-dist COMMAND --help` lists the options of a
+    command.
     """

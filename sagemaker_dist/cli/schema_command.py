@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `sagemaker-dist schema`."""
+"""Command `sagemaker-dist schema`, which prints the JSON Schema of job files."""
 
 from __future__ import annotations
 

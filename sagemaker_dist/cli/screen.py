@@ -109,9 +109,9 @@ def plain_facts(rows: Mapping[str, str] | Iterable[tuple[str, str]]) -> None:
 
 
 def show(renderable: Any, *, width: int | None = None) -> None:
-    """Print a table of rich, without spaces at the ends of its lines.
+    """Print an object of the library Rich, such as a table, without spaces at the ends of lines.
 
-    `width` is in columns, and may exceed the terminal's; None stands for the terminal's width.
+    `width` is the number of columns. None stands for the width of the terminal.
     """
     terminal = console(width)
     with terminal.capture() as captured:

@@ -17,7 +17,7 @@ FILE: Final = click.Path(path_type=Path)
 
 @dataclass(slots=True)
 class OutputFormat:
-    """Output format of the current command, JSON or text; `main` prints errors in it, too."""
+    """Output format of the current command, for results and errors: JSON or text."""
 
     is_json: bool = False
 

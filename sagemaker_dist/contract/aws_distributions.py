@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Typed options for the distributions of SageMaker's SDK; each returns the dict that the SDK reads.
+"""Typed options for the distributions of SageMaker's SDK.
+
+The method `distribution()` of each option returns the dict that the SDK takes as `distribution=`:
 
     TorchDistributed()            {"torch_distributed": {"enabled": True}}
     MPI(processes_per_host=8)     {"mpi": {"enabled": True, "processes_per_host": 8}}
 
-Keys and their meaning: SageMaker Python SDK 2.257.7, read 2026-11-21. The table in
-`planning/distribution_support.py` lists the frameworks and images that run each distribution.
+The source for the keys of these dicts is SageMaker Python SDK 2.257.7, read 2026-11-21. The table
+in `planning/distribution_support.py` lists the frameworks and images that run each distribution.
 """
 
 from __future__ import annotations
@@ -31,12 +33,13 @@ class Strategy(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Switch(KeywordOptions):
-    """Base of typed options that stand for one key of `distribution=`, such as `MPI` for "mpi".
+    """Base of typed options for a single key of `distribution=`, such as `MPI` for "mpi".
 
-    The value of the key is a dict with "enabled": True and the fields that were given.
+    `distribution()` returns {key: {"enabled": True, ...}}. The inner dict also has the fields of
+    the option, without those that are None or "".
 
     Attributes:
-        key: The key of `distribution=`.
+        key: Name of the key, such as "mpi".
 
     Raises:
         OptionError: A value has the wrong type; all faults are reported.
@@ -79,7 +82,9 @@ class PyTorchDDP(_Switch):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PyTorchXLA(_Switch):
-    """Option to start ranks for torch on XLA in AWS's images; it also needs a `compiler_config`."""
+    """Option to start ranks for torch on XLA in AWS's images.
+
+    The estimator must also get the argument `compiler_config`."""
 
     key: ClassVar[str] = "pytorchxla"
 
@@ -154,7 +159,10 @@ class OnInstanceGroup(KeywordOptions):
         raise_all(_group_faults(self.strategy))
 
     def distribution(self) -> dict[str, Any]:
-        """Return the dict that SageMaker's SDK takes as `distribution=`, with the group."""
+        """Return the dict that SageMaker's SDK takes as `distribution=`.
+
+        It has the keys of `strategy`, and the group in the list "instance_groups".
+        """
         return {**self.strategy.distribution(), "instance_groups": [self.group]}
 
 
@@ -185,6 +193,7 @@ def _faults(option: _Switch) -> Iterator[OptionError]:
             "it is appended to mpirun's command line and must be a str",
             "Pass one str such as '-x NCCL_DEBUG=INFO'",
             about="custom_mpi_options",
+            kind="type",
         )
 
 
@@ -193,7 +202,8 @@ def _group_faults(strategy: Any) -> Iterator[OptionError]:
     if isinstance(strategy, OnInstanceGroup) or not is_one:
         yield OptionError(
             f"strategy of OnInstanceGroup is {strategy!r}",
-            "it is not a typed option of sagemaker_dist for one distribution",
-            "Pass DataParallel(), TorchDistributed() or another typed option",
+            "it must be an options object of sagemaker_dist, but not an OnInstanceGroup",
+            "Pass DataParallel(), TorchDistributed() or another such object",
             about="strategy",
+            kind="type",
         )

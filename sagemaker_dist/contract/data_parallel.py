@@ -29,7 +29,7 @@ class DataParallel(KeywordOptions):
             seconds, 1 to 86,400. Default 600.
         lanes: Number of TCP connections between two ranks of different hosts, 1 to 16. One TCP
             connection reaches at most 5 Gbit/s, or 10 Gbit/s in a cluster placement group (AWS,
-            Amazon EC2 instance network bandwidth, read 2026-11-21); several use a faster network.
+            Amazon EC2 instance network bandwidth, read 2026-11-21); a faster network needs several.
             Default None: measured at the start of the job.
         chunk_bytes: Size in bytes of the pieces in which a buffer is sent and reduced, 64 KiB to
             16 MiB and a multiple of 64. Small pieces overlap reducing with sending; large pieces
@@ -37,10 +37,10 @@ class DataParallel(KeywordOptions):
         one_shot_bytes: Largest buffer, in bytes, that is all-reduced in one step: every rank sends
             its whole buffer to every other rank, and each rank reduces all of them. 0 to 1 MiB; 0
             turns this off. Default None: measured at the start of the job.
-        single_owner_bytes: Largest buffer, in bytes, that one rank reduces alone if it is larger
-            than `one_shot_bytes`. The rank changes from buffer to buffer. This needs fewer
-            messages than dividing the buffer among all ranks. 0 to 1 MiB; 0 turns this off.
-            Default None: measured at the start of the job.
+        single_owner_bytes: Largest buffer, in bytes, that a single rank reduces for all ranks.
+            It applies to buffers larger than `one_shot_bytes`. The rank changes from buffer to
+            buffer. This needs fewer messages than dividing the buffer among all ranks. 0 to
+            1 MiB; 0 turns this off. Default None: measured at the start of the job.
         arriving_bytes: Most bytes that all other hosts together may have in flight to one host.
             A limit prevents packet loss in switches with short queues. 0 to 64 MiB; 0 sets no
             limit beyond that of the kernel's TCP. Default None: measured at the start of the job.
@@ -84,6 +84,7 @@ def host_faults(options: DataParallel, num_hosts: int) -> Iterator[OptionError]:
             f"the number of hosts is {num_hosts}, and each has one weight",
             "Pass one weight per host, in numeric order of hosts, or leave shard_weights out",
             about="shard_weights",
+            kind="difference",
         )
 
 

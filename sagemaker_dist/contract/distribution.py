@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from sagemaker_dist.contract.aws_distributions import Strategy, is_pipeline_variable
 from sagemaker_dist.contract.data_parallel import DataParallel
@@ -40,16 +40,18 @@ from sagemaker_dist.contract.smp import smp_warnings
 from sagemaker_dist.contract.smp_takeover import take_over
 from sagemaker_dist.errors import OptionError, raise_all
 
+_SECTIONS: Final = (SMDIST, AWS)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distribution:
     """Parsed value of `distribution=`.
 
     Attributes:
-        engine: Options of ranks and connections for the smdist runtime; None if the job does not
+        engine: Options of the smdist runtime for ranks and connections; None if the job does not
             use the runtime.
-        model: Options for splitting the model; its `engine` is the field above. None if the model
-            is not split.
+        model: Options for splitting the model; None if the model is not split. Its options
+            `model.engine` are also stored as `engine`.
         sdk_key: Key of SageMaker's SDK, such as "torch_distributed", for which the sagemaker-dist
             launcher starts ranks without the smdist runtime; None if there is none.
         groups: Instance groups in which the sagemaker-dist launcher starts ranks, each a name or
@@ -110,14 +112,16 @@ def read_distribution(value: object) -> Distribution:
             "it needs an instance of the class",
             f"Pass {name}()",
             about="distribution",
+            kind="type",
         )
     given = value.distribution() if isinstance(value, Strategy) else value
     if not isinstance(given, dict):
         raise OptionError(
             f"distribution is {value!r}",
-            "it is neither a typed option of sagemaker_dist nor a dict",
+            "it must be a dict or an object such as DataParallel()",
             "Pass distribution=DataParallel()",
             about="distribution",
+            kind="type",
         )
     raise_all(spelling_faults(given))
     rest = {key: part for key, part in given.items() if key != SMDIST}
@@ -125,14 +129,15 @@ def read_distribution(value: object) -> Distribution:
 
 
 def claim_for_launcher(given: Distribution) -> Distribution:
-    """Return the distribution as the sagemaker-dist launcher runs it.
+    """Return a copy of `given` for a job whose ranks the sagemaker-dist launcher starts.
 
-    Keys for which this launcher starts ranks are moved from `rest` to `engine`, `model` or
-    `sdk_key`. Keys that are switched off are dropped. `rest` then has only keys that the
-    sagemaker-dist image cannot run, such as "mpi".
+    A key for which this launcher can start ranks is removed from `rest` and becomes the field
+    `engine`, `model` or `sdk_key`. Keys that are not enabled are dropped. Then `rest` has only
+    keys that this launcher refuses, such as "mpi".
 
     Raises:
-        OptionError: An "enabled" is a pipeline variable, whose value is not known yet.
+        OptionError: The value of "enabled" of a key is a pipeline variable, which gets its value
+            only when the pipeline runs.
     """
     raise_all(_open_faults(given.rest))
     rest = {key: part for key, part in given.rest.items() if is_on(key, part)}
@@ -164,15 +169,22 @@ def claim_for_launcher(given: Distribution) -> Distribution:
 
 
 def _open_faults(rest: Mapping[str, Any]) -> Iterator[OptionError]:
-    """Yield a fault for each key whose "enabled" is a pipeline variable, with an unknown value."""
-    switches = {key: part for key, part in rest.items() if key not in (AWS, GROUPS)}
-    for key, part in {**switches, **rest.get(AWS, {})}.items():
+    """Yield a fault for each key whose "enabled" is a pipeline variable.
+
+    Such a variable gets its value only when the pipeline runs. `rest` is `distribution=` as a dict.
+    """
+    switches: dict[tuple[str, ...], Any]
+    switches = {(key,): part for key, part in rest.items() if key not in (*_SECTIONS, GROUPS)}
+    for section in _SECTIONS:
+        switches |= {(section, key): part for key, part in rest.get(section, {}).items()}
+    for path, part in switches.items():
         if is_pipeline_variable(part.get("enabled")):
             yield OptionError(
-                f"'enabled' of {key!r} in distribution is a pipeline variable",
+                f"'enabled' of {path[-1]!r} in distribution is a pipeline variable",
                 "sagemaker_dist needs its value already when the pipeline is created",
                 "Pass True or False",
-                about=("distribution", key, "enabled"),
+                about=("distribution", *path, "enabled"),
+                kind="pipeline_variable",
             )
 
 
@@ -192,7 +204,7 @@ def _build(section: Mapping[str, Any] | None) -> Options | None:
     """
     for key, options in (section or {}).items():
         if is_pipeline_variable(options.get("enabled")):
-            raise_all(_open_faults({AWS: section}))
+            raise_all(_open_faults({SMDIST: section}))
         if options.get("enabled", True):
             return KINDS[key](**{name: options[name] for name in OPTIONS[key] if name in options})
     return None

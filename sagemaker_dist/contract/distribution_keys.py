@@ -75,6 +75,7 @@ def spelling_faults(value: Mapping[str, Any]) -> Iterator[OptionError]:
             "both request data parallelism, and a job has one implementation of it",
             f"Keep {SMDIST!r}, and leave {AWS!r} out",
             about="distribution",
+            kind="conflict",
         )
 
 
@@ -83,9 +84,10 @@ def _section_faults(key: str, part: Any) -> Iterator[OptionError]:
     if not isinstance(part, dict) or not all(isinstance(each, dict) for each in part.values()):
         yield OptionError(
             f"{subscripted(where)} is {part!r}",
-            "its value is a dict of dicts",
+            "its value must be a dict of dicts",
             f"Pass {{{key!r}: {{{DATA!r}: {{'enabled': True}}}}}}",
             about=where,
+            kind="type",
         )
         return
     valid = _AWS_SWITCHES if key == AWS else OPTIONS
@@ -102,6 +104,7 @@ def _section_faults(key: str, part: Any) -> Iterator[OptionError]:
             f"it needs {DATA!r} or {MODEL!r}",
             f"Add {DATA!r}",
             about=where,
+            kind="missing",
         )
     if len(set(part) & set(_AWS_SWITCHES)) > 1:
         yield OptionError(
@@ -111,6 +114,7 @@ def _section_faults(key: str, part: Any) -> Iterator[OptionError]:
             if key == AWS
             else f"Keep {MODEL!r}, and pass the options of {DATA!r} as its 'engine'",
             about=where,
+            kind="conflict",
         )
 
 
@@ -128,12 +132,8 @@ def _option_faults(where: KeyPath, key: str, section: Mapping[str, Any]) -> Iter
 
 def _switch_faults(where: KeyPath, part: Any, valid: Collection[str]) -> Iterator[OptionError]:
     if not isinstance(part, dict):
-        yield OptionError(
-            f"{subscripted(where)} is {part!r}",
-            "it is not a dict",
-            "Pass {'enabled': True}",
-            about=where,
-        )
+        what = f"{subscripted(where)} is {part!r}"
+        yield OptionError(what, "it is not a dict", "Pass {'enabled': True}", where, "type")
         return
     for name in part:
         if name not in valid:
@@ -146,6 +146,7 @@ def _switch_faults(where: KeyPath, part: Any, valid: Collection[str]) -> Iterato
             "SageMaker's SDK then ignores the whole key",
             "Add 'enabled': True, or leave the whole key out",
             about=where,
+            kind="missing",
         )
     processes = part.get("processes_per_host")  # None has the meaning of a missing key
     if (
@@ -166,6 +167,7 @@ def _switch_faults(where: KeyPath, part: Any, valid: Collection[str]) -> Iterato
             "it is appended to mpirun's command line and must be a str",
             "Pass one str such as '-x NCCL_DEBUG=INFO'",
             about=(*where, MPI_OPTIONS),
+            kind="type",
         )
 
 
@@ -178,6 +180,7 @@ def _enabled_faults(where: KeyPath, enabled: Any) -> Iterator[OptionError]:
             else "it is not a bool",
             "Pass True or False",
             about=(*where, "enabled"),
+            kind="type",
         )
 
 
@@ -188,6 +191,7 @@ def _list_faults(where: KeyPath, part: Any) -> Iterator[OptionError]:
             "it is not a list of instance groups",
             "Pass a list with one group, such as [group]",
             about=where,
+            kind="type",
         )
         return
     for each in part:
@@ -199,6 +203,7 @@ def _list_faults(where: KeyPath, part: Any) -> Iterator[OptionError]:
                 "the name of an instance group is a str",
                 "Pass the group's name as a str",
                 about=where,
+                kind="type",
             )
 
 

@@ -5,12 +5,14 @@
     sagemaker_dist_config = {"version":3,"modelparallel":{"microbatches":4,...,"engine":{...}}}
     sagemaker_dist_config = {"version":4,"dataparallel":{...},"framework":"tensorflow"}
 
-Every option is written, also if it has its default, so that a job does not depend on the
+Every option is written, even if its value is the default. A job then does not depend on the
 defaults of its image. A reader accepts documents of its own version and of all older versions
-(tests/contract/golden has examples). It refuses newer versions and unknown keys. A document is
-written in the oldest version that can express it, so that older images can still run such jobs.
-The framework is written only for TensorFlow, because older images start ranks only for torch.
-Without it, the launcher uses the framework that is in its image.
+(tests/contract/golden has examples). It refuses newer versions and unknown keys. The writer uses
+the oldest version that has all options of the job, so that older images can still run the job.
+
+Only documents for TensorFlow have the key "framework", which needs version 4. Older images, which
+start ranks only for torch, therefore refuse these documents. Without the key "framework", the
+launcher uses the framework that is installed in its image.
 
 SageMaker allows at most 2,500 characters per hyperparameter and no line break
 (AWS API reference, CreateTrainingJob, read 2026-11-21).
@@ -19,12 +21,13 @@ SageMaker allows at most 2,500 characters per hyperparameter and no line break
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, fields
 from typing import Any, Final
 
 from sagemaker_dist.contract.data_parallel import DataParallel
 from sagemaker_dist.contract.model_parallel import ModelParallel
-from sagemaker_dist.errors import OptionError, SkewError
+from sagemaker_dist.errors import KeyPath, OptionError, SkewError
 
 KEY: Final = "sagemaker_dist_config"
 VERSION: Final = 4  # newest version that this reader accepts
@@ -70,6 +73,7 @@ def render(options: Options, framework: str | None = None) -> str:
             f"SageMaker allows at most {MAX_CHARACTERS} in one hyperparameter",
             "Shorten long values such as plan or shard_weights, or leave them out",
             about="distribution",
+            kind="too_long",
         )
     return text
 
@@ -91,24 +95,29 @@ def parse(text: str, where: str = KEY) -> Options:
     document, version = _read(text, where)
     known = [section for section, first in _FIRST.items() if version >= first]
     others = {"version", _FRAMEWORK} if version >= _FIRST_FRAMEWORK else {"version"}
-    _check_keys(set(document) - {*others, *known}, version, where)
+    _check_keys(set(document) - {*others, *known}, version, where, ())
     if document.get(_FRAMEWORK, FRAMEWORKS[0]) not in FRAMEWORKS:
-        raise _invalid(text, f"its framework is {document[_FRAMEWORK]!r}", where)
+        raise _invalid(
+            text, f"its framework is {document[_FRAMEWORK]!r}", where, _FRAMEWORK, kind="unknown"
+        )
     sections = [section for section in known if section in document]
     if len(sections) != 1 or not isinstance(document[sections[0]], dict):
-        raise _invalid(text, f"it has no {' or '.join(map(repr, known))} section", where)
+        why = f"it has no {' or '.join(map(repr, known))} section"
+        fault = "conflict" if len(sections) > 1 else "missing"
+        raise _invalid(text, why, where, known[-1], kind=fault)
     section = document[sections[0]]
     kind = ModelParallel if sections[0] == _MODEL else DataParallel
-    _check_keys(set(section) - {field.name for field in fields(kind)}, version, where)
+    _check_keys(set(section) - {field.name for field in fields(kind)}, version, where, sections)
     if isinstance(engine := section.get("engine"), dict):
-        _check_keys(set(engine) - {field.name for field in fields(DataParallel)}, version, where)
+        unknown = set(engine) - {field.name for field in fields(DataParallel)}
+        _check_keys(unknown, version, where, (*sections, "engine"))
     return kind(**section)
 
 
 def parse_framework(text: str, where: str = KEY) -> str | None:
     """Return "torch" or "tensorflow", the framework in a value of sagemaker_dist_config.
 
-    Returns None if it names no framework; then the launcher uses the one in its image.
+    Returns None if the value names no framework; then the launcher uses the one in its image.
 
     Args:
         text: Value of the hyperparameter, which `parse` accepts.
@@ -119,9 +128,12 @@ def parse_framework(text: str, where: str = KEY) -> str | None:
 
 
 def parse_engine(text: str) -> DataParallel:
-    """Return the options of ranks and connections in a value of sagemaker_dist_config.
+    """Return the `DataParallel` options in a value of the hyperparameter sagemaker_dist_config.
 
-    For a document with options of `ModelParallel`, these are its `engine`.
+    If the value has `ModelParallel` options, return the field `engine` of these options.
+
+    Args:
+        text: Value of the hyperparameter.
     """
     options = parse(text)
     return options.engine if isinstance(options, ModelParallel) else options
@@ -138,38 +150,46 @@ def _decode(text: str, where: str) -> dict[str, Any]:
         if isinstance(document, str):
             document = json.loads(document)
     except ValueError as error:
-        raise _invalid(text, f"it is not JSON ({error})", where) from error
+        raise _invalid(text, f"it is not JSON ({error})", where, kind="not_json") from error
     if not isinstance(document, dict):
-        raise _invalid(text, f"it is a JSON {type(document).__name__}, not an object", where)
+        why = f"it is a JSON {type(document).__name__}, not an object"
+        raise _invalid(text, why, where, kind="type")
     return document
 
 
 def _version(document: dict[str, Any], where: str) -> int:
     version = document.get("version")
     if type(version) is not int or version < 1:
-        raise _invalid(json.dumps(document), f"its version is {version!r}", where)
+        why = f"its version is {version!r}"
+        raise _invalid(json.dumps(document), why, where, "version", kind="type")
     if version > VERSION:
         raise SkewError(
             f"{where} is a document of version {version}",
             f"this image reads versions up to {VERSION}",
             f"Use an image whose sagemaker-dist-runtime reads version {version},"
             f" or a sagemaker-dist that writes version {VERSION}",
+            about="version",
         )
     return version
 
 
-def _check_keys(unknown: set[str], version: int, where: str) -> None:
+def _check_keys(unknown: set[str], version: int, where: str, path: Iterable[str]) -> None:
+    """Raise an error about the first of the unknown keys of the object at `path`, if any."""
     if unknown:
         raise SkewError(
             f"{where} of version {version} has the unknown keys {sorted(unknown)}",
             f"this image reads versions up to {VERSION}, which do not have them",
             "Install the same release of sagemaker-dist and of sagemaker-dist-runtime",
+            about=(*path, min(unknown)),
+            kind="unknown",
         )
 
 
-def _invalid(text: str, why: str, where: str) -> SkewError:
+def _invalid(text: str, why: str, where: str, about: str | KeyPath = (), *, kind: str) -> SkewError:
     return SkewError(
         f"{where} is {text[:200]!r}",
         why,
         "Do not set this hyperparameter yourself: sagemaker_dist writes it",
+        about,
+        kind,
     )

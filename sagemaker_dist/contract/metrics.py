@@ -4,8 +4,8 @@
     smdist: step=200 loss=0.6931 samples_per_second=1234.5 steps_per_second=4.8 all_reduce_ms=12.3
 
 The runtime writes the line, and the SDK sends the expressions to SageMaker, which applies
-them to the job's log. Both use this module, so that they cannot differ. docs/metrics.md
-explains each metric.
+them to the job's log. The runtime and the SDK both use this module, so that the expressions always
+match the line. docs/metrics.md explains each metric.
 
 The expressions use only syntax that Java, Python and RE2 share: no lookaround, no flags. Each
 has one group, which matches a number, as SageMaker requires. SageMaker allows at most 40
@@ -51,11 +51,12 @@ _NO_TRAINING: Final = ("test", "val", "eval")  # beginnings of words that mark o
 
 
 def render_line(fields: Mapping[str, float]) -> str:
-    """Return the metrics line, without a line break at its end.
+    """Return the metrics line with `fields`, a dict of names and numbers.
 
-    The names in `FIELDS` are first, in that order; the other names follow in the order given.
-    Numbers have six significant digits and no exponent; integers have all their digits. `nan` and
-    `inf` are written for human readers, because no metric expression matches them.
+    The line has no line break at its end. The runtime's own names (`FIELDS`) are first, in a fixed
+    order. The other names follow in the order of the dict.
+    Numbers have six significant digits and no exponent; integers have all their digits. The line
+    may contain `nan` and `inf`, but no metric expression matches these two.
 
     Raises:
         OptionError: A name is not allowed in the line; see `check_field`.

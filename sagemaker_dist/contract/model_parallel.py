@@ -11,7 +11,7 @@ import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, ClassVar
 
 from sagemaker_dist.contract.data_parallel import DataParallel
 from sagemaker_dist.contract.model_parallel_checks import option_faults
@@ -46,8 +46,9 @@ class ModelParallel(KeywordOptions):
             the rank. Default "cluster", which is "DPT"; "spread" is "TPD", as in SMP v1.
         optimize: Quantity that is balanced between stages: "speed" (their time) or "memory".
             Default None: "speed".
-        memory_weight: Compromise between these two quantities, a number from 0 (speed) to 1
-            (memory); cannot be combined with `optimize`. Default None: `optimize` decides.
+        memory_weight: Weight of memory against time when stages are balanced, a number from 0
+            (only time) to 1 (only memory); cannot be combined with `optimize`. Default None:
+            `optimize` decides.
         auto_partition: True if the planner assigns layers to stages, False if `smp.partition` in
             the script does. Default True.
         default_partition: Stage, counted from 0, of layers that the script does not assign; only
@@ -56,17 +57,18 @@ class ModelParallel(KeywordOptions):
             stages and their schedule. Default None: no plan.
         device_memory: Memory that a rank may use, in bytes or as text such as "16GiB". Default
             None: all memory of its device.
-        sharding: What replicas divide among each other instead of storing it in full: "none",
-            "optimizer" (the optimizer's state) or "full" (also weights and gradients). Default
-            "none".
-        shard_degree: Number of replicas that divide one set of state among each other, at least 1;
-            the number of replicas is a multiple of it. Default None: all replicas.
+        sharding: State that replicas divide among each other, so that each stores only a shard:
+            "none", "optimizer" (the optimizer's state) or "full" (also weights and gradients).
+            Default "none".
+        shard_degree: Number of replicas that divide one copy of this state among each other, at
+            least 1; the number of replicas is a multiple of it. Default None: all replicas.
         gradient_clipping: Largest L2 norm of all gradients together; if it is larger, the gradients
             are scaled down before the optimizer step. Default None: no clipping.
         bf16: True to compute in bfloat16 with weights stored in float32; needs sharding. Default
             False.
-        global_batch_size: Samples of one step over all replicas, at least 1; it is used to check
-            the divisions above before the job starts. Default None: not checked.
+        global_batch_size: Samples of one step over all replicas, at least 1; it is used to check,
+            before the job starts, that replicas and microbatches divide it evenly. Default None:
+            not checked.
         seed: Seed of dropout and other random numbers, 0 to 2**63 - 1. Default 0.
         engine: Options for ranks, connections and timeouts, as a `DataParallel` or a dict of its
             options. Its `fusion_bytes` applies to gradients that replicas sum.
@@ -74,6 +76,8 @@ class ModelParallel(KeywordOptions):
     Raises:
         OptionError: A value is wrong, or options exclude each other; all faults are reported.
     """
+
+    nested: ClassVar[Mapping[str, type]] = {"engine": DataParallel}
 
     pipeline_parallel_degree: int | str = AUTO
     microbatches: int | str = AUTO
@@ -172,9 +176,10 @@ class ModelParallel(KeywordOptions):
 
 
 def _engine(section: Mapping[str, Any]) -> tuple[DataParallel, list[OptionError]]:
-    """Return the `DataParallel` for a dict of its options, and the faults of the dict.
+    """Return a `DataParallel` with the options in `section`, and the faults of `section`.
 
-    If the dict has faulty values, the `DataParallel` has the defaults.
+    `section` is a dict that was passed as the option `engine` of `ModelParallel`. If one of its
+    values is wrong, the returned `DataParallel` has only default values.
     """
     names = [option.name for option in fields(DataParallel)]
     faults = [

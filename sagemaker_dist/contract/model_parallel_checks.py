@@ -145,14 +145,15 @@ def _balance(options: Unchecked) -> Faults:
             "both set the quantity by which stages are balanced",
             "Leave one of them out",
             about="optimize",
+            kind="conflict",
         )
 
 
 def _placing(options: Unchecked) -> Faults:
     """Yield a fault for each option that has no effect with the value of `auto_partition`.
 
-    If `auto_partition` is True, this is `default_partition`; if False, these are `optimize` and
-    `memory_weight`.
+    `default_partition` has no effect if `auto_partition` is True. `optimize` and `memory_weight`
+    have no effect if `auto_partition` is False.
     """
     if options.auto_partition and options.default_partition is not None:
         yield OptionError(
@@ -160,6 +161,7 @@ def _placing(options: Unchecked) -> Faults:
             "the planner assigns all layers to stages",
             "Leave default_partition out, or pass auto_partition=False",
             about="default_partition",
+            kind="conflict",
         )
     for name in ("optimize", "memory_weight"):
         value = getattr(options, name)
@@ -169,6 +171,7 @@ def _placing(options: Unchecked) -> Faults:
                 "the script assigns all layers to stages",
                 f"Leave {name} out, or pass auto_partition=True",
                 about=name,
+                kind="conflict",
             )
 
 
@@ -196,6 +199,7 @@ def _sharding(options: Unchecked) -> Faults:
             "without sharding, each replica stores all its state, so the option has no effect",
             "Pass sharding='optimizer' or sharding='full', or leave shard_degree out",
             about="shard_degree",
+            kind="conflict",
         )
     if options.bf16:
         yield OptionError(
@@ -203,6 +207,7 @@ def _sharding(options: Unchecked) -> Faults:
             "weights are converted to bfloat16 only when their shards are gathered",
             "Use torch.autocast(device, torch.bfloat16) in the step, or pass sharding='full'",
             about="bf16",
+            kind="conflict",
         )
 
 
@@ -217,6 +222,7 @@ def _plan(options: Unchecked) -> Faults:
                 "the plan already sets this option",
                 f"Leave {name} out, or leave plan out",
                 about=name,
+                kind="conflict",
             )
 
 

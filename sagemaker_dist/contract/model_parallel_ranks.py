@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arithmetic of `ModelParallel` on the ranks of a job: numbers of replicas and batch sizes.
 
-Example: on 8 ranks, models split over 4 ranks make 2 replicas; with a global batch of 64, each
-replica trains 32 samples in a step; with 4 microbatches, each of them has 8 samples. Values that
-are "auto" are not checked here, because the planner chooses them later.
+Example: a job has 8 ranks, and each replica of the model is split over 4 ranks. This makes 2
+replicas. With a global batch of 64 samples, each replica trains 32 samples in a step. With 4
+microbatches, each microbatch has 8 samples. Options that are "auto" are not checked here, because
+the planner chooses their values later.
 """
 
 from __future__ import annotations
@@ -30,11 +31,14 @@ class Degrees(Protocol):
 
     @property
     def shard_degree(self) -> int | None:
-        """Return the number of replicas that divide one set of state; None for all replicas."""
+        """Return the number of replicas that shard one copy of the state; None for all replicas.
+
+        The state is the optimizer's state and, depending on the sharding, weights and gradients.
+        """
 
     @property
     def global_batch_size(self) -> int | None:
-        """Return the samples of one step over all replicas, or None if unknown."""
+        """Return the number of samples of one step over all replicas, or None if unknown."""
 
 
 def replicas_of(options: Degrees, world_size: int) -> int | None:
@@ -78,7 +82,8 @@ def split_faults(
 def _open_faults(options: Degrees, ranks: Ranks) -> Iterator[OptionError]:
     """Yield the faults that remain whichever `pipeline_parallel_degree` the planner chooses.
 
-    They are faults of `shard_degree`, and of `microbatches` with the global batch size.
+    There are two such faults: the number of ranks is not a multiple of `shard_degree`, or
+    `global_batch_size` is not a multiple of `microbatches`.
     """
     shards = options.shard_degree or 1
     if ranks.size % shards:
@@ -97,6 +102,7 @@ def _batch_faults(options: Degrees, replicas: int) -> Iterator[OptionError]:
             f"all replicas have batches of equal size, and {batch} is not a multiple of {replicas}",
             f"Pass global_batch_size={_nearest(batch, replicas)}",
             about="global_batch_size",
+            kind="indivisible",
         )
     elif isinstance(microbatches, int) and batch // replicas % microbatches:
         each = batch // replicas
@@ -107,6 +113,7 @@ def _batch_faults(options: Degrees, replicas: int) -> Iterator[OptionError]:
             f"Pass microbatches={_divisors(each, microbatches)},"
             f" or global_batch_size={_nearest(batch, replicas * microbatches)}",
             about="microbatches",
+            kind="indivisible",
         )
 
 

@@ -91,12 +91,13 @@ _RANGES: Final = {
 
 
 def range_faults(option: str, value: object, label: str) -> Iterator[OptionError]:
-    """Yield the faults of one option's value.
+    """Yield the faults of `value` as a value of one option of `DataParallel`.
 
     Args:
-        option: Name of the option of `DataParallel`.
+        option: Name of the option.
         value: Value to check, of any type.
-        label: Name of the option in messages and in `about`, such as its environment variable.
+        label: Name of the option in the errors (in the message and in the attribute `about`), such
+            as the name of its environment variable.
     """
     if option == WEIGHTS:
         yield from _weight_faults(value, label)
@@ -112,6 +113,7 @@ def _weight_faults(value: object, label: str) -> Iterator[OptionError]:
             "it must be a tuple with one weight for each host",
             "Pass a tuple of integers such as (1, 2, 1)",
             about=label,
+            kind="type",
         )
         return
     wrong = [index for index, weight in enumerate(value) if weight not in _WEIGHT]
@@ -120,7 +122,7 @@ def _weight_faults(value: object, label: str) -> Iterator[OptionError]:
             f"{label} has {value[index]!r} at index {index}",
             _WEIGHT.why,
             f"Pass {_WEIGHT}",
-            about=label,
+            about=(label, index),
         )
     if not wrong and not any(value):
         yield OptionError(
@@ -132,10 +134,11 @@ def _weight_faults(value: object, label: str) -> Iterator[OptionError]:
 
 
 def size_in_bytes(size: object) -> int | None:
-    """Return a size in bytes: of a text such as "16GiB" or "16 GB", or of an int.
+    """Return a size in bytes as an int.
 
-    Returns None for any other value, and for sizes below 1 or above `MOST_BYTES`. A text such as
-    "16Gb" is not a size either, because "Gb" would mean gigabits.
+    `size` is text such as "16GiB" or "16 GB", or an int in bytes. Returns None for any other value,
+    and for sizes below 1 byte or above `MOST_BYTES` (2**60). Returns None for "16Gb", too, because
+    "Gb" would mean gigabits.
     """
     number = size if type(size) is int else 0
     found = _SIZE.fullmatch(size) if isinstance(size, str) else None

@@ -34,9 +34,10 @@ def masked(name: str, value: Any) -> Any:
 
 
 def is_private(name: str) -> bool:
-    """Return whether the first or last word of a name, such as "password", marks a secret.
+    """Return whether the name of a variable or option shows that its value is a secret.
 
-    Examples of such names: wandbApiKey, db_password, password_db.
+    The first or last word of such a name is a word such as "password". Examples: db_password,
+    password_db, wandbApiKey.
     """
     words = _HUMP.sub("_", name)
     return bool(_LAST_WORD.search(words) or _FIRST_WORD.match(words))

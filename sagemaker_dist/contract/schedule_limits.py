@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits of the pipeline schedules, so that the SDK can check requests without the runtime.
+"""Limits of the pipeline schedules, such as the number of stages that each needs on every rank.
 
-The runtime reads its limits from here: `smdist.modelparallel.core.schedule.SCHEDULES` has the same
-names, which a test checks.
+The SDK checks requests with these limits, because the runtime may not be installed. The runtime
+uses the same limits. A test checks that the schedules in this module have the same names as those
+in `smdist.modelparallel.core.schedule.SCHEDULES`.
 """
 
 from __future__ import annotations
@@ -73,18 +74,19 @@ def pipeline_faults(
             "the order of this schedule already sets how many microbatches are in flight",
             "Leave active_microbatches out, or pass pipeline='interleaved'",
             about="active_microbatches",
+            kind="conflict",
         )
     if virtual_stages is not None and not kind.takes_virtual_stages(virtual_stages):
         least = kind.least_virtual_stages
         has = f"{least}" if kind.most_virtual_stages == least else f"{least} or more"
-        fitting = [
-            repr(each) for each, k in PIPELINES.items() if k.takes_virtual_stages(virtual_stages)
-        ]
+        stages = "stage" if has == "1" else "stages"
+        fitting = [each for each, k in PIPELINES.items() if k.takes_virtual_stages(virtual_stages)]
         yield OptionError(
             f"virtual_stages is {virtual_stages} with pipeline={name!r}",
-            f"the schedule needs {has} stages on each rank",
+            f"the schedule needs {has} {stages} on each rank",
             f"Pass virtual_stages={least}, or pipeline={' or '.join(map(repr, fitting))}",
             about="virtual_stages",
+            kind="conflict",
         )
 
 
@@ -103,4 +105,5 @@ def microbatch_faults(name: str, *, degree: int, microbatches: int) -> Iterator[
             f"the schedule needs at least {least} on {degree} ranks",
             f"Pass microbatches={least} or more, or pipeline='1f1b'",
             about="microbatches",
+            kind="conflict",
         )

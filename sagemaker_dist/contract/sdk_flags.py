@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hyperparameters by which SageMaker's SDK requests ranks from a launcher.
 
-The sagemaker-dist launcher reads them as well. Names: SageMaker Python SDK 2.257.7, estimator.py,
-read 2026-11-21.
+The sagemaker-dist launcher also reads these hyperparameters. The source for their names is
+estimator.py of SageMaker Python SDK 2.257.7, read 2026-11-21.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ def is_flag_on(value: object) -> bool | None:
 
 
 def flagged_framework(hyperparameters: Mapping[str, Any]) -> str | None:
-    """Return "torch" or "tensorflow", the framework of the flag in `hyperparameters` that is on.
+    """Return "torch" or "tensorflow", the framework for which `hyperparameters` request ranks.
 
-    Returns None if no flag is on, or only the flag of SMDDP, which supports both frameworks.
+    Flags such as sagemaker_torch_distributed_enabled request them. Returns None if no such flag is
+    on, or only the flag of SMDDP, which supports both frameworks.
     """
     on = [key for key, flag in SERVED_FLAGS.items() if is_flag_on(hyperparameters.get(flag))]
     if any(key in STRATEGY_FLAGS for key in on):
@@ -52,5 +53,8 @@ def flagged_framework(hyperparameters: Mapping[str, Any]) -> str | None:
 
 
 def requests_ranks(hyperparameters: Mapping[str, Any]) -> bool:
-    """Return whether any flag that requests ranks from the sagemaker-dist launcher is on."""
+    """Return whether any flag that requests ranks from the sagemaker-dist launcher is on.
+
+    Such a flag is a hyperparameter like sagemaker_torch_distributed_enabled.
+    """
     return any(is_flag_on(hyperparameters.get(flag)) for flag in SERVED_FLAGS.values())

@@ -53,17 +53,22 @@ def takeover_faults(rest: Mapping[str, Any]) -> Iterator[OptionError]:
     launcher = next((key for key in LAUNCH_KEYS if key in rest), None)
     if launcher is not None:
         yield OptionError(
-            f"distribution requests '{AWS}.{MODEL}' with {launcher!r}, which is SMP v2",
+            f"distribution requests SMP v2 ('{AWS}.{MODEL}' with {launcher!r})",
             "the runtime of sagemaker_dist runs only requests for SMP v1",
             "Use ModelParallel(sharding='full') for sharding, or SageMaker's image for SMP v2",
             about=("distribution", launcher),
+            kind="unsupported",
         )
         return
     parameters = rest[AWS][MODEL].get("parameters", {})
     if not isinstance(parameters, Mapping):  # a JSON file was already replaced by its content
         why = "it is neither a dict nor the path of a file"
         yield OptionError(
-            f"{_WHERE} is {parameters!r}", why, "Pass a dict of SMP's parameters", about=_PATH
+            f"{_WHERE} is {parameters!r}",
+            why,
+            "Pass a dict of SMP's parameters",
+            about=_PATH,
+            kind="type",
         )
     else:
         yield from within(runtime_faults(parameters, where=_WHERE), *_PATH)
@@ -77,6 +82,7 @@ def _mpi_faults(section: Mapping[str, Any]) -> Iterator[OptionError]:
             "the launcher of sagemaker_dist starts ranks with torchrun and uses no MPI",
             f"Leave {MPI_OPTIONS} out",
             about=("distribution", "mpi", MPI_OPTIONS),
+            kind="unsupported",
         )
     if is_pipeline_variable(section.get(_PROCESSES)):
         yield OptionError(
@@ -84,6 +90,7 @@ def _mpi_faults(section: Mapping[str, Any]) -> Iterator[OptionError]:
             "sagemaker_dist needs its value already when the pipeline is created",
             "Pass a number",
             about=("distribution", "mpi", _PROCESSES),
+            kind="pipeline_variable",
         )
     elif section.get(_PROCESSES) is not None and section[_PROCESSES] > 1024:
         yield OptionError(

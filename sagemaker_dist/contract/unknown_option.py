@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, TypeVar
 
 from sagemaker_dist.errors import OptionError, closest, raise_all
 
@@ -13,11 +14,16 @@ T = TypeVar("T", bound="KeywordOptions")
 class KeywordOptions:
     """Base of a dataclass of options whose fields are passed by name.
 
+    Attributes:
+        nested: Class of the value of an option, by the option's name. If an option of that class
+            is passed here, the hint says where it belongs.
+
     Raises:
         OptionError: An unknown option is passed; all unknown options are reported together.
     """
 
     __slots__ = ()
+    nested: ClassVar[Mapping[str, type]] = {}
 
     def __new__(cls: type[T], *_: object, **options: object) -> T:
         """Check the names of all options, and return a new instance that is not initialized yet.
@@ -29,7 +35,7 @@ class KeywordOptions:
             OptionError(
                 f"{cls.__name__} has the option {name!r}",
                 "no such option exists",
-                closest(name, known),
+                _hint(cls, name, known),
                 about=name,
                 kind="unknown",
             )
@@ -37,3 +43,10 @@ class KeywordOptions:
             if name not in known
         )
         return super().__new__(cls)
+
+
+def _hint(cls: type[KeywordOptions], name: str, known: Iterable[str]) -> str:
+    for option, other in cls.nested.items():
+        if name in getattr(other, "__dataclass_fields__", {}):
+            return f"Pass {option}={other.__name__}({name}=...)"
+    return closest(name, known)

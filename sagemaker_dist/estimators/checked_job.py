@@ -31,8 +31,9 @@ _OTHER: Final = (
 def runs_here(instance_type: Any, session: Any) -> bool:
     """Return whether sagemaker-dist runs the jobs of an estimator on this machine.
 
-    They have a local instance type. With a LocalSession of SageMaker's own, the result is False:
-    SageMaker's SDK then runs the containers of a local job.
+    True for the instance type "local_process". True also for "local" and "local_gpu" if `session`
+    is a LocalSession of sagemaker_dist or None. With a LocalSession of SageMaker's SDK, that SDK
+    runs the containers of a local job.
     """
     is_container = instance_type in LOCAL and isinstance(session, (LocalSession, type(None)))
     return bool(instance_type == LOCAL_PROCESS or is_container)

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Base class of the Estimators, with the distributions and local modes of sagemaker-dist.
 
+Each Estimator inherits first from `Distributed`, then from the SDK's class of the same name. For
+example, Python looks up the methods of `PyTorch` in this order:
+
     PyTorch → Distributed → sagemaker.pytorch.PyTorch → ... → EstimatorBase
 
-The SDK's class, the parent, does all else. The "smdist" keys are removed from the argument
-`distribution` before the parent gets it. They are sent to the job as one hyperparameter.
+The SDK's class does all work that `Distributed` does not do. `Distributed` removes the "smdist"
+keys from the argument `distribution` before the SDK's class gets it. `Distributed` sends these keys
+to the job as one hyperparameter.
 """
 
 from __future__ import annotations
@@ -64,9 +68,9 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         kind: Name of the SDK's class, such as "PyTorch".
         framework: Framework of the default sagemaker-dist image, or None without a default image.
         names_image: Names of the arguments that select one of SageMaker's images.
-        stem: Base of the job's name for jobs without an image.
-        configures: Name of the SDK's method that converts a distribution to hyperparameters, or
-            None.
+        stem: First part of the default job name if the job has no image.
+        configures: Name of the SDK's method that converts `distribution=` to hyperparameters;
+            None if the SDK's class has none.
     """
 
     kind: ClassVar[str]
@@ -124,8 +128,14 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
     def _runs_our_launcher(self, parsed: Distribution, given: Mapping[str, Any]) -> bool:
         """Return whether the sagemaker-dist launcher starts the ranks of a job.
 
-        It does so for its own distributions, for local jobs and in images named "sagemaker-dist".
-        `parsed` is the parsed distribution; `given` are the other arguments of the constructor.
+        True if the distribution needs the smdist runtime, or the instance type is "local_process".
+        Otherwise the image decides. Without image_uri, the result is True unless an argument such
+        as framework_version selects an image of SageMaker. With image_uri, the result is True for a
+        sagemaker-dist image, and for containers that sagemaker-dist runs on this machine.
+
+        Args:
+            parsed: Parsed argument `distribution` of the constructor.
+            given: The other arguments of the constructor, by name.
         """
         here, image = given.get("instance_type"), given.get("image_uri")
         if parsed.engine is not None or here == LOCAL_PROCESS:
@@ -135,10 +145,10 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         return is_sagemaker_dist_image(image) or runs_here(here, given.get("sagemaker_session"))
 
     def _faults(self, parsed: Distribution, given: Mapping[str, Any]) -> Iterator[OptionError]:  # noqa: ARG002 - for classes
-        """Yield errors in the constructor's arguments that other classes do not check for.
+        """Yield errors in the constructor's arguments that are specific to one Estimator.
 
-        This class yields none; subclasses override it. `parsed` is the parsed distribution; `given`
-        are the other arguments.
+        The base class yields none; a subclass overrides this method. `parsed` is the parsed
+        argument `distribution`; `given` has the other arguments by name.
         """
         yield from ()
 
@@ -149,11 +159,12 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
     def training_image_uri(self, region: str | None = None) -> Any:
         """Return the URI of the job's image in the AWS region `region`.
 
-        For local processes, which have no image, it is a placeholder.
+        For local processes, which have no image, the result is a placeholder.
 
         Raises:
-            SetupError: image_uri is left out, and this version's image was not pushed.
-            SkewError: image_uri is left out, and the pushed images have other versions.
+            SetupError: image_uri is left out, and the sagemaker-dist image was not pushed to ECR.
+            SkewError: image_uri is left out, and the images in ECR have other versions than this
+                package.
         """
         if self.image_uri is not None:
             return self.image_uri
@@ -196,9 +207,9 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
             try:
                 added = getattr(self, self.configures)(self.distribution)
             except ValueError as error:
-                what = f"SageMaker's {self.kind} refuses the distribution"
-                hint = "Correct distribution"
-                yield OptionError(what, str(error).strip(), hint, "distribution")
+                what = f"SageMaker's {self.kind} does not accept the value of distribution"
+                hint = "Change this value"
+                yield OptionError(what, str(error).strip(), hint, "distribution", kind="refused")
         names = {*(getattr(self, "_hyperparameters", None) or ()), *SCRIPT_PARAMETERS}
         yield from amount_faults(names, added)
         yield from self._image_faults()
@@ -215,6 +226,7 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
                 str(error).strip(),
                 "Correct the arguments that name the image, or pass image_uri",
                 "image_uri",
+                kind="refused",
             )
 
     def _expand_inputs(self, inputs: Any) -> Any:
@@ -349,7 +361,7 @@ def _half_named(names: tuple[str, ...], given: Mapping[str, Any]) -> list[Option
         f"{names[0]} is left out, so the job uses the sagemaker-dist image, whose Python is fixed",
     )
     hint = f"Leave py_version out, or pass {names[0]} too for SageMaker's image"
-    return [OptionError(what, why, hint, "py_version")]
+    return [OptionError(what, why, hint, "py_version", kind="no_effect")]
 
 
 def _use_new_names(kwargs: dict[str, Any]) -> None:
@@ -402,5 +414,7 @@ def _session_of(name: str) -> LocalSession | None:
             f"there is no job {name!r}",
             f"{runner.root} has no job of this name, and no AWS region is set",
             "Check the name, or set AWS_DEFAULT_REGION",
+            about="job_name",
+            kind="not_found",
         )
     return None

@@ -42,15 +42,15 @@ _RENAMED: Final = frozenset(
 
 
 def kind_faults(given: Mapping[str, Any]) -> Iterator[OptionError]:
-    """Yield an error for each argument of a wrong type, on which other checks would crash.
+    """Yield an error if the argument instance_type is not a str, which the other checks expect.
 
-    `given` are the arguments of the estimator's constructor.
+    `given` has the arguments of the estimator's constructor, by name.
     """
     value = known_value(given.get("instance_type"))
     if value is not None and not isinstance(value, str):
         what = f"instance_type is {value!r}"
         hint = "Pass a str such as 'ml.p4d.24xlarge'"
-        yield OptionError(what, "it is not a str", hint, "instance_type")
+        yield OptionError(what, "it is not a str", hint, "instance_type", kind="type")
 
 
 def known_value(value: Any) -> Any:
@@ -86,8 +86,8 @@ def source(
 def environment(given: Any) -> Any:
     """Return the job's environment variables, with "" as the value of pipeline variables.
 
-    `given` is the argument `environment` of an estimator. A value that is no mapping is returned
-    unchanged, and None as an empty dict.
+    `given` is the argument `environment` of an estimator. The result is {} if `given` is None or
+    a pipeline variable. A `given` of a wrong type is returned unchanged.
     """
     if not isinstance(given, Mapping):
         return {} if given is None or is_pipeline_variable(given) else given
@@ -125,7 +125,6 @@ def estimator_terms(estimator: Any) -> Terms:
     """Return those attributes of an estimator that SageMaker's API limits, to check the limits.
 
     The values are the current ones, with the SDK's defaults and later changes of the user.
-    A generic Estimator with a source_dir has encoded its hyperparameters already.
     """
     names = {"instance_type", "instance_count", "entry_point", *TERMS}
     given = {name: getattr(estimator, name, None) for name in names}
@@ -172,9 +171,10 @@ def expand_paths(inputs: Any) -> Any:
 
 
 def model_channel(name: Any, uri: Any) -> tuple[Channel, ...]:
-    """Return the channel that the SDK creates for the argument `model_uri`, as a tuple.
+    """Return a tuple with the channel that the SDK creates for the argument `model_uri`.
 
-    `name` is the channel's name, `uri` the value of `model_uri`. The tuple is empty if it is None.
+    `name` is the channel's name, `uri` the value of `model_uri`. If `uri` is None, the tuple is
+    empty.
     """
     return () if uri is None else (_channel(str(name), uri, "File", {}),)
 

@@ -19,12 +19,13 @@ _FLAGS: Final = {key: SERVED_FLAGS[key] for key in (*LAUNCH_KEYS, *STRATEGY_KEYS
 
 
 def distribution_in(values: dict[str, Any], *, uses_launcher: bool) -> dict[str, Any]:
-    """Return {"distribution": value} of a job from its hyperparameters; {} if it has none.
+    """Return {"distribution": value} from the hyperparameters of a job; {} without a distribution.
 
     Args:
-        values: Hyperparameters of the job. Those of the distribution are removed from it.
-        uses_launcher: Whether the sagemaker-dist launcher started the ranks. Only then is the
-            distribution read from the flags of SageMaker's own launchers, too.
+        values: Hyperparameters of the job, by name. This function removes the hyperparameters
+            from which it reads the distribution.
+        uses_launcher: Whether the sagemaker-dist launcher started the ranks. Only then, flags of
+            SageMaker's SDK such as sagemaker_torch_distributed_enabled are read, too.
     """
     distribution: dict[str, Any] = {}
     if KEY in values:
@@ -44,10 +45,14 @@ def distribution_in(values: dict[str, Any], *, uses_launcher: bool) -> dict[str,
 
 
 def use_estimator_groups(rest: dict[str, Any], groups: Any) -> dict[str, Any]:
-    """Return a distribution whose instance groups are the InstanceGroup objects of the estimator.
+    """Return `rest` with its instance groups replaced by the estimator's objects of the same name.
 
-    SageMaker's SDK compares the objects themselves, not their names. `rest` is the distribution
-    without its "smdist" keys, `groups` the argument `instance_groups` of the estimator.
+    SageMaker's SDK looks up the groups of a distribution among those of the estimator by object,
+    not by name.
+
+    Args:
+        rest: Argument `distribution` of the estimator, without its "smdist" keys.
+        groups: Argument `instance_groups` of the estimator, a list of InstanceGroup objects.
     """
     if GROUPS not in rest or not isinstance(groups, (list, tuple)):
         return rest
@@ -57,18 +62,22 @@ def use_estimator_groups(rest: dict[str, Any], groups: Any) -> dict[str, Any]:
 
 
 def amount_faults(names: Collection[str], added: Collection[str]) -> Iterator[OptionError]:
-    """Yield an error if a job has more hyperparameters than SageMaker allows.
+    """Yield an error if the distribution adds too many hyperparameters for SageMaker's limit.
 
-    It is yielded only if the limit is exceeded because of the distribution. `names` are the names
-    of the user's hyperparameters, `added` those of the distribution.
+    If `names` alone exceeds the limit, this function yields nothing.
+
+    Args:
+        names: Names of the hyperparameters of the user and of the SDK.
+        added: Names of the hyperparameters that the distribution adds.
     """
     most = service_limits()["HyperParameters"].most
     if most is not None and len(names) <= most < len({*names, *added}):
         yield OptionError(
-            f"hyperparameters has {len(names)} entries with those of the SDK",
-            f"SageMaker takes at most {most}, and the distribution needs {len(added)} of them",
-            "Leave some out, or pass a file of them as a channel",
+            f"hyperparameters has {len(names)} entries, including those of the SDK",
+            f"SageMaker allows at most {most}, and the distribution adds {len(added)}",
+            "Leave some out, or pass some of them in a file of an input channel",
             "hyperparameters",
+            kind="too_many",
         )
 
 

@@ -27,9 +27,9 @@ class Estimator(Distributed, SageMakerEstimator):  # type: ignore[misc]  # SageM
 
     * `distribution`: one that the sagemaker-dist launcher can start; the image must have
       sagemaker-dist-runtime. Others are refused, because the SDK's Estimator ignores them.
-    * `instance_type`: "local_process", "local" and "local_gpu" run the job on this machine, as
-      in `PyTorch`. Only "local_process" works without image_uri. Containers run the image's own
-      program if no entry_point is given.
+    * `instance_type`: "local_process" runs each host of the job as a process of this machine;
+      "local" and "local_gpu" run each host as a container. Only "local_process" works without
+      image_uri. Containers run the image's own program if no entry_point is given.
 
     Raises:
         OptionError: The request is wrong; all faults are reported together.
@@ -68,6 +68,7 @@ class Estimator(Distributed, SageMakerEstimator):  # type: ignore[misc]  # SageM
                 "a generic estimator has no default image",
                 "Pass image_uri, or use PyTorch",
                 "image_uri",
+                kind="missing",
             )
         yield from _script_faults(distribution, given)
 
@@ -96,6 +97,7 @@ def _script_faults(distribution: Distribution, given: Mapping[str, Any]) -> Iter
                 f"{name} does not name the script to run",
                 f"Pass entry_point, or leave {name} out",
                 name,
+                kind="missing",
             )
     has_image = given["instance_type"] != LOCAL_PROCESS
     values = given.get("hyperparameters")
@@ -107,4 +109,5 @@ def _script_faults(distribution: Distribution, given: Mapping[str, Any]) -> Iter
             "the launcher of sagemaker_dist runs a script",
             f"Pass the path of the script{own if has_image else ''}",
             "entry_point",
+            kind="missing",
         )

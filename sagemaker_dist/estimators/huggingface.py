@@ -24,7 +24,10 @@ class HuggingFace(Distributed, SageMakerHuggingFace):  # type: ignore[misc]  # S
 
     Takes the arguments of `sagemaker.huggingface.HuggingFace`, and in addition:
 
-    * `distribution` and `instance_type`: with the additional values of `PyTorch`.
+    * `distribution`: `DataParallel(...)`, `ModelParallel(...)`, another typed option of
+      `sagemaker_dist`, or any dict that SageMaker's class takes.
+    * `instance_type`: "local_process" runs each host of the job as a process of this machine;
+      "local" and "local_gpu" run each host as a container.
     * `image_uri`: defaults to the image of `sagemaker-dist image build` for a job with a
       sagemaker-dist distribution, and for a local job without a transformers_version.
     * `py_version`: only for SageMaker's images.
@@ -76,6 +79,7 @@ class HuggingFace(Distributed, SageMakerHuggingFace):  # type: ignore[misc]  # S
                 "the job runs a script",
                 "Pass the path of the script",
                 "entry_point",
+                kind="missing",
             )
         if distribution.is_launched:
             yield from _version_faults(given)
@@ -85,6 +89,7 @@ class HuggingFace(Distributed, SageMakerHuggingFace):  # type: ignore[misc]  # S
                 "the name of SageMaker's image contains it",
                 "Pass py_version, such as 'py310', or image_uri",
                 "py_version",
+                kind="missing",
             )
 
 
@@ -105,6 +110,7 @@ def _version_faults(given: Mapping[str, Any]) -> Iterator[OptionError]:
             "the distribution of sagemaker_dist trains with torch",
             "Leave tensorflow_version out, or leave distribution out",
             "tensorflow_version",
+            kind="conflict",
         )
     if given["image_uri"] is not None:
         return
@@ -112,9 +118,10 @@ def _version_faults(given: Mapping[str, Any]) -> Iterator[OptionError]:
     if requested is not None and not f"{version}.".startswith(f"{requested}."):
         yield OptionError(
             f"pytorch_version is {requested!r}",
-            f"the image of this version of sagemaker_dist has version {version}",
+            f"the image of the installed sagemaker_dist has PyTorch {version}",
             "Leave pytorch_version out, or pass image_uri",
             "pytorch_version",
+            kind="unsupported",
         )
     if given["transformers_version"] is not None:
         yield OptionError(
@@ -123,4 +130,5 @@ def _version_faults(given: Mapping[str, Any]) -> Iterator[OptionError]:
             "Name transformers in requirements.txt in source_dir and leave transformers_version"
             " out, or pass image_uri",
             "transformers_version",
+            kind="unsupported",
         )

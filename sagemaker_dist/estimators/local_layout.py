@@ -21,10 +21,10 @@ _CHANGED: Final = ("source_dir", "entry_point", *_CHECKPOINTS)
 
 @contextmanager
 def local_attributes(estimator: Any, source: LocalSource | None) -> Iterator[dict[str, Any]]:
-    """Set an estimator's attributes as the SDK's local mode needs them; restore them at the end.
+    """Change attributes of an estimator for the SDK's local mode, during a `with` block.
 
-    Yield the arguments that the session adds to the job's request: "source", the job's code, and
-    "checkpoint_s3_uri" and "checkpoint_local_path", each if given.
+    Yields a dict of arguments that the session adds to the job's request. Possible keys are
+    "source" (the job's code), "checkpoint_s3_uri" and "checkpoint_local_path".
     """
     before = {name: getattr(estimator, name) for name in _CHANGED}
     extra = {name: before[name] for name in _CHECKPOINTS if before[name]}
@@ -57,10 +57,13 @@ def local_source(estimator: Any) -> LocalSource | None:
 
 
 def source_params(job_details: dict[str, Any], submitted: str | None) -> dict[str, Any]:
-    """Return the estimator's arguments that name the code of a local job, for `attach`.
+    """Return the estimator arguments for a job's code, such as source_dir and entry_point.
 
-    `job_details` is the job's description. `submitted` is the URI of the code in its
-    hyperparameters, or None. The dict is empty if neither has the code.
+    The dict is empty if the place of the code is not known.
+
+    Args:
+        job_details: Description of the local job.
+        submitted: URI in the job's hyperparameter sagemaker_submit_directory, or None.
     """
     source = LocalSource.parse(job_details.get("LocalSource"))
     if source is None:

@@ -24,7 +24,7 @@ from sagemaker_dist.planning import LocalSource, plan_local_job
 from sagemaker_dist.planning.local_channel import FILE_SYSTEMS
 from sagemaker_dist.planning.local_job import REGION
 from sagemaker_dist.runners import TERMINAL, LocalRunner, Runner
-from sagemaker_dist.runners.protocol import Description
+from sagemaker_dist.runners.protocol import ROOT_CAUSE, Description
 from sagemaker_dist.runners.viewer import watch
 
 ROLE: Final = "arn:aws:iam::000000000000:role/local_process"
@@ -37,8 +37,10 @@ _NO_TELEMETRY: Final = {
 class LocalJobError(JobError, UnexpectedStatusException):  # type: ignore[misc]  # untyped SDK
     """Error for a local job that failed; a subclass of the SDK's UnexpectedStatusException, too."""
 
-    def __init__(self, what: str, why: str, hint: str) -> None:
-        JobError.__init__(self, what, why, hint)
+    def __init__(
+        self, what: str, why: str, hint: str, *, cause: Mapping[str, Any] = JobError.cause
+    ) -> None:
+        JobError.__init__(self, what, why, hint, cause=cause)
         UnexpectedStatusException.__init__(self, why, ["Completed", "Stopped"], "Failed")
         self.args = (what, why, hint)  # plain args: workers pickle errors
 
@@ -63,8 +65,9 @@ class LocalClient(LocalSagemakerClient):  # type: ignore[misc]  # SageMaker's SD
     def create_training_job(self, **request: Any) -> dict[str, str]:
         """Start a job on this machine, and return {"TrainingJobArn": ARN}.
 
-        `request` are the arguments of CreateTrainingJob. The paths of code and file systems are
-        added, for which SageMaker's API has no fields.
+        `request` has the arguments of CreateTrainingJob. If known, two facts are added to
+        it for which SageMaker's API has no fields: the path of the code, and the directories where
+        file systems are mounted.
         """
         if self.source is not None:
             request["LocalSource"] = self.source.request()
@@ -95,6 +98,7 @@ class LocalClient(LocalSagemakerClient):  # type: ignore[misc]  # SageMaker's SD
             "the estimator of a tuner has a local instance type",
             "tuning jobs run on SageMaker only",
             "Call fit() for each set of hyperparameters, or pass an instance type of SageMaker",
+            kind="unsupported",
         )
 
     def describe_training_job(self, TrainingJobName: str) -> Description:  # noqa: N803 - AWS's name
@@ -162,7 +166,7 @@ class LocalSession(SageMakerLocalSession):  # type: ignore[misc]  # SageMaker's 
         Args:
             attended: Whether the jobs are stopped when this process ends.
             source: Code of the jobs, or None.
-            extra: Arguments that replace those with which the SDK calls `train`.
+            extra: Keyword arguments for `LocalSession.train`. They override the SDK's arguments.
         """
         client: LocalClient = self.sagemaker_client
         client.attended, self._extra = attended, extra
@@ -173,9 +177,9 @@ class LocalSession(SageMakerLocalSession):  # type: ignore[misc]  # SageMaker's 
             client.attended, client.source, self._extra = False, None, {}
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Start a job as the SDK's `train` does.
+        """Start a training job, as the method `train` of the SDK's session does.
 
-        The extra arguments of `starting` replace those that the SDK passes.
+        Inside `with session.starting(...)`, the `extra` arguments there override those of `train`.
         """
         with self.without_defaults():
             return super().train(*args, **{**kwargs, **self._extra})
@@ -184,7 +188,7 @@ class LocalSession(SageMakerLocalSession):  # type: ignore[misc]  # SageMaker's 
     def without_defaults(self) -> Iterator[None]:
         """Turn off the SDK's lookups of default values in its config file, in the `with` block.
 
-        With them, the SDK would validate its config a dozen times, which takes 0.1 s each.
+        For these lookups, the SDK would validate its config file a dozen times, 0.1 s each time.
         """
         before, self.sagemaker_config = self.sagemaker_config, {}
         try:
@@ -213,7 +217,7 @@ class LocalSession(SageMakerLocalSession):  # type: ignore[misc]  # SageMaker's 
             print(*self.runner.logs(job_name), sep="", end="")  # noqa: T201 - this is the method's purpose
 
     def wait_for_job(self, job: str, poll: int = 5) -> Description:  # noqa: ARG002 - SageMaker's
-        """Wait until a job ends without printing its output, and return its description.
+        """Wait until a job ends, and return its description. The job's output is not printed.
 
         `poll` is an argument of the SDK and has no effect.
 
@@ -232,6 +236,7 @@ class LocalSession(SageMakerLocalSession):  # type: ignore[misc]  # SageMaker's 
                 f"training job {name!r} failed",
                 str(description["FailureReason"]).rstrip("."),
                 f"Read the output of every host in {self.runner.logs_at(name)}",
+                cause=description.get(ROOT_CAUSE, {}),
             )
         return description
 
@@ -239,13 +244,16 @@ class LocalSession(SageMakerLocalSession):  # type: ignore[misc]  # SageMaker's 
         """Stop a job after Ctrl-C, and show its output until it ends; a second Ctrl-C kills it."""
         try:
             print(  # noqa: T201 - for the user at the terminal
-                f"\nStopping {name}: its ranks have two minutes to save."
-                " Interrupt again to kill it."
+                f"\nStopping {name}: its ranks have two minutes to save a checkpoint."
+                " Interrupt again to kill the job."
             )
             self.runner.stop(name)
             watch(self.runner, name, new_only=True)
         except KeyboardInterrupt:
-            print("\nKilling the job. Its model is kept; interrupt again to discard it, too.")  # noqa: T201 - for the user at the terminal
+            print(  # noqa: T201 - for the user at the terminal
+                "\nKilling the job. The model that it saved is kept."
+                " Interrupt again to discard this model."
+            )
             self._kill(name)
 
     def _kill(self, name: str) -> None:

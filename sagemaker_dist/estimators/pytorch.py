@@ -33,8 +33,9 @@ class PyTorch(Distributed, SageMakerPyTorch):  # type: ignore[misc]  # SageMaker
     * `instance_type="local"` or `"local_gpu"`: every host is a container of this
       machine's Docker engine; otherwise the same as "local_process". With a
       LocalSession of SageMaker's own, its local mode runs the job instead.
-    * `image_uri`: the default is the image of `sagemaker-dist image build` for a
-      sagemaker-dist distribution, and for local jobs without a framework_version.
+    * `image_uri`: the default for `DataParallel` and `ModelParallel` is the image of
+      `sagemaker-dist image build`. Local jobs without a framework_version have the same
+      default.
 
     Raises:
         OptionError: The request is wrong; all faults are reported together.

@@ -61,19 +61,23 @@ def check_sdk() -> None:
             "SageMaker's Python SDK is not installed",
             "the Estimators of sagemaker_dist need its version 2",
             _INSTALL,
+            kind="missing",
         )
     if not found.startswith("2."):
         raise SetupError(
             f"SageMaker's Python SDK is version {found}",
-            "version 3 has no Estimators, and those of sagemaker_dist need them",
+            "version 3 has no Estimators, and the Estimators of sagemaker_dist extend those of"
+            " version 2",
             _BY_TRAINER,
+            kind="unsupported",
         )
 
 
 def _installed() -> str | None:
     """Return the version of SageMaker's SDK, or None if it is not installed.
 
-    Version 3 may be installed without the package sagemaker, as the package sagemaker-train alone.
+    Version 3 may be installed as the package sagemaker-train alone, without the package sagemaker.
+    The result is then a text such as "3, its sagemaker-train 1.0".
     """
     for name, prefix in (("sagemaker", ""), ("sagemaker-train", "3, its sagemaker-train ")):
         with suppress(PackageNotFoundError):
@@ -124,7 +128,7 @@ def offline() -> Iterator[None]:
 def user_environment() -> Iterator[None]:
     """Undo the changes of `quiet` and `offline` to environment variables, in the `with` block.
 
-    A process that is started there gets the user's own variables.
+    A process that is started in the block gets the user's own variables.
     """
     with _LOCK:
         own = {name: os.environ.get(name) for name in _BEFORE}
@@ -200,7 +204,8 @@ def _put(name: str, value: str | None) -> None:
 def _may_be_ec2() -> bool:
     """Return whether this machine may be an Amazon EC2 instance; False means that it is not one.
 
-    Source of the signs: Amazon EC2 user guide, 2026-11-21.
+    On Linux, files below /sys show whether it is one (source: Amazon EC2 user guide, 2026-11-21).
+    On other systems, the result is always True.
     """
     if sys.platform != "linux":
         return True

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """`TensorFlow` of SageMaker's SDK v2, with sagemaker-dist's additions.
 
-    TensorFlow(..., instance_type="local_process")    hosts are processes of this machine
-    TensorFlow(..., instance_type="local")            hosts are containers of this machine
+    TensorFlow(..., instance_type="local_process")  hosts are processes of this machine
+    TensorFlow(..., instance_type="local")          hosts are containers of this machine
 
-        distribution=DataParallel()                       smdist's collectives, for Keras and loops
-        distribution=MultiWorkerMirroredStrategy()        TensorFlow's own collectives
-        distribution=ParameterServer()                    TensorFlow's own parameter servers
+    distribution=DataParallel()                     smdist's collectives, for Keras or custom loops
+    distribution=MultiWorkerMirroredStrategy()      TensorFlow's own collectives
+    distribution=ParameterServer()                  TensorFlow's own parameter servers
 
-The smdist launcher starts the processes of all three. With SageMaker's images, the class behaves
-like the SDK's TensorFlow.
+The sagemaker-dist launcher starts the processes of all three distributions. With SageMaker's
+images, the class behaves like the SDK's TensorFlow.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class TensorFlow(Distributed, SageMakerTensorFlow):  # type: ignore[misc]  # Sag
     def _default_s3_path(self, directory: str, mpi: bool = False) -> str:
         """Return the default of `model_dir`, the directory to which the script writes its model.
 
-        The SDK's default is in S3 below `directory`; with `mpi` it is a directory of the host. The
-        latter is used for the sagemaker-dist launcher, too.
+        The default is in S3 below `directory`. If `mpi` is True, or if the sagemaker-dist launcher
+        starts the ranks, the default is a directory of the host.
         """
         place: str = super()._default_s3_path(directory, mpi or self._parsed.is_launched)
         return place

@@ -43,10 +43,11 @@ def find_plan(
         where = f"in source_dir {source.directory!r}"
     if Path(name).is_absolute() or ".." in Path(name).parts:
         problem = "it is not a path below the directory of the script; a plan must be"
-        return PlanFile(path=name, where=where, problem=problem)
+        return PlanFile(path=name, where=where, problem=problem, kind="outside")
     found = next((each for each in _places(name, source, dependencies) if each.is_file()), None)
     if found is None:
-        return PlanFile(path=name, where=where, problem="there is no such file")
+        missing = "there is no such file"
+        return PlanFile(path=name, where=where, problem=missing, kind="missing_file")
     return _read(name, found, where)
 
 
@@ -63,9 +64,11 @@ def _read(name: str, found: Path, where: str) -> PlanFile:
         document = json.loads(found.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         why = str(getattr(error, "strerror", None) or error)
-        return PlanFile(path=name, where=where, problem=f"it cannot be read ({why}); it was found")
+        problem = f"it cannot be read ({why}); it was found"
+        return PlanFile(path=name, where=where, problem=problem, kind="unreadable_file")
     plan = document if isinstance(document, dict) else {}
     numbers = {key: plan[key] for key in _NUMBERS if type(plan.get(key)) is int and plan[key] > 0}
     if len(numbers) < len(_NUMBERS):
-        return PlanFile(path=name, where=where, problem="it is not a saved plan; it was found")
+        problem = "it is not a saved plan; it was found"
+        return PlanFile(path=name, where=where, problem=problem, kind="corrupt")
     return PlanFile(path=name, where=where, numbers=numbers)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of the options of a `TrainingJob`.
 
-Most checks are functions of `planning`. This module collects the facts that they need.
+Most checks are functions of the package `sagemaker_dist.planning`. This module collects the facts
+about the job that those functions need.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def job_faults(options: TrainingOptions, *, region: str | None = None) -> Iterat
 
 
 def job_to_check(options: TrainingOptions) -> Job:
-    """Return the facts about a job that the functions for warnings need."""
+    """Return the facts about a job from which the warnings for the user are computed."""
     return _job(options, distribution_of_job(options), None)
 
 
@@ -89,6 +90,7 @@ def _missing(options: TrainingOptions) -> Iterator[OptionError]:
             "the job runs with the permissions of an IAM role",
             "Pass the ARN or the name of a role",
             about="role",
+            kind="missing",
         )
     if options.entry_point is None:
         for name in ("source_dir", "dependencies"):
@@ -98,6 +100,7 @@ def _missing(options: TrainingOptions) -> Iterator[OptionError]:
                     f"{name} does not name the script to run",
                     f"Pass entry_point, or leave {name} out",
                     about=name,
+                    kind="missing",
                 )
         if options.image_uri is None:
             yield OptionError(
@@ -105,6 +108,7 @@ def _missing(options: TrainingOptions) -> Iterator[OptionError]:
                 "the sagemaker-dist image runs a script",
                 "Pass the path of the script",
                 about="entry_point",
+                kind="missing",
             )
 
 
@@ -118,6 +122,7 @@ def _place_faults(inputs: Any) -> Iterator[OptionError]:
                 "a value of this type does not name the place of the data",
                 "Pass 's3://…', a Path, an S3Input or a FileSystemInput",
                 about=("inputs", part["ChannelName"]),
+                kind="type",
             )
 
 

@@ -43,7 +43,7 @@ from sagemaker_dist.planning import (
 from sagemaker_dist.planning.local_job import REGION
 from sagemaker_dist.planning.request import Resolved, TrainingOptions, training_request
 from sagemaker_dist.runners import LocalRunner, Runner
-from sagemaker_dist.runners.protocol import Description
+from sagemaker_dist.runners.protocol import ROOT_CAUSE, Description
 from sagemaker_dist.runners.viewer import watch
 
 _OPTIONS: Final = str(TrainingOptions.__doc__).partition("    Attributes:\n")[2]
@@ -63,7 +63,7 @@ class TrainingJob(TrainingOptions):
         runner: Runner of the job. Default: SageMaker, or this machine for local instance types.
 
     Raises:
-        OptionError: The job is wrong; all faults are reported together.
+        OptionError: Options of the job are wrong; all faults are reported together.
     """
 
     session: Any = field(default=None, repr=False, compare=False)
@@ -80,7 +80,7 @@ class TrainingJob(TrainingOptions):
         """Check all options, as far as that is possible without calls to AWS or Docker.
 
         Raises:
-            OptionError: The job is wrong; all faults are reported together.
+            OptionError: Options of the job are wrong; all faults are reported together.
         """
         raise_all(session_faults(self.session))
         raise_all(job_faults(self, region=getattr(self.session, "region_name", None)))
@@ -91,9 +91,10 @@ class TrainingJob(TrainingOptions):
 
     @cached_property
     def name(self) -> str:
-        """Name of the job: `job_name` or, without it, the base name and a time.
+        """Name of the job: `job_name` or, without it, "<base_job_name>-<time>".
 
-        The time is when this attribute is first read.
+        The time is the time when this attribute is first read, in UTC. The default of
+        base_job_name is "<framework>-training".
         """
         if self.job_name is not None:
             return self.job_name
@@ -132,6 +133,7 @@ class TrainingJob(TrainingOptions):
                 "a job of this name exists",
                 "Pass another name, or leave job_name out",
                 about="job_name",
+                kind="conflict",
             )
         if self._uploads:
             self._upload(str(self._resolved.code))
@@ -173,6 +175,7 @@ class TrainingJob(TrainingOptions):
                 f"training job {self.name!r} failed",
                 str(ended.get("FailureReason", "SageMaker gave no reason")).rstrip("."),
                 f"Read the output of every host in {self._runner.logs_at(self.name)}",
+                cause=ended.get(ROOT_CAUSE, {}),
             )
         return ended
 
@@ -238,6 +241,8 @@ class TrainingJob(TrainingOptions):
                 "no AWS region is set",
                 "a job runs in one region of AWS",
                 "Set AWS_DEFAULT_REGION, or pass a session with a region",
+                about="session",
+                kind="no_region",
             )
         distribution = distribution_of_job(self)
         metrics: Any = self.metric_definitions

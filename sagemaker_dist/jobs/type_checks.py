@@ -53,22 +53,18 @@ def kind_faults(options: TrainingOptions) -> Iterator[OptionError]:
                 f"it is of type {type(value).__name__}",
                 f"Pass {kind}",
                 about=name,
+                kind="type",
             )
     for number, group in enumerate(_listed(options.instance_groups)):
         if not isinstance(group, InstanceGroup):
             what = f"instance_groups[{number}] is {group!r}"
-            yield OptionError(
-                what,
-                "it is not an InstanceGroup",
-                "Pass sagemaker_dist.InstanceGroup",
-                about=("instance_groups", number),
-            )
+            about, hint = ("instance_groups", number), "Pass sagemaker_dist.InstanceGroup"
+            yield OptionError(what, "it is not an InstanceGroup", hint, about, "type")
     for number, place in enumerate(_listed(options.dependencies)):
         if not isinstance(place, (str, PathLike)):
             what = f"dependencies[{number}] is {place!r}"
-            yield OptionError(
-                what, "it is not a path", "Pass a str or Path", about=("dependencies", number)
-            )
+            about = "dependencies", number
+            yield OptionError(what, "it is not a path", "Pass a str or Path", about, "type")
     for name, value in _places(options.inputs):
         if not isinstance(value.uri, str):
             what = f"the uri of input {name!r} is {value.uri!r}"
@@ -77,6 +73,7 @@ def kind_faults(options: TrainingOptions) -> Iterator[OptionError]:
                 "it is not a str",
                 "Pass a str such as 's3://bucket/prefix'",
                 about=("inputs", name, "uri"),
+                kind="type",
             )
 
 
@@ -88,6 +85,7 @@ def missing_files(options: TrainingOptions) -> Iterator[OptionError]:
             "nothing is uploaded if the code is in S3 already",
             "Put the dependencies into the tarball in S3, and leave dependencies out",
             about="dependencies",
+            kind="no_effect",
         )
     for each in options.dependencies:
         if not path_exists(Path(each)):
@@ -96,6 +94,7 @@ def missing_files(options: TrainingOptions) -> Iterator[OptionError]:
                 "there is no such file",
                 "Correct the path",
                 about="dependencies",
+                kind="missing_file",
             )
 
 
@@ -124,6 +123,7 @@ def session_faults(session: Any) -> Iterator[OptionError]:
             "it is not a boto3.Session",
             "Pass a boto3.Session, or leave session out",
             about="session",
+            kind="type",
         )
 
 

@@ -34,8 +34,9 @@ def boto_session(region: str | None = None, profile: str | None = None) -> Any:
             made = boto3.Session(region_name=os.environ[_REGION], profile_name=profile)
         return made
     except (ProfileNotFound, ConfigParseError) as error:
-        hint = "Run aws configure --profile, or name another"
-        raise SetupError("AWS's settings cannot be read", str(error), hint) from error
+        hint = "Run aws configure --profile, or name another profile"
+        kind = "unknown_profile" if isinstance(error, ProfileNotFound) else "aws_config"
+        raise SetupError("AWS's settings cannot be read", str(error), hint, kind=kind) from error
 
 
 def account_of(session: Any) -> str:
@@ -64,9 +65,11 @@ def role_arn(session: Any, role: str) -> str:
             return str(iam.get_role(RoleName=role)["Role"]["Arn"])
         except iam.exceptions.NoSuchEntityException:
             raise SetupError(
-                f"there is no IAM role {role!r}",
-                "the job runs with its permissions",
+                f"the IAM role {role!r} does not exist",
+                "a job needs an existing role to get permissions",
                 "Correct the name, or pass the role's ARN",
+                about="role",
+                kind="not_found",
             ) from None
 
 
@@ -87,13 +90,16 @@ def aws_refusals(session: Any, service: str) -> Iterator[None]:
             "no AWS region is set",
             str(error).rstrip("."),
             "Set AWS_DEFAULT_REGION, or a session's region",
+            kind="no_region",
         ) from error
     except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError) as error:
         why = str(error).rstrip(".")
-        raise SetupError(what, why, "Run aws configure, or set AWS_PROFILE") from error
+        hint = "Run aws configure, or set AWS_PROFILE"
+        raise SetupError(what, why, hint, kind="no_credentials") from error
     except exceptions.ParamValidationError as error:
         wrong = f"a request to {service} is not valid"
-        raise OptionError(wrong, str(error), "Correct the option that it names") from error
+        hint = "Correct the option that boto3's message names"
+        raise OptionError(wrong, str(error), hint, kind="invalid_request") from error
     except exceptions.ClientError as error:
         raise _refused(what, service, error) from error
     except exceptions.BotoCoreError as error:
@@ -106,16 +112,19 @@ def _refused(what: str, service: str, error: Any) -> SetupError:
     code = error.response["Error"]["Code"]
     why = f"{code}: {error.response['Error'].get('Message', '')}".rstrip(". :")
     if code.startswith("AccessDenied"):
-        return SetupError(what, why, _ALLOW.format(action=_action(service, error)))
-    return SetupError(what, why, _hint(code))
+        hint = _ALLOW.format(action=_action(service, error))
+        return SetupError(what, why, hint, kind="access_denied")
+    kind, hint = _kind_and_hint(code)
+    return SetupError(what, why, hint, kind=kind)
 
 
-def _hint(code: str) -> str:
+def _kind_and_hint(code: str) -> tuple[str, str]:
     if any(part in code for part in _EXPIRED):
-        return "Renew the credentials (aws sso login, aws configure)"
+        return "bad_credentials", "Renew the credentials (aws sso login, aws configure)"
     if any(part in code for part in _BUSY):
-        return "Try again in a minute"
-    return "Correct the setting that the message names, or ask the account's administrator"
+        return "throttled", "Try again in a minute"
+    hint = "Correct the setting that the message names, or ask the account's administrator"
+    return "refused", hint
 
 
 def _action(service: str, error: Any) -> str:

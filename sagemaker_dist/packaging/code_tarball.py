@@ -46,6 +46,7 @@ def source_tarball(
                 f"the code of the job cannot be packed: {error.filename}",
                 error.strerror or str(error),
                 "Make it readable, or move it out of source_dir",
+                kind="missing_file" if isinstance(error, FileNotFoundError) else "unreadable_file",
             ) from error
         yield path
 
@@ -78,6 +79,7 @@ def upload_source(
                 f"there is no bucket {bucket!r}",
                 "the job's code is uploaded there",
                 f"Run: aws s3 mb s3://{bucket}, or pass output_path or code_location",
+                kind="not_found",
             ) from None
 
 

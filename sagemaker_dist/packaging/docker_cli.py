@@ -60,14 +60,15 @@ def find_builder(path: str | None = None) -> Builder:
         "no docker command can build the image",
         f"the build needs BuildKit, and {why}",
         "Install Docker with its buildx plugin (package docker-buildx-plugin or docker-buildx)",
+        kind="no_buildx" if seen else "no_docker",
     )
 
 
 def run(builder: Builder, arguments: Sequence[str]) -> tuple[int, list[str]]:
     """Build an image, and return the exit status and the last lines of the build's output.
 
-    `arguments` follow the builder's own words on the command line. The output is also copied to
-    standard error. On Ctrl-C, the build is ended before KeyboardInterrupt is raised.
+    `arguments` are added to the command line of `builder`. The output is also copied to standard
+    error. On Ctrl-C, the build is ended before KeyboardInterrupt is raised.
     """
     # without DOCKER_HOST, the docker command might use another engine than docker-py
     environment = {**os.environ, **builder.environment, "DOCKER_HOST": address()}
@@ -105,7 +106,7 @@ def _ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 @contextmanager
 def _output(on_terminal: bool) -> Iterator[tuple[int, int]]:
-    """Yield two file descriptors for the build's output: one to read it, and one for the build.
+    """Yield two file descriptors: one to read the build's output, and one that the build writes to.
 
     With `on_terminal`, they are the ends of a pseudo-terminal, so that the build shows progress
     bars; else they are the ends of a pipe.

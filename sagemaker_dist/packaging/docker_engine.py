@@ -35,7 +35,8 @@ class Engine:
         data_root: Directory of the engine's images and containers.
         is_rootless: Whether root in a container is the user who runs the engine.
         is_remapped: Whether a user id in a container differs from the one outside (userns-remap).
-        labels_files: Whether SELinux denies containers access to files without their label.
+        labels_files: Whether the engine uses SELinux, which denies containers access to files of
+            this machine that have no label for containers.
         is_desktop: Whether the engine is Docker Desktop, which uses a virtual machine.
     """
 
@@ -97,6 +98,7 @@ def connect() -> DockerClient:
             "docker-py is not installed",
             "sagemaker_dist uses docker-py to control Docker",
             "In a clone of sagemaker-dist, run: pip install '.[docker]'",
+            kind="no_docker_py",
         ) from None
     _check_socket(address())
     try:
@@ -117,7 +119,8 @@ def _check_socket(where: str) -> None:
     `where` is the address of the engine, such as "unix:///var/run/docker.sock".
 
     Raises:
-        SetupError: The socket cannot be opened, with the reason, which docker-py's error lacks.
+        SetupError: The socket cannot be opened. The error gives the reason, such as "Permission
+            denied", which docker-py's own error does not give.
     """
     place = urlsplit(where)
     if place.scheme != "unix" or sys.platform == "win32":
@@ -131,5 +134,11 @@ def _check_socket(where: str) -> None:
 
 def _no_engine(error: Exception) -> SetupError:
     why = str(error)
-    hint = _JOIN if "Permission denied" in why else _START
-    return SetupError("no Docker engine answers", why, f"{hint}, or set DOCKER_HOST to one")
+    is_denied = "Permission denied" in why
+    hint = _JOIN if is_denied else _START
+    return SetupError(
+        "no Docker engine answers",
+        why,
+        f"{hint}, or set DOCKER_HOST to the address of another engine",
+        kind="access_denied" if is_denied else "no_engine",
+    )

@@ -53,6 +53,8 @@ def ecr_image(session: Any, framework: str, repository: str = REPOSITORY) -> str
                 f"there is no ECR repository {repository!r} in {where(session)}",
                 "the job needs an image, and image_uri is left out",
                 f"{hint}, or pass image_uri",
+                about="repository",
+                kind="not_found",
             ) from None
     if tag in tags:
         return f"{uri}:{tag}"
@@ -63,6 +65,8 @@ def ecr_image(session: Any, framework: str, repository: str = REPOSITORY) -> str
         f"the ECR repository {uri} has no image {tag!r}",
         "the job needs an image, and image_uri is left out",
         f"{hint}, or pass image_uri",
+        about="image_uri",
+        kind="not_found",
     )
 
 
@@ -84,6 +88,8 @@ def ecr_login(session: Any, repository: str, *, create: bool) -> EcrLogin:
                     f"there is no ECR repository {repository!r} in {where(session)}",
                     "a push creates one only with --create",
                     "Pass --create (create=True)",
+                    about="repository",
+                    kind="not_found",
                 ) from None
             created = ecr.create_repository(repositoryName=repository)
             uri = created["repository"]["repositoryUri"]

@@ -66,8 +66,9 @@ def framework_faults(framework: str, framework_version: str | None = None) -> It
     """
     if framework not in FRAMEWORKS:
         hint = closest(str(framework), FRAMEWORKS)
+        what = f"framework is {framework!r}"
         yield OptionError(
-            f"framework is {framework!r}", "there is no image for it", hint, "framework"
+            what, "sagemaker-dist has no image for this framework", hint, "framework", "unknown"
         )
         return
     if framework_version is None:

@@ -20,25 +20,30 @@ from sagemaker_dist.packaging.image_facts import ImageFacts, inspect_image
 from sagemaker_dist.packaging.image_options import ImageOptions
 
 _OURS: Final = re.compile(r"sagemaker-dist: (.+?): (.+)\. (.+?)\.?$")
+_OUR_KIND: Final = re.compile(r"sagemaker-dist kind: (\w+)$")
 _NO_SPACE: Final = "no space left on device"
-_CAUSES: Final = (  # pattern of a message, reason, hint
+_CAUSES: Final = (  # pattern of a message, kind, reason, hint
     (
         re.compile(r"load metadata for (?:docker\.io/)?(?:library/)?([^ :]+:[^ ]+):$"),
+        "no_base_image",
         "the Docker engine does not have the base image {0}, and could not pull it",
         "Pull it (docker pull), or name another: --base-image, --build-image",
     ),
     (
         re.compile(r"Temporary failure in name resolution|Could not resolve"),
+        "no_name_server",
         "no name server answers in the build's network",
         "Pass --network host, or fix the engine's DNS",
     ),
     (
         re.compile(r"(CERTIFICATE_VERIFY_FAILED)"),
+        "untrusted_certificate",
         "a server has a certificate that the base image does not trust",
         "If a proxy inspects TLS, pass its certificates: --ca",
     ),
     (
         re.compile(r"No matching distribution found for (\S+)"),
+        "missing_wheel",
         "pip found no {0} for the base image's Python",
         "Download it into the wheelhouse (pip download -d DIR '{0}'), or correct --index-url or the"
         " version",
@@ -129,19 +134,23 @@ def fault(status: int, lines: Sequence[str], data_root: str) -> SetupError:
             f"the disk with the Docker engine's data, {data_root}, is full",
             "Free space (`docker system df`, `docker builder prune`), or give the engine another"
             " data-root",
+            kind="disk_full",
         )
     reports = [match for line in lines if (match := _OURS.search(line))]
     if reports:
-        return SetupError(*reports[-1].groups())
-    for pattern, why, hint in _CAUSES:
+        kinds = [match[1] for line in lines if (match := _OUR_KIND.search(line))]
+        what, why, hint = reports[-1].groups()
+        return SetupError(what, why, hint, kind=kinds[-1] if kinds else "failed_step")
+    for pattern, kind, why, hint in _CAUSES:
         found = next((match for line in lines if (match := pattern.search(line))), None)
         if found:
             why, hint = (each.format(*found.groups()) for each in (why, hint))
-            return SetupError("the image was not built", why, hint)
+            return SetupError("the image was not built", why, hint, kind=kind)
     return SetupError(
         f"the image was not built (docker exited with code {status})",
         last_lines(lines),
         "Read the build's output above: it shows which step failed",
+        kind="failed_step",
     )
 
 

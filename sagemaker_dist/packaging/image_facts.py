@@ -65,7 +65,10 @@ class ImageFacts:
 
     @property
     def framework_version(self) -> str | None:
-        """Version of the framework in the image, such as "2.13.0"; None without the runtime."""
+        """Version of the framework in the image, such as "2.13.0".
+
+        None if the image does not have the sagemaker-dist runtime.
+        """
         return self.labels.get(f"{LABEL}framework-version")
 
 
@@ -84,19 +87,20 @@ def inspect_image(image: str, *, client: DockerClient | None = None) -> ImageFac
             f"there is no image {image!r}",
             "the Docker engine of this machine does not have it",
             f"{_rebuild_as(image)}, or docker pull it",
+            kind="not_found",
         )
     return facts
 
 
 def local_image(client: DockerClient | None, framework: str) -> ImageFacts:
-    """Return the facts about this version's image of a framework on this machine.
+    """Return the facts about the sagemaker-dist image for a framework on this machine.
 
-    `client` is a client of the Docker engine; None opens one.
+    The image must have the same version as the installed sagemaker-dist. `client` is a client of
+    the Docker engine; None opens one.
 
     Raises:
         SetupError: The image was not built here, or the engine does not answer.
-        SkewError: There are only images of other versions, or the image's labels have another
-            version than its name.
+        SkewError: The image has another version.
     """
     name = default_tag(framework)
     with _engine(client) as docker:
@@ -112,6 +116,8 @@ def local_image(client: DockerClient | None, framework: str) -> ImageFacts:
         f"there is no image {name!r} on this machine",
         "the job needs an image, and image_uri is left out",
         f"{command}, or pass image_uri",
+        about="image_uri",
+        kind="not_found",
     )
 
 
@@ -136,6 +142,7 @@ def check_versions(facts: ImageFacts) -> None:
             f"the image {facts.name!r} reads version {facts.wire} of the hyperparameter format",
             f"sagemaker-dist {here} writes version {hyperparameter_format.VERSION}",
             _rebuild(facts.framework),
+            kind="hyperparameter_format",
         )
 
 

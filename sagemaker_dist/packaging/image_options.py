@@ -24,8 +24,9 @@ class ImageOptions:
         base_image: Image that the training image is based on, such as an AWS Deep Learning
             Container, a CUDA image or a slim Python. It needs bash, python3 and pip3; the framework
             is installed if it is missing.
-        build_image: Image in which the runtime is compiled, with the same Python; None for
-            `base_image`, to which a compiler is added for that step.
+        build_image: Image in which the runtime is compiled. Its Python must have the same
+            version as that of `base_image`. None for `base_image`; a missing compiler is then
+            installed for the compilation only.
         tag: Name of the image; None for `default_tag(framework)`.
         wheelhouse: Directory of wheels that are preferred to PyPI's.
         offline: Download nothing; `wheelhouse` must have all wheels.

@@ -51,17 +51,18 @@ class PushOptions:
         if self.to is not None and (self.create or self.repository != REPOSITORY):
             faults.append(
                 OptionError(
-                    f"to is {self.to!r} with create or repository",
-                    "create and repository are for Amazon ECR",
-                    "Leave out to, or create and repository",
+                    f"`to` is {self.to!r}, and `create` or `repository` is given",
+                    "`create` and `repository` are for Amazon ECR, which `to` replaces",
+                    "Leave out `to`, or leave out `create` and `repository`",
                     "to",
+                    "conflict",
                 )
             )
         if self.to is not None and "/" not in self.to:
             faults.append(
                 OptionError(
-                    f"to is {self.to!r}",
-                    "it does not name a registry",
+                    f"`to` is {self.to!r}",
+                    "it has no '/' between the registry and the name of the image",
                     "Pass HOST:PORT/NAME",
                     "to",
                 )
@@ -179,4 +180,5 @@ def _refused(repository: str, why: str) -> SetupError:
     )
     if denied and ".dkr.ecr." in host:
         hint = "Allow these credentials to push there (ecr:PutImage and ecr:*LayerUpload*)"
-    return SetupError(f"{repository} did not accept the image", why.strip().rstrip("."), hint)
+    what, kind = f"{repository} did not accept the image", "access_denied" if denied else "refused"
+    return SetupError(what, why.strip().rstrip("."), hint, kind=kind)

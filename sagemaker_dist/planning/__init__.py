@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks and plans of a job before it starts, which use neither network nor disk."""
+"""Checks and plans of a job before the job starts; this package uses neither network nor disk."""
 
 from sagemaker_dist.planning.channel_checks import Channel, channel_faults
 from sagemaker_dist.planning.gradient_transport import transport_warning

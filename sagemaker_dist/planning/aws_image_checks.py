@@ -44,7 +44,8 @@ def aws_image_faults(job: Job) -> Iterator[OptionError]:
                 f"distribution requests {key!r}",
                 f"SageMaker's {job.kind} does not support it",
                 f"Leave {key!r} out",
-                about="distribution",
+                about=("distribution", *key.split(".")),
+                kind="unsupported",
             )
     launchers = [key for key in keys if key in _LAUNCHERS]
     yield from _launcher_faults(launchers, keys)
@@ -67,6 +68,7 @@ def _launcher_faults(launchers: list[str], keys: list[str]) -> Iterator[OptionEr
             "a job has one launcher, and SageMaker's SDK would ignore the others",
             "Keep one of them",
             about="distribution",
+            kind="conflict",
         )
 
 
@@ -74,9 +76,10 @@ def _group_faults(job: Job, keys: list[str]) -> Iterator[OptionError]:
     if keys == [GROUPS]:
         yield OptionError(
             "distribution has instance_groups",
-            "no other key of it is enabled, so nothing would start ranks in them",
+            "no other key of distribution is enabled, so no launcher would start ranks",
             "Enable a key such as 'mpi', or leave distribution out",
             about=("distribution", GROUPS),
+            kind="missing",
         )
     elif (
         GROUPS in keys and not _sends_groups(job, keys) and not _strategy_dropping_groups(job, keys)
@@ -84,9 +87,10 @@ def _group_faults(job: Job, keys: list[str]) -> Iterator[OptionError]:
         rest = " and ".join(repr(key) for key in keys if key != GROUPS)
         yield OptionError(
             f"distribution has instance_groups with {rest}",
-            "SageMaker's SDK sends them only with 'mpi' and 'smdistributed.dataparallel'",
-            "Leave one of the two out",
+            "SageMaker's SDK sends groups only with 'mpi' or 'smdistributed.dataparallel'",
+            "Leave instance_groups out, or request one of these two keys instead",
             about=("distribution", GROUPS),
+            kind="no_effect",
         )
 
 
@@ -98,11 +102,12 @@ def _version_faults(job: Job, keys: list[str]) -> Iterator[OptionError]:
             "SageMaker supports it only from TensorFlow 2.9 on",
             "Pass a framework_version of at least 2.9",
             about="framework_version",
+            kind="unsupported",
         )
 
 
 def aws_image_warnings(job: Job) -> Iterator[str]:
-    """Yield a warning for each request of which SageMaker's SDK silently ignores a part."""
+    """Yield a warning for each part of `distribution=` that will have no effect on SageMaker."""
     keys = active_keys(job.distribution)
     for key in keys:
         if SUPPORT[key].in_aws_image(job.kind) == "ignored":
@@ -170,6 +175,7 @@ def _gpu_faults(job: Job, key: str) -> Iterator[OptionError]:
             "AWS's library runs on GPUs, and this instance type has none",
             "Use an instance type with GPUs: sagemaker-dist instances list --accelerated",
             about=("distribution", *key.split(".")),
+            kind="missing_gpu",
         )
 
 
@@ -185,19 +191,25 @@ def _model_faults(job: Job, launchers: list[str]) -> Iterator[OptionError]:
             "Add 'mpi': {'enabled': True, 'processes_per_host': ...} for SMP v1,"
             " or 'torch_distributed': {'enabled': True} for SMP v2",
             about="distribution",
+            kind="missing",
         )
     if version == 2 and job.kind != "PyTorch":
         yield OptionError(
             f"distribution requests {_MODEL!r} with 'torch_distributed'",
-            f"with this key, SageMaker's {job.kind} ignores it",
-            "Use PyTorch for SMP v2, or 'mpi' for SMP v1",
+            f"the estimator class {job.kind} ignores SMP if 'torch_distributed' is enabled",
+            "Use the estimator class PyTorch for SMP v2, or the key 'mpi' for SMP v1",
             about="distribution",
+            kind="no_effect",
         )
     parameters = section.get("parameters", {})
     if not isinstance(parameters, Mapping):  # a JSON file was already replaced by its content
         why = "it is neither a dict nor the path of a file"
         yield OptionError(
-            f"{where} is {parameters!r}", why, "Pass a dict of SMP's parameters", about=path
+            f"{where} is {parameters!r}",
+            why,
+            "Pass a dict of SMP's parameters",
+            about=path,
+            kind="type",
         )
         return
     faults = list(smp_faults(parameters, version=version, where=where))
@@ -219,6 +231,7 @@ def _placement_faults(where: str, parameters: Mapping[str, Any]) -> Iterator[Opt
         "SageMaker's SDK accepts only 'cluster' and 'spread'",
         f"Pass {same!r}, which means the same order" if same else in_script,
         about="placement_strategy",
+        kind="unsupported",
     )
 
 
@@ -229,7 +242,7 @@ def _rank_faults(processes: Any, instance: Instance | None) -> Iterator[OptionEr
             f"processes_per_host is {processes}",
             f"SMP runs one rank per GPU, and the instance type has {gpus}",
             f"Pass {gpus}",
-            about="processes_per_host",
+            about=("distribution", "mpi", "processes_per_host"),
         )
 
 
@@ -241,9 +254,10 @@ def _world_faults(job: Job, parameters: Mapping[str, Any], version: int) -> Iter
         given = job.distribution.rest["mpi"].get("processes_per_host")
         yield from _rank_faults(given, instance)
         processes = job.distribution.rest["mpi"].get("processes_per_host") or 1
-    yield from smp_world_faults(
+    faults = smp_world_faults(
         parameters,
         version=version,
         num_hosts=count if type(count) is int else None,
         processes_per_host=processes if type(processes) is int else None,
     )
+    yield from within(faults, "distribution", AWS, MODEL, "parameters")

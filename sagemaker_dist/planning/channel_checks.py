@@ -4,7 +4,7 @@
 DataSource              how a local job reads it
 file:// URI             in place; if it is sharded, each host gets a copy of its part
 S3DataSource            downloaded once for all hosts
-FileSystemDataSource    in place, in the local directory that `file_systems` has for it
+FileSystemDataSource    in place, in the directory where this machine mounts the file system
 """
 
 from __future__ import annotations
@@ -208,6 +208,7 @@ def _local_faults(channel: Channel, here: str) -> Iterator[OptionError]:
             f"channel {channel.name!r} is a {channel.kind}",
             f"{here} reads only data with a file:// or s3:// URI",
             "Pass such a URI, or a TrainingInput with it",
+            kind="unsupported",
         )
     yield from _value_faults(channel)
     if channel.data_type not in (None, "S3Prefix"):
@@ -216,6 +217,7 @@ def _local_faults(channel: Channel, here: str) -> Iterator[OptionError]:
             f"{here} reads all objects below a prefix, but no manifests",
             "Pass a prefix as the URI, and leave s3_data_type out",
             about="s3_data_type",
+            kind="unsupported",
         )
     if channel.record_wrapper not in (None, "None"):
         yield OptionError(
@@ -223,6 +225,7 @@ def _local_faults(channel: Channel, here: str) -> Iterator[OptionError]:
             f"{here} does not wrap records: the script gets the objects unchanged",
             "Store the objects as RecordIO, and leave record_wrapping out",
             about="record_wrapping",
+            kind="unsupported",
         )
     yield from _pipe_only_faults(channel)
     for part in channel.other:
@@ -231,6 +234,7 @@ def _local_faults(channel: Channel, here: str) -> Iterator[OptionError]:
             f"it has no meaning on {here}",
             "Leave it out",
             about=_spelling(part),
+            kind="no_effect",
         )
 
 
@@ -247,6 +251,7 @@ def _value_faults(channel: Channel) -> Iterator[OptionError]:
                 "SageMaker has no such value",
                 closest(str(value), valid),
                 about=name,
+                kind="unknown",
             )
 
 
@@ -259,6 +264,7 @@ def _pipe_only_faults(channel: Channel) -> Iterator[OptionError]:
             "data is decompressed only in Pipe mode, as on SageMaker",
             "Leave compression out and decompress in the script, or pass input_mode='Pipe'",
             about="compression",
+            kind="conflict",
         )
     if channel.is_shuffled:
         yield OptionError(
@@ -266,6 +272,7 @@ def _pipe_only_faults(channel: Channel) -> Iterator[OptionError]:
             "objects are shuffled only in Pipe mode",
             "Leave shuffle_config out and shuffle in the script, or pass input_mode='Pipe'",
             about="shuffle_config",
+            kind="conflict",
         )
 
 
@@ -275,9 +282,10 @@ def _pipe_faults(channels: list[Channel]) -> Iterator[OptionError]:
         for other in (each.name for each in channels if fifo.fullmatch(each.name)):
             yield OptionError(
                 f"a channel is named {other!r}",
-                f"the pipe of an epoch of channel {pipe.name!r} has the same file name",
+                f"Pipe mode creates a FIFO of the same name for channel {pipe.name!r}",
                 "Rename one of the two channels",
                 about=("inputs", other),
+                kind="conflict",
             )
 
 
@@ -289,15 +297,19 @@ def mount_faults(channel: Channel) -> Iterator[OptionError]:
             "SageMaker mounts file systems only in File mode",
             "Pass input_mode='File'",
             about="input_mode",
+            kind="unsupported",
         )
 
 
 def _file_system_faults(channel: Channel, place: FileSystem, here: str) -> Iterator[OptionError]:
-    what = f"channel {channel.name!r} is {place.directory!r} of file system {place.id!r}"
+    what = f"channel {channel.name!r} reads {place.directory!r} of file system {place.id!r}"
     yield from mount_faults(channel)
     if ".." in PurePosixPath(place.directory).parts:
         yield OptionError(
-            what, "'..' is not allowed in the path", "Pass the path from the file system's root"
+            what,
+            "'..' is not allowed in the path",
+            "Pass the path from the file system's root",
+            kind="outside",
         )
     elif place.here is None:
         yield OptionError(
@@ -305,18 +317,21 @@ def _file_system_faults(channel: Channel, place: FileSystem, here: str) -> Itera
             f"{here} needs the directory of this machine where the file system is mounted",
             f"Pass sagemaker_session=LocalSession(file_systems={{{place.id!r}: '/its/directory'}}),"
             " or the directory as file://",
+            kind="missing",
         )
     elif not place.here.startswith("/"):
         yield OptionError(
             what,
-            f"file_systems has the relative path {place.here!r} for it",
+            f"the path of this file system in file_systems is {place.here!r}, which is relative",
             "Pass an absolute path in file_systems",
+            kind="relative",
         )
     elif not channel.exists:
         yield OptionError(
             what,
             f"{place.path} does not exist",
             "Create the directory, or correct the path in file_systems",
+            kind="missing_file",
         )
 
 
@@ -324,37 +339,36 @@ def _uri_faults(channel: Channel, on_this_machine: bool) -> Iterator[OptionError
     what, uri = f"channel {channel.name!r} is {channel.uri!r}", str(channel.uri)
     scheme, meant = scheme_of(uri), corrected_s3_uri(uri)
     if meant is not None:
-        yield OptionError(what, f"an S3 URI begins with {S3}", f"Did you mean {meant!r}?")
+        yield OptionError(
+            what, f"an S3 URI begins with {S3}", f"Did you mean {meant!r}?", kind="unknown"
+        )
     elif not scheme:
         hint = "Path(...).absolute().as_uri()" if on_this_machine else f"{S3} and a prefix"
-        yield OptionError(
-            what, "a path without a scheme may be of this machine or of S3", f"Pass {hint}"
-        )
+        why = "a path without a scheme may be of this machine or of S3"
+        yield OptionError(what, why, f"Pass {hint}", kind="ambiguous")
     elif scheme == "s3":
         if not uri.removeprefix(S3).partition("/")[0]:
-            yield OptionError(
-                what, "the URI has no bucket", f"Pass {S3} followed by a bucket and a prefix"
-            )
+            hint = f"Pass {S3} followed by a bucket and a prefix"
+            yield OptionError(what, "the URI has no bucket", hint, kind="incomplete")
     elif scheme != "file":
         s3 = f"an {S3} URI"
         known = f"a {FILE} URI of a directory, or {s3}" if on_this_machine else s3
-        yield OptionError(what, f"the scheme {scheme}:// is not supported", f"Pass {known}")
+        yield OptionError(
+            what, f"the scheme {scheme}:// is not supported", f"Pass {known}", kind="unsupported"
+        )
     elif not on_this_machine:
         yield OptionError(
             what,
             "an instance of SageMaker cannot read the disk of this machine",
             "Upload the data to S3 and pass its s3:// URI, or use instance_type='local_process'",
+            kind="unsupported",
         )
     elif not directory_of(uri).startswith("/"):
-        yield OptionError(
-            what, "a file:// URI needs an absolute path", "Pass Path(...).absolute().as_uri()"
-        )
+        hint = "Pass Path(...).absolute().as_uri()"
+        yield OptionError(what, "a file:// URI needs an absolute path", hint, kind="relative")
     elif not channel.exists:
-        yield OptionError(
-            what,
-            f"{directory_of(uri)} does not exist",
-            "Create the directory, or correct the path",
-        )
+        hint = "Create the directory, or correct the path"
+        yield OptionError(what, f"{directory_of(uri)} does not exist", hint, kind="missing_file")
 
 
 def _spelling(part: str) -> str:

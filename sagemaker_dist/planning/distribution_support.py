@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Table of how each launcher treats each key of `distribution=`: it runs, ignores or refuses it.
+"""Table of how each launcher treats each key of `distribution=`: runs, ignores or refuses the key.
 
-This depends on the image and the estimator class. The checks use this table, and
-docs/distributions.md is generated from it. SageMaker's behaviour was read from the source code of
-SageMaker Python SDK 2.257.7 and sagemaker-training 5.1.4, and tried, on 2026-11-21.
+The launcher depends on the image: SageMaker's images have SageMaker's launchers, and the
+sagemaker-dist image has its own. The estimator class matters, too. The checks use this table, and
+docs/distributions.md is generated from it. SageMaker's behaviour was tested, and read in the source
+code of SageMaker Python SDK 2.257.7 and sagemaker-training 5.1.4, on 2026-11-21.
 """
 
 from __future__ import annotations
@@ -48,14 +49,14 @@ class Support:
     """Support of one key of `distribution=` by SageMaker's and by the sagemaker-dist launcher.
 
     Attributes:
-        option: Name of the typed option that stands for the key.
+        option: Name of the typed option for the key, such as "SMDDP".
         in_aws: How SageMaker's image treats the key ("runs", "ignored" or "refused"), by the name
-            of the estimator class; a class that is missing refuses the key.
-        why_not: Reason why the sagemaker-dist launcher refuses the key with torch; "" if it
-            starts ranks for it.
+            of the estimator class. A class that is missing here refuses the key.
+        why_not: Reason why the sagemaker-dist launcher refuses the key with torch; "" if the
+            launcher runs the key.
         hint: Alternative to the key with torch, or "".
         not_tensorflow: Reason why the sagemaker-dist launcher refuses the key with TensorFlow;
-            "" if it starts ranks for it.
+            "" if the launcher runs the key.
         tensorflow_hint: Alternative to the key with TensorFlow, or "".
         note: Remarks for docs/distributions.md.
     """
@@ -69,30 +70,34 @@ class Support:
     note: str = ""
 
     def in_aws_image(self, kind: str) -> Served:
-        """Return how SageMaker's image treats the key: "runs", "ignored" or "refused".
+        """Return how SageMaker's image treats this key of `distribution=`.
 
-        `kind` is the name of the estimator class, such as "PyTorch".
+        The result is "runs", "ignored" or "refused". `kind` is the name of the estimator class,
+        such as "PyTorch".
         """
         return self.in_aws.get(kind, "refused")
 
     def with_launcher(self, kind: str) -> Served:
-        """Return how the sagemaker-dist launcher treats the key: "runs" or "refused".
+        """Return how the sagemaker-dist launcher treats this key of `distribution=`.
 
-        `kind` is the name of the estimator class, such as "PyTorch".
+        The result is "runs" or "refused". `kind` is the name of the estimator class, such as
+        "PyTorch".
         """
         return "refused" if self.refusal(kind) else "runs"
 
     def refusal(self, kind: str) -> str:
-        """Return the reason why the sagemaker-dist launcher refuses the key; "" if it runs it.
+        """Return why the sagemaker-dist launcher does not support this key of `distribution=`.
 
-        `kind` is the name of the estimator class, such as "PyTorch".
+        Returns "" if the launcher supports the key. `kind` is the name of the estimator class, such
+        as "PyTorch".
         """
         return self.not_tensorflow if kind == TENSORFLOW else self.why_not
 
     def alternative(self, kind: str) -> str:
-        """Return a hint with an alternative to the key for the sagemaker-dist launcher, or "".
+        """Return a hint that names an alternative to this key of `distribution=`, or "".
 
-        `kind` is the name of the estimator class, such as "PyTorch".
+        The sagemaker-dist launcher supports the alternative. `kind` is the name of the estimator
+        class, such as "PyTorch".
         """
         return self.tensorflow_hint if kind == TENSORFLOW else self.hint
 
@@ -163,9 +168,9 @@ SUPPORT: Final[Mapping[str, Support]] = {
 
 
 def active_keys(distribution: Distribution) -> list[str]:
-    """Return the enabled keys of a distribution that are left for SageMaker's SDK.
+    """Return the enabled keys in `distribution.rest`, the part that SageMaker's SDK gets.
 
-    They are keys of `SUPPORT`, such as "mpi" or "smdistributed.dataparallel".
+    Examples are "mpi" and, for a key inside "smdistributed", "smdistributed.dataparallel".
     """
     rest = distribution.rest
     keys = [key for key, part in rest.items() if key != AWS and is_on(key, part)]
@@ -190,17 +195,17 @@ def launcher_faults(job: Job) -> Iterator[OptionError]:
         keys = [key for key in keys if key != GROUPS]
     if keys == [GROUPS]:
         what = "distribution has instance_groups"
-        why = "no other key of it is enabled, so nothing would start ranks in them"
+        why = "no other key of distribution is enabled, so no launcher would start ranks"
         hint = "Add a key, such as 'smdist': {'dataparallel': {}}"
-        yield OptionError(what, why, hint, about=("distribution", GROUPS))
+        yield OptionError(what, why, hint, about=("distribution", GROUPS), kind="missing")
     yield from (_key_fault(job, key) for key in keys if key != GROUPS)
 
 
 def _key_fault(job: Job, key: str) -> OptionError:
     """Return the error for a key of `distribution=` that the sagemaker-dist launcher refuses.
 
-    The launcher refuses a key that it does not support, a key with options of mpirun, and a second
-    key beside the one for which it starts ranks.
+    The launcher refuses a key that it does not support and a key with options of mpirun. If two
+    keys request ranks, it refuses the second.
     """
     distribution = job.distribution
     if options := _mpi_options(distribution, key):
@@ -209,6 +214,7 @@ def _key_fault(job: Job, key: str) -> OptionError:
             "the launcher of sagemaker_dist starts ranks with torchrun and uses no MPI",
             "Leave custom_mpi_options out",
             about=("distribution", *key.split("."), "custom_mpi_options"),
+            kind="unsupported",
         )
     if why := SUPPORT[key].refusal(job.kind):
         return OptionError(
@@ -216,12 +222,14 @@ def _key_fault(job: Job, key: str) -> OptionError:
             why,
             _hint(key, job),
             about=("distribution", *key.split(".")),
+            kind="unsupported",
         )
     return OptionError(
         f"distribution requests {_launcher(distribution)} and {key!r}",
         "a job has one launcher",
         f"Leave {key!r} out",
-        about="distribution",
+        about=("distribution", *key.split(".")),
+        kind="conflict",
     )
 
 
@@ -271,6 +279,7 @@ def _launched_fault(job: Job) -> OptionError | None:
             why,
             _hint(key, job),
             about=("distribution", *key.split(".")),
+            kind="unsupported",
         )
         if why
         else None

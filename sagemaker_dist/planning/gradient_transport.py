@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warnings, before a job starts, about how its gradients will be sent on its instance type.
+"""Warnings about how a job sends gradients on its instance type, given before the job starts.
 
-smdist sends only CPU tensors. The instance type decides which library sends the tensors of GPUs,
-and over which links. Facts about the type that are unknown are left out of the text. NCCL uses EFA
-only through a plugin, and refuses ranks that share a GPU (NCCL 2.29.7, in PyPI's torch 2.13.0, read
-2026-11-21).
+smdist sends only CPU tensors. The instance type decides which library sends the tensors of
+accelerators, and over which links. A warning does not mention facts that are unknown for the
+instance type. NCCL uses EFA only through a plugin. NCCL refuses ranks that share a GPU. The source
+for both facts is NCCL 2.29.7, which is part of PyPI's torch 2.13.0, read 2026-11-21.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def describe_transport(
     num_hosts: int | None = None,
     backends: str | None = _DATA_PARALLEL,
 ) -> str | None:
-    """Return sentences that warn how gradients are sent on an instance type.
+    """Return a warning that describes how gradients are sent on an instance type.
 
     Returns None if there is nothing to warn about.
 
@@ -64,8 +64,9 @@ def describe_transport(
         instance: Facts about the instance type.
         processes_per_host: Ranks on each host. Default None: one rank per GPU.
         num_hosts: Hosts of the job; None if unknown.
-        backends: Call that a torch script needs to initialize its backends, which the text
-            recommends; None for TensorFlow.
+        backends: Call that initializes the backends of torch on GPUs, such as
+            'init_process_group("cpu:smdist,cuda:nccl")'. The warning recommends this call. None
+            for TensorFlow.
     """
     sentences: list[str] = []
     if instance.has_gpu and backends is None:

@@ -27,8 +27,8 @@ class Source:
         exists: True if the script exists.
         directory_exists: True if the source_dir exists.
         in_s3: True if the source_dir is a tarball in S3, which is not inspected.
-        is_launched: True if the sagemaker-dist launcher starts the script. It gets only files of
-            the source_dir.
+        is_launched: True if the sagemaker-dist launcher starts the script. Then the script must be
+            a .py file, and must be inside the source_dir if that is given.
     """
 
     entry_point: str
@@ -41,10 +41,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Obstacle:
-    """File or directory that prevents writing to a path below it.
+    """Existing file or directory that prevents the creation of an output directory.
 
     Attributes:
-        path: Longest part of the path that exists.
+        path: Path of the obstacle: the output directory itself or its nearest existing parent.
         is_directory: True if it is a directory without write permission, False if it is a file.
     """
 
@@ -59,13 +59,16 @@ class PlanFile:
     Attributes:
         path: Path that the user passed.
         where: Place where the file was searched, for messages, such as "in source_dir 'src'".
-        problem: Reason why the file is not a plan, for messages before `where`; "" if it is one.
+        problem: Reason why the plan cannot be used, for messages; "" if it can be used. In a
+            message, `where` follows it.
+        kind: Kind of the error about this problem, such as "missing_file"; "" without a problem.
         numbers: The plan's degrees and batch sizes by name, all above 0.
     """
 
     path: str
     where: str
     problem: str = ""
+    kind: str = ""
     numbers: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -81,29 +84,30 @@ class Job:
         distribution: Parsed `distribution=`.
         instance_type: Instance type of the job without instance groups.
         instance_count: Number of hosts of the job without instance groups.
-        known_to_boto3: True if boto3's service model has the instance type, and the package's
-            table does not.
+        known_to_boto3: True if boto3's service model has the instance type, but the package's
+            table of instance types does not.
         keeps_checkpoints: True if checkpoint_s3_uri is given, possibly as a pipeline variable.
         framework_version: Version that the user passed; None if an image is passed.
         image_version: Version of the framework in the sagemaker-dist image.
-        own_session: True if the session is a LocalSession of sagemaker_dist, or was left out.
-        local_session: True if the session is one of SageMaker's local mode, or was left out.
-        output_path: URI for the model.
-        checkpoint_s3_uri: URI for checkpoints.
+        own_session: True if sagemaker_session is a LocalSession of sagemaker_dist or left out.
+        local_session: True if sagemaker_session is any LocalSession, also SageMaker's, or left out.
+        output_path: URI of the directory for the model.
+        checkpoint_s3_uri: URI of the directory for checkpoints.
         checkpoint_local_path: Directory of the checkpoints on each host.
-        obstacles: Files or directories that prevent writing to a place, by the name of the argument
-            that has the place, such as "output_path".
+        obstacles: File or directory that prevents writing to a file:// URI, by the name of the
+            argument that has the URI, such as "output_path".
         environment: Environment variables by name; "" for pipeline variables.
         base_job_name: Beginning of a generated job name.
-        other: Further arguments that checks read, by name.
-        unknown: Names of passed arguments that do not exist in SageMaker's SDK.
-        valid: Names of all arguments that exist.
+        other: Values of arguments that have no attribute here, by name.
+        unknown: Names of passed arguments that the estimator does not have.
+        valid: Names of all arguments that the estimator has.
         job_name: Name of the job.
         job_exists: True if a job of this name exists already.
         source: Place of the script; None if there is none.
-        plan: Saved plan of a split model; None if there is none or it cannot be searched.
+        plan: Saved plan of a split model; None if `distribution` names no plan, or if the
+            directory of the script is not on this machine.
         channels: Input channels.
-        terms: Further arguments that SageMaker reads; None if they were not collected.
+        terms: Arguments that SageMaker's API limits; None if they were not collected.
     """
 
     kind: str = "PyTorch"

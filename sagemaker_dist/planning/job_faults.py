@@ -48,8 +48,8 @@ def construction_faults(job: Job) -> Iterator[OptionError]:
     """Yield the faults of an estimator's arguments that can be found without its input data."""
     for name in job.unknown:
         yield OptionError(
-            f"the estimator has the argument {name}=",
-            "no such argument exists, and SageMaker's SDK would silently ignore it",
+            f"the estimator was given the argument {name}=",
+            "it is unknown, and SageMaker's SDK would silently ignore it",
             closest(name, job.valid),
             about=name,
             kind="unknown",
@@ -57,12 +57,10 @@ def construction_faults(job: Job) -> Iterator[OptionError]:
     yield from _instance_faults(job)
     yield from _count_faults(job)
     if job.checkpoint_local_path and not job.keeps_checkpoints:
-        yield OptionError(
-            f"checkpoint_local_path is {job.checkpoint_local_path!r}",
-            "without checkpoint_s3_uri, files that are written there are lost after the job",
-            "Pass checkpoint_s3_uri too, or leave checkpoint_local_path out",
-            about="checkpoint_local_path",
-        )
+        what = f"checkpoint_local_path is {job.checkpoint_local_path!r}"
+        why = "without checkpoint_s3_uri, files that are written there are lost after the job"
+        hint = "Pass checkpoint_s3_uri too, or leave checkpoint_local_path out"
+        yield OptionError(what, why, hint, "checkpoint_local_path", "missing")
     if job.base_job_name is not None and not _BASE_NAME.fullmatch(str(job.base_job_name)):
         yield OptionError(
             f"base_job_name is {job.base_job_name!r}",
@@ -117,6 +115,7 @@ def fit_faults(job: Job) -> Iterator[OptionError]:
             f"{job.instance_type} runs only code on this machine",
             "Download and unpack the tarball, and pass its directory",
             about="source_dir",
+            kind="unsupported",
         )
     if job.on_this_machine and job.instance_count is None:
         yield OptionError(
@@ -124,6 +123,7 @@ def fit_faults(job: Job) -> Iterator[OptionError]:
             "a job needs the number of its hosts",
             "Pass instance_count=1",
             about="instance_count",
+            kind="missing",
         )
     yield from _count_faults(job)
     yield from _name_faults(job)
@@ -155,6 +155,7 @@ def _name_faults(job: Job) -> Iterator[OptionError]:
             "a job with this name exists already",
             "Pass another name, or leave job_name out",
             about="job_name",
+            kind="conflict",
         )
 
 
@@ -210,6 +211,7 @@ def source_faults(source: Source | None) -> Iterator[OptionError]:
             "this directory does not exist",
             "Correct the path",
             about="source_dir",
+            kind="missing_file",
         )
     elif not source.exists:
         where = f" in source_dir {source.directory!r}" if source.directory else ""
@@ -220,6 +222,7 @@ def source_faults(source: Source | None) -> Iterator[OptionError]:
             f"this file does not exist{where}",
             "Correct the path",
             about="entry_point",
+            kind="missing_file",
         )
     elif source.is_launched:
         yield from _script_faults(source)
@@ -233,6 +236,7 @@ def _script_faults(source: Source) -> Iterator[OptionError]:
             "ranks run only Python scripts",
             "Pass the path of a .py file",
             about="entry_point",
+            kind="unsupported",
         )
     path = PurePosixPath(normpath(source.entry_point))
     if source.directory is not None and (path.is_absolute() or path.parts[:1] == ("..",)):
@@ -241,6 +245,7 @@ def _script_faults(source: Source) -> Iterator[OptionError]:
             f"it is not in source_dir {source.directory!r}, and only that directory is sent",
             "Pass a path of the script that is relative to source_dir",
             about="entry_point",
+            kind="outside",
         )
 
 
@@ -251,6 +256,7 @@ def _environment_faults(environment: Any) -> Iterator[OptionError]:
             "it must be a dict of names and values",
             "Pass a dict such as {'NAME': 'value'}",
             about="environment",
+            kind="type",
         )
         return
     for name, value in environment.items():
@@ -259,7 +265,7 @@ def _environment_faults(environment: Any) -> Iterator[OptionError]:
                 f"environment has the name {name!r}",
                 "a name must be a non-empty str without '=' and NUL",
                 "Correct the name",
-                about="environment",
+                about=("environment", str(name)),
             )
         if not isinstance(value, str) or "\0" in value:
             yield OptionError(
@@ -267,6 +273,7 @@ def _environment_faults(environment: Any) -> Iterator[OptionError]:
                 "a value must be a str without NUL",
                 "Pass a str",
                 about=("environment", name),
+                kind="nul" if isinstance(value, str) else "type",
             )
 
 
@@ -279,6 +286,7 @@ def _instance_faults(job: Job) -> Iterator[OptionError]:
             "a job on this machine needs a LocalSession, and sagemaker_session is not one",
             "Leave sagemaker_session out, or pass a LocalSession",
             about="instance_type",
+            kind="conflict",
         )
     if name is None or name in valid or job.known_to_boto3:
         return
@@ -290,6 +298,7 @@ def _instance_faults(job: Job) -> Iterator[OptionError]:
         "SageMaker training has no such instance type",
         hint,
         about="instance_type",
+        kind="unknown",
     )
 
 
@@ -310,6 +319,7 @@ def capability_faults(job: Job) -> Iterator[OptionError]:
             "Pass a type with GPUs or with CPUs alone,"
             " or the image_uri of an image with the Neuron SDK",
             about="instance_type",
+            kind="unsupported",
         )
 
 
@@ -323,6 +333,7 @@ def _launch_faults(job: Job) -> Iterator[OptionError]:
             "Pass OnInstanceGroup(strategy=..., group=...), or add 'instance_groups': [group]"
             " to the dict",
             about="instance_groups",
+            kind="missing",
         )
     for name in ("training_recipe", "compiler_config"):
         if job.other.get(name) is not None:
@@ -331,6 +342,7 @@ def _launch_faults(job: Job) -> Iterator[OptionError]:
                 "the sagemaker-dist launcher does not support it",
                 f"Leave {name} out, or leave distribution out",
                 about=name,
+                kind="unsupported",
             )
     yield from _version_faults(job)
 
@@ -344,4 +356,10 @@ def _version_faults(job: Job) -> Iterator[OptionError]:
     if job.instance_type == LOCAL_PROCESS:
         why = f"{LOCAL_PROCESS} uses no image, but the {job.kind} that is installed"
         hint = "Leave framework_version out"
-    yield OptionError(f"framework_version is {requested!r}", why, hint, about="framework_version")
+    yield OptionError(
+        f"framework_version is {requested!r}",
+        why,
+        hint,
+        about="framework_version",
+        kind="unsupported",
+    )

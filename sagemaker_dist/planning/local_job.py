@@ -60,13 +60,16 @@ class LocalSource:
     dependencies: tuple[Path, ...] = ()
 
     def request(self) -> dict[str, Any]:
-        """Return the value of LocalSource, a field that only the requests of local jobs have."""
+        """Return this object as a dict, for the field LocalSource of a local job's request.
+
+        CreateTrainingJob of SageMaker's API has no such field.
+        """
         dependencies = [str(each) for each in self.dependencies]
         return {"Folder": str(self.folder), "Only": self.only, "Dependencies": dependencies}
 
     @classmethod
     def parse(cls, part: Mapping[str, Any] | None) -> LocalSource | None:
-        """Return the source from the field that `request` returned; None for None."""
+        """Return the LocalSource for `part`, a dict from `request()`; None if `part` is None."""
         if part is None:
             return None
         dependencies = tuple(Path(each) for each in part["Dependencies"])
@@ -181,7 +184,7 @@ class LocalJob:
 
     @classmethod
     def load(cls, document: Mapping[str, Any]) -> LocalJob:
-        """Return the plan from the values that `dump` returned."""
+        """Create a LocalJob from values that `dump` returned."""
         parts = dict(document)
         parts["hosts"] = tuple(LocalHost(**host) for host in parts["hosts"])
         parts["channels"] = tuple(LocalChannel(**channel) for channel in parts["channels"])
@@ -193,7 +196,7 @@ class LocalJob:
 def plan_local_job(request: Mapping[str, Any]) -> LocalJob:
     """Return the plan of a local job for its CreateTrainingJob request.
 
-    Output and checkpoints of the request are file:// URIs.
+    In `request`, the URIs of output and checkpoints must be file:// URIs.
 
     Raises:
         OptionError: The options of the distribution are for another number of hosts, or a
@@ -248,6 +251,7 @@ def divide_gpus(gpus: Sequence[str], num_hosts: int) -> tuple[tuple[str, ...], .
             f"this machine has {len(gpus)} GPUs, and every host needs at least one",
             "Pass a smaller instance_count, or instance_type='local'",
             about="instance_count",
+            kind="missing_gpu",
         )
     return tuple(tuple(gpus[i * share : (i + 1) * share]) for i in range(num_hosts))
 

@@ -57,6 +57,7 @@ def _plan_faults(model: ModelParallel, plan: PlanFile, size: int | None) -> Iter
             f"{plan.problem} {plan.where}",
             "Save a plan there with smp.plan(...).save(path), or correct the path",
             about="plan",
+            kind=plan.kind,
         )
         return
     given = {
@@ -72,6 +73,7 @@ def _plan_faults(model: ModelParallel, plan: PlanFile, size: int | None) -> Iter
                 f"the plan was made for {planned}",
                 f"Leave {option} out, or make a new plan",
                 about=option,
+                kind="conflict",
             )
     yield from _size_faults(model, plan, size)
 
@@ -80,10 +82,12 @@ def _size_faults(model: ModelParallel, plan: PlanFile, size: int | None) -> Iter
     stages, replicas = (plan.numbers[f"{each}_parallel_degree"] for each in ("pipeline", "data"))
     if size is not None and stages * replicas != size:
         yield OptionError(
-            f"plan {plan.path!r} is for {stages * replicas} ranks ({stages} x {replicas})",
+            f"plan {plan.path!r} is for {stages * replicas} ranks"
+            f" ({stages} ranks per replica x {replicas} replicas)",
             f"the job has {size} ranks",
             f"Start {stages * replicas} ranks, or make a plan for {size}",
             about="plan",
+            kind="difference",
         )
     batch, each = model.global_batch_size, plan.numbers["batch_size"]
     if batch is not None and batch != replicas * each:
@@ -92,6 +96,7 @@ def _size_faults(model: ModelParallel, plan: PlanFile, size: int | None) -> Iter
             f"the plan was made for {replicas * each}: {each} for each of {replicas} replicas",
             "Leave global_batch_size out, or make a new plan",
             about="global_batch_size",
+            kind="conflict",
         )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runners, which start and watch training jobs; each has the methods of the protocol `Runner`."""
+"""Classes that start, watch and stop training jobs; each implements the protocol `Runner`."""
 
 from sagemaker_dist.runners.local import LocalRunner
 from sagemaker_dist.runners.protocol import TERMINAL, Request, Runner

@@ -10,11 +10,12 @@ Request: TypeAlias = Mapping[str, Any]  # fields of CreateTrainingJob
 Description: TypeAlias = dict[str, Any]  # fields of DescribeTrainingJob's answer
 
 NO_MODEL: Final = "[sagemaker-dist] no model was saved"  # the log line begins with this
+ROOT_CAUSE: Final = "RootCause"  # key of a local job's description: fields of the first failure
 TERMINAL: Final = frozenset({"Completed", "Failed", "Stopped"})
 
 
 class Runner(Protocol):
-    """Methods to start, describe, stop and read training jobs.
+    """Methods to start, describe and stop training jobs, and to read their logs.
 
     Implementations run jobs on SageMaker or on this machine, or only record their requests.
     """

@@ -58,6 +58,7 @@ class RecordingRunner:
             f"there is no job {name!r}",
             "this runner has started no job of this name",
             "Check the name",
+            kind="not_found",
         )
 
     def stop(self, name: str, *, now: bool = False) -> None:  # noqa: ARG002 - protocol

@@ -38,7 +38,7 @@ class Screen(Protocol):
         ...
 
     def progress(self, text: str) -> None:
-        """Show one state of a progress bar; the host's next state replaces it on the screen."""
+        """Show one state of a progress bar; the next state from the same rank replaces it."""
         ...
 
     def status(self, clock: str, doing: str) -> None:
@@ -108,7 +108,7 @@ def _screen(layout: str) -> Iterator[Screen]:
 
 @dataclass
 class _Plain:
-    """Screen for a pipe: prints plain lines, and of a progress bar only the last state.
+    """Output to a pipe: plain lines, and only the last state of each progress bar.
 
     Attributes:
         bars: Rank that printed a progress bar, such as "algo-1 rank 0" -> state of the bar.

@@ -3,11 +3,11 @@
 
     ModelTrainer(..., distributed=DataParallelConfig())     replicates the model on every rank
     ModelTrainer(..., distributed=ModelParallelConfig())    splits the model over ranks
-    check(trainer, inputs)                                  reports all faults of a request
+    check(trainer, inputs)                                  reports all faults of the job
 
 Both values of `distributed=` work with SageMaker's own ModelTrainer and with the class in this
-package, which also runs the checks. Importing this package does not import SageMaker's SDK; each
-of its names does so when it is first used.
+package, which also runs the checks. Importing this package does not import SageMaker's SDK. The SDK
+is imported at the first use of one of the names above.
 """
 
 from __future__ import annotations

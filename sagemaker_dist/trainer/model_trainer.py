@@ -25,8 +25,8 @@ else:
 def check(trainer: Any, inputs: Any = None, *, wait: bool = True) -> None:
     """Check the job that `trainer.train(inputs, wait)` would start; nothing is started.
 
-    A UserWarning describes how gradients will be sent if the instance type needs special settings,
-    such as NCCL for GPUs.
+    For some instance types, such as those with GPUs, a UserWarning describes how gradients will be
+    sent.
 
     Args:
         trainer: ModelTrainer, of SageMaker or of this package.
@@ -34,7 +34,7 @@ def check(trainer: Any, inputs: Any = None, *, wait: bool = True) -> None:
         wait: Value of `wait` that would be passed to `train`.
 
     Raises:
-        OptionError: The request is wrong; all faults are reported together.
+        OptionError: The job has faults; all of them are reported together.
     """
     training = training_of(trainer, inputs, waits=wait)
     raise_all(training_faults(training))
@@ -46,15 +46,15 @@ def check(trainer: Any, inputs: Any = None, *, wait: bool = True) -> None:
 class ModelTrainer(SageMakerModelTrainer):  # type: ignore[misc]  # SageMaker's SDK is untyped
     """SageMaker's ModelTrainer, with checks when it is created and when `train` is called.
 
-    With `distributed=DataParallelConfig()`, the metric definitions of the runtime's metrics line
-    are added to each job.
+    With `distributed=DataParallelConfig()`, metric definitions are added to each job. By them,
+    SageMaker extracts the metrics that the smdist runtime prints.
 
     Raises:
-        pydantic.ValidationError: The request is wrong; all faults are reported.
+        pydantic.ValidationError: An argument is wrong; all faults are reported together.
     """
 
     def model_post_init(self, context: Any, /) -> None:
-        """Check the request, then initialize SageMaker's class; only the second step calls AWS."""
+        """Check the job, then initialize SageMaker's class; only the second step calls AWS."""
         check(self)
         super().model_post_init(context)
         self.with_metric_definitions(None)
@@ -62,8 +62,8 @@ class ModelTrainer(SageMakerModelTrainer):  # type: ignore[misc]  # SageMaker's 
     def with_metric_definitions(self, metric_definitions: Any) -> Any:
         """Set the metric definitions of the jobs that `train` starts, and return this ModelTrainer.
 
-        With distributed=DataParallelConfig(), the metric definitions of the runtime's metrics line
-        are added, unless the list is empty.
+        With distributed=DataParallelConfig(), definitions for the metrics that the smdist runtime
+        prints are added. An empty list as `metric_definitions` prevents that.
         """
         if isinstance(self.distributed, DataParallelConfig) and metric_definitions != []:
             given = [{"Name": each.name, "Regex": each.regex} for each in metric_definitions or ()]
@@ -80,10 +80,12 @@ class ModelTrainer(SageMakerModelTrainer):  # type: ignore[misc]  # SageMaker's 
         logs: bool = True,
         **further: Any,
     ) -> Any:
-        """Check the request, and start the training job as SageMaker's `train` does.
+        """Check the job, and start it as SageMaker's `ModelTrainer.train` does.
+
+        `further` are other arguments of SageMaker's `train`, which gets them unchanged.
 
         Raises:
-            OptionError: The request is wrong; all faults are reported together.
+            OptionError: The job has faults; all of them are reported together.
         """
         raise_all(training_faults(training_of(self, input_data_config, waits=wait)))
         return super().train(input_data_config, wait, logs, **further)

@@ -35,6 +35,7 @@ def find_sdk() -> tuple[ModuleType, ModuleType]:
         f"SageMaker's Python SDK is {_found()}",
         "sagemaker_dist.trainer needs its ModelTrainer",
         "In a clone of sagemaker-dist, run: pip install '.[v3]'",
+        kind="missing",
     )
 
 

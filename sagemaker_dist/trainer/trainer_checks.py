@@ -48,13 +48,14 @@ def training_faults(training: Training) -> Iterator[OptionError]:
             "ModelTrainer sends its own files in a channel with this name",
             "Rename the channel",
             about=("inputs", name),
+            kind="reserved",
         )
     if training.runs_here:
         yield from _local_mode_faults(training)
 
 
 def job_of(training: Training) -> Job:
-    """Return the facts about a ModelTrainer's job as a `Job`, for the checks of estimators."""
+    """Return the facts about a ModelTrainer's job for the checks that jobs of estimators share."""
     return Job(
         kind="ModelTrainer",
         names_image=not training.uses_launcher,
@@ -69,10 +70,10 @@ def job_of(training: Training) -> Job:
 
 
 def _is_elsewhere(training: Training) -> bool:
-    """Return whether the checks shared with estimators must skip the instance type.
+    """Return whether `job_of` leaves out the instance type, so that it is not checked.
 
-    They must skip it if the job runs on this machine, where it has no meaning, or if it is a local
-    instance type of estimators such as "local_process", which another check reports.
+    True if the job runs on this machine, or if the instance type is a local one of estimators, such
+    as "local_process".
     """
     return training.runs_here or training.instance_type in {LOCAL_PROCESS, *LOCAL}
 
@@ -86,6 +87,7 @@ def _code_faults(training: Training) -> Iterator[OptionError]:
             "the ranks need a script to run",
             "Pass source_code=SourceCode(source_dir=..., entry_script='train.py')",
             about="source_code",
+            kind="missing",
         )
         return
     if training.command:
@@ -94,6 +96,7 @@ def _code_faults(training: Training) -> Iterator[OptionError]:
             "ModelTrainer runs the command once on every host and starts no ranks",
             "Pass entry_script instead of command, or leave distributed out",
             about=("source_code", "command"),
+            kind="conflict",
         )
     elif script == "":
         yield OptionError(
@@ -101,6 +104,7 @@ def _code_faults(training: Training) -> Iterator[OptionError]:
             "the ranks need a script to run",
             "Pass entry_script='train.py'",
             about=("source_code", "entry_script"),
+            kind="missing",
         )
     if script and not script.endswith(".py"):
         yield OptionError(
@@ -108,6 +112,7 @@ def _code_faults(training: Training) -> Iterator[OptionError]:
             "ranks run only Python scripts",
             "Pass the name of a .py file",
             about=("source_code", "entry_script"),
+            kind="unsupported",
         )
 
 
@@ -120,6 +125,7 @@ def _launcher_faults(training: Training) -> Iterator[OptionError]:
             " host gets ranks",
             "Pass DataParallelConfig() or Torchrun()",
             about="distributed",
+            kind="unsupported",
         )
     if training.num_groups > 1:
         why = "the ranks of each group would train separately from those of the others"
@@ -130,6 +136,7 @@ def _launcher_faults(training: Training) -> Iterator[OptionError]:
             why,
             "Pass instance_type and instance_count, or one group",
             about=("compute", "instance_groups"),
+            kind="conflict",
         )
 
 
@@ -140,6 +147,7 @@ def _plan_faults(training: Training) -> Iterator[OptionError]:
             "ModelTrainer would send the job to SageMaker, which has no such type",
             "Pass training_mode=Mode.LOCAL_CONTAINER as well",
             about="instance_type",
+            kind="conflict",
         )
     if str(training.image).startswith(_AWS):
         yield OptionError(
@@ -147,6 +155,7 @@ def _plan_faults(training: Training) -> Iterator[OptionError]:
             "it is an image of AWS, which does not have the sagemaker-dist launcher",
             "Pass an image of `sagemaker-dist image build`, or one that is based on it",
             about="training_image",
+            kind="unsupported",
         )
     job = job_of(training)
     found = (*construction_faults(job), *fit_faults(job))
@@ -161,14 +170,12 @@ def _plan_faults(training: Training) -> Iterator[OptionError]:
             f"SageMaker allows at most {most.most}",
             "Leave some out, or pass them in a file of an input channel",
             about="hyperparameters",
+            kind="too_many",
         )
     if KEY in given:
-        yield OptionError(
-            f"hyperparameters has the name {KEY!r}",
-            "the options of distributed= are sent under this name",
-            "Leave it out",
-            about=("hyperparameters", KEY),
-        )
+        what = f"hyperparameters has the name {KEY!r}"
+        why = "the options of distributed= are sent under this name"
+        yield OptionError(what, why, "Leave it out", ("hyperparameters", KEY), "reserved")
     terms = Terms(limits=limits, hyperparameters=given, encodes_json=False, is_written=True)
     yield from hyperparameter_faults(terms, has_launcher=False)
 
@@ -195,6 +202,7 @@ def _name_fault(what: str, about: KeyPath) -> OptionError:
         f"{_SHELL} as the name of a variable, which may have only letters, digits and '_'",
         f"Rename it, or {_NO_SHELL}",
         about=about,
+        kind="shell_name",
     )
 
 
@@ -202,9 +210,11 @@ def _quote_faults(what: str, value: str | None, about: KeyPath) -> Iterator[Opti
     if value is not None and "'" in value:
         yield OptionError(
             f"{what} is {short_repr(value)}",
-            f"{_SHELL} in single quotes, and the text after a single quote would run as commands",
+            f"{_SHELL} in single quotes, but the value itself has a single quote, so the text after"
+            " that quote would run as commands",
             f"Pass the text in a file, or {_NO_SHELL}",
             about=about,
+            kind="shell_quote",
         )
 
 
@@ -216,6 +226,7 @@ def _local_mode_faults(training: Training) -> Iterator[OptionError]:
             " has ended",
             "Pass an empty directory, such as tempfile.mkdtemp()",
             about="local_container_root",
+            kind="not_empty",
         )
     if not training.waits:
         yield OptionError(
@@ -223,4 +234,5 @@ def _local_mode_faults(training: Training) -> Iterator[OptionError]:
             "without waiting, ModelTrainer deletes the input of the job while the job runs",
             "Pass wait=True",
             about="wait",
+            kind="conflict",
         )

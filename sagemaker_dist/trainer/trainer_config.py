@@ -30,7 +30,7 @@ _DRIVER: Final = Path(__file__).parent / "driver" / "sagemaker_dist_driver.py"
 
 
 class SmdistConfig(DistributedConfig):  # type: ignore[misc]  # SageMaker's SDK is untyped
-    """Base of the values for `distributed=` with which the sagemaker-dist launcher starts ranks.
+    """Base class of `DataParallelConfig` and `ModelParallelConfig`, the values for `distributed=`.
 
     Attributes:
         kind: Class whose options this object has, `DataParallel` or `ModelParallel`.
@@ -43,8 +43,8 @@ class SmdistConfig(DistributedConfig):  # type: ignore[misc]  # SageMaker's SDK 
     def _check(cls, given: Any) -> Any:
         """Check the options before pydantic converts values such as "8", and return them as a dict.
 
-        `given` is a dict of options, or the dict that `model_dump` returned, which is converted.
-        Any other value is returned unchanged, and pydantic reports it.
+        `given` is a dict of options by name, or the dict {"sagemaker_dist_config": options} that
+        `model_dump` returned. Any other value is returned unchanged, and pydantic reports it.
         """
         if not isinstance(given, dict):
             return given
@@ -55,7 +55,7 @@ class SmdistConfig(DistributedConfig):  # type: ignore[misc]  # SageMaker's SDK 
 
     @property
     def options(self) -> DataParallel | ModelParallel:
-        """Return the options as a typed option, which estimators take as `distribution=`."""
+        """Return the options as an object of the class that estimators take as `distribution=`."""
         return self.kind(**{name: getattr(self, name) for name in _names(self.kind)})
 
     @model_serializer
@@ -160,6 +160,8 @@ def _faults(config: type[SmdistConfig], given: dict[str, Any]) -> Iterator[Optio
                 f"{config.__name__} has the argument {name}=",
                 "no such option exists",
                 closest(str(name), names),
+                about=str(name),
+                kind="unknown",
             )
     try:
         config.kind(**{name: given[name] for name in names if name in given})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading of the facts that the checks need from a ModelTrainer, at its creation and at `train`."""
+"""Functions that read the facts about a job from a ModelTrainer; the checks need these facts."""
 
 from __future__ import annotations
 
@@ -68,9 +68,11 @@ def training_of(
 
 
 def _plan(options: Any, source: Any) -> PlanFile | None:
-    """Return the saved plan that the options name, or None if they name no plan.
+    """Return the file of saved parallel degrees and batch sizes that the option `plan` names.
 
-    `source` is the SourceCode of the ModelTrainer; without a source_dir in it, None is returned.
+    `options` are those of `distributed=`. `source` is the SourceCode of the ModelTrainer. None is
+    returned if no plan is named, if `source` lacks source_dir or entry_script, or if source_dir is
+    in S3 or does not exist.
     """
     folder, script = _text(source, "source_dir"), _text(source, "entry_script")
     if not folder or not script:
@@ -85,9 +87,10 @@ def _known_value(value: Any) -> Any:
 
 
 def _instance(compute: Any) -> tuple[Any, Any]:
-    """Return the instance type and the number of hosts in `compute`, each None if unknown.
+    """Return the instance type and the number of hosts of a job, each None if unknown.
 
-    Both are None if the job has several instance groups.
+    `compute` is the Compute of the ModelTrainer. Both are None if the job has several instance
+    groups.
     """
     groups = _groups(compute)
     if len(groups) > 1:
@@ -133,7 +136,10 @@ def _serialized(value: Any) -> str:
 
 
 def _environment(given: Any) -> dict[str, Any]:
-    """Return the job's environment variables by name, with "" for pipeline variables."""
+    """Return the job's environment variables by name, with "" for pipeline variables.
+
+    `given` is the attribute `environment` of the ModelTrainer: a dict, or None.
+    """
     values = {name: _known_value(value) for name, value in (given or {}).items()}
     return {name: "" if value is None else value for name, value in values.items()}
 

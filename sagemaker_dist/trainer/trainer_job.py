@@ -37,7 +37,8 @@ class Training:
 
     Attributes:
         options: Options for the sagemaker-dist launcher; None if another launcher starts the job.
-        plan: Saved plan that the options name, or None.
+        plan: File of saved parallel degrees and batch sizes that `ModelParallelConfig(plan=...)`
+            names; None without that option, or if the file cannot be looked up.
         launcher: Name of the class of `distributed=`, such as "Torchrun"; "" if not given.
         image: The training_image.
         uses_launcher: True if the image has the name of a sagemaker-dist image, or is a pipeline
@@ -50,14 +51,14 @@ class Training:
         instance_type: Type of the training hosts.
         instance_count: Number of the training hosts.
         num_groups: Number of instance groups; 0 if the job has none.
-        known_to_boto3: True if boto3's service model has the instance type, and the package's
-            table does not.
+        known_to_boto3: True if only boto3 knows the instance type, not the table of sagemaker-dist.
         hyperparameters: Text that ModelTrainer sends for each hyperparameter, by name.
         environment: Environment variables of the job; "" for pipeline variables.
         inputs: Input channels.
         root: Directory local_container_root of the ModelTrainer, in which local jobs run.
         deleted: Names of entries of `root` that ModelTrainer deletes when the job has ended.
-        limits: Limits of SageMaker's service model, by the names of its shapes.
+        limits: Limits from boto3's service model, by the name of the limited type, such as
+            "TagKey".
     """
 
     options: DataParallel | ModelParallel | None = None

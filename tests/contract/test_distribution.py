@@ -4,6 +4,7 @@
 from types import SimpleNamespace
 
 import pytest
+from error_fields import fields_of, fields_raised
 
 from sagemaker_dist.contract import (
     DataParallel,
@@ -90,72 +91,107 @@ def test_our_launcher_takes_what_it_serves(value, expected):
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
+    ("value", "about", "kind"),
     [
-        ("mpi", "distribution is 'mpi': it is neither"),
+        ("mpi", "", "type"),
+        ({"smdit": {}}, ".smdit", "unknown"),
+        ({"torch_distibuted": ON}, ".torch_distibuted", "unknown"),
+        ({"deepspeed": ON}, ".deepspeed", "unknown"),
+        ({"horovod": ON}, ".horovod", "unknown"),
+        ({"smdist": {"dataparalel": {}}}, ".smdist.dataparalel", "unknown"),
         (
-            {"smdit": {}},
-            "distribution has the key 'smdit': no such key exists. Did you mean 'smdist'",
+            {"smdist": {"dataparallel": {"fusion_mb": 8}}},
+            ".smdist.dataparallel.fusion_mb",
+            "unknown",
         ),
-        ({"torch_distibuted": ON}, "Did you mean 'torch_distributed'"),
-        ({"deepspeed": ON}, "distribution has the key 'deepspeed': no such key exists."),
-        ({"horovod": ON}, "import smdist.dataparallel.tensorflow.keras as hvd"),
-        ({"smdist": {"dataparalel": {}}}, "Did you mean 'dataparallel'"),
-        ({"smdist": {"dataparallel": {"fusion_mb": 8}}}, "Did you mean 'fusion_bytes'"),
+        ({"smdist": {}}, ".smdist", "missing"),
+        ({"smdistributed": {"datparallel": ON}}, ".smdistributed.datparallel", "unknown"),
         (
-            {"smdist": {}},
-            "is empty: it needs 'dataparallel'",
+            {"smdistributed": {"dataparallel": ON, "modelparallel": ON}},
+            ".smdistributed",
+            "conflict",
         ),
-        ({"smdistributed": {"datparallel": ON}}, "Did you mean 'dataparallel'"),
-        ({"smdistributed": {"dataparallel": ON, "modelparallel": ON}}, "Keep one"),
-        ({"mpi": {**ON, "process_per_host": 8}}, "Did you mean 'processes_per_host'"),
-        ({"mpi": {**ON, "processes_per_host": 0}}, "has processes_per_host=0: a host starts"),
-        ({"mpi": {**ON, "processes_per_host": "8"}}, "has processes_per_host='8'"),
-        ({"mpi": {**ON, "processes_per_host": True}}, "has processes_per_host=True"),
+        ({"mpi": {**ON, "process_per_host": 8}}, ".mpi.process_per_host", "unknown"),
+        ({"mpi": {**ON, "processes_per_host": 0}}, ".mpi.processes_per_host", "option"),
+        ({"mpi": {**ON, "processes_per_host": "8"}}, ".mpi.processes_per_host", "option"),
+        ({"mpi": {**ON, "processes_per_host": True}}, ".mpi.processes_per_host", "option"),
+        ({"mpi": {**ON, "custom_mpi_options": ["-x"]}}, ".mpi.custom_mpi_options", "type"),
+        ({"mpi": {"processes_per_host": 8}}, ".mpi", "missing"),
+        ({"mpi": True}, ".mpi", "type"),
+        ({"torch_distributed": {"enable": True}}, ".torch_distributed.enable", "unknown"),
+        ({"torch_distributed": {"enabled": "False"}}, ".torch_distributed.enabled", "type"),
+        ({"torch_distributed": None}, ".torch_distributed", "type"),
+        ({"instance_groups": "a"}, ".instance_groups", "type"),
+        ({"smdist": True}, ".smdist", "type"),
+        ({"smdist": {"dataparallel": True}}, ".smdist", "type"),
+        ({"smdistributed": {"modelparallel": 3}}, ".smdistributed", "type"),
         (
-            {"mpi": {**ON, "custom_mpi_options": ["-x"]}},
-            "custom_mpi_options=['-x']: it is",
-        ),
-        (
-            {"mpi": {"processes_per_host": 8}},
-            ("has no 'enabled': SageMaker's SDK then ignores the whole key."),
-        ),
-        ({"mpi": True}, "distribution['mpi'] is True: it is not a dict. Pass {'enabled': True}"),
-        ({"torch_distributed": {"enable": True}}, "Did you mean 'enabled'"),
-        ({"torch_distributed": {"enabled": "False"}}, "enabled='False'"),
-        (
-            {"torch_distributed": None},
-            ("distribution['torch_distributed'] is None: it is not a dict"),
+            {"smdistributed": {"dataparallel": {"enabled": "False"}}},
+            ".smdistributed.dataparallel.enabled",
+            "type",
         ),
         (
-            {"instance_groups": "a"},
-            "distribution['instance_groups'] is 'a': it is not a list of instance groups",
+            {"smdistributed": {"dataparallel": {**ON, "lanes": 2}}},
+            ".smdistributed.dataparallel.lanes",
+            "unknown",
         ),
-        ({"smdist": True}, "its value is a dict of dicts"),
-        ({"smdist": {"dataparallel": True}}, "its value is a dict of dicts"),
-        ({"smdistributed": {"modelparallel": 3}}, "its value is a dict of dicts"),
-        ({"smdistributed": {"dataparallel": {"enabled": "False"}}}, "enabled='False'"),
-        ({"smdistributed": {"dataparallel": {**ON, "lanes": 2}}}, "has the key 'lanes'"),
-        ({"smdistributed": {"modelparallel": {**ON, "params": {}}}}, "Did you mean 'parameters'"),
-        ({"smdist": {"dataparallel": {}}, **SMDDP}, "both 'smdist' and 'smdistributed'"),
-        ({3: {}}, "distribution has the key 3"),
+        (
+            {"smdistributed": {"modelparallel": {**ON, "params": {}}}},
+            ".smdistributed.modelparallel.params",
+            "unknown",
+        ),
+        ({"smdist": {"dataparallel": {}}, **SMDDP}, "", "conflict"),
+        ({3: {}}, ".3", "unknown"),
     ],
 )
-def test_what_is_wrong_is_said(value, text):
-    """One error with the offending key or value and the closest valid one."""
+def test_what_is_wrong_is_said(value, about, kind):
+    """One error with the path of the offending key or value."""
     with pytest.raises(OptionError) as caught:
         read_distribution(value)
 
-    assert text in str(caught.value)
+    assert [(f"distribution{about}", kind)] == fields_of(caught.value)
     assert not isinstance(caught.value, OptionErrors)
+
+
+@pytest.mark.parametrize(
+    ("value", "meant"),
+    [
+        ({"smdit": {}}, "'smdist'"),
+        ({"torch_distibuted": ON}, "'torch_distributed'"),
+        ({"horovod": ON}, "smdist.dataparallel.tensorflow.keras"),
+        ({"deepspeed": ON}, "'torch_distributed'"),
+        ({"smdist": {"dataparalel": {}}}, "'dataparallel'"),
+        ({"smdist": {"dataparallel": {"fusion_mb": 8}}}, "'fusion_bytes'"),
+        ({"smdistributed": {"datparallel": ON}}, "'dataparallel'"),
+        ({"mpi": {**ON, "process_per_host": 8}}, "'processes_per_host'"),
+        ({"torch_distributed": {"enable": True}}, "'enabled'"),
+        ({"smdistributed": {"modelparallel": {**ON, "params": {}}}}, "'parameters'"),
+    ],
+)
+def test_the_hint_names_the_key_that_is_meant(value, meant):
+    with pytest.raises(OptionError) as caught:
+        read_distribution(value)
+
+    assert meant in caught.value.hint
+
+
+def test_text_of_an_unknown_key():
+    with pytest.raises(OptionError) as caught:
+        read_distribution({"smdit": {}})
+
+    assert str(caught.value) == (
+        "distribution has the key 'smdit': no such key exists. Did you mean 'smdist'?"
+    )
 
 
 def test_all_faults_of_one_distribution_come_together():
     """A typo beside a bad value: both are in the error."""
-    with pytest.raises(OptionErrors) as caught:
-        read_distribution({"smdit": {}, "smdist": {"dataparallel": {"timeout_seconds": 0}}})
+    wrong = {"smdit": {}, "smdist": {"dataparallel": {"timeout_seconds": 0}}}
 
-    assert 2 == len(caught.value.faults)
+    assert [
+        ("distribution.smdit", "unknown"),
+        ("distribution.smdist.dataparallel.timeout_seconds", "option"),
+    ] == fields_raised(lambda: read_distribution(wrong))
 
 
 def test_what_a_pipeline_will_know_is_passed_on():

@@ -5,13 +5,13 @@ import warnings
 from itertools import product
 
 import pytest
+from error_fields import fields_of
 from smp_requests import (
     COMPANIONS,
     PP,
     RIGHT_V1,
     RIGHT_V2,
     SDP,
-    TEXTS,
     TP,
     VALID_V1,
     VALID_V2,
@@ -36,10 +36,16 @@ def test_a_wrong_request_is_one_fault(version, parameters, kind, key):
     ]
 
 
-@pytest.mark.parametrize(("version", "parameters", "text"), TEXTS)
-def test_messages_of_wrong_requests(version, parameters, text):
-    """A message has the place, the key and its value, the reason and a hint."""
-    assert [f"P has {text}"] == messages(parameters, version)
+def test_text_of_a_wrong_request():
+    """The text has the place, the keys and their values, the reason and a hint."""
+    parameters = {"context_parallel_degree": 8, "hybrid_shard_degree": 4}
+    (fault,) = smp_faults(parameters, version=2, where="P")
+
+    assert str(fault) == (
+        "P has context_parallel_degree=8 with hybrid_shard_degree=4: a sequence is split over the"
+        " ranks of one sharding group. Pass a context_parallel_degree of 1 to 4, or a"
+        " hybrid_shard_degree of at least 8."
+    )
 
 
 def test_every_key_has_a_wrong_request_and_a_right_one():
@@ -64,66 +70,41 @@ def test_a_right_request_passes(version, parameters):
 
 
 @pytest.mark.parametrize(
-    ("version", "parameters", "expected"),
+    ("version", "key", "meant"),
     [
-        (
-            1,
-            {"pipeline_paralel_degree": 2},
-            f"P has the key 'pipeline_paralel_degree': no such key exists. Did you mean '{PP}'?",
-        ),
-        (
-            2,
-            {"tensor_paralel_degree": 2},
-            f"P has the key 'tensor_paralel_degree': no such key exists. Did you mean '{TP}'?",
-        ),
-        (
-            None,
-            {"hybrid_shard": 2},
-            "P has the key 'hybrid_shard': no such key exists. Did you mean 'hybrid_shard_degree'?",
-        ),
-        (
-            1,
-            {"hybrid_shard_degree": "x"},
-            "P has the key 'hybrid_shard_degree': it is a key of SMP v2, which torch_distributed"
-            " starts. Leave it out, or start the job with torch_distributed.",
-        ),
-        (
-            2,
-            {"microbatches": 4},
-            "P has the key 'microbatches': it is a key of SMP v1, which mpi starts."
-            " Leave it out, or start the job with mpi.",
-        ),
-        (
-            1,
-            {},
-            f"P is empty: SageMaker's SDK then sends nothing to the library. Add '{PP}'.",
-        ),
-        (
-            2,
-            {},
-            "P is empty: SageMaker's SDK then sends nothing to the library. Add"
-            " 'hybrid_shard_degree'.",
-        ),
-        (
-            None,
-            {},
-            "P is empty: SageMaker's SDK then sends nothing to the library."
-            f" Add '{PP}' for SMP v1 or 'hybrid_shard_degree' for SMP v2.",
-        ),
+        (1, "pipeline_paralel_degree", PP),
+        (2, "tensor_paralel_degree", TP),
+        (None, "hybrid_shard", "hybrid_shard_degree"),
     ],
 )
-def test_a_key_that_has_no_place_is_told(version, parameters, expected):
-    assert [expected] == messages(parameters, version)
+def test_a_misspelt_key_is_told_with_the_one_that_is_meant(version, key, meant):
+    (fault,) = smp_faults({key: 2}, version=version, where="P")
+
+    assert [(key, "unknown")] == fields_of(fault)
+    assert repr(meant) in fault.hint
+
+
+@pytest.mark.parametrize(
+    ("version", "named"),
+    [(1, {PP}), (2, {"hybrid_shard_degree"}), (None, {PP, "hybrid_shard_degree"})],
+)
+def test_parameters_that_are_empty_are_refused(version, named):
+    """SageMaker's SDK would send nothing; a key to add is named."""
+    (fault,) = smp_faults({}, version=version, where="P")
+
+    assert [("", "missing")] == fields_of(fault)
+    assert named == {key for key in (PP, "hybrid_shard_degree") if key in fault.hint}
 
 
 @pytest.mark.parametrize("key", sorted((set(V1) ^ set(V2)) - {"placement_strategy"}))
 def test_a_key_belongs_to_its_version(key):
     """The other version refuses it whatever its value is, and says who starts which."""
-    home, other, starter = (1, 2, "mpi") if key in V1 else (2, 1, "torch_distributed")
+    other, starter = (2, "mpi") if key in V1 else (1, "torch_distributed")
+    for value in (1, "x"):
+        (fault,) = smp_faults({key: value}, version=other, where="P")
 
-    assert [f"it is a key of SMP v{home}, which {starter} starts"] == [
-        fault.why for fault in smp_faults({key: 1}, version=other, where="P")
-    ]
+        assert [(key, "unsupported")] == fields_of(fault)
+        assert starter in fault.hint
 
 
 def test_without_a_version_only_keys_are_checked():
@@ -131,9 +112,7 @@ def test_without_a_version_only_keys_are_checked():
     parameters = {TP: 2, "bf16": True, "hybrid_shard_degree": 2, "context_parallel_degree": 4}
 
     assert [] == messages(parameters, None)
-    assert [
-        f"P has {TP}=0: a layer is on at least one rank. Pass an integer of at least 1."
-    ] == messages({TP: 0}, None)
+    assert [(TP, "option")] == fields_of(smp_faults({TP: 0}, version=None, where="P"))
 
 
 def test_a_rule_is_silent_about_a_value_that_is_wrong_by_itself():

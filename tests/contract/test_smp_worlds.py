@@ -1,89 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
 """Degrees of AWS's model parallel library fit the world, or the nearest that do are named."""
 
+import re
 from itertools import product
 
 import pytest
+from error_fields import fields_of
 from smp_requests import PP, SDP, TP
 
 from sagemaker_dist.contract import smp_world_faults
 
 
 def world_faults(version, hosts, processes, **degrees):
-    faults = smp_world_faults(
-        degrees, version=version, num_hosts=hosts, processes_per_host=processes
+    return list(
+        smp_world_faults(degrees, version=version, num_hosts=hosts, processes_per_host=processes)
     )
-    return [str(fault) for fault in faults]
 
 
 @pytest.mark.parametrize(
-    ("version", "hosts", "processes", "degrees", "expected"),
+    ("version", "hosts", "processes", "degrees", "numbers"),
     [
-        (
-            1,
-            3,
-            4,
-            {PP: 2, TP: 4},
-            f"a world of 12 (3 hosts x 4 processes) has {PP}=2 and {TP}=4: 2 x 4 = 8 ranks hold"
-            " a whole model, and 12 is not a multiple of 8. Use 2 or 4 hosts, or a product of 6 or"
-            " 12.",
-        ),
-        (
-            1,
-            1,
-            8,
-            {"partitions": 3},
-            "a world of 8 (1 host x 8 processes) has partitions=3: 3 ranks hold a whole model,"
-            " and 8 is not a multiple of 3. Use 3 hosts, or partitions=2 or 4.",
-        ),
-        (
-            1,
-            2,
-            4,
-            {SDP: 3},
-            f"a world of 8 (2 hosts x 4 processes) has {SDP}=3: 3 ranks hold a whole sharded model,"
-            f" and 8 is not a multiple of 3. Use 3 hosts, or {SDP}=2 or 4.",
-        ),
-        (
-            1,
-            1,
-            1,
-            {PP: 2},
-            f"a world of 1 (1 host x 1 process) has {PP}=2: 2 ranks hold a whole model, and 1 is"
-            f" not a multiple of 2. Use 2 hosts, or {PP}=1.",
-        ),
-        (
-            2,
-            2,
-            8,
-            {TP: 4, "hybrid_shard_degree": 8},
-            f"a world of 16 (2 hosts x 8 processes) has {TP}=4 and hybrid_shard_degree=8: 4 x 8 ="
-            " 32 ranks hold a whole sharded model, and 16 is not a multiple of 32. Use 4 hosts, or"
-            " a product of 16.",
-        ),
-        (
-            2,
-            2,
-            8,
-            {"expert_parallel_degree": 6},
-            "a world of 16 (2 hosts x 8 processes) has expert_parallel_degree=6: 6 ranks hold"
-            " all experts, and 16 is not a multiple of 6. Use 3 hosts, or"
-            " expert_parallel_degree=4 or 8.",
-        ),
-        (
-            2,
-            1,
-            8,
-            {"context_parallel_degree": 4, TP: 4, "hybrid_shard_degree": 0},
-            f"a world of 8 (1 host x 8 processes) has {TP}=4 and context_parallel_degree=4: 4 x 4 ="
-            " 16 ranks work on the same sequences, and 8 is not a multiple of 16. Use 2 hosts, or a"
-            " product of 8.",
-        ),
+        (1, 3, 4, {PP: 2, TP: 4}, [2, 4, 6, 12]),
+        (1, 1, 8, {"partitions": 3}, [3, 2, 4]),
+        (1, 2, 4, {SDP: 3}, [3, 2, 4]),
+        (1, 1, 1, {PP: 2}, [2, 1]),
+        (2, 2, 8, {TP: 4, "hybrid_shard_degree": 8}, [4, 16]),
+        (2, 2, 8, {"expert_parallel_degree": 6}, [3, 4, 8]),
+        (2, 1, 8, {TP: 4, "context_parallel_degree": 4, "hybrid_shard_degree": 0}, [2, 8]),
     ],
 )
-def test_degrees_that_do_not_fit_the_world_are_told(version, hosts, processes, degrees, expected):
-    """With the numbers that would fit nearest."""
-    assert [expected] == world_faults(version, hosts, processes, **degrees)
+def test_degrees_that_do_not_fit_the_world_are_told(version, hosts, processes, degrees, numbers):
+    """With the numbers of hosts, and the degrees, that would fit nearest."""
+    (fault,) = world_faults(version, hosts, processes, **degrees)
+
+    assert [(next(iter(degrees)), "indivisible")] == fields_of(fault)
+    assert numbers == [int(each) for each in re.findall(r"\d+", fault.hint)]
+
+
+def test_text_of_degrees_that_do_not_fit():
+    (fault,) = world_faults(1, 3, 4, **{PP: 2, TP: 4})
+
+    assert str(fault) == (
+        f"a world of 12 (3 hosts x 4 processes) has {PP}=2 and {TP}=4: 2 x 4 = 8 ranks hold a whole"
+        " model, so the number of ranks (12) must be a multiple of 8. Use 2 or 4 hosts, or a"
+        " product of 6 or 12."
+    )
 
 
 @pytest.mark.parametrize(
@@ -149,7 +110,7 @@ def test_the_hint_of_one_degree_works(hosts, processes):
     """Each number of hosts that is named would do, and so would each degree."""
     for degree in DEGREES:
         for fault in world_faults(1, hosts, processes, **{PP: degree}):
-            few, rest = fault.split(" Use ")[1].rstrip(".").split(" hosts, or ")
+            few, rest = fault.hint.removeprefix("Use ").split(" hosts, or ")
             degrees = rest.removeprefix(f"{PP}=")
 
             for better in few.split(" or "):

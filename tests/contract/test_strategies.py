@@ -4,6 +4,7 @@
 import pickle
 
 import pytest
+from error_fields import fields_raised
 
 from sagemaker_dist.contract import DataParallel, read_distribution
 from sagemaker_dist.contract.aws_distributions import (
@@ -16,7 +17,7 @@ from sagemaker_dist.contract.aws_distributions import (
     PyTorchXLA,
     TorchDistributed,
 )
-from sagemaker_dist.errors import OptionError, OptionErrors
+from sagemaker_dist.errors import OptionError
 
 ON = {"enabled": True}
 
@@ -56,30 +57,38 @@ def test_options_spell_the_dicts_that_users_have(option, expected):
 
 
 @pytest.mark.parametrize(
-    ("build", "text"),
+    ("build", "about", "kind"),
     [
-        (lambda: MPI(processes_per_host=0), "processes_per_host of MPI is 0: a host starts"),
-        (lambda: MPI(processes_per_host=True), "processes_per_host of MPI is True"),
-        (lambda: MPI(processes_per_host="8"), "processes_per_host of MPI is '8'"),
-        (lambda: SMDDP(custom_mpi_options=["-v"]), "custom_mpi_options of SMDDP is ['-v']"),
-        (lambda: OnInstanceGroup(strategy="mpi", group="a"), "OnInstanceGroup is 'mpi': it is no"),
+        (lambda: MPI(processes_per_host=0), "processes_per_host", "option"),
+        (lambda: MPI(processes_per_host=True), "processes_per_host", "option"),
+        (lambda: MPI(processes_per_host="8"), "processes_per_host", "option"),
+        (lambda: SMDDP(custom_mpi_options=["-v"]), "custom_mpi_options", "type"),
+        (lambda: OnInstanceGroup(strategy="mpi", group="a"), "strategy", "type"),
         (
             lambda: OnInstanceGroup(
                 strategy=OnInstanceGroup(strategy=MPI(), group="a"), group="b"
             ),
-            "it is not a typed option of sagemaker_dist for one distribution",
+            "strategy",
+            "type",
         ),
     ],
 )  # fmt: skip
-def test_options_check_themselves(build, text):
-    with pytest.raises(OptionError) as caught:
-        build()
+def test_options_check_themselves(build, about, kind):
+    assert [(about, kind)] == fields_raised(build)
 
-    assert text in str(caught.value)
+
+def test_text_of_a_wrong_value():
+    """The text names the option and its class."""
+    with pytest.raises(OptionError) as caught:
+        MPI(processes_per_host=0)
+
+    assert str(caught.value) == (
+        "processes_per_host of MPI is 0: a host starts between 1 and 1024 ranks. Pass an integer"
+        " from 1 to 1024."
+    )
 
 
 def test_all_faults_of_an_option_come_together():
-    with pytest.raises(OptionErrors) as caught:
-        MPI(processes_per_host=0, custom_mpi_options=None)
-
-    assert 2 == len(caught.value.faults)
+    assert [("processes_per_host", "option"), ("custom_mpi_options", "type")] == fields_raised(
+        lambda: MPI(processes_per_host=0, custom_mpi_options=None)
+    )

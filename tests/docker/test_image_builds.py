@@ -89,8 +89,11 @@ def test_base_with_another_framework_version(derived, offline, scratch_tag):
     with pytest.raises(SetupError) as raised:
         build_image(ImageOptions(**{**offline, "base_image": base}, tag=scratch_tag))
 
-    assert "the image to build on holds torch 2.9.1" == raised.value.what
-    assert "torch 2.13.0 was asked for" == raised.value.why
+    assert "conflict" == raised.value.kind
+    assert (
+        "the image to build on holds torch 2.9.1: torch 2.13.0 was asked for. Ask for 2.9.1, or"
+        " build on an image without torch."
+    ) == str(raised.value)
 
 
 def test_base_with_the_framework(image, offline, scratch_tag):
@@ -102,10 +105,11 @@ def test_base_with_the_framework(image, offline, scratch_tag):
 
 def test_offline_without_a_compiler(offline, scratch_tag):
     """An offline build says that it cannot fetch a compiler."""
-    with pytest.raises(SetupError, match=r"no C\+\+ compiler.*offline build") as raised:
+    with pytest.raises(SetupError) as raised:
         build_image(ImageOptions(**{**offline, "build_image": None}, tag=scratch_tag))
 
-    assert "Choose an image with g++" in raised.value.hint
+    assert "no_compiler" == raised.value.kind
+    assert "offline" in raised.value.why
 
 
 def test_certificates_are_trusted_and_left_out(
@@ -178,8 +182,8 @@ def test_full_disk(small_engine, engine, offline, monkeypatch):
     with pytest.raises(SetupError) as raised:
         build_image(ImageOptions(**{**offline, "build_image": None}))
 
-    assert f"the disk with the Docker engine's data, {root}, is full" == raised.value.why
-    assert "docker system df" in raised.value.hint
+    assert "disk_full" == raised.value.kind
+    assert str(root) in raised.value.why
 
 
 def test_interrupted(offline, tmp_path, scratch_tag):

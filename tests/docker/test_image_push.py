@@ -99,7 +99,7 @@ def test_push_to_ecr_and_pull_by_digest(registry, engine, session, small):
     pushed = push_image(PushOptions(image=small, create=True), session=session)
     engine.images.remove(pushed.uri, noprune=True)
     by_digest = f"{HOST}/sagemaker-dist@{pushed.digest}"
-    with pytest.raises(APIError, match="no basic auth credentials"):
+    with pytest.raises(APIError, match="no basic auth"):
         _pulled(engine, pushed.uri)  # of a digest the engine may remember the manifest
     pulled = _pulled(engine, by_digest, auth_config={"username": USER, "password": PASSWORD})
 
@@ -116,18 +116,20 @@ def _pulled(engine, name: str, **login) -> list[dict]:
 
 def test_push_without_a_repository(registry, session, small):
     """A repository that does not exist is created only when asked."""
-    with pytest.raises(SetupError, match="there is no ECR repository 'mine'") as raised:
+    with pytest.raises(SetupError) as raised:
         push_image(PushOptions(image=small, repository="mine"), session=session)
 
-    assert "--create" in raised.value.hint
+    assert (("repository",), "not_found") == (raised.value.about, raised.value.kind)
+    assert "'mine'" in raised.value.what
 
 
 def test_push_elsewhere_without_a_login(registry, engine, small):
     """A registry that wants a password says so, with the command; no tag is left."""
-    with pytest.raises(SetupError, match="did not accept the image") as raised:
+    with pytest.raises(SetupError) as raised:
         push_image(PushOptions(image=small, to=f"{ADDRESS}:80/mine"))
 
-    assert f"Run: docker login {ADDRESS}:80" == raised.value.hint
+    assert "access_denied" == raised.value.kind
+    assert raised.value.hint.endswith(f" {ADDRESS}:80")
     assert [small] == [tag for tag in inspect_image(small).tags if "smdist-test-base" not in tag]
 
 

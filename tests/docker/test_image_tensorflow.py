@@ -73,7 +73,7 @@ def test_any_user_sums(engine, tensorflow_image):
 
 
 def test_a_wheelhouse_without_the_framework(offline, tmp_path):
-    """The wheel that lacks is named, and how it gets there."""
+    """The error has the missing wheel, and the command that downloads it."""
     wheel = next(offline["wheelhouse"].glob("click-*.whl"))
     (tmp_path / wheel.name).hardlink_to(wheel)
     options = {**offline, "wheelhouse": tmp_path, "tag": "smdist-test-scratch:2"}
@@ -81,6 +81,7 @@ def test_a_wheelhouse_without_the_framework(offline, tmp_path):
         build_image(ImageOptions(framework="tensorflow", **options))
 
     wanted = f"tensorflow-cpu=={FRAMEWORKS['tensorflow'].default}"
-    assert f"pip found no {wanted} for the base image's Python" == raised.value.why
-    assert f"pip download -d DIR '{wanted}'" in raised.value.hint
+    assert "missing_wheel" == raised.value.kind
+    assert wanted in raised.value.why.split()
+    assert f"'{wanted}'" in raised.value.hint
     assert "\n" not in str(raised.value)

@@ -117,37 +117,28 @@ def test_a_generic_estimator_without_source_dir_writes_text(build, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("hyperparameters", "fault"),
+    ("hyperparameters", "about"),
     [
-        (
-            {"a": "x\0y"},
-            r"hyperparameters['a'] is 'x\x00y': a command line cannot contain a NUL character",
-        ),
-        (
-            {"a": {"k": "\0"}},
-            r"hyperparameters['a'] is {'k': '\x00'}: a command line cannot contain",
-        ),
-        ({"a": "\ud83d"}, r"hyperparameters['a'] is '\ud83d': half of a surrogate pair is no"),
-        ({"a": "\udcc3\udca9"}, r"hyperparameters['a'] is '\udcc3\udca9': half of a surrogate"),
-        (
-            {"n\0": 1},
-            r"hyperparameters has the name 'n\x00': a command line cannot contain a NUL character",
-        ),
-        ({"\ud800": 1}, r"hyperparameters has the name '\ud800': half of a surrogate pair"),
-        ({"two words": 1}, "hyperparameters has the name 'two words': the script gets it as"),
-        ({"a=b": 1}, "hyperparameters has the name 'a=b': the script gets it as --name"),
-        ({"-a": 1}, "hyperparameters has the name '-a': the script gets it as --name"),
-        ({"": 1}, "hyperparameters has the name '': the script gets it as --name"),
-        ({"sagemaker_q": 1}, "hyperparameters has the name 'sagemaker_q': names that begin with"),
-        ({"a": "x" * 140_000}, "hyperparameters take 140011 bytes together: the script gets"),
+        ({"a": "x\0y"}, ("a",)),
+        ({"a": {"k": "\0"}}, ("a",)),
+        ({"a": "\ud83d"}, ("a",)),
+        ({"a": "\udcc3\udca9"}, ("a",)),
+        ({"n\0": 1}, ("n\0",)),
+        ({"\ud800": 1}, ("\ud800",)),
+        ({"two words": 1}, ("two words",)),
+        ({"a=b": 1}, ("a=b",)),
+        ({"-a": 1}, ("-a",)),
+        ({"": 1}, ("",)),
+        ({"sagemaker_q": 1}, ("sagemaker_q",)),
+        ({"a": "x" * 140_000}, ()),
     ],
 )
-def test_what_no_script_gets_is_refused_by_name(build, tmp_path, hyperparameters, fault):
+def test_what_no_script_gets_is_refused_by_name(build, tmp_path, hyperparameters, about):
     """Values that cannot be passed on are refused before the job's folder is created."""
     with pytest.raises(OptionError) as caught:
         build(PyTorch, hyperparameters=hyperparameters).fit()
 
-    assert fault == str(caught.value)[: len(fault)]
+    assert ("hyperparameters", *about) == caught.value.about
     assert not (tmp_path / "home/.sagemaker-dist").exists()
 
 

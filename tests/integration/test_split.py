@@ -77,5 +77,7 @@ def test_two_stages_and_two_replicas_train_what_one_process_trains(job, plain, o
 def test_what_does_not_fit_starts_nothing(job):
     """3 hosts of 2 ranks are refused for 4 stages: 6 ranks are no multiple of 4."""
     options = ModelParallel(pipeline_parallel_degree=4, engine=RANKS)
-    with pytest.raises(OptionError, match=r"a world of 6 \(3 hosts x 2 processes\) has pipeline"):
+    with pytest.raises(OptionError) as caught:
         job("split.py", distribution=options, instance_count=3)
+
+    assert ("pipeline_parallel_degree",) == caught.value.about

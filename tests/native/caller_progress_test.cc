@@ -93,6 +93,22 @@ void callers_sum() {
   }
 }
 
+// The error reaches the caller, and the next operations run.
+void a_wrong_operation_throws() {
+  Cluster cluster(2, Network::kMemory);
+  on_all(cluster, [](Engine& engine) {
+    Floats values(10);
+    std::exception_ptr error;
+    try {
+      run(engine, 99, sum_of(values));
+    } catch (...) {
+      error = std::current_exception();
+    }
+    CHECK_CONTAINS("UsageError: ", text_of(error));
+    run_sums(engine, 0, 3);
+  });
+}
+
 void several_callers_take_turns() {
   for (const Network network : kNetworks) {
     Cluster cluster(2, network);
@@ -404,6 +420,7 @@ void a_forked_child_keeps_its_own_files() {
 int main() {
   using namespace smdist;
   RUN(callers_sum);
+  RUN(a_wrong_operation_throws);
   RUN(several_callers_take_turns);
   RUN(callers_make_progress_for_asynchronous_operations);
   RUN(a_caller_that_leaves_forgets_nothing);

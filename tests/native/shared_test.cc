@@ -300,7 +300,7 @@ void an_reduction_buffer_that_does_not_exist_is_refused() {
     buffers.at(rank.arena(), {static_cast<uint32_t>(layout.num_reduction_buffers), 0});
     CHECK(false);
   } catch (const PeerError& error) {
-    CHECK_CONTAINS("sent a ticket for its reduction buffer 3, which does not exist", error.what());
+    CHECK_CONTAINS("chose its reduction buffer 3 for a sum, but has no such buffer", error.what());
   }
 }
 

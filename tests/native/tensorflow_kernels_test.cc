@@ -181,7 +181,7 @@ void refused_calls_leave_nothing() {
   expect_refusal(sum.wait(integers({77})), "Wait for each handle once");
   expect_refusal(sum.wait(integers({})), "a handle is a tensor of 1 element");
   const Outcome started = sum.start({&one});
-  expect_refusal(sum.wait(started.outputs[0], 2), "Pass the same T and N as to the start op");
+  expect_refusal(sum.wait(started.outputs[0], 2), "Pass the same T and N to both ops");
   expect_refusal(sum.wait(started.outputs[0]), "Wait for each handle once");
 }
 

@@ -49,7 +49,7 @@ void a_hello_is_good_for_one_connection_only() {
   other[31] = 1;
   CHECK_CONTAINS("secret", verify(kCredentials, bytes, other, &read));
   CHECK_CONTAINS("secret", verify({"another secret", {42}}, bytes, nonce, &read));
-  CHECK_CONTAINS("session", verify({kCredentials.secret, {43}}, bytes, nonce, &read));
+  CHECK_CONTAINS("another job", verify({kCredentials.secret, {43}}, bytes, nonce, &read));
   // The two proofs differ, so neither can be reflected.
   CHECK(accept_proof(kCredentials, sent, nonce) !=
         hmac_sha256(kCredentials.secret, std::string(bytes.begin(), bytes.end())));
@@ -128,7 +128,7 @@ void strangers_are_dropped_and_the_job_goes_on() {
   Stranger earlier(door);
   earlier.greet({kCredentials.secret, {41}}, 1, 0);
   CHECK(earlier.is_dropped());
-  CHECK_CONTAINS("the remote process belongs to another session", cluster.log());
+  CHECK_CONTAINS("the remote process belongs to another job", cluster.log());
 
   Stranger lost(door);
   lost.greet(kCredentials, 1, 2);
@@ -144,7 +144,7 @@ void strangers_are_dropped_and_the_job_goes_on() {
   Stranger twin(door);  // rank 1 is connected already
   twin.greet(kCredentials, 1, 0);
   CHECK(twin.is_dropped());
-  CHECK_CONTAINS("rank 1 has been connected before", cluster.log());
+  CHECK_CONTAINS("rank 1 opened this connection already", cluster.log());
   check_sum(cluster);
   CHECK(cluster.log().find("between tests") == std::string::npos);
 }

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -89,3 +90,57 @@ def outcome(function: Any, *args: Any) -> tuple[str, str]:
         return "ok", str(function(*args))
     except Exception as error:
         return type(error).__name__, str(error)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Fields of an exception, as ranks send them to the test.
+
+    Attributes:
+        type: Name of its type.
+        about: What it is about, as `DistError.about`; () if it is not one of ours.
+        kind: Its kind, as `DistError.kind`; "" if it is not one of ours.
+        rank: World rank that failed, of errors that have one.
+        faults: (about, kind) of each fault of an OptionErrors.
+        why: Reason that a StepError has from the rank that failed; the same on all ranks.
+        cause: Type, about and kind of the exception that caused it; None if there was none.
+    """
+
+    type: str
+    about: tuple[str | int, ...]
+    kind: str
+    rank: int | None
+    faults: tuple[Any, ...]
+    why: str
+    cause: tuple[Any, ...] | None
+
+
+def failure(function: Any, *args: Any) -> Failure:
+    """Return the fields of the exception that a call raises.
+
+    Raises:
+        AssertionError: The call raises no exception.
+    """
+    try:
+        function(*args)
+    except (Exception, KeyboardInterrupt) as error:
+        return failure_of(error)
+    raise AssertionError(f"{function} did not fail")
+
+
+def failure_of(error: BaseException) -> Failure:
+    """Return the fields of an exception."""
+    name, about, kind = _fields(error)
+    return Failure(
+        type=name,
+        about=about,
+        kind=kind,
+        rank=getattr(error, "rank", None),
+        faults=tuple((each.about, each.kind) for each in getattr(error, "faults", ())),
+        why=getattr(error, "why", ""),
+        cause=None if error.__cause__ is None else _fields(error.__cause__),
+    )
+
+
+def _fields(error: BaseException) -> tuple[str, tuple[str | int, ...], str]:
+    return type(error).__name__, getattr(error, "about", ()), getattr(error, "kind", "")

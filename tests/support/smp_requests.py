@@ -155,29 +155,3 @@ WRONG_V2 = [
     ({"expert_parallel_degree": 2, TP: 4}, "conflict", "expert_parallel_degree"),
 ]
 WRONG = [(1, *case) for case in WRONG_V1] + [(2, *case) for case in WRONG_V2]
-# One message of each check, in full, after the place of the parameters.
-TEXTS = [
-    (
-        1,
-        {"partitions": 0},
-        "partitions=0: a model has at least one partition. Pass an integer of at least 1.",
-    ),
-    (
-        1,
-        {"optimize": "Speed"},
-        "optimize='Speed': the library optimizes either memory or speed. Did you mean 'speed'?",
-    ),
-    (
-        1,
-        {"partitions": 2, PP: 2},
-        f"both 'partitions' and '{PP}': they are two names of the same parameter. Keep one of"
-        " them.",
-    ),
-    (
-        2,
-        {"context_parallel_degree": 8, "hybrid_shard_degree": 4},
-        "context_parallel_degree=8 with hybrid_shard_degree=4: a sequence is split over the ranks"
-        " of one sharding group. Pass a context_parallel_degree of 1 to 4, or a"
-        " hybrid_shard_degree of at least 8.",
-    ),
-]

@@ -2,10 +2,10 @@
 """Checks of a ModelTrainer's job, which need only the facts about it."""
 
 import pytest
+from error_fields import fields_of
 
 from sagemaker_dist import DataParallel
 from sagemaker_dist.contract import KEY
-from sagemaker_dist.errors import dotted
 from sagemaker_dist.planning import Limit
 from sagemaker_dist.trainer.trainer_checks import training_faults
 from sagemaker_dist.trainer.trainer_job import Input, Training
@@ -24,8 +24,9 @@ DOT = {"hyperparameters": {"a.b": "1"}}
 HYPHEN = {"inputs": (Input(name="my-data"),)}
 
 
-def messages(**facts):
-    return [str(fault) for fault in training_faults(Training(**facts))]
+def faults(**facts):
+    """Return the fields of the faults of a job."""
+    return fields_of(training_faults(Training(**facts)))
 
 
 @pytest.mark.parametrize(
@@ -50,96 +51,87 @@ def messages(**facts):
     ],
 )
 def test_what_works_is_let_through(facts):
-    assert [] == messages(**facts)
+    assert [] == faults(**facts)
 
 
 @pytest.mark.parametrize(
-    ("facts", "path"),
+    ("facts", "path", "kind"),
     [
-        (THEIRS | QUOTE, "hyperparameters.text"),
-        (THEIRS | DOT, 'hyperparameters."a.b"'),
-        (THEIRS | HYPHEN, "inputs.my-data"),
-        (QUOTE, "hyperparameters.text"),
-        (OURS | QUOTE | {"uses_launcher": False}, "hyperparameters.text"),
-        (OURS | DOT | {"environment": {"SMDIST_TAKE_OVER": "off"}}, 'hyperparameters."a.b"'),
-        (OURS | DOT | {"environment": {"SMDIST_INIT": "off"}}, 'hyperparameters."a.b"'),
-        ({"inputs": (Input(name="a", content_type="x'y"),)}, "inputs.a.content_type"),
-        (THEIRS | {"entry_script": "it's.py"}, "source_code.entry_script"),
-        (THEIRS | {"inputs": (Input(name="code"),)}, "inputs.code"),
-        (OURS | {"inputs": (Input(name="a b"),)}, 'inputs."a b"'),
-        (OURS | {"has_source": False}, "source_code"),
-        (THEIRS | {"entry_script": ""}, "source_code.entry_script"),
-        (OURS | {"command": "x"}, "source_code.command"),
-        (OURS | {"entry_script": "train.sh"}, "source_code.entry_script"),
-        (THEIRS | {"launcher": "MPI"}, "distributed"),
-        (OURS | {"num_groups": 2}, "compute.instance_groups"),
-        (THEIRS | {"num_groups": 2}, "compute.instance_groups"),
-        (OURS | {"instance_type": "ml.p4d.24xlrage"}, "instance_type"),
-        (OURS | {"instance_type": "ml.trn1.2xlarge"}, "instance_type"),
-        (OURS | {"instance_type": "local_process"}, "instance_type"),
-        (OURS | {"image": AWS_IMAGE}, "training_image"),
-        (OURS | {"instance_count": 0}, "instance_count"),
-        (OURS | {"options": DataParallel(shard_weights=(1, 2, 3))}, "shard_weights"),
-        (OURS | {"hyperparameters": {KEY: "x"}}, "hyperparameters.sagemaker_dist_config"),
-        (OURS | {"hyperparameters": {"a b": "x"}}, 'hyperparameters."a b"'),
-        (OURS | {"hyperparameters": {"a": "x\0"}}, "hyperparameters.a"),
-        (OURS | HERE | {"deleted": ("input", "algo-1"), "root": "/x"}, "local_container_root"),
-        (THEIRS | HERE | {"waits": False}, "wait"),
-    ],
-)
-def test_what_goes_wrong_is_one_fault(facts, path):
-    assert [path] == [dotted(fault.about) for fault in training_faults(Training(**facts))]
-
-
-@pytest.mark.parametrize(
-    ("facts", "text"),
-    [
+        (THEIRS | QUOTE, "hyperparameters.text", "shell_quote"),
+        (THEIRS | DOT, 'hyperparameters."a.b"', "shell_name"),
+        (THEIRS | HYPHEN, "inputs.my-data", "shell_name"),
+        (QUOTE, "hyperparameters.text", "shell_quote"),
+        (OURS | QUOTE | {"uses_launcher": False}, "hyperparameters.text", "shell_quote"),
         (
-            THEIRS | QUOTE,
-            "hyperparameters['text'] is \"it's\": ModelTrainer passes it to a shell in single"
-            " quotes, and the text after a single quote would run as commands. Pass the text in a"
-            " file, or train with DataParallelConfig() in an image of `sagemaker-dist image"
-            " build`, which does not use that shell.",
+            OURS | DOT | {"environment": {"SMDIST_TAKE_OVER": "off"}},
+            'hyperparameters."a.b"',
+            "shell_name",
         ),
         (
-            THEIRS | DOT,
-            "hyperparameters has the name 'a.b': ModelTrainer passes it to a shell as the name of"
-            " a variable, which may have only letters, digits and '_'. Rename it, or train with"
-            " DataParallelConfig() in an image of `sagemaker-dist image build`, which does not"
-            " use that shell.",
+            OURS | DOT | {"environment": {"SMDIST_INIT": "off"}},
+            'hyperparameters."a.b"',
+            "shell_name",
         ),
         (
-            OURS | {"has_source": False},
-            "distributed is DataParallelConfig, and source_code is left out: the ranks need a"
-            " script to run. Pass source_code=SourceCode(source_dir=..., entry_script='train.py').",
+            {"inputs": (Input(name="a", content_type="x'y"),)},
+            "inputs.a.content_type",
+            "shell_quote",
+        ),
+        (THEIRS | {"entry_script": "it's.py"}, "source_code.entry_script", "shell_quote"),
+        (THEIRS | {"inputs": (Input(name="code"),)}, "inputs.code", "reserved"),
+        (OURS | {"inputs": (Input(name="a b"),)}, 'inputs."a b"', "option"),
+        (OURS | {"has_source": False}, "source_code", "missing"),
+        (THEIRS | {"entry_script": ""}, "source_code.entry_script", "missing"),
+        (OURS | {"command": "x"}, "source_code.command", "conflict"),
+        (OURS | {"entry_script": "train.sh"}, "source_code.entry_script", "unsupported"),
+        (THEIRS | {"launcher": "MPI"}, "distributed", "unsupported"),
+        (OURS | {"num_groups": 2}, "compute.instance_groups", "conflict"),
+        (THEIRS | {"num_groups": 2}, "compute.instance_groups", "conflict"),
+        (OURS | {"instance_type": "ml.p4d.24xlrage"}, "instance_type", "unknown"),
+        (OURS | {"instance_type": "ml.trn1.2xlarge"}, "instance_type", "unsupported"),
+        (OURS | {"instance_type": "local_process"}, "instance_type", "conflict"),
+        (OURS | {"image": AWS_IMAGE}, "training_image", "unsupported"),
+        (OURS | {"instance_count": 0}, "instance_count", "option"),
+        (
+            OURS | {"options": DataParallel(shard_weights=(1, 2, 3))},
+            "shard_weights",
+            "difference",
         ),
         (
-            THEIRS | {"launcher": "MPI"},
-            "distributed is MPI on 2 hosts: ModelTrainer calls mpirun with the number of ranks"
-            " of one host, so only the first host gets ranks. Pass DataParallelConfig() or"
-            " Torchrun().",
+            OURS | {"hyperparameters": {KEY: "x"}},
+            "hyperparameters.sagemaker_dist_config",
+            "reserved",
         ),
-        (
-            OURS | {"instance_type": "local_process"},
-            "instance_type is 'local_process': ModelTrainer would send the job to SageMaker,"
-            " which has no such type. Pass training_mode=Mode.LOCAL_CONTAINER as well.",
-        ),
+        (OURS | {"hyperparameters": {"a b": "x"}}, 'hyperparameters."a b"', "option"),
+        (OURS | {"hyperparameters": {"a": "x\0"}}, "hyperparameters.a", "nul"),
         (
             OURS | HERE | {"deleted": ("input", "algo-1"), "root": "/x"},
-            "local_container_root is '/x': ModelTrainer deletes input, algo-1 in this directory"
-            " when the job has ended. Pass an empty directory, such as tempfile.mkdtemp().",
+            "local_container_root",
+            "not_empty",
         ),
+        (THEIRS | HERE | {"waits": False}, "wait", "conflict"),
     ],
 )
-def test_messages(facts, text):
-    assert [text] == messages(**facts)
+def test_what_goes_wrong_is_one_fault(facts, path, kind):
+    assert [(path, kind)] == faults(**facts)
+
+
+def test_text_of_a_directory_that_will_be_emptied():
+    """The text has what would be deleted."""
+    facts = OURS | HERE | {"deleted": ("input", "algo-1"), "root": "/x"}
+    (fault,) = training_faults(Training(**facts))
+
+    assert str(fault) == (
+        "local_container_root is '/x': ModelTrainer deletes input, algo-1 in this directory when"
+        " the job has ended. Pass an empty directory, such as tempfile.mkdtemp()."
+    )
 
 
 def test_everything_comes_at_once():
     facts = OURS | {"uses_launcher": False, "num_groups": 2, "command": "x"}
     facts |= {"hyperparameters": {"a.b": "it's"}, "inputs": (Input(name="c-d"),)}
 
-    assert 5 == len(messages(**facts))
+    assert 5 == len(faults(**facts))
 
 
 def test_sagemakers_limits_hold_on_sagemaker_alone():
@@ -149,7 +141,8 @@ def test_sagemakers_limits_hold_on_sagemaker_alone():
     }
     facts = OURS | {"limits": limits, "hyperparameters": {"a": "123456", "b": "", "c": ""}}
 
-    assert [("hyperparameters",), ("hyperparameters", "a")] == [
-        fault.about for fault in training_faults(Training(**facts))
-    ]
-    assert [] == messages(**facts | HERE)
+    assert [
+        ("hyperparameters", "too_many"),
+        ("hyperparameters.a", "too_long"),
+    ] == faults(**facts)
+    assert [] == faults(**facts | HERE)

@@ -32,7 +32,7 @@ Options options_from(int rank, int size, const std::string& address,
   options.secret = secret;
   options.tuning.arriving_bytes = arriving_bytes.value_or(options.tuning.arriving_bytes);
   if (session.size() != options.session.size()) {
-    throw py::value_error("the session has " + std::to_string(session.size()) +
+    throw py::value_error("the session id has " + std::to_string(session.size()) +
                           " bytes, but it must have " + std::to_string(options.session.size()) +
                           " bytes");
   }
@@ -68,7 +68,8 @@ void bind_tuning(py::module_& module) {
       .def_readonly("chunk_bytes", &Tuning::chunk_bytes)
       .def_readonly("one_shot_bytes", &Tuning::one_shot_bytes)
       .def_readonly("single_owner_bytes", &Tuning::single_owner_bytes)
-      .def_readonly("arriving_bytes", &Tuning::arriving_bytes);
+      .def_readonly("arriving_bytes", &Tuning::arriving_bytes)
+      .def_readonly("shard_weights", &Tuning::shard_weights);
   py::class_<Findings>(module, "Findings", py::module_local())
       .def_readonly("tuning", &Findings::tuning)
       .def_readonly("seconds", &Findings::seconds)

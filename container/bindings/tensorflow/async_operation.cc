@@ -108,7 +108,7 @@ void AsyncOperation::fail(const std::exception_ptr& error) const {
   } catch (const UsageError& usage) {
     const char* const names =
         has_mark(results_) ? "for variables of the same names in the same order, " : "";
-    throw UsageError(std::string(usage.what()) + ". The results on this rank would be " +
+    throw UsageError(std::string(usage.what()) + ". This rank expected the results " +
                      title_of(results_) +
                      ". All ranks must pass tensors of the same dtype and shapes, " + names +
                      "and call the same operations in the same order.");

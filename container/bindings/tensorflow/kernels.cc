@@ -105,10 +105,11 @@ void check_outputs(TF_OpKernelContext* context, const Results& results) {
   const bool agrees = expected == results.parts.size() &&
                       (expected == 0 || TF_ExpectedOutputDataType(context, 0) == results.type);
   if (agrees) return;
-  throw UsageError("the operation has " + std::to_string(results.parts.size()) +
-                   " results of type " + std::to_string(results.type) +
-                   ", but the wait op expects " + std::to_string(expected) +
-                   " results of another type. Pass the same T and N as to the start op.");
+  throw UsageError("the start op has " + std::to_string(results.parts.size()) +
+                   " results of dtype number " + std::to_string(results.type) +
+                   ", and the wait op has " + std::to_string(expected) +
+                   " results. The number or the dtype of the results differs."
+                   " Pass the same T and N to both ops.");
 }
 
 int64_t handle_of(TF_OpKernelContext* context) {

@@ -58,7 +58,8 @@ EngineContext current_engine() {
   const std::lock_guard<std::mutex> lock(here.mutex);
   const bool is_running = here.current.engine && here.current.engine->is_running();
   if (!is_running) {
-    throw NoEngineError("the engine of this process was shut down. Run collectives before that.");
+    throw NoEngineError(
+        "the engine of this process was shut down. Run collectives before the shutdown.");
   }
   return here.current;
 }

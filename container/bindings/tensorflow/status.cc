@@ -49,7 +49,9 @@ void set_from_exception(Status& status) {
   } catch (const std::exception& error) {
     status.set(TF_INTERNAL, error.what());
   } catch (...) {
-    status.set(TF_INTERNAL, "an smdist op failed with an unknown error");
+    status.set(TF_INTERNAL,
+               "an operation of smdist raised a C++ exception of an unknown type. Report it as a"
+               " bug");
   }
 }
 

@@ -218,8 +218,9 @@ Backend::WorkPtr Backend::allgather_coalesced(TensorLists& outputs, Tensors& inp
               .inputs = {inputs[i]},
               .outputs = {}};
     for (const Tensors& of_rank : outputs) {
-      TORCH_CHECK_VALUE(of_rank.size() == inputs.size(), "the list of a rank has ", of_rank.size(),
-                        " outputs for ", inputs.size(), " inputs. Give one for each input.");
+      TORCH_CHECK_VALUE(of_rank.size() == inputs.size(), "a list of output tensors has ",
+                        of_rank.size(), " elements, and there are ", inputs.size(),
+                        " input tensors. Put one output for each input into each list.");
       call.outputs.push_back(of_rank[i]);
     }
     calls.push_back(std::move(call));

@@ -22,7 +22,8 @@ std::function<void()> callback_of(const py::object& callable) {
     try {
       py::reinterpret_borrow<py::object>(held)();
     } catch (py::error_already_set& error) {
-      error.discard_as_unraisable("smdist, before a group ends");
+      error.discard_as_unraisable(
+          "smdist, in a function called before the process group shuts down; shutdown continues");
     }
   };
 }

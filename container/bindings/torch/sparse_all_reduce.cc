@@ -80,10 +80,10 @@ std::vector<int64_t> check_shapes(const Tensors& shapes, const at::Tensor& own) 
   for (size_t rank = 0; rank < shapes.size(); ++rank) {
     TORCH_CHECK_VALUE(
         at::equal(shapes[rank].slice(0, 1), own.slice(0, 1)), "the sparse tensor of rank ", rank,
-        " has another shape than that of this rank. The numbers of sparse dimensions and of "
-        "dimensions, and the sizes, are ",
-        shapes[rank].slice(0, 1), " there and ", own.slice(0, 1),
-        " here. All ranks must add tensors of the same shape.");
+        " has another shape than the sparse tensor of this rank. [number of sparse dimensions, "
+        "number of dimensions, sizes...] is ",
+        shapes[rank].slice(0, 1), " on that rank and ", own.slice(0, 1),
+        " on this rank. All ranks must add tensors of the same shape.");
     lengths.push_back(shapes[rank][0].item<int64_t>());
   }
   return lengths;

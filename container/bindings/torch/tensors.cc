@@ -61,8 +61,9 @@ Reduction reduction_of(const c10d::ReduceOp& op) {
     case c10d::ReduceOp::UNUSED:
       break;
   }
-  TORCH_CHECK_VALUE(false, "smdist does not know the reduce operation with number ",
-                    static_cast<int>(op.op_), ".");
+  TORCH_CHECK_VALUE(false, "smdist has no reduce operation with torch's number ",
+                    static_cast<int>(op.op_),
+                    ". Pass SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR or BXOR of ReduceOp.");
 }
 
 void check_tensors(const std::vector<at::Tensor>& tensors) {

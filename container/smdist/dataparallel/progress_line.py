@@ -3,10 +3,10 @@
 
     smdist: step=200 loss=0.6931 samples_per_second=1234.5 steps_per_second=4.8 all_reduce_ms=12.3
 
-Only rank 0 prints, between two of its steps, without a thread and without messages to other
-ranks. A reported tensor is read when the line is printed; a number that is not known is left
-out. `sagemaker_dist.contract.metrics` defines the format of the line; docs/metrics.md explains
-each number.
+Only rank 0 prints. It prints when one of its training steps begins, so it needs no thread, and it
+exchanges no messages with other ranks. It reads a reported tensor only when it prints the line.
+The line contains only the numbers that are known. `sagemaker_dist.contract.metrics` defines the
+format of the line; docs/metrics.md explains each number.
 """
 
 from __future__ import annotations
@@ -34,7 +34,11 @@ _Activity = dict[str, tuple[int, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Snapshot:
-    """Counters of a training at the start of a step; rates are differences of two snapshots."""
+    """Counters of a training at the start of a step.
+
+    A rate, such as steps per second, is the difference of a counter between two snapshots, divided
+    by the seconds between them.
+    """
 
     seconds: float  # time on the clock
     step: int
@@ -50,10 +54,10 @@ class ProgressLine:
     after the last one does not count. Thread safety: none; only the training thread may use it.
 
     Args:
-        activity: Function that takes a kind of operation, such as "all_reduce", and returns the
-            number of completed operations and the seconds during which any was running.
-        counts: True if forward() is called for each forward pass and so counts steps; False if
-            report(step=) does.
+        activity: Function that takes a kind of operation, such as "all_reduce". It returns the
+            number of ended operations, and the seconds during which at least one was running.
+        counts: True if calls of this object's forward() start the steps; False if calls of its
+            report() start them.
         is_timed: True if the engine runs the training's collectives, so that it can time them.
         every_seconds: Minimum number of seconds between two lines.
         clock: Function that returns the seconds of a monotonic clock.
@@ -90,9 +94,13 @@ class ProgressLine:
         self._unknown += samples is None
 
     def report(self, values: Mapping[str, Any]) -> None:
-        """Store reported values, by name, for the next line, without their autograd graphs.
+        """Store values of the script, such as the loss, for the next progress line.
 
-        If forward() does not count the steps, a step starts now; its number is the value of "step".
+        If this object was created with `counts=False`, this call also starts a step, and prints a
+        line if one is due.
+
+        Args:
+            values: Reported values, by name. The value of "step" is the number of the step.
         """
         self._reported.update({name: self.kept(value) for name, value in values.items()})
         if not self._counts:
@@ -101,9 +109,9 @@ class ProgressLine:
             self._begin_step(int(values.get(STEP, known)))
 
     def flush(self) -> None:
-        """Print a line if a step began or a value was reported since the last one.
+        """Print a line now if a step has begun or a value was reported since the previous line.
 
-        No error of printing reaches the script.
+        If stdout cannot be written, the line is lost and no error is raised.
         """
         if not self._reported and self._steps_begun == self._steps_printed:
             return
@@ -118,21 +126,25 @@ class ProgressLine:
             sys.stdout.flush()
 
     def is_on_cpu(self, value: Any) -> bool:  # noqa: ARG002  a framework's own numbers may not be
-        """Return True if a reported value is in CPU memory.
+        """Return True if a reported value is in CPU memory; this base class always does.
 
-        If any value is not, the lines show no times of collectives.
+        A subclass returns False for a tensor on a GPU. After such a value the progress lines show
+        no times of collectives.
         """
         return True
 
     def kept(self, value: Any) -> Any:
-        """Return a reported value in the form in which it is stored until the next line.
+        """Convert a reported value to the form that is stored for the next progress line.
 
-        Here this is a number; a subclass may store a tensor, which its number() reads later.
+        This base class returns an int or a float. A subclass may return a tensor.
         """
         return int(value) if isinstance(value, Integral) else float(value)
 
     def number(self, value: int | float) -> int | float | None:
-        """Return the number to print for a stored value, or None if it cannot be read."""
+        """Return the number to print for a value that kept() has returned.
+
+        A subclass returns None for a tensor whose value cannot be read.
+        """
         return value
 
     def _begin_step(self, step: int) -> None:
@@ -174,10 +186,15 @@ class ProgressLine:
 
 
 def _milliseconds(before: _Activity, after: _Activity, steps: int) -> dict[str, float]:
-    """Return {"all_reduce_ms": milliseconds per step during which any all-reduce ran, ...}.
+    """Return {"all_reduce_ms": milliseconds per step during which an all-reduce was running, ...}.
 
-    `before` and `after` are the activities at the beginning and at the end of `steps` steps. A kind
-    of operation of which none was completed in these steps is left out.
+    A kind of operation is missing in the result if no such operation has ended in these steps.
+
+    Args:
+        before: At the beginning of the steps: (number of operations that have ended, seconds during
+            which at least one was running) for each kind of operation.
+        after: The same counters at the end of the steps.
+        steps: Number of steps.
     """
     return {
         f"{kind}_ms": (seconds - before[kind][1]) * 1e3 / steps

@@ -25,7 +25,8 @@ def check_name(name: str, value: object) -> bool:
     check_field(name)
     if name == STEP and (not isinstance(value, Integral) or int(value) not in _STEPS):
         why = "a step must be an integer of at most 64 bits"
-        raise refusal(name, _shown(value), why, "Pass step as an integer, or leave it out")
+        hint = "Pass step as an integer, or leave it out"
+        raise refusal(name, _shown(value), why, hint, "not_integer")
     return name == STEP
 
 
@@ -37,15 +38,17 @@ def check_number(name: str, value: object) -> None:
     """
     if not isinstance(value, Real):
         hint = "Pass a number or a tensor with one element"
-        raise refusal(name, _shown(value), "it is neither a number nor a tensor", hint)
+        why = "it is neither a number nor a tensor"
+        raise refusal(name, _shown(value), why, hint, "not_number")
     try:
         float(value)
     except OverflowError as error:
         why = "it is too large for a floating-point number"
-        raise refusal(name, _shown(value), why, "Pass its logarithm, or leave it out") from error
+        hint = "Pass its logarithm, or leave it out"
+        raise refusal(name, _shown(value), why, hint, "too_large") from error
 
 
-def refusal(name: str, shown: str, why: str, hint: str) -> OptionError:
+def refusal(name: str, shown: str, why: str, hint: str, kind: str) -> OptionError:
     """Return the error for a value that report() refuses.
 
     Args:
@@ -53,8 +56,9 @@ def refusal(name: str, shown: str, why: str, hint: str) -> OptionError:
         shown: The value as text.
         why: Reason of the refusal.
         hint: Advice for the user.
+        kind: Kind of the error.
     """
-    return OptionError(f"report() received {name}={shown[:200]}", why, hint, about=name)
+    return OptionError(f"report() received {name}={shown[:200]}", why, hint, name, kind)
 
 
 def _shown(value: object) -> str:

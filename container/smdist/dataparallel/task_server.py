@@ -3,13 +3,14 @@
 
     python -m smdist.dataparallel.task_server "algo-2 worker 1" 10.0.0.1:7777 600
 
-Its arguments are the server's name, the address of the task starter on the first host, and the
-seconds to wait until the starter accepts a connection.
+The arguments are the server's name, the address of the task starter on the first host, and the
+seconds to wait until the starter accepts a connection. The task starter is the program that
+starts the TensorFlow processes of a host, among them the script.
 
 The launcher starts these servers for `parameter_server`. A TensorFlow server never ends by
-itself. This process ends when the starter sends the script's result, and fails if the
-connection to the starter is lost. It ignores SIGTERM and SIGINT, because the script handles
-them and may need the servers to save its state.
+itself. This process ends when the task starter sends the script's result, and fails if the
+connection to the task starter is lost. It ignores SIGTERM and SIGINT: the script handles these
+signals and may need the servers to save its state.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ _CONNECT_SECONDS: Final = 5.0
 
 
 def main() -> int:
-    """Run the server until the script has ended; return 0 if the script succeeded, else 1."""
+    """Run a TensorFlow server until the training script on the first host has ended.
+
+    Return 0 if the script succeeded. Otherwise, also if the first host was lost, return 1.
+    """
     name, place, timeout = sys.argv[1:]
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages between TensorFlow servers (`task_server`) and the first host's `task_starter`.
+"""Messages between TensorFlow servers (`task_server`) and the task starter on the first host.
+
+The task starter (`task_starter`) is the program that starts a host's TensorFlow processes.
 
 server                             starter
 ├── smdist server algo-2 ps 1  ──▶  name of the server, once it is connected

@@ -19,6 +19,7 @@ Its processes:
     train ── task_starter ──── ranks and servers of TensorFlow, each under a rank guard
 
 The launcher and the rank guards exchange messages over one Unix socket (`guard_protocol`). A
-torchrun that hangs or dies therefore cannot delay SIGTERM or hide how a rank ended. The first
-failure is written in one sentence (`failure_file`). No module here imports a framework.
+torchrun that hangs or dies therefore cannot delay SIGTERM or hide how a rank ended. One sentence
+about the first failure is written to `<base>/output/failure`, which SageMaker shows
+(`failure_file`). No module here imports a framework.
 """

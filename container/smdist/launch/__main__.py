@@ -104,7 +104,10 @@ def main() -> int:
 
 
 def _read_arguments() -> None:
-    """Exit with an error for any argument but "train"; SageMaker's files describe the job."""
+    """Exit with an error if there is any argument but "train".
+
+    No other argument is needed, because SageMaker's files describe the job.
+    """
     parser = argparse.ArgumentParser(
         prog="train",
         description="Run this host's part of a SageMaker training job, as the files in"

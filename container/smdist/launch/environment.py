@@ -39,7 +39,9 @@ def call_arguments(config: RuntimeConfig) -> list[str]:
 
 
 def trainer_arguments(texts: Mapping[str, str]) -> list[str]:
-    """Return the arguments `--key value` in the given order, with each text unchanged.
+    """Return the script's arguments `--key value` for a job that ModelTrainer sent.
+
+    `texts` are the hyperparameters, undecoded, by name. Their order and values are unchanged.
 
     Raises:
         OptionError: A hyperparameter contains a NUL character, which no command line can pass.
@@ -50,7 +52,10 @@ def trainer_arguments(texts: Mapping[str, str]) -> list[str]:
 
 
 def script_arguments(hyperparameters: Mapping[str, Any]) -> list[str]:
-    """Return the arguments `--key value` sorted by key, or `-k value` for a one-letter key.
+    """Return the script's arguments `--key value`, in the format of SageMaker's training toolkit.
+
+    A key of one letter becomes `-k value`. Arguments are sorted by key. `hyperparameters` are the
+    decoded values, by name.
 
     Raises:
         OptionError: A hyperparameter contains a NUL character, which no command line can pass.
@@ -70,6 +75,7 @@ def _refuse_nul(key: str, text: str, value: object) -> None:
             "a command line cannot contain a NUL character",
             "Remove the NUL character, or pass the value in a file of an input channel",
             about=("hyperparameters", key),
+            kind="nul",
         )
 
 
@@ -273,8 +279,10 @@ def _with_plan(model: ModelParallel, code: Path) -> ModelParallel:
         raise LaunchError(
             f"the option plan is {model.plan!r}",
             f"there is no such file in the code directory {code}",
-            "Save the plan file in the source directory, and pass its path relative to it",
+            "Save the plan file in the source directory, and pass its path relative to this"
+            " directory",
             about="plan",
+            kind="missing_file",
         )
     return replace(model, plan=str(path))
 

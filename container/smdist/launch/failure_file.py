@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from smdist.launch.rank_report import Report, exit_status, signal_name
+from smdist.launch.guard_protocol import Report, exit_status, signal_name
 
 MAX_CHARACTERS: Final = 1024
 _SIGNAL_CAUSES: Final = {
@@ -28,6 +28,7 @@ _SIGNAL_CAUSES: Final = {
 
 _HINTS: Final = {  # part of an error text of torch -> hint to append
     "Unknown backend type smdist": "Add `import smdist.dataparallel.torch` to the script",
+    "have NCCL built in": 'Without a GPU, pass "smdist" to init_process_group',
     "environment variable RANK expected": "Pass distribution=DataParallel() to the estimator",
 }
 
@@ -72,17 +73,20 @@ def shorten(text: str, end: str = "") -> str:
 
 
 def fields_of(report: Report, label: str) -> dict[str, Any]:
-    """Return how one rank ended as fields for the JSON file beside the failure file.
+    """Return the fields of failure.json, which describe how one rank ended.
 
-    `label` is the host's name in messages.
+    `label` is the name of the rank's host.
     """
+    fault = {} if report.fault is None else asdict(report.fault)
+    if fault.get("culprit") is None and not report.is_secondary:
+        fault["culprit"] = report.rank  # the rank failed by itself
     return {
         "host": label,
         "rank": report.rank,
         "exit_code": report.exit_code,
         "is_secondary": report.is_secondary,
         "frame": report.frame,
-        **(asdict(report.fault) if report.fault is not None else {}),
+        **fault,
     }
 
 

@@ -6,7 +6,7 @@
     ◀── "output" + two descriptors  ──┤  the stdout and stderr that the guard must write to
     ◀── "15"                        ──┤  signal number to send to the rank, once
     ├── Report                      ──▶  how the rank ended
-    └── end of file                 ──▶  without a report before: the guard was killed
+    └── end of file                 ──▶  the guard has ended; if it sent no Report, it was killed
 
 End of file at the guard means that the launcher has ended. The launcher sends its stdout and
 stderr as file descriptors, because the guard's own streams go to torchrun's log.
@@ -17,18 +17,159 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import signal
 import socket
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from smdist.launch.rank_report import MAX_ERROR
-
+MAX_ERROR: Final = 4096  # characters of an error or a frame in a report
+_SECONDARY: Final = (  # exceptions of a rank that lost a peer
+    "AbortedError",  # TensorFlow's, of our engine and of its own collectives
+    "PeerError",
+    "DistBackendError",
+    "DistNetworkError",
+    "DistStoreError",
+)
+ENDED_ON_REQUEST: Final = 3  # a `Report.distance`: the rank ended because of a signal
+_LOST_PEER: Final = re.compile(  # Gloo raises a plain RuntimeError, known only by its text
+    r"Connection closed by peer|Connection reset by peer"
+)
 SOCKET: Final = "guards.sock"
 LOCK: Final = "output.lock"
 MAX_MESSAGE: Final = 16 * MAX_ERROR  # bytes; JSON writes a character in up to twelve bytes
 _OUTPUT: Final = b"output"
 _ANSWER_SECONDS: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankFault:
+    """Fields of the exception that ended a rank, from the JSON file that the rank wrote.
+
+    Attributes:
+        kind: Kind of the error: "raised", unless smdist itself raised the exception. Then it is
+            the kind of smdist's error, such as "lost" or "option".
+        exception: Name of the exception's type.
+        about: Option that is wrong, such as "placement_strategy"; None if it is about no option.
+        culprit: The rank that caused the exception; None if no rank is known.
+        operation: The collective that failed, such as "all_reduce"; empty if there is none.
+    """
+
+    kind: str
+    exception: str = ""
+    about: str | None = None
+    culprit: int | None = None
+    operation: str = ""
+
+
+def read_fault(path: Path) -> RankFault | None:
+    """Read the fields of the exception from a rank's file; None if there is no readable file."""
+    try:
+        return RankFault(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Report on how one rank ended.
+
+    Attributes:
+        rank: The rank's number; None for a plain process that is no rank of a job.
+        status: Exit code, or -n if signal n killed the rank.
+        at_seconds: Time when the rank ended, in seconds since 1970.
+        stopped: True if a signal was sent to the rank before the rank ended.
+        error: The last exception as Python printed it, or the last line of stderr.
+        frame: Source line that raised the exception, such as `train.py:12 in main`.
+        fault: Kind and other fields of the exception, from a JSON file that the rank wrote; None
+            if there is no such file.
+    """
+
+    rank: int | None = None
+    status: int
+    at_seconds: float
+    stopped: bool = False
+    error: str = ""
+    frame: str = ""
+    fault: RankFault | None = None
+
+    @property
+    def failed(self) -> bool:
+        """True if the rank did not end with exit code 0."""
+        return self.status != 0
+
+    @property
+    def distance(self) -> int:
+        """Number that orders failed ranks: the smallest is the likeliest cause of the failure.
+
+        0: the rank failed by itself.
+        1: the rank was sent a signal and then raised an exception by itself.
+        2: the rank failed because of another rank, for example a lost connection.
+        3: the rank was sent a signal and ended in any other way.
+        """
+        # 1 is before 2: a rank that lost its peer may end before the peer has printed its traceback
+        lost_peer = self.is_secondary
+        if not self.stopped:
+            return 2 if lost_peer else 0
+        return 1 if self.raised and not lost_peer else ENDED_ON_REQUEST
+
+    @property
+    def is_secondary(self) -> bool:
+        """True if another rank caused the end of this rank.
+
+        This is so if `fault.culprit` is another rank. If the culprit is unknown, the type and the
+        message of the exception decide.
+        """
+        if self.fault is not None and self.fault.culprit is not None:
+            return self.fault.culprit != self.rank
+        return self._name in _SECONDARY or bool(_LOST_PEER.search(self.error))
+
+    @property
+    def raised(self) -> bool:
+        """True if the rank printed a traceback and failed; KeyboardInterrupt does not count."""
+        return bool(self.status and self.frame) and self._name != "KeyboardInterrupt"
+
+    @property
+    def exit_code(self) -> int:
+        """Exit code as a shell has it: 128 + n if signal n ended the rank.
+
+        1 if the rank had raised an exception and a signal ended it before it could exit.
+        """
+        was_interrupted = self.stopped and self.status < 0 and self.raised
+        return 1 if was_interrupted else exit_status(self.status)
+
+    @property
+    def _name(self) -> str:
+        return self.error.partition(":")[0].rpartition(".")[2]
+
+    def encode(self) -> bytes:
+        """Return the report as JSON, the message that a guard sends."""
+        return json.dumps(asdict(self)).encode()
+
+
+def decode_report(message: bytes) -> Report:
+    """Return the report from the JSON message that `Report.encode` made."""
+    fields = json.loads(message)
+    fault = fields.pop("fault", None)
+    return Report(**fields, fault=None if fault is None else RankFault(**fault))
+
+
+def exit_status(status: int) -> int:
+    """Return the exit code that a shell gives a process, from Popen's return code `status`.
+
+    A return code of -n, which means that signal n ended the process, becomes 128 + n.
+    """
+    return status if status >= 0 else 128 - status
+
+
+def signal_name(number: int) -> str:
+    """Return a signal's name: "SIGKILL" for 9, "signal 35" for one without a name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def listen(directory: Path) -> socket.socket:
@@ -55,17 +196,17 @@ def _short(path: Path) -> Iterator[str]:
 
 
 def give_output(guard: socket.socket) -> None:
-    """Send the launcher's stdout and stderr to a guard that has connected."""
+    """Send file descriptors of the launcher's stdout and stderr to a rank's parent process."""
     socket.send_fds(guard, [_OUTPUT], [1, 2])
 
 
 class LauncherConnection:
-    """Guard's end of its connection to the launcher.
+    """Connection to the host's launcher from a guard, the parent process of one rank.
 
     Attributes:
-        output: File descriptors to which the guard writes stdout and stderr: the launcher's, or
-            its own without a launcher.
-        lock: File to lock while writing whole lines, or None without a launcher.
+        output: File descriptors of the stdout and stderr to write to: those of the launcher, or
+            the guard's own if there is no launcher.
+        lock: Path of the file to lock while writing whole lines; None if there is no launcher.
     """
 
     def __init__(self, address: str | None, rank: int | None) -> None:

@@ -10,7 +10,8 @@ While it waits, it acts on these events:
                           after others have ended (`process_tree.signal_targets`)
     a descendant ends     collects its exit status, also if its parent has ended before
     the command ends      kills the other descendants and exits with the command's status; after
-                          a signal, it first waits up to stop_seconds until all have ended
+                          a signal, it first waits until all descendants have ended, for at
+                          most SMDIST_STOP_SECONDS (default 110) since the signal
 
 The kernel ignores signals to process 1 that have no handler, and a shell has none. Without
 smdist-init the shell's children would therefore receive no stop signal.
@@ -51,7 +52,11 @@ def main() -> int:
 
 
 class Init:
-    """Waits for one command and for all processes that it started. Thread safety: none."""
+    """Waits for one command and for all processes that the command started. Thread safety: none.
+
+    `command` is the process number of the command. `stop_seconds` is the time limit for all
+    processes after a stop signal, in seconds.
+    """
 
     def __init__(self, command: int, stop_seconds: float) -> None:
         self._command = command
@@ -61,9 +66,9 @@ class Init:
         self._deadline = float("inf")
 
     def run(self) -> int:
-        """Wait for the command, and after a stop signal for all its descendants; kill those left.
+        """Wait for the command; after a stop signal, for all its descendants too.
 
-        Return the command's exit status.
+        Then kill the descendants that still run, and return the command's exit status.
         """
         while not self._is_over():
             self._pass_on()
@@ -76,10 +81,10 @@ class Init:
         return 128 + signal.SIGKILL if self._status is None else self._status
 
     def _is_over(self) -> bool:
-        """Return True if the wait is over.
+        """Return True if this process need not wait any longer.
 
-        Without a stop signal it is over when the command has ended. After one it is over when all
-        descendants have ended, too, or when the time limit has passed.
+        Without a stop signal, it waits until the command has ended. After a stop signal, it waits
+        until all descendants have ended, too, or until the time limit has passed.
         """
         if time.monotonic() >= self._deadline:
             return True
@@ -130,7 +135,7 @@ def _become(command: list[str]) -> int:
 def _adopt() -> None:
     """Make this process the new parent of each descendant whose parent ends.
 
-    Process 1 is that already; for it, nothing needs to be done.
+    Does nothing in process 1, because the kernel gives orphans to process 1 anyway.
     """
     if os.getpid() != 1:
         from smdist.launch.process_control import adopt_orphans
@@ -139,10 +144,11 @@ def _adopt() -> None:
 
 
 def _lead(mask: set[int | signal.Signals]) -> None:
-    """Prepare the child process before it runs the command.
+    """Prepare the child process, in which this function runs, for the command.
 
-    Put it into a process group of its own in the terminal's foreground, so that it receives
-    Ctrl-C once, from the terminal; restore its signal handlers, and set the signal mask `mask`.
+    Put the process into a process group of its own, in the foreground of the terminal. The command
+    then receives Ctrl-C once, from the terminal. Restore the default handlers of signals that
+    Python ignores, and set the signal mask `mask`.
     """
     os.setpgid(0, 0)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})

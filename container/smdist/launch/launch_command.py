@@ -21,9 +21,10 @@ def python_command(*arguments: str) -> list[str]:
 
 
 def plain_command(script: Sequence[str]) -> list[str]:
-    """Return the command that runs the script once, under a rank guard.
+    """Return the command that runs the script as one process.
 
-    `script` is the path of the script and its arguments.
+    The command starts a guard, a small parent process that watches the script. `script` is the path
+    of the script and its arguments.
     """
     return python_command(*GUARD, *script)
 
@@ -40,9 +41,10 @@ def torchrun_command(
     script: Sequence[str],
     logs: Path,
 ) -> list[str]:
-    """Return the torchrun command that starts this host's ranks, each under a rank guard.
+    """Return the torchrun command that starts this host's ranks.
 
-    torchrun's static rendezvous waits `start_timeout_seconds` for the other hosts.
+    Each rank runs as the child of a rank guard, a small process that watches the rank.
+    torchrun waits `start_timeout_seconds` for the other hosts.
 
     Args:
         config: This host's configuration, with data parallel options.

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that this host must start, decided from the hyperparameters of the job.
+"""Decision from the job's hyperparameters which processes this host must start.
 
-They come from smdist's hyperparameter or from those of SageMaker's SDK v2:
+smdist writes the value of the estimator's argument `distribution` into one hyperparameter;
+SageMaker's SDK v2 writes it into several. This host starts for each value:
 
-    distribution=                    what this host starts
+    distribution=                    processes
     DataParallel(...)                ranks, with these options
     {"torch_distributed": ...}       ranks, with the defaults of DataParallel()
-    {"pytorchddp": ...}              the same
+    {"pytorchddp": ...}              ranks, with the defaults of DataParallel()
     {"multi_worker_mirrored_strategy": ...}
                                      one rank per host, with TF_CONFIG
     {"parameter_server": ...}        the script on the first host, TensorFlow's servers on all
@@ -15,7 +16,7 @@ They come from smdist's hyperparameter or from those of SageMaker's SDK v2:
     ModelParallel(...)               ranks, and the options to split the model
     {"smdistributed":
       {"modelparallel": ...},
-     "mpi": ...}                     the same, from the parameters of SMP v1
+     "mpi": ...}                     ranks, and the options made from SMP v1's parameters
     {..., "instance_groups": [...]}  ranks on hosts of these groups; elsewhere one plain process
     nothing, or not enabled          one plain process
 
@@ -56,9 +57,9 @@ MPI_OPTIONS: Final = "sagemaker_distributed_dataparallel_custom_mpi_options"
 
 
 def resolve_request(config: RuntimeConfig) -> RuntimeConfig:
-    """Return the configuration with the options of the processes that this host must start.
+    """Return `config` with the options that were requested by hyperparameters of SageMaker's SDK.
 
-    `options` of the result is None if the host starts one plain process.
+    The field `options` of the result is None if this host must start one plain process, not ranks.
 
     Raises:
         OptionError: A hyperparameter needs software that this image lacks, or contradicts
@@ -102,6 +103,7 @@ def _faults(config: RuntimeConfig) -> Iterator[OptionError]:
             "this image starts ranks with torchrun and uses no MPI",
             "Leave custom_mpi_options out",
             about=MPI_OPTIONS,
+            kind="unsupported",
         )
     yield from split_request_faults(config)
     yield from _group_faults(config)
@@ -123,7 +125,9 @@ def _flag_faults(config: RuntimeConfig, flag: str) -> Iterator[OptionError]:
         return  # allowed with SMP v1's parameters: smdist's launcher replaces mpirun
     elif is_on and flag in REFUSED:
         why, hint = REFUSED[flag]
-        yield OptionError(f"the hyperparameter {flag} is true", why, hint, about=flag)
+        yield OptionError(
+            f"the hyperparameter {flag} is true", why, hint, about=flag, kind="unsupported"
+        )
 
 
 def _strategy_faults(config: RuntimeConfig) -> Iterator[OptionError]:
@@ -142,6 +146,7 @@ def _strategy_faults(config: RuntimeConfig) -> Iterator[OptionError]:
             "this runtime splits only PyTorch models",
             "Pass distribution=DataParallel()",
             about=KEY,
+            kind="unsupported",
         )
 
 
@@ -159,6 +164,7 @@ def _compiler_faults(config: RuntimeConfig) -> Iterator[OptionError]:
             "this image has no SageMaker Training Compiler",
             "Leave compiler_config out, or use an image of AWS",
             about=COMPILER,
+            kind="unsupported",
         )
 
 
@@ -184,14 +190,14 @@ def _group_faults(config: RuntimeConfig) -> Iterator[OptionError]:
         yield OptionError(
             f"the hyperparameter {GROUPS_KEY} is {list(named)!r}",
             "it names the groups that start ranks, and no hyperparameter requests ranks",
-            f"{_RANKS} with it, or leave instance_groups out",
+            f"{_RANKS} together with instance_groups, or leave instance_groups out",
             about=GROUPS_KEY,
             kind="missing",
         )
 
 
 def _requests_ranks(config: RuntimeConfig) -> bool:
-    """Return True if any hyperparameter requests ranks, even one that this image refuses."""
+    """Return True if a hyperparameter requests ranks, even if this image refuses the request."""
     flags = any(_is_on(config, flag) for flag in (*SERVED, *STRATEGIES, *REFUSED))
     return bool(config.document) or flags or requests_split(config)
 
@@ -225,7 +231,7 @@ def _require_groups(named: tuple[str, ...], resources: Resources) -> None:
         f"the instance groups in resourceconfig.json are {present}",
         closest(unknown[0], resources.groups) if resources.groups else "Leave instance_groups out",
         about=GROUPS_KEY,
-        kind="unknown",
+        kind="unknown" if resources.groups else "missing",
     )
 
 

@@ -2,8 +2,8 @@
 """Writes to a pipe whose reader may be slow, may not read at all, or may have ended.
 
 The guards of all ranks of a host write to the launcher's stdout and stderr, line by line under
-one file lock. A write that blocks would delay signals and deadlines of its process, and all
-guards that wait for the lock.
+one file lock. If a write blocked, its process could not handle signals and time limits, and all
+other guards would wait for the lock.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _LINE_SECONDS: Final = 1.0  # for the rest of a line longer than PIPE_BUF
 
 
 class BackgroundWriter:
-    """Queue of bytes that a thread of its own writes to a file descriptor.
+    """Queue of bytes that a background thread writes to a file descriptor.
 
-    If nothing reads these bytes, only this thread is blocked, not the caller's.
+    If no process reads these bytes, only the background thread is blocked, not the caller's.
 
     Args:
         target: The file descriptor to write to.
-        lock: File to lock while lines are written, or None.
+        lock: Path of the file to lock while lines are written; None for no lock.
 
     Thread safety: only one thread may call `put`, `is_full` and `wait`.
     """
@@ -57,7 +57,7 @@ class BackgroundWriter:
                 self._change.notify_all()
 
     def wait(self, seconds: float) -> bool:
-        """Wait until all queued data is written; return False if it is not after `seconds`."""
+        """Wait at most `seconds` until all queued data is written; return True if all is."""
         with self._change:
             return self._change.wait_for(lambda: not self._waiting, max(0.0, seconds))
 
@@ -74,11 +74,16 @@ class BackgroundWriter:
 
 
 def write_whole(target: int, data: bytes, lock: int | None, seconds: float = float("inf")) -> None:
-    """Write `data` to a file descriptor so that no other guard's output splits its lines.
+    """Write lines to a pipe, under a lock so that output of other processes does not split them.
 
-    `lock` is the descriptor of a file that all guards lock while they write, or None. It is
-    released while the pipe has no space. Data that is not written after `seconds` is dropped,
-    and so is data whose reader has ended.
+    Lines that are not written after `seconds` are dropped. If the pipe's reader has ended, all
+    lines are dropped.
+
+    Args:
+        target: File descriptor of the pipe.
+        data: Lines to write.
+        lock: Descriptor of the file to lock while writing; None for no lock.
+        seconds: Maximum number of seconds to wait.
     """
     deadline = time.monotonic() + seconds
     view = memoryview(data)
@@ -90,10 +95,15 @@ def write_whole(target: int, data: bytes, lock: int | None, seconds: float = flo
 
 
 def _write_lines(target: int, data: memoryview, lock: int | None, deadline: float) -> int:
-    """Write lines under the lock while the pipe has space; return the number of bytes written.
+    """Write lines to `target` while the pipe has space; return the number of bytes written.
 
-    If only a part of a line fits, wait for more space, at most until `deadline`, a time of
-    time.monotonic().
+    If only a part of a line fits, wait for more space until `deadline`, at most one second.
+
+    Args:
+        target: File descriptor of the pipe.
+        data: Lines to write.
+        lock: Descriptor of the file to lock during the call; None for no lock.
+        deadline: Time of time.monotonic().
     """
     if not _has_space(target, _WAIT_SECONDS) or not _take(lock):
         return 0
@@ -114,9 +124,10 @@ def _write_lines(target: int, data: memoryview, lock: int | None, deadline: floa
 
 
 def _take(lock: int | None) -> bool:
-    """Lock the file if it becomes free within 0.1 s; return True if it is locked.
+    """Lock the file with the descriptor `lock`, and return True.
 
-    `lock` is the file's descriptor. If it is None, no lock is needed and the result is True.
+    Return False if another process holds the lock for more than 0.1 s. If `lock` is None, return
+    True without locking.
     """
     if lock is None:
         return True
@@ -133,10 +144,10 @@ def _take(lock: int | None) -> bool:
 
 
 def _has_space(target: int, seconds: float) -> bool:
-    """Wait at most `seconds` until a write of PIPE_BUF bytes would not block; return True then.
+    """Wait until a write of PIPE_BUF bytes to the pipe `target` would not block.
 
-    The result is also True if the reader has ended, because the write then fails at once. It is
-    False after `seconds`.
+    Return True, also if the reader has ended, because the write then fails at once. Return False
+    if the pipe still has no space after `seconds`.
     """
     poll = select.poll()
     poll.register(target, select.POLLOUT)

@@ -20,7 +20,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def die_with_parent(number: signal.Signals) -> Callable[[], None]:
     """Return a `preexec_fn` for Popen: the child receives signal `number` when its parent ends.
 
-    If the parent has already ended by then, the child kills itself.
+    If the parent has ended before this takes effect, the child kills itself.
     """
     parent = os.getpid()
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rank guard: a small parent process of one rank, started by torchrun.
+"""The rank guard: a small parent process of one rank.
 
     python -m smdist.launch.rank_guard train.py --epochs 3
 
-The guard puts the rank's name before each line of the rank's output. It sends a signal that it
-receives to the rank, once, and not to the rank's children (a rank ends its DataLoader workers
-itself). When the rank has ended, it kills the remaining processes of the rank's process group
-and sends a report to the launcher. If the guard is killed, the kernel kills the rank. This
-module imports little, to start fast.
+torchrun, the task starter or the launcher starts the guard. The guard puts the rank's name before
+each line of the rank's output. A signal that the guard receives is sent to the rank, once, and not
+to the rank's children (a rank ends its DataLoader workers itself). When the rank has ended, the
+guard kills the remaining processes of the rank's process group and sends a report to the launcher.
+If the guard is killed, the kernel kills the rank. This module imports little, to start fast.
 """
 
 from __future__ import annotations
@@ -28,11 +28,10 @@ from pathlib import Path
 from typing import Final
 
 from smdist.config import GuardConfig, read_guard_config
-from smdist.launch.guard_protocol import LauncherConnection
+from smdist.launch.guard_protocol import MAX_ERROR, LauncherConnection, Report, read_fault
 from smdist.launch.nonblocking_writer import BackgroundWriter
 from smdist.launch.output_prefix import STARTING, Relay
 from smdist.launch.process_control import die_with_parent, end_by, signal_socket
-from smdist.launch.rank_report import MAX_ERROR, Report, read_fault
 from smdist.launch.traceback_parser import find_culprit
 
 _READ_BYTES: Final = 1 << 16
@@ -45,7 +44,9 @@ _DRAIN_SECONDS: Final = 1.0  # limited, since a daemon of the rank may keep its 
 
 @dataclass(slots=True)
 class Stream:
-    """Stdout or stderr of the rank, which the guard copies to the launcher's. Thread safety: none.
+    """Stdout or stderr of the rank, which the guard copies to the same stream of the launcher.
+
+    Thread safety: none.
 
     Attributes:
         source: File descriptor of the pipe that the rank writes to.
@@ -227,7 +228,7 @@ class Guard:
             stream.finish()
 
     def _write_out(self, seconds: float) -> bool:
-        """Wait until all output is written; return False if it is not after `seconds`."""
+        """Wait at most `seconds` until all output is written; return True if all is."""
         deadline = time.monotonic() + seconds
         return all(s.writer.wait(deadline - time.monotonic()) for s in self._streams)
 
@@ -248,7 +249,7 @@ class Guard:
 
 
 def main() -> None:
-    """Run the script named on the command line under a guard, and exit with its status."""
+    """Run the script named on the command line as a child process; exit with the child's status."""
     config = read_guard_config()
     with signal_socket(signal.SIGTERM, signal.SIGINT, signal.SIGCHLD) as signals:
         status = Guard(config, [sys.executable, *sys.argv[1:]], signals).run()

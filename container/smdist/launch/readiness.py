@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks before ranks start: the framework is installed, and the port is free.
 
-Without them the ranks would fail later, each with a traceback.
+Without these checks the ranks would fail later, each with a traceback.
 """
 
 from __future__ import annotations

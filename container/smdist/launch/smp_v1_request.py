@@ -9,7 +9,8 @@ SageMaker's SDK v2 sends such a request in these hyperparameters, named as in SD
     sagemaker_mpi_num_of_processes_per_host   number of ranks on each host; default 1
     sagemaker_mpi_custom_mpi_options          refused, because this image has no mpirun
 
-A request for version 2 of the library is refused; it also has the flag of torch_distributed.
+A request for version 2 of the library is refused. It has mp_parameters together with the
+hyperparameter that enables torch_distributed.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ def split_request_faults(config: RuntimeConfig) -> Iterator[OptionError]:
             "it is not a JSON object",
             "Pass SMP's parameters as a JSON object, or leave the hyperparameter out",
             about=PARAMETERS,
+            kind="type",
         )
     else:
         yield from within(runtime_faults(parameters, where=_WHERE), PARAMETERS)
@@ -92,6 +94,7 @@ def _mpi_faults(config: RuntimeConfig) -> Iterator[OptionError]:
             "this image starts ranks with torchrun and uses no MPI",
             "Leave custom_mpi_options out",
             about=MPI_OPTIONS,
+            kind="unsupported",
         )
     processes = _processes(config)
     if processes is not None and not (type(processes) is int and 1 <= processes <= 1024):
@@ -104,10 +107,9 @@ def _mpi_faults(config: RuntimeConfig) -> Iterator[OptionError]:
 
 
 def _processes(config: RuntimeConfig) -> Any:
-    """Return the requested number of ranks on each host, or 1 if only MPI is enabled.
+    """Return the requested number of ranks on each host, unchecked.
 
-    Return None if the job has neither; each host then starts one rank per GPU. The requested number
-    is returned unchecked.
+    If no number is requested, return 1 if the job enables MPI, otherwise None.
     """
     is_mpi = is_flag_on(config.framework_parameters.get(_MPI))
     return config.framework_parameters.get(PROCESSES) or (1 if is_mpi else None)

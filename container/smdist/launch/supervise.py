@@ -27,20 +27,23 @@ from typing import Any, Final
 
 from sagemaker_dist.errors import LaunchError
 from smdist.launch.failure_file import describe, fields_of, first_failure, shorten
-from smdist.launch.guard_protocol import MAX_MESSAGE, SOCKET, give_output, listen
+from smdist.launch.guard_protocol import (
+    ENDED_ON_REQUEST,
+    MAX_MESSAGE,
+    SOCKET,
+    Report,
+    decode_report,
+    exit_status,
+    give_output,
+    listen,
+    signal_name,
+)
 from smdist.launch.nonblocking_writer import write_whole
 from smdist.launch.process_control import (
     adopt_orphans,
     die_with_parent,
     kill_descendants,
     signal_socket,
-)
-from smdist.launch.rank_report import (
-    ENDED_ON_REQUEST,
-    Report,
-    decode_report,
-    exit_status,
-    signal_name,
 )
 from smdist.launch.traceback_parser import find_culprit
 
@@ -93,7 +96,7 @@ class Outcome:
 
 
 class Supervisor:
-    """Starts an order's command and watches its ranks until all have ended.
+    """Runs the command that starts this host's ranks, and watches the ranks until all have ended.
 
     `print_line` prints a line in this host's log. Thread safety: none; main thread only.
     """
@@ -150,7 +153,7 @@ class Supervisor:
                 f"the ranks of {self._order.label} cannot be started",
                 str(error),
                 "If the argument list is too long, pass big hyperparameters in a file of a"
-                " channel; otherwise correct the image",
+                " channel; otherwise check that the image contains the program in this error",
             ) from error
 
     def _watch(self, starter: subprocess.Popen[bytes]) -> None:
@@ -239,9 +242,9 @@ class Supervisor:
             )
 
     def _on_leave(self, guard: socket.socket) -> None:
-        """Handle the closed connection of a guard.
+        """Handle the closed connection of a guard, the parent process of one rank.
 
-        A guard that has sent no report was killed, and so was its rank.
+        If the guard has sent no report, record that its rank was killed.
         """
         self._selector.unregister(guard)
         guard.close()

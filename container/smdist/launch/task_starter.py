@@ -3,13 +3,13 @@
 
     python -m smdist.launch.task_starter tasks.json
 
-It sends them no signals, because the launcher sends signals to the guards directly, and the
-guards report to the launcher.
+This program sends no signals to the processes: the launcher sends signals to the guards directly,
+and the guards report to the launcher.
 
-For `parameter_server`, the starter on the first host also has a connection to each TensorFlow
-server of the job. When the script has ended, it sends the result over them, and the servers
-end. If a connection closes earlier, the starter fails and so ends the job, because TensorFlow
-would wait for a lost server forever.
+For `parameter_server`, this program on the first host also has a connection to each TensorFlow
+server of the job. When the script has ended, it sends the script's result to all servers, which
+then end. If a connection closes earlier, this program fails and so ends the job, because
+TensorFlow would wait for a lost server forever.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from typing import Final
 
 from smdist.config import read_guard_config
 from smdist.dataparallel.task_server_protocol import ENDED, FAILED, HELLO, MAX_LINE
+from smdist.launch.guard_protocol import exit_status
 from smdist.launch.process_control import die_with_parent, signal_socket
-from smdist.launch.rank_report import exit_status
 from smdist.launch.tf_tasks import Task, Tasks
 
 Running = tuple[Task, subprocess.Popen[bytes]]
@@ -38,10 +38,10 @@ _LATE_SECONDS: Final = 30.0  # wait for servers that connect after the script ha
 
 
 class ServerConnections:
-    """Connections from all TensorFlow servers, over which they receive the script's result.
+    """Listener that TensorFlow servers connect to, and that tells them how the script ended.
 
-    `port` is the port to listen on; `num_servers` counts the servers of the job. Thread safety:
-    none.
+    `port` is the port to listen on. `num_servers` is the number of servers in the job. Thread
+    safety: none.
     """
 
     def __init__(self, port: int, num_servers: int) -> None:
@@ -76,9 +76,9 @@ class ServerConnections:
         return ""
 
     def send_result(self, result: bytes) -> None:
-        """Send the script's result, ENDED or FAILED, to all servers.
+        """Send the script's result, ENDED or FAILED, to all TensorFlow servers of the job.
 
-        Servers that connect later receive it then.
+        A TensorFlow server that connects later receives the result when it connects.
         """
         self._result = result
         for caller in list(self._names):
@@ -86,7 +86,7 @@ class ServerConnections:
                 self._send(caller)
 
     def wait_for_late_servers(self, seconds: float) -> None:
-        """Wait at most `seconds` for servers that have not connected yet, to send the result."""
+        """Wait until every TensorFlow server has been sent the result, for at most `seconds`."""
         deadline = time.monotonic() + seconds
         while self._left > 0 and time.monotonic() < deadline:
             self.wait(_TICK_SECONDS)
@@ -127,9 +127,9 @@ class ServerConnections:
 
 
 def main() -> int:
-    """Start the tasks of the file in sys.argv; return the exit status of the first that failed.
+    """Start the TensorFlow processes listed in the file `sys.argv[1]`, and wait for them.
 
-    Return 0 if none failed.
+    Return the exit status of the first process that failed; 0 if none failed.
     """
     tasks = Tasks.read(Path(sys.argv[1]))
     environ = read_guard_config().inherited
@@ -151,14 +151,15 @@ def _start(task: Task, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
 
 
 def _wait_for_all(running: list[Running], servers: ServerConnections | None) -> int:
-    """Wait for all tasks; return 0, or at once the exit status of the first that fails.
+    """Wait until all processes have ended, and return 0.
 
-    The other tasks then end with this process.
+    If a process fails, return its exit status at once. The other processes then end together with
+    this one.
 
     Args:
-        running: The tasks, each with its process.
-        servers: Connections of TensorFlow's servers; None without servers, and on all hosts but the
-            first.
+        running: The tasks that were started, each with its process.
+        servers: Connections of TensorFlow's servers; None if the job has no servers, and on all
+            hosts but the first.
     """
     while True:
         failed = next((exit_status(status) for _, each in running if (status := each.poll())), 0)

@@ -36,12 +36,13 @@ _FILE: Final = "tasks.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One TensorFlow process of this host, under a guard of its own.
+    """One TensorFlow process of this host.
 
     Attributes:
-        command: Command line of the guard, followed by that of the process.
+        command: Command line that starts the process, through a parent process that watches it.
         environ: Variables that this process gets in addition to the host's environment.
-        is_server: True for a TensorFlow server, which ends after the script on the first host.
+        is_server: True for a TensorFlow server, which ends when the script on the first host has
+            ended.
     """
 
     command: tuple[str, ...]
@@ -56,8 +57,8 @@ class Tasks:
     Attributes:
         each: The processes, in the order in which they start.
         ports: Ports that this host's processes listen on.
-        result_port: Port of the first host from which servers receive the script's result; None
-            on the other hosts, and without servers.
+        result_port: Port on which the first host listens for connections of the servers, which
+            wait for the script's end. None on other hosts, and for a job without servers.
         num_servers: Number of TensorFlow servers in the job, on all hosts together.
     """
 

@@ -71,18 +71,18 @@ def find_culprit(stderr: bytes, directory: str) -> tuple[str, str]:
 
 
 def _with_hint(error: str) -> str:
-    """Return the error; if it reports that smdistributed or Horovod is missing, with a hint.
+    """Return the error text, with a hint added if the package smdistributed or horovod is missing.
 
-    The hint names smdist's replacement for the package.
+    The hint names smdist's replacement for the package. Other errors are returned unchanged.
     """
     hints = (hint for part, hint in _HINTS.items() if part in error)
     return ". ".join([error, *hints])
 
 
 def _first_leaf(text: str) -> str:
-    """Return the traceback of an ExceptionGroup's first exception, without the lines around it.
+    """Return the traceback of an ExceptionGroup's first exception, from the group's traceback.
 
-    Python draws these lines with `|` and `+---`.
+    The frame that Python draws around it with `|` and `+---` is removed.
     """
     before, *leaves = _LEAF.split(text[text.rindex(_GROUP_HEADER) :])
     return _GROUP.sub("", next((leaf for leaf in leaves if "Group Traceback" not in leaf), before))

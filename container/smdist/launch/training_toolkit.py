@@ -5,10 +5,11 @@
 
     train (sagemaker-training) ── smdist.launch ── ranks
 
-This module starts the launcher as a process of its own, because the launcher kills all its
-descendants and the toolkit has helper processes. It sends stop signals to the launcher, which
-the toolkit would ignore. The toolkit takes its exit status from an exception's `errno`, and
-writes a failure file only if there is none yet.
+The toolkit imports this module and calls `main`. `main` starts the launcher as another process,
+because the launcher kills all its own descendants, and helper processes of the toolkit must not be
+among them. The toolkit would ignore stop signals, so `main` sends them to the launcher. The toolkit
+takes its exit status from an exception's `errno`, and writes a failure file only if there is none
+yet.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from types import FrameType
 
 from smdist.config import read_base
 from smdist.launch.failure_file import write_failure
+from smdist.launch.guard_protocol import exit_status, signal_name
 from smdist.launch.launch_command import python_command
 from smdist.launch.process_control import die_with_parent
-from smdist.launch.rank_report import exit_status, signal_name
 
 
 class JobEnded(Exception):  # noqa: N818  # also raised when the job was stopped on request

@@ -66,6 +66,7 @@ def install_requirements(source: Source, code: Path, environ: Mapping[str, str])
             f" {source.requirements}; if the host cannot reach the package index, set"
             " PIP_INDEX_URL (and PIP_CERT behind a proxy) in environment",
             about="requirements",
+            kind="not_installed",
         )
 
 
@@ -103,14 +104,17 @@ def _place(source: Source, code: Path) -> None:
     elif local.is_file():
         _extract(local, code, source.submit_directory)
     else:
-        raise _no_code(source.submit_directory, "there is no such directory or tarball")
+        raise _no_code(
+            source.submit_directory, "there is no such directory or tarball", "missing_file"
+        )
 
 
 def _copy(local: Path, code: Path, origin: str) -> None:
-    """Copy the directory `local` to `code`; `origin` is its name in errors.
+    """Copy the directory `local` to `code`; `origin` is the name of `local` in errors.
 
-    Not copied are the parent of `code`, if it is in `local`, and links to a directory that contains
-    the link, because the copy would not end; nor broken links and special files.
+    The copy leaves out .git, __pycache__, broken links and special files. It also leaves out what
+    would make it endless: the parent of `code`, if it is in `local`, and links to a directory that
+    contains the link.
     """
     base = code.parent.resolve()
 
@@ -120,9 +124,11 @@ def _copy(local: Path, code: Path, origin: str) -> None:
     try:
         shutil.copytree(local, code, dirs_exist_ok=True, ignore=left_out)
     except shutil.Error as error:
-        raise _no_code(origin, "; ".join(str(fault[2]) for fault in error.args[0][:3])) from error
+        raise _no_code(
+            origin, "; ".join(str(fault[2]) for fault in error.args[0][:3]), "unreadable_file"
+        ) from error
     except (OSError, RecursionError) as error:
-        raise _no_code(origin, str(error)) from error
+        raise _no_code(origin, str(error), "unreadable_file") from error
 
 
 def _is_left_out(path: Path, base: Path) -> bool:
@@ -152,7 +158,8 @@ def _download(source: Source, target: Path) -> None:
         client = boto3.client("s3", region_name=source.region, endpoint_url=source.endpoint)
         client.download_file(bucket, key, str(target))
     except (BotoCoreError, ClientError, OSError) as error:
-        raise _no_code(source.submit_directory, without_login(str(error))) from error
+        why = without_login(str(error))
+        raise _no_code(source.submit_directory, why, "not_downloaded") from error
 
 
 def _extract(tarball: Path, code: Path, origin: str) -> None:
@@ -168,7 +175,9 @@ def _extract(tarball: Path, code: Path, origin: str) -> None:
             else:  # Python 3.10.11, 3.11.3 and older
                 archive.extractall(code, members=list(_harmless(archive)))  # noqa: S202 - they are
     except (tarfile.TarError, OSError, EOFError) as error:
-        raise _no_code(origin, f"it cannot be unpacked as a tarball ({error})") from error
+        raise _no_code(
+            origin, f"it cannot be unpacked as a tarball ({error})", "corrupt"
+        ) from error
 
 
 def _harmless(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
@@ -183,18 +192,20 @@ def _harmless(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
         path = PurePosixPath(member.name)
         if path.is_absolute() or ".." in path.parts or not (member.isfile() or member.isdir()):
             raise tarfile.ReadError(
-                f"{member.name!r} is not a file or directory below the archive's top"
+                f"{member.name!r} must be a plain file or directory with a relative path without"
+                " '..'"
             )
         yield member
 
 
-def _no_code(origin: str, why: str) -> LaunchError:
+def _no_code(origin: str, why: str, kind: str) -> LaunchError:
     return LaunchError(
         f"the code at {origin} cannot be copied to this host",
         why,
         "Check that the hyperparameter sagemaker_submit_directory names the code, and that the"
         " role is allowed to read it",
         about="sagemaker_submit_directory",
+        kind=kind,
     )
 
 
@@ -214,6 +225,7 @@ def _script(program: str, code: Path) -> Path:
             "the launcher starts only Python scripts",
             "Pass a script whose name ends in .py as entry_point",
             about="sagemaker_program",
+            kind="unsupported",
         )
     if not script.is_file():
         present = [str(path.relative_to(code)) for path in code.rglob("*.py")]
@@ -223,6 +235,6 @@ def _script(program: str, code: Path) -> Path:
             f"there is no such file in {code}",
             hint,
             about="sagemaker_program",
-            kind="missing",
+            kind="missing_file",
         )
     return script

@@ -12,7 +12,11 @@ const uint8_t* BlockReader::address(int rank, const BlockRef& block) const {
   const size_t offset = block.block * options_.block_bytes;
   const bool is_inside = block.bytes > 0 && block.bytes <= options_.block_bytes &&
                          offset + options_.block_bytes <= arena.bytes;
-  if (!is_inside) throw PeerError("sent a reference to bytes outside of its shared memory");
+  if (!is_inside) {
+    throw PeerError(
+        "sent an address outside of its shared memory. Restart the job, and report this bug of "
+        "smdist");
+  }
   return static_cast<const uint8_t*>(arena.data) + offset;
 }
 

@@ -35,8 +35,8 @@ void check_basics(const Call& call) {
                    " ms, but it must be above 0 ms. Pass a longer timeout");
   call.require(
       operation.done || operation.ended,
-      "the callbacks done and ended are both empty, so nothing could report the end of the "
-      "operation. Set at least one of them");
+      "neither the callback 'done' nor the callback 'ended' is set, so nothing could report the "
+      "end of the operation. Set at least one of them");
   call.require(!is_rooted(operation.kind) || (operation.root >= 0 && operation.root < call.size),
                "the root is rank " + std::to_string(operation.root) + ", but the group has only " +
                    ranks_text(call.size));

@@ -30,7 +30,7 @@ std::string title_of(const Submission& submission) {
 Fault out_of_memory(const RankNames& names, const Submission& submission, size_t bytes) {
   return {FaultKind::kSystem, names.own_rank(),
           title_of(submission) + ": " + names.own() + " could not allocate the " +
-              std::to_string(bytes) + " bytes of scratch memory for it",
+              std::to_string(bytes) + " bytes of scratch memory for this operation",
           name_of(submission.operation.kind)};
 }
 
@@ -94,8 +94,8 @@ Fault descriptor_mismatch(const RankNames& names, const OperationId& id, const D
 Fault collective_count_mismatch(const RankNames& names, const OperationId& id, int peer,
                                 const Descriptor& theirs) {
   return {FaultKind::kUsage, peer,
-          names.of(peer) + " called " + text_of(theirs) + " as " + text_of(id) +
-              ", which ended on " + names.own() +
+          names.of(peer) + " has only now called " + text_of(id) + ", " + text_of(theirs) +
+              ". This operation ended on " + names.own() +
               " long ago. All ranks must call the same number of collectives",
           name_of(theirs.kind)};
 }

@@ -112,7 +112,9 @@ PendingOperation::Actions PendingOperation::sent(uint32_t step) {
 PendingOperation::Actions PendingOperation::credited(int member, uint32_t tag) {
   const auto found = without_credit_.find(key(member, tag));
   if (found == without_credit_.end()) {
-    throw PeerError("sent a credit for message " + std::to_string(tag) + ", which needs no credit");
+    throw PeerError("gave permission to send message " + std::to_string(tag) +
+                    ", which does not wait for permission. Restart the job, and report this bug of "
+                    "smdist");
   }
   const uint32_t step = found->second;
   without_credit_.erase(found);

@@ -188,7 +188,7 @@ Span ProgressEngine::on_header(int rank, const HeaderBytes& header) {
   try {
     const Frame frame = decode(header);
     if (frame.source != static_cast<uint32_t>(rank)) {
-      throw PeerError("sent a frame whose source is rank " + std::to_string(frame.source));
+      throw PeerError("sent a frame that claims to come from rank " + std::to_string(frame.source));
     }
     if (frame.type != FrameType::kData) {
       payload(rank).resize(frame.length);
@@ -260,7 +260,11 @@ void ProgressEngine::accept_rtr(PendingOperation& pending, int rank, const Descr
                                 const std::optional<SharedSumTicket>& ticket) {
   const Submission& submission = pending.submission();
   const int member = pending.member_of(rank);
-  if (pending.is_ready(member)) throw PeerError("announced the same operation twice");
+  if (pending.is_ready(member)) {
+    throw PeerError(
+        "reported the start of the same operation twice. Restart the job, and report this bug of "
+        "smdist");
+  }
   const Descriptor ours = submission.descriptor_to(member);
   if (!agree(ours, theirs)) {
     return fail(descriptor_mismatch(names_, submission.id, ours, rank, theirs), true);
@@ -363,8 +367,11 @@ PendingOperation* ProgressEngine::planned_operation(int rank, const Frame& frame
     throw PeerError("sent " + content + " for an operation that this rank has not posted");
   }
   if (pending->sum() == nullptr) return pending;
-  if (pending->sum()->all_joined())
-    throw PeerError("sent a frame for a sum that all ranks compute in shared memory");
+  if (pending->sum()->all_joined()) {
+    throw PeerError(
+        "sent a message for a sum in shared memory, which needs no messages. Restart the job, and "
+        "report this bug of smdist");
+  }
   replan(*pending);
   return find(id);
 }

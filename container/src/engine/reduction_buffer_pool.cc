@@ -38,8 +38,9 @@ SharedSumTicket ReductionBufferPool::ticket_of(const SharedSum& sum) const {
 
 ReductionBuffer ReductionBufferPool::at(const Span& arena, const SharedSumTicket& ticket) const {
   if (ticket.buffer >= layout_.num_reduction_buffers || !holds_all(arena)) {
-    throw PeerError("sent a ticket for its reduction buffer " + std::to_string(ticket.buffer) +
-                    ", which does not exist");
+    throw PeerError("chose its reduction buffer " + std::to_string(ticket.buffer) +
+                    " for a sum, but has no such buffer. Restart the job, and report this bug of "
+                    "smdist");
   }
   return layout_.reduction_buffer(arena, ticket.buffer);
 }

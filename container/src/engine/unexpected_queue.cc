@@ -17,18 +17,21 @@ constexpr size_t kMaxFramesPerPeer = 1 << 16;  // a peer that is further ahead h
 void UnexpectedQueue::add(const OperationId& ours, int peer, UnexpectedRtr ready) {
   Usage& usage = usage_of(peer);
   if (usage.frames == kMaxFramesPerPeer) {
-    throw PeerError("has posted more than " + std::to_string(kMaxFramesPerPeer) +
-                    " operations that this rank has not posted yet");
+    throw PeerError("is more than " + std::to_string(kMaxFramesPerPeer) +
+                    " calls ahead of this rank. All ranks must call the same operations");
   }
   const size_t bytes = ready.eager.bytes.size();
   if (usage.bytes + bytes > kMaxEagerBytesPerPeer) {
-    throw PeerError("sent eager messages of more than " + std::to_string(kMaxEagerBytesPerPeer) +
-                    " bytes for operations that this rank has not posted yet");
+    throw PeerError("sent more than " + std::to_string(kMaxEagerBytesPerPeer) +
+                    " bytes before this rank called the operations that receive them. Restart the "
+                    "job, and report this bug of smdist");
   }
   const auto [entry, is_new] = operations_.try_emplace(ours);
   if (is_new) entry->second.arrival = ++num_arrivals_;
   if (!entry->second.ready.insert({peer, std::move(ready)}).second) {
-    throw PeerError("announced the same operation twice");
+    throw PeerError(
+        "reported the start of the same operation twice. Restart the job, and report this bug of "
+        "smdist");
   }
   ++usage.frames;
   usage.bytes += bytes;

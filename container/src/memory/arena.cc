@@ -42,13 +42,13 @@ Arena Arena::create(size_t bytes) {
   const int fd = arena.fd_.get();
   require(arena.fd_.is_open(), "shared memory could not be created");
   require(::ftruncate(fd, static_cast<off_t>(bytes)) == 0,
-          "the size of shared memory could not be set");
+          "this rank could not set the size of its shared memory");
   arena.map(PROT_READ | PROT_WRITE);
   // Allow other processes to read only, where the kernel supports that seal.
   const bool is_sealed =
       ::fcntl(fd, F_ADD_SEALS, kLength | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) == 0 ||
       ::fcntl(fd, F_ADD_SEALS, kLength | F_SEAL_SEAL) == 0;
-  require(is_sealed, "shared memory could not be sealed");
+  require(is_sealed, "this rank could not seal its shared memory against changes of its size");
   return arena;
 }
 
@@ -57,7 +57,7 @@ Arena Arena::adopt(UniqueFd fd) {
   arena.fd_ = std::move(fd);
   const int seals = ::fcntl(arena.fd_.get(), F_GET_SEALS);
   require(seals >= 0 && (seals & kLength) == kLength,
-          "the shared memory of another rank is not sealed");
+          "the shared memory of another rank does not have a fixed size");
   arena.map(PROT_READ);
   arena.fd_.reset();
   return arena;
@@ -68,7 +68,7 @@ void Arena::map(int protection) {
   require(::fstat(fd_.get(), &about) == 0, "the size of shared memory could not be read");
   const auto bytes = static_cast<size_t>(about.st_size);
   void* at = ::mmap(nullptr, bytes, protection, MAP_SHARED, fd_.get(), 0);
-  require(at != MAP_FAILED, "shared memory could not be mapped");
+  require(at != MAP_FAILED, "the system call mmap failed for memory that ranks of a host share");
   span_ = {at, bytes};
   ::madvise(at, bytes, MADV_DONTFORK);
 }

@@ -54,7 +54,9 @@ Fault decode_fault(const std::string& payload) {
   const size_t operation = is_known ? get<uint16_t>(bytes + 5) : 0;
   const size_t details = is_known ? get<uint16_t>(bytes + 7) : 0;
   if (!is_known || kPrefixBytes + operation + details > payload.size()) {
-    throw PeerError("aborted for a reason that this version does not know");
+    throw PeerError(
+        "aborted, but this rank cannot decode the reason; use the same version of the smdist "
+        "runtime on all hosts");
   }
   Fault fault{static_cast<FaultKind>(bytes[0]), static_cast<int>(get<uint32_t>(bytes + 1)), {}};
   fault.operation = payload.substr(kPrefixBytes, operation);

@@ -101,8 +101,8 @@ Frame decode(const HeaderBytes& header) {
   frame.offset = get<uint64_t>(&header[32]);
   frame.length = get<uint64_t>(&header[40]);
   const bool has_channel = frame.role != Role::kCollective;
-  require(has_channel || frame.channel == 0,
-          "it belongs to a collective, but has channel " + std::to_string(frame.channel));
+  require(has_channel || frame.channel == 0, "its channel is " + std::to_string(frame.channel) +
+                                                 ", but must be 0 in a frame of a collective");
   check_length(frame);
   return frame;
 }

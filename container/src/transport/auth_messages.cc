@@ -71,12 +71,14 @@ std::string verify(const Credentials& credentials, const HelloBytes& bytes,
   const Digest ours = proof(credentials, "dial", *hello, acceptor_nonce);
   const bool is_session =
       std::equal(credentials.session.begin(), credentials.session.end(), &bytes[kSessionAt]);
-  if (!is_session) return "the remote process belongs to another session";
+  if (!is_session) return "the remote process belongs to another job, or to an earlier start of it";
   if (!equal_in_constant_time(ours, theirs))
     return "the remote process does not know the job's secret";
   const bool are_zeros =
       std::all_of(bytes.begin() + kZerosAt, bytes.end(), [](uint8_t byte) { return byte == 0; });
-  return are_zeros ? "" : "the remote process sent fields that this version does not know";
+  return are_zeros ? ""
+                   : "the remote process sent fields that this rank does not know; use the same "
+                     "version of the smdist runtime on all hosts";
 }
 
 Digest accept_proof(const Credentials& credentials, const Hello& hello,

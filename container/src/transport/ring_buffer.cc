@@ -13,9 +13,9 @@ namespace smdist {
 void RingBuffer::attach(Arena arena) {
   const Span span = arena.span();
   if (span.bytes < offsets_.side + sizeof(RingSide)) {
-    throw SystemError(
-        "the shared memory of another rank has only " + std::to_string(span.bytes) + " bytes",
-        EINVAL);
+    throw SystemError("the shared memory of another rank has only " + std::to_string(span.bytes) +
+                          " bytes, too few for its ring buffer",
+                      EINVAL);
   }
   const auto* begin = static_cast<const uint8_t*>(span.data);
   arena_ = std::move(arena);

@@ -28,7 +28,7 @@ constexpr int kUnsentBytes = 256 << 10;
 
 void set_option(int fd, int level, int name, int value) {
   if (::setsockopt(fd, level, name, &value, sizeof value) != 0) {
-    throw SystemError("a socket option could not be set", errno);
+    throw SystemError("the system call setsockopt failed for a TCP socket between ranks", errno);
   }
 }
 

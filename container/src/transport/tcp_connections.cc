@@ -45,8 +45,8 @@ void TcpTransport::dial(int link) {
     watch(raw, EPOLLOUT, cookie(EventSource::kHandshake, name), true);
   } catch (const SystemError& error) {
     if (number > 0)
-      return log("this rank continues with fewer lanes to rank " + std::to_string(peer) + ": " +
-                 error.what());
+      return log("this rank continues with fewer lanes (TCP connections) to rank " +
+                 std::to_string(peer) + ": " + error.what());
     lose(peer, std::string("could not be reached: ") + error.what());
   }
 }
@@ -120,18 +120,20 @@ void TcpTransport::resume_listening() {
 std::string TcpTransport::admit(const Hello& hello) {
   const auto rank = static_cast<uint32_t>(options_.rank);
   if (hello.wanted != rank)
-    return "the remote process wants to reach rank " + std::to_string(hello.wanted);
+    return "the remote process wants to reach rank " + std::to_string(hello.wanted) +
+           ", which is not this rank";
   if (hello.rank <= rank || hello.rank >= lanes_.size()) {
     return "the remote process claims to be rank " + std::to_string(hello.rank) +
            ", from which no connection is expected";
   }
   if (hello.lane >= kMaxLanes)
-    return "the remote process wants lane " + std::to_string(hello.lane) +
-           ", but there are at most " + std::to_string(kMaxLanes) + " lanes";
+    return "the remote process requests connection number " + std::to_string(hello.lane) +
+           ", counted from 0, but two ranks have at most " + std::to_string(kMaxLanes) +
+           " connections";
   ensure_lanes(hello.lane + 1);
   const Lane& existing = lane(link_of(static_cast<int>(hello.rank), hello.lane));
   const bool is_known = existing.is_live() || existing.is_lost();
-  return is_known ? "rank " + std::to_string(hello.rank) + " has been connected before" : "";
+  return is_known ? "rank " + std::to_string(hello.rank) + " opened this connection already" : "";
 }
 
 void TcpTransport::advance(uint64_t number) {
@@ -168,7 +170,7 @@ void TcpTransport::attach_lane(Handshakes::iterator handshake) {
   const bool shares = link == peer && host_peers_.shares_with(peer);
   if (is_unix_socket(fd.get()) && !shares)
     return log("this rank dropped a Unix socket connection of rank " + std::to_string(peer) +
-               ", with which it shares no memory");
+               ": such connections are only for ranks that share memory with this rank");
   watch(fd.get(), EPOLLIN, cookie(EventSource::kLane, static_cast<uint64_t>(link)), false);
   if (is_unix_socket(fd.get())) {
     lane(link).attach_shared_memory(std::move(fd), host_peers_.fd(), host_peers_.ring(peer));
@@ -220,8 +222,8 @@ void TcpTransport::fail_handshake(Handshakes::iterator handshake) {
   end_handshake(handshake);
   resume_listening();
   if (is_dialling && is_spare)
-    return log("this rank continues with fewer lanes, because rank " + std::to_string(peer) + " " +
-               fault);
+    return log("this rank continues with fewer lanes (TCP connections), because rank " +
+               std::to_string(peer) + " " + fault);
   if (is_dialling) lose(peer, fault);
 }
 

@@ -129,7 +129,7 @@ void TcpTransport::watch(int fd, uint32_t events, uint64_t what, bool is_new) {
   event.events = events;
   event.data.u64 = what;
   if (::epoll_ctl(epoll_.get(), is_new ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, fd, &event) != 0) {
-    throw SystemError("a connection could not be watched for events", errno);
+    throw SystemError("the system call epoll_ctl failed for a connection of this rank", errno);
   }
 }
 

@@ -2,7 +2,7 @@
 """The command `sagemaker-dist doctor`, which checks that this machine and account can run a job.
 
 command.py       the command
-rows.py          one row of the result; a call that AWS refuses gives the status "unknown"
+rows.py          class of a check's result, and functions that make results
 machine.py       Python, packages, Docker, the local runtime
 account.py       credentials, region, role, image, buckets, quotas
 vpc_checks.py    subnets, security groups, free addresses

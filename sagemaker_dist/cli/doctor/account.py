@@ -26,7 +26,8 @@ _SOON_MINUTES: Final = 60
 def credentials_row(session: Any, now: datetime | None = None) -> Row:
     """Return the result of a check that AWS accepts the session's credentials.
 
-    The check gives a warning if they expire within an hour. `now` is by default the current time.
+    The result is a warning if the credentials expire within an hour after `now`, by default the
+    current time.
     """
     from botocore.exceptions import BotoCoreError
 
@@ -49,11 +50,11 @@ def _caller(session: Any, found: Any, now: datetime | None) -> Row:
     arn = session.client("sts").get_caller_identity()["Arn"]
     ends = getattr(found, "_expiry_time", None)  # botocore has no public name for it
     if ends is None:
-        return ok("credentials", f"{arn}, by {found.method}")
+        return ok("credentials", f"{arn}, found by {found.method}")
     minutes = int((ends - (now or datetime.now(timezone.utc))).total_seconds() / 60)
-    text = f"{arn}, by {found.method}, valid for {minutes} minutes"
+    text = f"{arn}, found by {found.method}, valid for {minutes} minutes"
     if minutes < _SOON_MINUTES:
-        return warn("credentials", text, "Renew them before a long job (aws sso login)")
+        return warn("credentials", text, "Renew the credentials before a long job (aws sso login)")
     return ok("credentials", text)
 
 
@@ -111,7 +112,8 @@ def _list(value: Any) -> list[Any]:
 def image_rows(session: Any, framework: str, image: str | None) -> Iterator[Row]:
     """Yield the result of a check that the training image is in ECR.
 
-    `image` is the URI of the image; None stands for this version's image of `framework`.
+    `image` is the URI of the image. None stands for the image that this version of sagemaker-dist
+    uses for `framework`, "torch" or "tensorflow".
     """
     action = "ecr:DescribeImages"
     if image is None:
@@ -141,7 +143,7 @@ def _named_image(session: Any, image: str, place: re.Match[str]) -> Row:
 
 
 def bucket_rows(session: Any, buckets: Iterable[str]) -> Iterator[Row]:
-    """Yield one result per S3 bucket of a check that it exists and is in the session's region."""
+    """Check that each S3 bucket exists in the session's region, and yield one result per bucket."""
     for bucket in buckets:
         call = partial(_bucket, session, bucket, f"s3 {bucket}")
         yield from aws_rows(f"s3 {bucket}", "s3:ListBucket", call)

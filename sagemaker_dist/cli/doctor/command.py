@@ -47,9 +47,10 @@ def doctor(
     file: Path | None, settings: tuple[str, ...], iam: bool, iam_role: bool, as_json: bool,
     region: str | None, profile: str | None,
 ) -> int:  # fmt: skip
-    """Check whether this machine and account can run a job, or the job of FILE.
+    """Check whether this machine and account can run the job of FILE; without FILE, any job.
 
-    Exits with 1 if a check fails. A check is "unknown" if AWS does not permit it.
+    Exits with 1 if a check fails. A check is "unknown" if AWS does not permit it. With --iam or
+    --iam-role, prints an IAM policy and checks nothing.
     """
     _check_options(file, settings, iam=iam, iam_role=iam_role)
     session = boto_session(region, profile)
@@ -89,9 +90,10 @@ def _planned(file: Path, settings: tuple[str, ...], region: str | None) -> Plan:
 
 
 def diagnosis(session: Any, plan: Plan | None) -> Iterator[Row]:
-    """Yield the results of all checks of a job; if `plan` is None, of those that any job needs.
+    """Yield the results of all checks for the job of `plan`.
 
-    AWS is not called for a local job.
+    If `plan` is None, only checks that do not depend on a job are made. For a local job, only this
+    machine is checked, and AWS is not called.
     """
     job = None if plan is None else plan.job
     here = str(job.instance_type) if job is not None and is_local(job) else None

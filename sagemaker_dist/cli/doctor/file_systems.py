@@ -18,10 +18,10 @@ _GONE: Final = frozenset({"FileSystemNotFound"})
 
 
 def file_system_rows(session: Any, source: dict[str, Any], network: Network) -> Iterator[Row]:
-    """Yield the results of checks that the job's hosts reach the file system of a channel.
+    """Yield the results of checks that the job's hosts reach the file system of an input channel.
 
-    `source` is the channel's FileSystemDataSource in the request; `network` has the subnets and
-    security groups of the job.
+    `source` is the channel's FileSystemDataSource in the arguments of CreateTrainingJob; `network`
+    has the subnets and security groups of the job.
     """
     name = source["FileSystemId"]
     is_lustre = source["FileSystemType"] == "FSxLustre"
@@ -87,8 +87,15 @@ def _efs(session: Any, source: dict[str, Any], network: Network) -> Iterator[Row
             and each.get("AvailabilityZoneName", zone) == zone
         ]
         if not near:
-            text = f"no mount target in {zone} of {subnet['VpcId']}, where {subnet['SubnetId']} is"
-            yield warn(name, text, "Create one there, or name a subnet of a zone that has one")
+            text = (
+                f"the file system has no mount target in {zone} of {subnet['VpcId']}, the zone of"
+                f" {subnet['SubnetId']}"
+            )
+            yield warn(
+                name,
+                text,
+                "Create a mount target in this zone, or name a subnet of a zone that has one",
+            )
             continue
         target = near[0]["MountTargetId"]
         ids = efs.describe_mount_target_security_groups(MountTargetId=target)["SecurityGroups"]

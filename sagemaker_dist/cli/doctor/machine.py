@@ -54,7 +54,10 @@ def _sagemaker() -> Row:
 
 
 def _runtime(*, is_needed: bool) -> Row:
-    name, hint = "local runtime", "Beside torch 2.13, in a clone, run: pip install ./container"
+    name, hint = (
+        "local runtime",
+        "With torch 2.13 installed, run in a clone of the project: pip install ./container",
+    )
     bad = fail if is_needed else warn
     if sys.platform != "linux":
         return bad(

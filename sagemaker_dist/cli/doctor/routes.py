@@ -14,9 +14,10 @@ _NAME = "s3 from the vpc"
 
 
 def route_row(ec2: Any, subnets: Sequence[Described]) -> Row:
-    """Return the result of a check that every subnet has a route to S3, for data and model.
+    """Return the result of a check that every subnet has a route to S3.
 
-    `ec2` is a client of boto3; `subnets` are elements of DescribeSubnets, all in one VPC.
+    Without a route, hosts cannot read data from S3 or write the model to S3. `ec2` is a client of
+    boto3; `subnets` are elements of DescribeSubnets, all in one VPC.
     """
     vpc, service = subnets[0]["VpcId"], f"com.amazonaws.{ec2.meta.region_name}.s3"
     here = [{"Name": "vpc-id", "Values": [vpc]}]
@@ -59,7 +60,7 @@ def _is_gateway(end: Described) -> bool:
 def _is_private(end: Described) -> bool:
     """Return whether a VPC endpoint is an interface endpoint with private DNS.
 
-    S3's usual host name is then the name of the endpoint in the whole VPC.
+    In the whole VPC, S3's public host name then resolves to the addresses of this endpoint.
     """
     return not _is_gateway(end) and bool(end.get("PrivateDnsEnabled"))
 

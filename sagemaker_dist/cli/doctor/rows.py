@@ -30,7 +30,7 @@ class Row:
         text: Finding, in words.
         hint: Advice for the user; empty if all is well.
         kind: Kind of the error that was found, such as "setup"; empty if there was none.
-        about: Path of the option that the error is about; empty if there is none.
+        about: Option that the error is about, such as "inputs.train.uri"; empty if there is none.
     """
 
     name: str
@@ -82,8 +82,8 @@ def aws_rows(name: str, action: str, call: Callable[[], Iterable[Row]]) -> Itera
 
     Args:
         name: Short name of the check, for the row about a failure.
-        action: IAM action that the calls need, for the text of a refusal.
-        call: Function that calls AWS.
+        action: IAM action that the calls need; the row names it if AWS denies access.
+        call: Function that calls AWS and returns rows.
     """
     from botocore.exceptions import BotoCoreError, ClientError
 

@@ -34,7 +34,7 @@ def allows_ingress(groups: Iterable[Group], peer: Peer, ports: Ports) -> bool | 
     """Return whether security groups let a peer connect by TCP to all these ports of a host.
 
     `groups` are those of the host; `ports` is a pair, the first and the last port. The result is
-    None if a prefix list decides: EC2's descriptions of groups do not contain its addresses.
+    None if a prefix list decides: EC2's descriptions of groups lack the addresses in the list.
     """
     return _passes([rule for each in groups for rule in each["IpPermissions"]], peer, ports)
 
@@ -43,7 +43,7 @@ def allows_egress(groups: Iterable[Group], peer: Peer, ports: Ports) -> bool | N
     """Return whether security groups let a host connect by TCP to all these ports of a peer.
 
     `groups` are those of the host; `ports` is a pair, the first and the last port. The result is
-    None if a prefix list decides: EC2's descriptions of groups do not contain its addresses.
+    None if a prefix list decides: EC2's descriptions of groups lack the addresses in the list.
     """
     return _passes([rule for each in groups for rule in each["IpPermissionsEgress"]], peer, ports)
 
@@ -51,8 +51,8 @@ def allows_egress(groups: Iterable[Group], peer: Peer, ports: Ports) -> bool | N
 def _passes(rules: Sequence[Rule], peer: Peer, ports: Ports) -> bool | None:
     """Return whether the rules together allow a range of ports, for all addresses of the peer.
 
-    `ports` is a pair, the first and the last port. The result is None if a prefix list decides: its
-    addresses are not known here.
+    `ports` is a pair, the first and the last port. The result is None if a prefix list decides: the
+    addresses in the list are not known here.
     """
     first, last = ports
     given = [(_ports(rule), rule) for rule in rules if rule["IpProtocol"] in _TCP]
@@ -68,7 +68,7 @@ def _passes(rules: Sequence[Rule], peer: Peer, ports: Ports) -> bool | None:
 def _is_open(rules: Sequence[Rule], peer: Peer) -> bool | None:
     """Return whether the rules, all for the same port, together allow every address of the peer.
 
-    The result is None if a prefix list decides: its addresses are not known here.
+    The result is None if a prefix list decides: the addresses in the list are not known here.
     """
     pairs = {each.get("GroupId") for rule in rules for each in rule.get("UserIdGroupPairs", [])}
     if pairs & peer.groups:

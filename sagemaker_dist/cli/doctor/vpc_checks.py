@@ -30,7 +30,7 @@ class Network:
 
     @property
     def hosts(self) -> Peer:
-        """Return the job's hosts as ends of connections: security groups and address ranges."""
+        """Return the security groups and the address ranges of the job's hosts."""
         return Peer(
             groups=frozenset(each["GroupId"] for each in self.groups),
             cidrs=tuple(each["CidrBlock"] for each in self.subnets),
@@ -48,10 +48,9 @@ class Network:
 def network_rows(
     session: Any, subnets: Sequence[str], groups: Sequence[str], num_hosts: int
 ) -> Iterator[tuple[Row, Network | None]]:
-    """Yield pairs: the result of a check of the job's network, and None or the network.
+    """Check the job's network; yield a pair (result, None) per check, and last (result, network).
 
-    The last pair has the network, all others None. No pair has it if EC2 did not describe the
-    subnets or the security groups.
+    If EC2 does not describe the subnets or the security groups, the last pair has None, too.
 
     Args:
         session: boto3.Session.
@@ -144,6 +143,10 @@ def _vpc_row(network: Network) -> Row:
         return fail("vpc", text, "Name subnets and security groups of one VPC")
     zones = {each["AvailabilityZone"] for each in network.subnets}
     if len(zones) > 1:
-        hint = "Name the subnets of one zone, where the file systems are"
-        return warn("vpc", f"{network.vpcs[0]}, in {len(zones)} zones: SageMaker uses one", hint)
+        hint = "Name subnets of one zone; if the job has file systems, of the zone where they are"
+        return warn(
+            "vpc",
+            f"{network.vpcs[0]}: the subnets are in {len(zones)} zones, and SageMaker uses one",
+            hint,
+        )
     return ok("vpc", network.vpcs[0])

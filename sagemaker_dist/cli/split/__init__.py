@@ -3,7 +3,7 @@
 
 cluster.py           hosts, links and devices of an instance type, as input of the planner
 split_options.py     options of the command
-planner_process.py   runs the planner in a process of its own: this package imports no framework
+planner_process.py   runs the planner in another process, because it imports torch
 """
 
 from sagemaker_dist.cli.split.planner_process import plan_split

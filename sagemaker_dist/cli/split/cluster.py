@@ -34,7 +34,12 @@ _CPU_BYTES_PER_SECOND: Final = 2e9  # measured: Gloo sends 4 MiB in 2.1 to 2.5 m
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkFacts:
-    """Latency and bandwidth of the connection from one rank to another, in one direction."""
+    """Latency and bandwidth of the connection from one rank to another, in one direction.
+
+    Attributes:
+        latency_seconds: Time of a small message, in seconds.
+        bytes_per_second: Bandwidth.
+    """
 
     latency_seconds: float
     bytes_per_second: float
@@ -62,6 +67,8 @@ class ClusterFacts:
     """Hosts, links and devices over which the planner splits a model.
 
     Attributes:
+        num_hosts: Number of hosts.
+        ranks_per_host: Number of ranks on each host.
         inside: Link between two ranks of one host.
         across: Link between two ranks of different hosts, when all ranks send at once.
         device: Device of each rank.
@@ -96,6 +103,8 @@ def cluster_of(name: str, *, num_hosts: int, ranks_per_host: int | None = None) 
             f"--instance-type is {name!r}",
             "SageMaker training has no such instance type",
             _type_hint(name),
+            about="instance_type",
+            kind="unknown",
         )
     if instance.is_neuron:
         raise OptionError(
@@ -103,6 +112,8 @@ def cluster_of(name: str, *, num_hosts: int, ranks_per_host: int | None = None) 
             f"it has {instance.accelerator} accelerators, and the sagemaker-dist image has no"
             " Neuron SDK",
             "Use a type with GPUs, or one without accelerators",
+            about="instance_type",
+            kind="unsupported",
         )
     if instance.has_gpu:
         return _of_gpus(instance, num_hosts, ranks_per_host)
@@ -135,6 +146,7 @@ def _of_gpus(instance: Instance, num_hosts: int, requested: int | None) -> Clust
             f"{instance.name} has {instance.num_accelerators} GPUs, and NCCL refuses ranks that"
             " share one",
             f"Pass at most {instance.num_accelerators}, or leave it out",
+            about="ranks_per_host",
         )
     memory = instance.accelerator_memory_gib
     assert memory is not None, "the catalogue is complete for accelerated types"
@@ -170,6 +182,7 @@ def _this_machine(name: str, num_hosts: int, requested: int | None) -> ClusterFa
             "--instance-type is 'local_gpu'",
             "this command cannot see which GPUs this machine has",
             "Name a type with the same GPUs, such as ml.p4d.24xlarge",
+            about="instance_type",
         )
     ranks = requested or 1
     memory = psutil.virtual_memory().total / (num_hosts * ranks)
@@ -185,7 +198,8 @@ def _this_machine(name: str, num_hosts: int, requested: int | None) -> ClusterFa
 def _inside(known: Accelerator | None) -> LinkFacts:
     """Return the link between two ranks of one host with GPUs.
 
-    `known` has facts about its GPUs. With None, the link is PCIe 3.0, which all GPU hosts have.
+    `known` has facts about the host's GPUs. If `known` is None, the result is PCIe 3.0, which all
+    GPU hosts have.
     """
     rate = known.link_bytes_per_second if known else 16e9
     return LinkFacts(latency_seconds=_GPU_LATENCY, bytes_per_second=rate)

@@ -23,13 +23,13 @@ _PROGRAM: Final = "sagemaker-dist plan"
 
 
 def plan_split(options: SplitOptions) -> int:
-    """Run the planner for the model of the options, and return its exit status.
+    """Run the planner for the model in `options.file`, and return the planner's exit status.
 
     The planner prints how the model is split over instances.
 
     Raises:
         OptionError: The instance type is missing, unknown, or has accelerators other than GPUs.
-        SetupError: The interpreter does not exist, or has no runtime.
+        SetupError: The interpreter does not exist, or lacks the package smdist.
         JobError: The planner was killed.
     """
     if options.instance_type is None:
@@ -70,7 +70,7 @@ def _run(command: Sequence[str]) -> int:
     try:
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, errors="replace")
     except OSError as error:
-        hint = "Pass --python with an interpreter that has torch and the runtime"
+        hint = "Pass --python with an interpreter that has torch and smdist"
         raise SetupError(f"{command[0]} cannot be run", str(error), hint) from error
     with process:
         assert process.stderr is not None
@@ -83,7 +83,7 @@ def _run(command: Sequence[str]) -> int:
         raise SetupError(
             f"{command[0]} has no {_MODULE}",
             f"Python reports {missing!r}",
-            "Beside torch 2.13, in a clone, run: pip install ./container",
+            "With torch 2.13 installed, run in a clone of the project: pip install ./container",
         )
     if process.returncode < 0:
         raise JobError(

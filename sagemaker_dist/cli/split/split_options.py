@@ -51,7 +51,7 @@ class SplitOptions:
         measure: Measure costs on this machine instead of estimating them for the instance type.
         save: File for the plan as JSON, or None.
         plot: File for a picture of the plan, or None.
-        constraints: Options that are passed to the planner, with their values, as typed.
+        constraints: Other options, as pairs of flag and value, which the planner gets unchanged.
     """
 
     file: Path
@@ -67,7 +67,7 @@ class SplitOptions:
 
 
 def model_options(command: _Command) -> _Command:
-    """Return the command `plan` with the options for models added, in the order of --help."""
+    """Add the options for models to the command `plan`, and return the command."""
     for option in reversed(list(_options())):
         command = option(command)
     return command

@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks that the number of a job's ranks is divisible by the parallel degrees of SMP.
 
-Version 1: the world size is pipeline degree x tensor degree x reduced data parallel degree, and
-`sharded_data_parallel_degree` divides the data parallel degree, which is world size / pipeline
-degree (Amazon SageMaker Developer Guide, Ranking Mechanism and Sharded Data Parallelism).
-Version 2: each degree divides the number of GPUs (the pages of the core features of SMP v2). A
-rank belongs to one tensor parallel group; ranks of different tensor parallel groups form the
-sharding groups and the context parallel groups. All read 2026-11-21.
+Rules of version 1 (Amazon SageMaker Developer Guide, Ranking Mechanism and Sharded Data
+Parallelism, read 2026-11-21):
+
+* The world size is pipeline degree x tensor degree x reduced data parallel degree.
+* The data parallel degree is world size / pipeline degree. It is a multiple of
+  `sharded_data_parallel_degree`.
+
+Rules of version 2 (Developer Guide, pages of the core features of SMP v2, read 2026-11-21):
+
+* The number of GPUs is a multiple of each degree.
+* Each rank belongs to one tensor parallel group. The ranks of a sharding group, or of a context
+  parallel group, belong to different tensor parallel groups.
 """
 
 from __future__ import annotations
@@ -123,17 +129,20 @@ def division_fault(world: Ranks, degrees: Mapping[str, int], together: str) -> O
     ranks = factors if len(degrees) == 1 else f"{factors} = {product}"
     return OptionError(
         f"{world} has {values}",
-        f"{ranks} ranks {together}, and {world.size} is not a multiple of {product}",
+        f"{ranks} ranks {together}, so the number of ranks ({world.size}) must be a multiple of"
+        f" {product}",
         f"Use {_hosts(world, product)}, or {_divisors(world.size, product, degrees)}",
         about=next(iter(degrees)),
+        kind="indivisible",
     )
 
 
 def _hosts(world: Ranks, product: int) -> str:
-    """Return text such as "2 or 4 hosts": the nearest numbers of hosts that avoid the fault.
+    """Return text such as "2 or 4 hosts", which proposes other numbers of hosts for the job.
 
-    With them, the number of ranks is a multiple of `product`. If the number of hosts is unknown,
-    the text has numbers of ranks, such as "8 or 16 ranks".
+    With each of these numbers, the number of ranks is a multiple of `product`, the product of the
+    degrees. They are the nearest to the hosts of `world`. If the number of hosts is unknown, the
+    text proposes numbers of ranks, such as "8 or 16 ranks".
     """
     if world.num_hosts is None:
         step, number, unit = product, world.size, "ranks"

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of SMP parameters: unknown keys, wrong values, keys that exclude each other.
+"""Checks of SMP parameters: unknown keys, wrong values, and keys that exclude each other.
 
-Each rule names its source: documentation pages are listed in `keys`; "SDK" is the source code of
-SageMaker SDK 2.257.7, fw_utils.validate_mp_config (all read 2026-11-21). A rule skips invalid
-values, because the check of single keys reports them.
+The docstring of each rule names its source. The module `keys` lists the documentation pages. "SDK"
+means fw_utils.validate_mp_config in the source code of SageMaker SDK 2.257.7. All sources were read
+2026-11-21. A rule about several keys skips invalid values, because the checks of the single keys
+report them.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ def smp_faults(
             f"{where} is empty",
             "SageMaker's SDK then sends nothing to the library",
             f"Add {_FIRST[version]}",
+            kind="missing",
         )
     for name, value in parameters.items():
         yield from _key_faults(name, value, version, where)
@@ -65,7 +67,7 @@ def _key_faults(name: str, value: object, version: int | None, where: str) -> Fa
             f"it is a key of SMP v{other}, which {_STARTER[other]} starts",
             f"Leave it out, or start the job with {_STARTER[other]}",
             about=name,
-            kind="unknown",
+            kind="unsupported",
         )
     else:
         yield OptionError(
@@ -83,7 +85,8 @@ Rule = Iterator[tuple[str, str, str, str]]  # for each fault: key, what, why, hi
 def _one_name_for_stages(given: Given) -> Rule:
     """Yield a fault if both `partitions` and `pipeline_parallel_degree` are given.
 
-    Both are the number of stages, which SMP for PyTorch renamed in v1.6. Source: SDK documentation.
+    Both mean the number of stages: SMP for PyTorch renamed `partitions` to
+    `pipeline_parallel_degree` in v1.6. Source: SDK documentation.
     """
     if "partitions" in given and _STAGES in given:
         yield (
@@ -183,7 +186,8 @@ def _half_precision(given: Given) -> Rule:
 def _sharded(given: Given) -> Rule:
     """Yield a fault if sharded data parallelism is combined with a pipeline.
 
-    Source: Developer Guide. Tensor parallelism can be combined with it since v1.15.
+    Tensor parallelism can be combined with sharded data parallelism since v1.15. Source: Developer
+    Guide.
     """
     degree = _valid_value(given, _SHARDED)
     if degree is None or degree == 1:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Typed options of AWS's model parallel library (SMP), versions 1 and 2.
 
-With SageMaker's SDK: `distribution=SMPv1(...).distribution()`. Options that are None are not
-sent, so that the library uses its own defaults. Sources are listed in `keys`.
+With SageMaker's SDK, pass `distribution=SMPv1(...).distribution()`. Options that are None are not
+sent, so that the library uses its own defaults.
 """
 
 from __future__ import annotations
@@ -26,22 +26,21 @@ class SMPv1:
     AWS archived this version in 2023. Every option that is None is not sent.
 
     Attributes:
-        partitions: Number of stages into which the model is divided, at least 1: the name for
-            TensorFlow, and for PyTorch before v1.6. AWS's default is 1 with sharded data
-            parallelism; otherwise it must be given.
-        pipeline_parallel_degree: Name of `partitions` for PyTorch from v1.6 on; pass only one of
-            the two.
+        partitions: Number of stages into which the model is divided, at least 1. This is the name
+            of the option for TensorFlow, and for PyTorch before v1.6. AWS's default is 1 with
+            sharded data parallelism; without it, the option is required.
+        pipeline_parallel_degree: New name of `partitions` for PyTorch from v1.6 on. Pass only one
+            of `partitions` and `pipeline_parallel_degree`.
         microbatches: Number of parts of each batch; 1 turns pipelining off. AWS's default is 1.
         pipeline: "interleaved" (backward passes as soon as possible) or "simple" (all forward
             passes first). AWS's default is "interleaved". AWS's library also accepts
             "_only_forward", which AWS does not document.
         optimize: "memory" or "speed": quantity to optimize in tensor parallel transformer layers
             and in automatic partitioning. AWS's default is "memory".
-        placement_strategy: Ranks on which the parts of one model are placed: "cluster" for
-            neighbouring ranks, "spread" for ranks as far apart as possible, or an order of the
-            letters D, P and T (data, pipeline, tensor), of which the last varies fastest with the
-            rank. AWS's default is "cluster", which is "DPT"; "spread" is "TPD". SageMaker's SDK
-            accepts no other order.
+        placement_strategy: Order of the letters D (data), P (pipeline) and T (tensor), such as
+            "DPT". The dimension of the last letter varies fastest with the rank. "cluster" stands
+            for "DPT", and "spread" for "TPD". SageMaker's SDK accepts only these two orders.
+            AWS's default is "cluster".
         auto_partition: True if the library assigns layers to partitions. AWS's default is True.
         default_partition: Partition of layers that the script does not assign, 0 to partitions - 1.
             It is required if auto_partition is False, and needs `partitions`. AWS's default is 0.
@@ -142,10 +141,10 @@ class SMPv1:
         raise_all(_v1_faults(self))
 
     def distribution(self) -> dict[str, Any]:
-        """Return the dict that SageMaker's SDK takes as `distribution=`, with the given options.
+        """Return the dict that SageMaker's SDK takes as `distribution=`.
 
-        As placement_strategy, the SDK accepts only "cluster" and "spread", so "DPT" and "TPD" are
-        replaced by these; the sagemaker-dist image accepts every order.
+        Options that are None are left out. The placement_strategy "DPT" is replaced by "cluster",
+        and "TPD" by "spread", which mean the same, because the SDK accepts only these two words.
         """
         parameters = _given(self, V1)
         if _PLACEMENT in parameters:  # checked by the SDK: 2.257.7, fw_utils.validate_mp_config
@@ -161,9 +160,9 @@ class SMPv2:
     Scripts import it as `torch.sagemaker`. Every option that is None is not sent.
 
     Attributes:
-        hybrid_shard_degree: Number of ranks among which FSDP divides the model. 0 leaves it to
-            the script's FSDP; with tensor_parallel_degree, 0 is the largest possible number. 1
-            turns sharding off. AWS's default is 0.
+        hybrid_shard_degree: Number of ranks among which FSDP divides the model. 1 turns sharding
+            off. 0 leaves the choice to the script's FSDP; with tensor parallelism, 0 stands for
+            the largest possible number. AWS's default is 0.
         sm_activation_offloading: True to offload activations with the library's own code, False
             with PyTorch's. AWS's default is True.
         activation_loading_horizon: Largest number of offloaded layers whose inputs are in GPU

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Conversion of SMP v1's parameters to options of `ModelParallel`, with hints for unsupported ones.
 
-Every key of `keys.V1` is in one of the tables below, or is converted by `model_parallel_options`; a
-test checks all keys. A value that turns no feature on, such as `fp16: False`, is always allowed.
-Missing parameters get AWS's defaults: one microbatch, "interleaved", balanced by "memory".
+Every key of SMP v1 (`keys.V1`) is in one of this module's tables, or `model_parallel_options`
+converts it. A test checks this for all keys. A value that turns no feature on, such as
+`fp16: False`, is always allowed. Missing parameters get AWS's defaults: `microbatches` 1,
+`pipeline` "interleaved", `optimize` "memory".
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def model_parallel_options(parameters: Given, *, where: str = WHERE) -> dict[str
 
     Args:
         parameters: Parameters of SMP v1, by key.
-        where: Place of the parameters in messages.
+        where: Name of the parameters in messages, such as "the dict of modelparallel".
 
     Raises:
         OptionError: A key is unknown or not supported, or a value is wrong; all faults are
@@ -113,14 +114,20 @@ def runtime_faults(parameters: Given, *, where: str = WHERE) -> Iterator[OptionE
 
     Args:
         parameters: Parameters of SMP v1, by key.
-        where: Place of the parameters in messages.
+        where: Name of the parameters in messages, such as "the dict of modelparallel".
     """
     faults = list(smp_faults(parameters, version=1, where=where, for_smdist=True))
     yield from faults
     for name, (fine, why, hint) in REFUSED.items():
         is_valid = name in parameters and V1[name].is_valid(parameters[name])
         if is_valid and parameters[name] not in fine:
-            yield OptionError(f"{where} has {name}={parameters[name]!r}", why, hint, about=name)
+            yield OptionError(
+                f"{where} has {name}={parameters[name]!r}",
+                why,
+                hint,
+                about=name,
+                kind="unsupported",
+            )
     if not faults:
         yield from _job_faults(parameters, where)
 
@@ -141,6 +148,7 @@ def _job_faults(parameters: Given, where: str) -> Iterator[OptionError]:
             "AWS does not document this schedule, and sagemaker_dist does not have it",
             "Pass 'simple' or 'interleaved'; a step that does not call backward runs only forward",
             about="pipeline",
+            kind="unsupported",
         )
     else:
         yield from pipeline_faults(
@@ -151,7 +159,11 @@ def _job_faults(parameters: Given, where: str) -> Iterator[OptionError]:
     for name, why in _OF_SHARDS.items() if is_sharded else ():
         if name in parameters:
             yield OptionError(
-                f"{where} has {name}={parameters[name]!r}", why, "Leave it out", about=name
+                f"{where} has {name}={parameters[name]!r}",
+                why,
+                "Leave it out",
+                about=name,
+                kind="unsupported",
             )
     if is_sharded and parameters.get(_CLIPPING) == 0:
         yield OptionError(

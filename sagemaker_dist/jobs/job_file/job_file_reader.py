@@ -49,7 +49,8 @@ class JobFile:
 
     Attributes:
         path: Path of the file.
-        values: Option -> value as TOML has it, with relative paths made absolute.
+        values: Name of each option -> its value, in the types of TOML. Relative paths were made
+            absolute.
         origins: File and line of every key, for errors.
     """
 
@@ -128,7 +129,11 @@ def _parsed(path: Path) -> tuple[dict[str, Any], str]:
         what = f"{path}:{line}: the line is not valid TOML"
         raise OptionError(what, why, "Correct the line") from error
     except ValueError as error:  # a number with thousands of digits
-        raise OptionError(f"{path} cannot be read", str(error), "Correct the number") from error
+        raise OptionError(
+            f"{path} cannot be read because a number is too long",
+            str(error),
+            "Write a shorter number",
+        ) from error
     except RecursionError as error:
         raise _too_deep(path) from error
     if depth_of(values) > DEEPEST:
@@ -181,9 +186,9 @@ def _shape_faults(values: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 def _options(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of TrainingOptions for the values of a job file.
+    """Return the arguments of TrainingOptions, by name, made from the values of a job file.
 
-    The values are valid. Unknown keys are left out.
+    `values` were checked against the schema before. Keys that name no option are left out.
     """
     options = {name: value for name, value in values.items() if name in _NAMES}
     if isinstance(options.get("inputs"), dict):

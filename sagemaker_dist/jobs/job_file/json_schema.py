@@ -35,7 +35,11 @@ def job_schema() -> dict[str, Any]:
 
 
 def input_schema(uri: Any) -> dict[str, Any]:
-    """Return the JSON Schema of a channel's table: that of a file system or of S3, by its URI."""
+    """Return the JSON Schema of the TOML table of an input channel.
+
+    `uri` is the URI of the channel's data. The schema is that of `FileSystemInput` for fsx:// and
+    efs://, else that of `S3Input`.
+    """
     return schema_of(FileSystemInput if is_file_system(uri) else S3Input)
 
 
@@ -101,7 +105,7 @@ def _described(name: str, schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _distribution() -> dict[str, Any]:
-    """Return the JSON Schema of the option `distribution`; it describes the table "smdist" only.
+    """Return the JSON Schema of the option `distribution`, which describes its key "smdist" only.
 
     The other keys are checked when `distribution` is parsed.
     """

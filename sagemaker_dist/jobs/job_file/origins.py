@@ -37,9 +37,10 @@ class Origins:
     values: Mapping[str, Any] = field(default_factory=dict)
 
     def where(self, path: KeyPath | None) -> str:
-        """Return the origin of a key as text: "job.toml:3", "--set", or the file's name alone.
+        """Return the origin of a key as text: file and line ("job.toml:3"), or "--set".
 
-        `path` is the path of the key, or None if it is unknown.
+        `path` is the path of the key, or None if it is unknown. If the line is unknown, the result
+        is the file's name alone.
         """
         if path is None:
             return self.file
@@ -53,10 +54,10 @@ class Origins:
         return f"{self.file}:{self.lines[known]}" if known else self.file
 
     def order(self, path: KeyPath | None) -> float:
-        """Return a sort key for an error about a key: its line, or infinity for other errors.
+        """Return a sort key for errors: the line in the job file of the key that an error is about.
 
-        Errors about values of the command line thus come last. `path` is the path of the key, or
-        None if it is unknown.
+        `path` is the path of that key. The result is infinity if `path` is None, or if the key has
+        no line or is set on the command line. Such errors thus come last.
         """
         last = float("inf")
         if path is None or any(path[: len(each)] == each for each in self.settings):
@@ -67,12 +68,12 @@ class Origins:
         return lines[-1] if lines else last
 
     def error(self, fault: Fault) -> OptionError:
-        """Return the error for a fault, a difference from the schema, with file and line."""
+        """Return an OptionError with the text of `fault`, and with its file and line."""
         what = f"{self.where(fault.path)}: {dotted(fault.path)}{fault.is_what}"
         return OptionError(what, fault.why, fault.hint, fault.path)
 
     def placed(self, fault: OptionError) -> OptionError:
-        """Return a copy of an error about a job that begins with file and line of the wrong key."""
+        """Return a copy of `fault` with the file and line of the wrong key before its text."""
         what = f"{self.where(self.key_of(fault.about))}: {fault.what}"
         return OptionError(what, fault.why, fault.hint, fault.about, fault.kind)
 

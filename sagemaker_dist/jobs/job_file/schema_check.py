@@ -35,7 +35,7 @@ _LONGEST: Final = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A difference between a value and its JSON Schema, without the line in the file.
+    """Violation of the JSON Schema by a value of a job file.
 
     Attributes:
         path: Path of the key, such as ("inputs", "train", "uri").
@@ -57,14 +57,19 @@ def shape_faults(schema: Mapping[str, Any], value: Any, path: KeyPath = ()) -> I
     file.
     """
     if isinstance(value, (date, time)):
-        yield Fault(path=path, why="no option of a job is a date", hint="Put it in quotes")
+        yield Fault(path=path, why="no option of a job is a date", hint="Put the value in quotes")
     elif not _fits_kind(schema, value):
         words = " or ".join(_WORDS[kind] for kind in _kinds(schema))
         shown, why = f" is {value!r}", f"it is {_WORDS[_kind_of(value)]}"
         yield Fault(path=path, is_what=shown, why=why, hint=f"Write {words}")
     elif value not in schema.get("enum", [value]):
         hint = closest(str(value), schema["enum"])
-        yield Fault(path=path, is_what=f" is {value!r}", why="there is no such value", hint=hint)
+        yield Fault(
+            path=path,
+            is_what=f" is {value!r}",
+            why="it is not one of the values that the key allows",
+            hint=hint,
+        )
     else:
         yield from _inner_faults(_chosen(schema, value), value, path)
 

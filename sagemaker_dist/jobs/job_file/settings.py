@@ -59,7 +59,10 @@ def parse_setting(text: str, schema: Mapping[str, Any]) -> Setting:
 
 
 def applied(values: Mapping[str, Any], settings: Iterable[Setting]) -> dict[str, Any]:
-    """Return a copy of the values of a job file in which the settings replace values."""
+    """Return a copy of the values of a job file, changed by settings.
+
+    Each setting sets the value of one key, and replaces the file's value if there is one.
+    """
     changed = dict(values)
     for each in settings:
         changed = _put(changed, each.path, each.value)
@@ -93,9 +96,9 @@ def _choices(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _others(schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the JSON Schema for keys that a table's schema does not list by name.
+    """Return the JSON Schema of keys that `schema` allows but does not list by name.
 
-    Return None if the schema allows no such keys, or is not that of a table.
+    Return None if `schema` allows no such keys, or does not describe an object.
     """
     if schema.get("type", "object") != "object":
         return None
@@ -108,7 +111,7 @@ def _text(value: str) -> Any:
 
 
 def _value(value: str) -> Any:
-    """Return the value that a text has as TOML, or the text itself if it is not TOML."""
+    """Parse a text as a TOML value. Return the text itself if it is not TOML."""
     try:
         found = tomllib.loads(f"value = {value}")
     except (ValueError, RecursionError):  # not TOML, too many digits, or nested too deep

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Line numbers of the keys of a TOML text, which Python's parser does not report.
 
-The text was parsed by Python's parser before, so it is valid. This module only finds where each
-item begins and ends.
+The text was parsed by Python's parser before, so it is valid. This module only finds the place of
+each key, table and array entry in the text.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ DEFAULT_CHANNEL: Final = "training"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Input:
-    """Input data in S3, or of a local job at a file:// URI.
+    """Input data in S3 or, for a local job only, at a file:// URI.
 
     Attributes:
         uri: URI of a prefix, or of a manifest if `s3_data_type` is a type of manifest.
@@ -24,7 +24,8 @@ class S3Input:
             host gets a part of them). Default "FullyReplicated".
         input_mode: "File", "FastFile" or "Pipe". Default None: the mode of the job.
         s3_data_type: "S3Prefix", "ManifestFile" or "AugmentedManifestFile". Default "S3Prefix".
-        content_type: MIME type of the data, which the job can read. Default None: no type.
+        content_type: MIME type of the data; the job can read it in inputdataconfig.json. Default
+            None: no type.
         compression: "Gzip" if Pipe mode must decompress the data. Default None.
         record_wrapping: "RecordIO" if Pipe mode must wrap each object as a record. Default None.
         attribute_names: Attributes to read from an augmented manifest. Default None.
@@ -80,7 +81,8 @@ class FileSystemInput:
     Attributes:
         uri: URI such as "fsx://fs-0123456789abcdef0/mount/data" or "efs://fs-…/data".
         writable: True if the job may write to the directory. Default False.
-        content_type: MIME type of the data, which the job can read. Default None: no type.
+        content_type: MIME type of the data; the job can read it in inputdataconfig.json. Default
+            None: no type.
     """
 
     uri: str

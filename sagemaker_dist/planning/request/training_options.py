@@ -44,8 +44,9 @@ class TrainingOptions:
         source_dir: Directory of the script, of which all files are sent, or URI of a tarball in S3.
             Default None: only the script is sent.
         dependencies: Files and directories that the job gets next to the script.
-        image_uri: URI of the image. Default None: the sagemaker-dist image of `framework` in this
-            version, in the ECR of the session's account and region, or on this machine.
+        image_uri: URI of the image. Default None: the image that `sagemaker-dist image build` makes
+            for `framework` with this version of the package. The image must be in the ECR of the
+            session's account and region; for a local job, it must be on this machine.
         framework: "torch" or "tensorflow", which selects the image if `image_uri` is left out.
             Default "torch".
         role: ARN or name of the job's IAM role; local jobs need none.
@@ -80,7 +81,8 @@ class TrainingOptions:
         use_spot_instances: True to train on spot instances. Default False.
         max_retry_attempts: Largest number of restarts after errors of the service.
         checkpoint_s3_uri: URI of the directory in which checkpoints are saved.
-        checkpoint_local_path: Directory of the checkpoints on each host. Default: the service's.
+        checkpoint_local_path: Directory of the checkpoints on each host. Default:
+            /opt/ml/checkpoints, which is SageMaker's default.
         subnets: Ids of the VPC's subnets for the hosts.
         security_group_ids: Ids of the VPC's security groups for the hosts.
         encrypt_inter_container_traffic: True to encrypt the traffic between hosts. Default False.
@@ -89,8 +91,8 @@ class TrainingOptions:
             warm pool), in seconds.
         training_plan: ARN of the training plan whose reserved capacity the job uses.
         tags: Tags of the job, as a dict or as a list of {"Key": ..., "Value": ...}.
-        metric_definitions: Metric definitions of the user, each {"Name": ..., "Regex": ...}. Those
-            of the runtime's metrics line are added.
+        metric_definitions: Metric definitions of the user, each {"Name": ..., "Regex": ...}. The
+            definitions for the runtime's metrics line are added.
         container_log_level: Log level as a number of Python's logging. Default 20.
     """
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of a training job by SageMaker's own rules, before anything is uploaded.
 
-limits                  limits of texts, numbers and lists from the service model
-terms                   class of a job's arguments, apart from its code and data
+limits                  limits of texts, numbers and lists, from boto3's description of the API
+terms                   the class `Terms`, which has the arguments of a job to check
 service_checks          the arguments, one by one
 stopping                time limits, spot instances, warm pools
 groups                  instance groups

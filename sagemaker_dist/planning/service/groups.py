@@ -35,25 +35,23 @@ def group_faults(terms: Terms, chosen: Sequence[str]) -> Iterator[OptionError]:
                 "the estimator has no instance_groups",
                 "Pass instance_groups=[...] instead of instance_type and instance_count",
                 about="distribution",
+                kind="missing",
             )
         return
     if not is_groups(given):
-        yield OptionError(
-            f"instance_groups is {short_repr(given)}",
-            "it is not a list of InstanceGroup",
-            "Pass a list of InstanceGroup",
-            about="instance_groups",
-        )
+        what, why = f"instance_groups is {short_repr(given)}", "it is not a list of InstanceGroup"
+        yield OptionError(what, why, "Pass a list of InstanceGroup", "instance_groups", "type")
         return
     yield from entry_count_faults(
         "instance_groups", len(given), replace(terms.limit("InstanceGroups"), least=1)
     )
     for name in sorted({"instance_type", "instance_count"} & terms.passed):
         yield OptionError(
-            f"{name} is set with instance_groups",
-            "each instance group has its own value of it",
+            f"{name} and instance_groups are both set",
+            "each instance group has its own instance_type and instance_count",
             f"Leave {name} out, or leave instance_groups out",
             about=name,
+            kind="conflict",
         )
     for number, group in enumerate(given):
         yield from _part_faults(terms, ("instance_groups", number), group)
@@ -71,6 +69,7 @@ def _repeated_faults(names: Sequence[Any]) -> Iterator[OptionError]:
                 "each group needs a different name",
                 "Rename one of them",
                 about="instance_groups",
+                kind="repeated",
             )
 
 
@@ -107,6 +106,7 @@ def _part_faults(terms: Terms, key: KeyPath, group: Mapping[str, Any]) -> Iterat
             "instance groups run only on SageMaker",
             "Pass instance_type and instance_count instead of instance_groups",
             about=(*key, "instance_type"),
+            kind="unsupported",
         )
     elif kind is not None and (not isinstance(kind, str) or kind not in known):
         hint = closest(str(kind), known)
@@ -115,6 +115,7 @@ def _part_faults(terms: Terms, key: KeyPath, group: Mapping[str, Any]) -> Iterat
             "SageMaker training has no such instance type",
             hint if hint.endswith("?") else "Pass a type such as 'ml.p4d.24xlarge'",
             about=(*key, "instance_type"),
+            kind="unknown",
         )
     count = replace(terms.limit("TrainingInstanceCount"), least=1)
     yield from number_faults(
@@ -133,6 +134,7 @@ def _chosen_faults(chosen: list[str], names: list[Any]) -> Iterator[OptionError]
             "a distribution runs on exactly one group",
             "Name one group",
             about="distribution",
+            kind="too_many",
         )
     for name in chosen:
         if None not in names and name not in names:
@@ -141,13 +143,15 @@ def _chosen_faults(chosen: list[str], names: list[Any]) -> Iterator[OptionError]
                 f"the job has no group {name!r}",
                 closest(name, names),
                 about="distribution",
+                kind="unknown",
             )
 
 
 def channel_group_faults(terms: Terms, channels: Sequence[Channel]) -> Iterator[OptionError]:
-    """Yield the faults of the instance groups that channels name.
+    """Yield a fault for each unknown instance group that a channel names.
 
-    These are groups that do not exist, and groups that only some of the channels have.
+    Yield another fault if some channels name instance groups and others do not. Channels whose
+    data is in a file system need no instance groups.
     """
     groups = terms.instance_groups if is_groups(terms.instance_groups) else ()
     names = [each["InstanceGroupName"] for each in groups]
@@ -161,6 +165,7 @@ def channel_group_faults(terms: Terms, channels: Sequence[Channel]) -> Iterator[
                     if names
                     else "Leave instance_groups of the channel out",
                     about=("inputs", channel.name, "instance_groups"),
+                    kind="unknown",
                 )
     chosen = [each.name for each in channels if each.instance_groups]
     others = [
@@ -172,6 +177,7 @@ def channel_group_faults(terms: Terms, channels: Sequence[Channel]) -> Iterator[
             "SageMaker needs instance_groups on all channels or on none",
             "Pass instance_groups for every channel, or for none",
             about=("inputs", others[0]),
+            kind="missing",
         )
 
 

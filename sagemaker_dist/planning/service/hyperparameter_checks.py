@@ -81,6 +81,7 @@ def hyperparameter_faults(terms: Terms, *, has_launcher: bool) -> Iterator[Optio
             "it must be a dict of names and values",
             "Pass a dict such as {'lr': 0.1}",
             about="hyperparameters",
+            kind="type",
         )
         return
     added = (SCRIPT_PARAMETERS if terms.runs_script else frozenset()) | (
@@ -105,6 +106,7 @@ def _amount_faults(terms: Terms, names: set[str], added: frozenset[str]) -> Iter
             f"{why}, and the SDK adds {len(added)}" if added else why,
             "Leave some out, or pass them in a file of an input channel",
             about="hyperparameters",
+            kind="too_many",
         )
 
 
@@ -116,6 +118,7 @@ def _launcher_faults(given: Mapping[Any, Any]) -> Iterator[OptionError]:
                 "it requests another launcher than the option distribution",
                 "Leave it out, or leave distribution out",
                 about=("hyperparameters", name),
+                kind="conflict",
             )
 
 
@@ -126,6 +129,7 @@ def _duplicate_faults(names: list[str], added: frozenset[str]) -> Iterator[Optio
             "the keys are equal when they are converted to text, so one value would be lost",
             "Rename one of them",
             about=("hyperparameters", name),
+            kind="repeated",
         )
     if KEY in names and KEY in added:
         yield OptionError(
@@ -133,6 +137,7 @@ def _duplicate_faults(names: list[str], added: frozenset[str]) -> Iterator[Optio
             "sagemaker-dist sends the options of distribution under this name",
             "Leave it out",
             about=("hyperparameters", KEY),
+            kind="reserved",
         )
 
 
@@ -158,6 +163,7 @@ def _name_faults(terms: Terms, name: str) -> Iterator[OptionError]:
             f"names that begin with {_PREFIX} are reserved, and not passed to scripts",
             _meant(name),
             about=("hyperparameters", name),
+            kind="reserved",
         )
     yield from within(_character_faults(terms, what, name), "hyperparameters", name)
 
@@ -172,6 +178,7 @@ def _value_faults(terms: Terms, name: str, value: Any) -> Iterator[OptionError]:
             f"the SDK cannot encode it as JSON ({error})",
             "Pass a number, a text, or a list or dict of them",
             about=("hyperparameters", name),
+            kind="type",
         )
         return
     limit = terms.limit("HyperParameterValue")
@@ -181,6 +188,7 @@ def _value_faults(terms: Terms, name: str, value: Any) -> Iterator[OptionError]:
             f"SageMaker allows at most {limit.most}",
             "Pass it in a file of source_dir or of an input channel",
             about=("hyperparameters", name),
+            kind="too_long",
         )
     else:
         yield from text_faults(
@@ -195,6 +203,7 @@ def _value_faults(terms: Terms, name: str, value: Any) -> Iterator[OptionError]:
             f" {short_repr(_argument(found))}",
             "Pass source_dir, with which the script gets the text unchanged",
             about=("hyperparameters", name),
+            kind="ambiguous",
         )
     faults = _character_faults(terms, f"{what} is {short_repr(found)}", _argument(found))
     yield from within(faults, "hyperparameters", name)
@@ -211,11 +220,16 @@ def _character_faults(terms: Terms, what: str, text: str) -> Iterator[OptionErro
         text: Name or value of the hyperparameter.
     """
     if terms.runs_script and "\0" in text:
-        hint = "Pass it in a file of source_dir or of an input channel"
-        yield OptionError(what, "a command line cannot contain a NUL character", hint)
+        hint = "Remove the character, or pass the data in a file of source_dir or an input channel"
+        yield OptionError(what, "a command line cannot contain a NUL character", hint, kind="nul")
     if any("\ud800" <= letter <= "\udfff" for letter in text):
-        why = "half of a surrogate pair is not a character, and UTF-8 cannot encode it"
-        yield OptionError(what, why, "Remove the character, or decode the original bytes correctly")
+        why = "it contains half of a surrogate pair, which UTF-8 cannot encode"
+        yield OptionError(
+            what,
+            why,
+            "Remove this half, or decode the original bytes correctly",
+            kind="surrogate",
+        )
 
 
 def _total_size_faults(terms: Terms, given: Mapping[Any, Any]) -> Iterator[OptionError]:
@@ -239,11 +253,15 @@ def _total_size_faults(terms: Terms, given: Mapping[Any, Any]) -> Iterator[Optio
             "the script gets them in one environment variable, which Linux limits to 128 KiB",
             "Pass some of them in a file of source_dir or of an input channel",
             about="hyperparameters",
+            kind="too_long",
         )
 
 
 def _written(terms: Terms, value: Any) -> str:
-    """Return the text that SageMaker's SDK sends for a hyperparameter's value."""
+    """Return the text that SageMaker's SDK sends for a hyperparameter's value.
+
+    `terms.encodes_json` is True if this text is JSON, False if it is str(value).
+    """
     return json.dumps(value) if terms.encodes_json else str(value)
 
 
@@ -271,7 +289,8 @@ def _argument(value: Any) -> str:
 def environment_faults(terms: Terms, environment: Any) -> Iterator[OptionError]:
     """Yield the faults of environment variables that exceed SageMaker's limits.
 
-    Names that are invalid on every machine are skipped, because another check reports them.
+    Names that no operating system allows, such as a name with "=", are skipped, because another
+    check reports them.
     """
     if not isinstance(environment, Mapping):
         return
@@ -299,6 +318,7 @@ def _length_faults(terms: Terms, name: object, value: str) -> Iterator[OptionErr
             f"SageMaker allows at most {most}",
             "Pass it as a hyperparameter, or in a file of source_dir",
             about=("environment", str(name)),
+            kind="too_long",
         )
 
 
@@ -309,10 +329,11 @@ def _meant(name: str) -> str:
 
 
 def _is_same(text: str, found: Any) -> bool:
-    """Return whether the script reads the value that the user passed as `text`.
+    """Return whether a hyperparameter still has the user's value when it reaches the script.
 
-    `found` is the value that the launcher decodes from the text and passes to the script. Numbers
-    that differ only in notation are the same value: for the text "0.10", this is 0.1.
+    `text` is the value that the user passed. `found` is the value that the launcher decodes from
+    `text` and passes to the script. Numbers that differ only in notation, such as "0.10" and 0.1,
+    are the same value.
     """
     if _argument(found) == text:
         return True

@@ -36,6 +36,7 @@ def input_faults(terms: Terms, channels: Sequence[Channel]) -> Iterator[OptionEr
             f"SageMaker allows at most {most}",
             "Put the data of several channels under one prefix",
             about="inputs",
+            kind="too_many",
         )
     yield from _reserved_faults(terms, channels, ships_code)
     for channel in channels:
@@ -70,13 +71,16 @@ def _reserved_faults(
     for name, times in Counter(channel.name for channel in channels).items():
         what = f"a channel is named {name!r}"
         if name in taken:
-            yield OptionError(what, taken[name], "Rename the channel", about=("inputs", name))
+            yield OptionError(
+                what, taken[name], "Rename the channel", about=("inputs", name), kind="reserved"
+            )
         if times > 1:
             yield OptionError(
                 what,
                 "another channel has the same name",
                 "Rename the channel, or pass another model_channel_name",
                 about=("inputs", name),
+                kind="repeated",
             )
 
 
@@ -88,6 +92,7 @@ def _mode_faults(channel: Channel) -> Iterator[OptionError]:
             "FastFile mode reads all objects below a prefix, but no manifests",
             "Pass s3_data_type='S3Prefix', or input_mode='File'",
             about="s3_data_type",
+            kind="conflict",
         )
     if mode not in ("File", "FastFile"):
         return
@@ -97,6 +102,7 @@ def _mode_faults(channel: Channel) -> Iterator[OptionError]:
             "data is decompressed only in Pipe mode",
             "Leave compression out and decompress in the script, or pass input_mode='Pipe'",
             about="compression",
+            kind="conflict",
         )
     if channel.record_wrapper == "RecordIO":
         yield OptionError(
@@ -104,4 +110,5 @@ def _mode_faults(channel: Channel) -> Iterator[OptionError]:
             "records are wrapped only in Pipe mode",
             "Leave record_wrapping out, or pass input_mode='Pipe'",
             about="record_wrapping",
+            kind="conflict",
         )

@@ -34,6 +34,7 @@ def tag_faults(terms: Terms) -> Iterator[OptionError]:
             "it is neither a dict nor a list of {'Key': ..., 'Value': ...}",
             "Pass a dict such as {'team': 'vision'}",
             about="tags",
+            kind="type",
         )
         return
     yield from entry_count_faults("tags", len(given), terms.limit("TagList"))
@@ -49,6 +50,7 @@ def tag_faults(terms: Terms) -> Iterator[OptionError]:
                 "each tag needs a different key",
                 "Keep one of them",
                 about="tags",
+                kind="repeated",
             )
 
 
@@ -66,6 +68,7 @@ def _tag_faults(terms: Terms, number: int, tag: Mapping[str, Any]) -> Iterator[O
             "keys that begin with aws: are reserved for AWS",
             "Pass another key",
             about=("tags", number, "Key"),
+            kind="reserved",
         )
 
 
@@ -80,6 +83,7 @@ def metric_faults(terms: Terms) -> Iterator[OptionError]:
             "it is not a list of {'Name': ..., 'Regex': ...}",
             "Pass a list such as [{'Name': 'loss', 'Regex': 'loss=([0-9.]+)'}]",
             about="metric_definitions",
+            kind="type",
         )
         return
     yield from entry_count_faults(
@@ -111,8 +115,9 @@ def _regex_faults(what: str, metric: Mapping[str, str]) -> Iterator[OptionError]
     if not groups:
         yield OptionError(
             what,
-            "SageMaker reads the number from its first group, and it has no group",
+            "SageMaker reads the number from the first group, and the expression has no group",
             "Put the part that matches the number in parentheses",
+            kind="missing",
         )
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits of SageMaker's service model, and checks of values against them.
+"""Limits from SageMaker's service model (boto3's description of its API), and checks of values.
 
-boto3 itself checks only types and minima. A value beyond a maximum, or against a pattern or a list
-of allowed values, would be reported only by the service, after the code was uploaded.
+boto3 itself checks only types and minima. Other faults are values above a maximum, values that do
+not match a pattern, and values that are not in a list of allowed values. Without these checks, the
+service would report such faults only after the code was uploaded.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ _SHOWN: Final = 80
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """Limits of one shape (a type) of SageMaker's service model.
+    """Limits of one type ("shape") of SageMaker's service model, such as "TagKey".
 
     Attributes:
-        least: Minimum of a number, of a text's length or of a list's entries; None for no limit.
-        most: Maximum of the same quantity; None for no limit.
+        least: Minimum of a number, minimum length of a text, or minimum number of entries of a
+            list; None for no limit.
+        most: Maximum of the number, the length or the number of entries; None for no limit.
         pattern: Regular expression that the whole text must match, or None.
         values: Allowed texts; () if any text is allowed.
     """
@@ -53,7 +55,7 @@ def text_faults(
     """Yield a fault if a text violates its limit of length, its pattern or its allowed values.
 
     Args:
-        key: Path of the option, for the error's `about`.
+        key: Path of the option, which becomes the attribute `about` of the error.
         value: Value of the option; None (left out, or a pipeline variable) is not checked.
         limit: Limit of the text.
         hint: Hint for a text that is too short or does not match the pattern.
@@ -65,28 +67,21 @@ def text_faults(
     name = label or subscripted(about)
     what = f"{name} is {short_repr(value)}"
     if not isinstance(value, str):
-        yield OptionError(what, "it is not a str", "Pass a str", about=about)
+        yield OptionError(what, "it is not a str", "Pass a str", about=about, kind="type")
     elif limit.values:
         if value not in limit.values:
-            yield OptionError(
-                what, "SageMaker has no such value", closest(value, limit.values), about=about
-            )
+            why, valid = "SageMaker has no such value", closest(value, limit.values)
+            yield OptionError(what, why, valid, about, "unknown")
     elif limit.most is not None and len(value) > limit.most:
-        yield OptionError(
-            f"{name} has {len(value)} characters",
-            f"SageMaker allows at most {limit.most}",
-            "Shorten it",
-            about=about,
-        )
+        what, why = f"{name} has {len(value)} characters", f"SageMaker allows at most {limit.most}"
+        yield OptionError(what, why, "Shorten it", about, "too_long")
     elif limit.least is not None and len(value) < limit.least:
-        yield OptionError(
-            what, f"SageMaker needs at least {_characters(limit.least)}", hint, about=about
-        )
+        why = f"SageMaker needs at least {_characters(limit.least)}"
+        yield OptionError(what, why, hint, about, "too_short")
     elif limit.pattern in _ONE_LINE:
         if not _LINE_BREAKS.isdisjoint(value):
-            yield OptionError(
-                what, "SageMaker allows no line break in it", "Remove the line break", about=about
-            )
+            why = "SageMaker allows no line break in it"
+            yield OptionError(what, why, "Remove the line break", about, "line_break")
     elif limit.pattern is not None and not re.fullmatch(limit.pattern, value):
         yield OptionError(
             what, f"SageMaker requires that it matches {limit.pattern}", hint, about=about
@@ -99,7 +94,7 @@ def number_faults(
     """Yield a fault if a number is not an integer, or is outside its limit.
 
     Args:
-        key: Path of the option, for the error's `about`.
+        key: Path of the option, which becomes the attribute `about` of the error.
         value: Value of the option; None (left out, or a pipeline variable) is not checked.
         limit: Limit of the number.
         label: Name of the option in messages. Default: its path, such as `tags[0]['Key']`.
@@ -110,23 +105,41 @@ def number_faults(
     name = label or subscripted(about)
     what, number = f"{name} is {short_repr(value)}", integer(value)
     if number is None:
-        yield OptionError(what, "it is not an integer", "Pass an integer", about=about)
+        yield OptionError(what, "it is not an integer", "Pass an integer", about=about, kind="type")
     elif limit.least is not None and number < limit.least:
         yield OptionError(
-            what, f"the minimum is {limit.least}", f"Pass at least {limit.least}", about=about
+            what,
+            f"the minimum is {limit.least}",
+            f"Pass at least {limit.least}",
+            about=about,
+            kind="too_small",
         )
     elif limit.most is not None and number > limit.most:
         yield OptionError(
-            what, f"the maximum is {limit.most}", f"Pass at most {limit.most}", about=about
+            what,
+            f"the maximum is {limit.most}",
+            f"Pass at most {limit.most}",
+            about=about,
+            kind="too_large",
         )
 
 
 def entry_count_faults(name: str, amount: int, limit: Limit) -> Iterator[OptionError]:
-    """Yield a fault if the list or dict `name`, which has `amount` entries, exceeds its limit."""
+    """Yield a fault if a list or dict has too many or too few entries for SageMaker.
+
+    Args:
+        name: Name of the option that is the list or dict.
+        amount: Number of its entries.
+        limit: Smallest and largest number of entries.
+    """
     what = f"{name} has {amount} {'entry' if amount == 1 else 'entries'}"
     if limit.most is not None and amount > limit.most:
         yield OptionError(
-            what, f"SageMaker allows at most {limit.most}", "Leave some of them out", about=name
+            what,
+            f"SageMaker allows at most {limit.most}",
+            "Leave some of them out",
+            about=name,
+            kind="too_many",
         )
     elif limit.least is not None and amount < limit.least:
         yield OptionError(
@@ -134,6 +147,7 @@ def entry_count_faults(name: str, amount: int, limit: Limit) -> Iterator[OptionE
             f"SageMaker needs at least {limit.least}",
             f"Add an entry, or leave {name} out",
             about=name,
+            kind="too_few",
         )
 
 

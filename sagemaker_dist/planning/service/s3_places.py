@@ -27,10 +27,14 @@ def place_faults(terms: Terms, name: str, uri: Any) -> Iterator[OptionError]:
     what, scheme = f"{name} is {short_repr(uri)}", scheme_of(str(uri))
     meant = corrected_s3_uri(str(uri))
     if not isinstance(uri, str):
-        yield OptionError(what, "it is not a str", "Pass a str", about=name)
+        yield OptionError(what, "it is not a str", "Pass a str", about=name, kind="type")
     elif meant is not None:
         yield OptionError(
-            what, f"an S3 URI begins with {S3}", f"Did you mean {meant!r}?", about=name
+            what,
+            f"an S3 URI begins with {S3}",
+            f"Did you mean {meant!r}?",
+            about=name,
+            kind="unknown",
         )
     elif scheme == "s3" and not uri.removeprefix(S3).partition("/")[0]:
         yield OptionError(
@@ -38,16 +42,21 @@ def place_faults(terms: Terms, name: str, uri: Any) -> Iterator[OptionError]:
             "the URI has no bucket",
             f"Pass {S3} followed by a bucket and a prefix",
             about=name,
+            kind="incomplete",
         )
     elif scheme == "s3":
         yield from within(bucket_faults(terms, what, uri), name)
     elif scheme != "https":
         known = {
-            "": "it is a path, and an S3 URI is needed",
-            "file": "an instance of SageMaker cannot write to the disk of this machine",
+            "": ("it is a path, and an S3 URI is needed", "relative"),
+            "file": (
+                "an instance of SageMaker cannot write to the disk of this machine",
+                "unsupported",
+            ),
         }
-        why = known.get(scheme, f"the scheme {scheme}:// is not supported")
-        yield OptionError(what, why, f"Pass {S3} followed by a bucket and a prefix", about=name)
+        why, fault = known.get(scheme, (f"the scheme {scheme}:// is not supported", "unsupported"))
+        hint = f"Pass {S3} followed by a bucket and a prefix"
+        yield OptionError(what, why, hint, about=name, kind=fault)
 
 
 def bucket_faults(terms: Terms, what: str, uri: str) -> Iterator[OptionError]:
@@ -73,10 +82,12 @@ def bucket_faults(terms: Terms, what: str, uri: str) -> Iterator[OptionError]:
             what,
             f"it has {len(uri)} characters, and SageMaker allows at most {most}",
             "Shorten it",
+            kind="too_long",
         )
     elif terms.region and there and there != terms.region:
         yield OptionError(
             what,
             f"its bucket is in region {there}, but the job runs in {terms.region}",
             f"Pass a bucket in {terms.region}, or a session in {there}",
+            kind="region",
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of each of an estimator's arguments by SageMaker's rules."""
+"""Checks of an estimator's arguments, one by one, by SageMaker's rules."""
 
 from __future__ import annotations
 
@@ -104,7 +104,11 @@ def _command_faults(terms: Terms, name: str, shape: str, entry: str) -> Iterator
         return
     if isinstance(given, str) or not isinstance(given, Sequence):
         yield OptionError(
-            f"{name} is {short_repr(given)}", "it is not a list", f"Pass {[given]!r}", about=name
+            f"{name} is {short_repr(given)}",
+            "it is not a list",
+            f"Pass {[given]!r}",
+            about=name,
+            kind="type",
         )
         return
     yield from entry_count_faults(name, len(given), terms.limit(shape))

@@ -34,6 +34,7 @@ def stopping_faults(terms: Terms) -> Iterator[OptionError]:
             "SageMaker has no warm pools of spot instances",
             "Leave one of them out",
             about="keep_alive_period_in_seconds",
+            kind="conflict",
         )
 
 
@@ -46,6 +47,7 @@ def _wait_faults(terms: Terms) -> Iterator[OptionError]:
             "SageMaker needs the longest time for waiting for spot instances and running",
             "Pass max_wait, in seconds, of at least max_run",
             about="use_spot_instances",
+            kind="missing",
         )
     elif (
         "max_wait" in terms.passed
@@ -56,6 +58,7 @@ def _wait_faults(terms: Terms) -> Iterator[OptionError]:
             "only a job on spot instances, or with max_retry_attempts, can wait",
             "Pass use_spot_instances=True, or leave max_wait out",
             about="max_wait",
+            kind="missing",
         )
     elif wait is not None and run is not None and wait < run:
         yield OptionError(
@@ -63,4 +66,5 @@ def _wait_faults(terms: Terms) -> Iterator[OptionError]:
             "max_wait is the longest time for waiting and running together",
             f"Pass a max_wait of at least {run}",
             about="max_wait",
+            kind="conflict",
         )

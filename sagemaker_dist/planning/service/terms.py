@@ -20,12 +20,12 @@ class Terms:
     of a list or dict, stands for a value that was left out or is a pipeline variable.
 
     Attributes:
-        limits: Limits of SageMaker's service model, by the names of its shapes; a shape that is
-            not in it has no limits.
+        limits: Limits from SageMaker's service model, by the name of the type ("shape"), such as
+            "TagKey". A type that is missing here has no limits.
         passed: Names of the arguments that were passed, possibly as pipeline variables.
         runs_script: True if hyperparameters become the command line of a script.
-        encodes_json: True if the SDK encodes hyperparameters as JSON, False if by str().
-        is_written: True if hyperparameters are texts that are encoded already.
+        encodes_json: True if the SDK encodes hyperparameters as JSON, False if with str().
+        is_written: True if the values in `hyperparameters` are encoded already.
         instance_groups: Instance groups, each a dict as in CreateTrainingJob.
         tags: List of {"Key": ..., "Value": ...} as in CreateTrainingJob, or a dict.
         region: Region of the job; None if unknown.
@@ -66,9 +66,10 @@ class Terms:
     bucket_regions: Mapping[str, str] = field(default_factory=dict)
 
     def limit(self, shape: str) -> Limit:
-        """Return the limits of a shape of the service model, such as "TagKey".
+        """Return the limits of one type of boto3's service model.
 
-        A shape that is not in `limits` has a `Limit` that allows every value.
+        `shape` is the name of the type, such as "TagKey". If `limits` does not have the type, the
+        returned `Limit` allows every value.
         """
         return self.limits.get(shape, FREE)
 

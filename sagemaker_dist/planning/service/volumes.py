@@ -25,25 +25,18 @@ def volume_faults(terms: Terms, channel: Channel, place: FileSystem) -> Iterator
     yield from mount_faults(channel)
     what = f"the directory {of} is {place.directory!r}"
     if not place.directory.startswith("/"):
-        yield OptionError(
-            what,
-            "it is not an absolute path",
-            "Pass a directory that begins with '/'",
-            about="uri",
-        )
+        hint = "Pass a directory that begins with '/'"
+        yield OptionError(what, "it is not an absolute path", hint, "uri", "relative")
     elif ".." in PurePosixPath(place.directory).parts:
-        yield OptionError(
-            what,
-            "'..' is not allowed in the path",
-            "Pass the path from the file system's root",
-            about="uri",
-        )
+        hint = "Pass the path from the file system's root"
+        yield OptionError(what, "'..' is not allowed in the path", hint, "uri", "outside")
     elif place.kind == "FSxLustre" and not place.directory.strip("/"):
         yield OptionError(
             what,
             "a path in FSx for Lustre begins with the file system's mount name",
             "Pass '/' followed by the MountName that FSx shows for the file system",
             about="uri",
+            kind="incomplete",
         )
     if channel.instance_groups:
         yield OptionError(
@@ -51,4 +44,5 @@ def volume_faults(terms: Terms, channel: Channel, place: FileSystem) -> Iterator
             "SageMaker mounts a file system on the instances of all groups",
             "Leave instance_groups out",
             about="instance_groups",
+            kind="conflict",
         )

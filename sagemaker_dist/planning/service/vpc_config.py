@@ -37,7 +37,11 @@ def network_faults(terms: Terms) -> Iterator[OptionError]:
             continue
         if isinstance(ids, str) or not isinstance(ids, Sequence):
             yield OptionError(
-                f"{name} is {short_repr(ids)}", "it is not a list", f"Pass {[ids]!r}", about=name
+                f"{name} is {short_repr(ids)}",
+                "it is not a list",
+                f"Pass {[ids]!r}",
+                about=name,
+                kind="type",
             )
             continue
         yield from entry_count_faults(name, len(ids), terms.limit(shape))
@@ -65,6 +69,7 @@ def vpc_faults(terms: Terms, channels: Sequence[Channel]) -> Iterator[OptionErro
             "a file system can be reached only from your own VPC",
             f"{hint} from which it can be mounted",
             about=("inputs", channel.name),
+            kind="missing",
         )
     if terms.training_repository_access_mode == "Vpc":
         yield OptionError(
@@ -72,4 +77,5 @@ def vpc_faults(terms: Terms, channels: Sequence[Channel]) -> Iterator[OptionErro
             "the registry can be reached only from your own VPC",
             hint,
             about="training_repository_access_mode",
+            kind="missing",
         )

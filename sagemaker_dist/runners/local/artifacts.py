@@ -22,7 +22,8 @@ class Merged:
     """Files of several hosts, merged into one directory tree.
 
     Attributes:
-        files: Path in the merged tree -> file of a host; directories before their contents.
+        files: Path in the merged tree -> file of a host. Each directory comes before the
+            paths below it.
         clashes: Paths at which two hosts wrote different files; `files` has the first host's.
     """
 

@@ -61,6 +61,7 @@ class Code:
                 f"the code in {source} cannot be copied to {target.parent}",
                 _why(error),
                 "Put the script into a folder with only its code, and pass that as source_dir",
+                kind="missing_file" if isinstance(error, FileNotFoundError) else "",
             ) from error
 
 

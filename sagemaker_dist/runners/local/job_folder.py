@@ -5,10 +5,13 @@ The driver is the process that starts the job. The supervisor is the process tha
 
 job.json     the request and its plan  written once, by the driver
 state.json   the state of the job      written by the supervisor, replaced as a whole
-stop         a request to stop         written by any process: "stop", "kill", "drop"
+stop         a request to stop         written by any process, one of these words:
+             stop: the ranks get time to save a checkpoint
+             kill: all processes are killed at once
+             drop: as kill, and the model is discarded
 lock         locked while the supervisor runs
-logs/        algo-N.log per host, all.log of every host in the order of arrival
-data/        copied data of the channels, removed at the end:
+logs/        algo-N.log: output of one host; all.log: output of all hosts, in the order of arrival
+data/        copied data of the channels, removed at the end. NAME is the name of a channel:
              NAME for all hosts, NAME/algo-N for one host with ShardedByS3Key
 hosts/       one tree like /opt/ml per host, removed at the end
 """
@@ -20,6 +23,7 @@ import fcntl
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from time import time
@@ -43,6 +47,7 @@ class State:
         ended: Time when the job ended, or None.
         modified: Time of the last change.
         reason: FailureReason, or None.
+        cause: Fields of the failure that `reason` describes, for programs; empty if there are none.
         transitions: Every secondary status with the time at which it began.
     """
 
@@ -53,6 +58,7 @@ class State:
     ended: float | None = None
     modified: float = field(default_factory=time)
     reason: str | None = None
+    cause: Mapping[str, Any] = field(default_factory=dict)
     transitions: tuple[tuple[str, float], ...] = ()
 
     @property
@@ -60,13 +66,20 @@ class State:
         """Return whether the job has ended."""
         return self.status in TERMINAL
 
-    def become(self, status: str, secondary: str, reason: str | None = None) -> State:
+    def become(
+        self,
+        status: str,
+        secondary: str,
+        reason: str | None = None,
+        cause: Mapping[str, Any] | None = None,
+    ) -> State:
         """Return a copy of the state with a new status, which begins at the current time.
 
         Args:
             status: TrainingJobStatus, such as "InProgress".
             secondary: SecondaryStatus, such as "Training".
             reason: FailureReason; None keeps the one of this state.
+            cause: Fields of that failure; None keeps those of this state.
         """
         now = time()
         return replace(
@@ -74,6 +87,7 @@ class State:
             status=status,
             secondary=secondary,
             reason=reason or self.reason,
+            cause=cause or self.cause,
             started=self.started or (now if secondary == "Training" else None),
             ended=now if status in TERMINAL else None,
             modified=now,
@@ -108,7 +122,7 @@ class JobFolder:
 
     @property
     def hosts(self) -> Path:
-        """Directory with one tree per host, which is the host's /opt/ml."""
+        """Directory that contains a directory for each host: the host's /opt/ml."""
         return self.path / "hosts"
 
     @property
@@ -129,7 +143,7 @@ class JobFolder:
         return (Path(job.output) / job.name if job.output else self.path) / "output"
 
     def model(self, job: LocalJob) -> Path:
-        """Return the path of the model: model.tar.gz, or a directory for a model as files."""
+        """Return the path of the trained model: model.tar.gz, or a directory if uncompressed."""
         return self.output(job) / ("model.tar.gz" if job.compress else "model")
 
     def checkpoints(self, job: LocalJob) -> Path:
@@ -196,7 +210,7 @@ class JobFolder:
     def lock(self) -> int:
         """Lock the folder for the supervisor, and return the file descriptor of the lock.
 
-        The supervisor inherits the descriptor. The folder is locked until every copy of it is
+        The supervisor inherits the descriptor. The lock ends when every copy of the descriptor is
         closed.
         """
         descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -233,7 +247,8 @@ class JobFolder:
     def stop_request(self) -> str:
         """Return the current request to stop the job, or "" if there is none.
 
-        "stop" stops it with time to save, "kill" kills the hosts, "drop" also discards the model.
+        "stop" gives the ranks time to save a checkpoint. "kill" kills the hosts at once. "drop"
+        kills them and discards the model.
         """
         try:
             return (self.path / "stop").read_text()

@@ -26,7 +26,7 @@ from sagemaker_dist.runners.local.data.channels import PRIVATE
 from sagemaker_dist.runners.local.job_folder import JobFolder, State
 from sagemaker_dist.runners.local.machine_checks import check_setup, sweep_leftovers
 from sagemaker_dist.runners.local.output import Segments
-from sagemaker_dist.runners.protocol import Description, Request
+from sagemaker_dist.runners.protocol import ROOT_CAUSE, Description, Request
 
 SUPERVISOR: Final = "sagemaker_dist.runners.local.supervisor"
 _POLL_SECONDS: Final = 0.1
@@ -43,8 +43,8 @@ class LocalRunner:
     Attributes:
         root: Directory with one folder per job. Default: ~/.sagemaker-dist/jobs.
         environment: Environment variables for the download of data only, such as
-            AWS_ACCESS_KEY_ID. Hosts do not get them, and they are not written to files. An empty
-            value removes the variable that this process has.
+            AWS_ACCESS_KEY_ID. Hosts do not get them, and they are not written to files. A variable
+            with an empty value is removed from the environment that the download inherits.
     """
 
     root: Path = field(default_factory=_default_root)
@@ -62,9 +62,10 @@ class LocalRunner:
 
         Raises:
             SetupError: This machine lacks the runtime, the Docker engine or the image,
-                or the root cannot be written.
-            SkewError: SDK and image have different versions.
-            OptionError: A job of this name exists, or a hyperparameter cannot be passed on.
+                or the directory `root` of this runner cannot be written.
+            SkewError: The image does not fit the installed version of sagemaker-dist.
+            OptionError: A job of this name exists, a hyperparameter is not valid, or there are
+                fewer GPUs than hosts.
             JobError: The supervisor did not start.
         """
         job = plan_local_job(request)
@@ -78,13 +79,15 @@ class LocalRunner:
                 f"job_name is {job.name!r}",
                 f"a job of this name exists in {self.root}",
                 "Pass another name, or leave job_name out",
-                "job_name",
+                about="job_name",
+                kind="conflict",
             ) from None
         except OSError as error:
             raise SetupError(
                 f"the folder of job {job.name!r} cannot be written",
                 str(error),
                 "Pass a writable directory: LocalRunner(root=...)",
+                about="root",
             ) from error
         self._launch(folder, job.name, attended)
         return job.name
@@ -131,9 +134,9 @@ class LocalRunner:
         return {**os.environ, **private, "PYTHONPATH": _python_path()}
 
     def release(self, name: str) -> None:
-        """Stop a job that was started with `attended`, if it still runs.
+        """Stop a running job that was started with `start(..., attended=True)`.
 
-        Call this also after the job has ended: it closes the pipe to the job's supervisor.
+        Call this method after such a job has ended, too. It closes the pipe to the job.
         """
         pipe = self._pipes.pop(name, None)
         if pipe is not None:
@@ -210,6 +213,7 @@ class LocalRunner:
                 f"there is no job {name!r}",
                 f"{self.root} has no folder of this name",
                 "Check the name, and that the job ran on this machine",
+                kind="not_found",
             )
         return self._folder(name)
 
@@ -261,6 +265,7 @@ def _description(
         "SecondaryStatusTransitions": _transitions(state),
         "ModelArtifacts": {"S3ModelArtifacts": f"file://{folder.model(job)}"},
         **({"FailureReason": state.reason} if state.reason else {}),
+        **({ROOT_CAUSE: state.cause} if state.cause else {}),
         **{name: _when(at) for name, at in begun.items() if at is not None},
     }
 

@@ -33,7 +33,7 @@ def check_setup(job: LocalJob) -> None:
     """Check that this machine has what the job's hosts need: runtime, Docker engine, image, GPUs.
 
     Raises:
-        SetupError: The runtime, the Docker engine, the image or its framework is missing.
+        SetupError: The runtime, the Docker engine or the image is missing, or cannot run this job.
         SkewError: SDK and image have different versions.
         OptionError: There are fewer GPUs than hosts.
     """
@@ -49,12 +49,16 @@ def _check_processes() -> None:
             "local_process cannot run on this machine",
             f"the runtime runs on Linux only, and this is {sys.platform}",
             "Use instance_type='local' (Docker), or an instance type of SageMaker",
+            about="instance_type",
+            kind="not_linux",
         )
     if find_spec("smdist") is None:
         raise SetupError(
             "the sagemaker-dist runtime is not installed",
             "local_process starts the ranks on this machine, and they import the runtime",
-            "Beside torch 2.13, in a clone of the project, run: pip install ./container",
+            "In a clone of the project, in the Python environment that has torch 2.13, run:"
+            " pip install ./container",
+            kind="no_runtime",
         )
 
 
@@ -75,6 +79,8 @@ def _check_nearness(engine: str) -> None:
             f"DOCKER_HOST is {engine!r}",
             "a Docker engine on another machine cannot read this machine's files",
             "Unset DOCKER_HOST, or start the job on the engine's machine",
+            about="DOCKER_HOST",
+            kind="other_machine",
         )
 
 
@@ -94,6 +100,8 @@ def _check_framework(job: LocalJob, image: ImageFacts) -> None:
             f"image {image.name!r} has {image.framework}, not {required}",
             f"the ranks of this distribution train with {required}",
             "Pass another image_uri, or leave distribution out for one process per host",
+            about="image_uri",
+            kind="conflict",
         )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files and environment variables of an emulated host, as SageMaker prepares them.
+"""Files and environment variables of an emulated host, and the failure that it reports.
 
 The files are in a directory of the job's folder. This directory is the host's /opt/ml.
 """
@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,11 +19,58 @@ from sagemaker_dist.planning.local_job import CONTAINER_ROOT, REGION, SUBMIT_DIR
 from sagemaker_dist.runners.local.code_copy import Code, own_places
 from sagemaker_dist.runners.local.job_folder import JobFolder
 
+MAX_CHARACTERS: Final = 1024  # FailureReason of DescribeTrainingJob
+FAILURE_FIELDS: Final = frozenset(  # fields of output/failure.json; docs/debugging.md explains them
+    {
+        *("host", "rank", "exit_code", "is_secondary", "frame"),
+        *("kind", "exception", "about", "culprit", "operation"),
+        *("what", "why", "hint", "faults"),
+    }
+)
 _FOLDERS: Final = ("input/config", "input/data", "model", "output/data", "code")
 _FOREIGN: Final = (  # variables of a launcher that started the driver; they must not reach a host
     "SM_", "TORCHELASTIC_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
     "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK", "ROLE_RANK", "TF_CONFIG",
 )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Failure of one host.
+
+    Attributes:
+        text: Text that the launcher wrote to output/failure, or "".
+        ending: Sentence on how the host ended, used if `text` is empty.
+        was_stopped: Whether the supervisor stopped the host before it ended. Without a `text`, such
+            an end does not count as a failure.
+        fields: Fields that the launcher wrote to output/failure.json.
+    """
+
+    text: str = ""
+    ending: str = ""
+    was_stopped: bool = False
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_secondary(self) -> bool:
+        """Return whether the rank failed only because another rank had failed before."""
+        return bool(self.fields.get("is_secondary"))
+
+    @property
+    def reason(self) -> str:
+        """Return the text for FailureReason, at most 1,024 characters."""
+        return (self.text or self.ending)[:MAX_CHARACTERS]
+
+
+def root_cause(failures: Sequence[Failure]) -> Failure:
+    """Return the root cause among the failures of a job's hosts, in the order of their reports.
+
+    When one rank fails, ranks of other hosts fail because of that, and their hosts often report
+    first. The root cause is the first reported failure that no other rank caused.
+    """
+    candidates = [failure for failure in failures if failure.text or not failure.was_stopped]
+    ordered = sorted(candidates, key=lambda failure: (failure.is_secondary, failure.was_stopped))
+    return ordered[0] if ordered else Failure(text="A host failed.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +105,14 @@ class HostTree:
     def failure_fields(self) -> dict[str, Any]:
         """Return the fields that the launcher wrote to output/failure.json; an empty dict if none.
 
-        "is_secondary" is true if the rank failed because another rank had failed before.
+        Fields with other names than FAILURE_FIELDS are left out.
         """
         try:
             found = json.loads((self.root / "output" / "failure.json").read_text())
         except (OSError, ValueError):
             return {}
-        return found if isinstance(found, dict) else {}
+        known = FAILURE_FIELDS & found.keys() if isinstance(found, dict) else ()
+        return {name: found[name] for name in known}
 
     @property
     def code(self) -> Path:

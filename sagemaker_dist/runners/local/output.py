@@ -27,7 +27,10 @@ class Segments:
     rest: bytes = b""
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Take the next bytes of the stream, and yield the segments that are now complete."""
+        """Take the next bytes of the stream, and yield the segments that are now complete.
+
+        A segment ends in a line break or a carriage return.
+        """
         data, start = self.rest + data, 0
         for match in _BREAK.finditer(data):  # faster than a search for whole lines
             yield data[start : match.end()]
@@ -37,9 +40,9 @@ class Segments:
             yield from self.close()
 
     def close(self) -> Iterator[bytes]:
-        """Yield the rest of the stream, which has no line break, with one added.
+        """Add a line break to the bytes after the last complete segment, and yield the result.
 
-        Yield nothing if there is no rest.
+        Yield nothing if there are no such bytes.
         """
         if self.rest:
             yield self.rest + b"\n"

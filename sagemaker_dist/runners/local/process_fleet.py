@@ -26,7 +26,7 @@ _TRIES: Final = 20
 
 @dataclass(slots=True)
 class ProcessHost:
-    """A host of a local job that runs as a process, not in a container: its running launcher."""
+    """Host of a local job without containers. The process of its launcher stands for the host."""
 
     place: LocalHost
     tree: HostTree
@@ -60,9 +60,8 @@ class ProcessHost:
     def ending(self, code: int) -> str:
         """Return a sentence with the launcher's exit code or signal.
 
-        It is used if the host wrote no file output/failure.
-
-        `code` is the exit code that `poll` returned.
+        The caller uses this sentence if the host wrote no file output/failure. `code` is the exit
+        code that `poll` returned.
         """
         launcher = f"The launcher of {self.place.label}"
         if code >= 0:
@@ -105,7 +104,7 @@ class ProcessFleet:
         return ProcessHost(host, tree, output, process)
 
     def kill(self) -> None:
-        """Kill every process of the job, which are the descendants of this process.
+        """Kill all processes of the job: all descendants of this process.
 
         Their exit codes are not available afterwards.
         """

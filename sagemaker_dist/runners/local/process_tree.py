@@ -27,7 +27,7 @@ _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 def adopt_orphans() -> None:
     """Make this process a child subreaper: descendants whose parent ends become its children.
 
-    On other systems than Linux this does nothing; there, hosts are containers.
+    This does nothing on other systems than Linux.
 
     Raises:
         OSError: Linux refuses the call.

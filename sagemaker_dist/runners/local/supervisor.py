@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The supervisor process of one job: starts its hosts, stops them, saves their results.
 
-It keeps running when the driver, the process that started the job, ends. An attended job is stopped
-when the driver ends. For this the driver has the write end of a pipe: EOF on the read end means
-that the driver has ended.
+The driver is the process that started the job. An attended job is stopped when the driver ends;
+other jobs continue. The supervisor sees the end of the driver as EOF on a pipe.
 
     Starting -> Downloading -> Training -> Uploading -> Completed | Failed | Stopped
-                 |               |  a host failed: SIGTERM to the others, 6 s later SIGKILL to all;
-                 |               |  if it failed because of another host, SIGTERM is sent 3 s later,
-                 |               |  so that the other host can report first
-                 |               |  a request to stop, EOF of the driver, or the time limit:
-                 |               |  SIGTERM to all, 120 s later SIGKILL, as on SageMaker
-                 |  only if data must be copied; a request to stop, or EOF, ends it
+
+Downloading: Only for a job whose data must be copied or downloaded. A request to stop, or EOF, ends
+the job.
+
+Training: When a host has failed, the supervisor sends SIGTERM to the other hosts. After 6 s, it
+kills every host that still runs. If a rank of another host caused the failure, the supervisor first
+waits up to 3 s for the report of that host. After a request to stop, EOF, or the time limit of the
+job, the supervisor sends SIGTERM to all hosts, and SIGKILL 120 s later, as on SageMaker.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ import selectors
 import shutil
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from sagemaker_dist.errors import DistError
 from sagemaker_dist.planning import LocalJob
@@ -35,9 +36,9 @@ from sagemaker_dist.runners.local.artifacts import Cancelled, gather
 from sagemaker_dist.runners.local.data.channels import PRIVATE, Data
 from sagemaker_dist.runners.local.fleet import Fleet, Host
 from sagemaker_dist.runners.local.job_folder import JobFolder, State, append
+from sagemaker_dist.runners.local.opt_ml_tree import MAX_CHARACTERS, Failure, root_cause
 from sagemaker_dist.runners.local.process_fleet import ProcessFleet
 from sagemaker_dist.runners.local.process_tree import adopt_orphans
-from sagemaker_dist.runners.local.root_cause import MAX_CHARACTERS, Failure, choose_reason
 
 FAILURE_GRACE_SECONDS: Final = 6.0
 _CAUSE_SECONDS: Final = 3.0  # the rank that failed first may end after its peers
@@ -48,11 +49,11 @@ _AGAIN_SECONDS: Final = 5.0  # until the next kill: a busy Docker engine may los
 
 @dataclass(slots=True)
 class Supervisor:
-    """Supervisor of one job. Thread safety: none; it has one thread.
+    """Program that starts, watches and stops the hosts of one job. Thread safety: none.
 
     Attributes:
-        driver: Read end of a pipe from the process that started the job. EOF means that this
-            process has ended. None for a job that is not attended.
+        driver: Read end of a pipe, or None. EOF on the pipe means that the process that started
+            the job has ended; the job is then stopped.
         failures: Failures of the hosts, in the order of their reports.
         stopping: Secondary status with which a job that is being stopped will end, such as
             "MaxRuntimeExceeded"; "" for other jobs.
@@ -60,7 +61,7 @@ class Supervisor:
         stop_others_at: Time on the monotonic clock when the other hosts are stopped, after one
             has failed.
         deadline: Time on the monotonic clock when all hosts are killed.
-        signalled: Whether the starting process has ended, or this process received SIGTERM.
+        signalled: Whether the supervisor received SIGTERM, or EOF on `driver`.
     """
 
     folder: JobFolder
@@ -94,7 +95,7 @@ class Supervisor:
             self._become("Stopped", "Stopped")
         except DistError as error:
             self._clear()
-            self._become("Failed", "Failed", str(error)[:MAX_CHARACTERS])
+            self._become("Failed", "Failed", str(error)[:MAX_CHARACTERS], error.as_dict())
         except Exception as error:  # the driver must see every failure
             self._clear()
             self._become("Failed", "Failed", f"The supervisor failed: {error!r}")
@@ -149,7 +150,7 @@ class Supervisor:
             self._stop(running, "Stopped", grace_seconds=0.0)
         elif not self.stopping and not self.failures:
             if fault := self.data.fault():
-                self._fail(Failure(text=fault, ending=""))
+                self._fail(Failure(text=fault))
             elif request or self.signalled:
                 self._stop(running, "Stopped", STOP_GRACE_SECONDS)
             elif elapsed_seconds > self.job.max_run_seconds:
@@ -178,9 +179,14 @@ class Supervisor:
         return alive
 
     def _note_failure(self, host: Host, code: int) -> None:
-        text, ending = host.tree.failure(), host.ending(code)
-        fields = host.tree.failure_fields()
-        self._fail(Failure(text=text, ending=ending, was_stopped=host.was_stopped, fields=fields))
+        ended = {"host": host.place.label, "exit_code": code if code >= 0 else 128 - code}
+        failure = Failure(
+            text=host.tree.failure(),
+            ending=host.ending(code),
+            was_stopped=host.was_stopped,
+            fields={**ended, **host.tree.failure_fields()},
+        )
+        self._fail(failure)
 
     def _fail(self, failure: Failure) -> None:
         self.failures.append(failure)
@@ -200,8 +206,9 @@ class Supervisor:
         except (OSError, ValueError) as error:
             kept = f"The hosts' files are kept in {self.folder.hosts}."
             unwritten = f"The model could not be written: {error}. {kept}"
-            causes = [choose_reason(self.failures)] if self.failures else []
-            self._become("Failed", "Failed", " ".join([*causes, unwritten]))
+            cause = root_cause(self.failures) if self.failures else Failure()
+            reason = f"{cause.reason} {unwritten}" if cause.reason else unwritten
+            self._become("Failed", "Failed", reason, cause.fields)
             return
         if self.failures:
             for tree in trees:
@@ -209,17 +216,19 @@ class Supervisor:
         else:
             shutil.rmtree(self.folder.hosts, ignore_errors=True)
         if self.failures:
-            self._become("Failed", "Failed", choose_reason(self.failures))
+            cause = root_cause(self.failures)
+            self._become("Failed", "Failed", cause.reason, cause.fields)
         elif self.stopping:
             self._become("Stopped", self.stopping)
         else:
             self._become("Completed", "Completed")
 
     def _check_cancelled(self) -> None:
-        """Raise Cancelled if the job was stopped while none of its hosts was running.
+        """Raise Cancelled if the job must end without a model.
 
-        A request to stop that came before, while the hosts were running, does not raise it: their
-        files are saved. If a host has failed, no request raises it.
+        This is so if the job was stopped or killed while no host was running, or if the user
+        requested to discard the model. A job that was stopped or killed while its hosts were
+        running still saves its model. After a failure of a host, Cancelled is never raised.
         """
         if self.failures:
             return
@@ -229,16 +238,22 @@ class Supervisor:
             raise Cancelled
 
     def _check_driver(self) -> None:
-        """Raise Cancelled if the job was stopped before its hosts have started.
+        """Raise Cancelled if the job was stopped before the training began.
 
-        The user stops it, or the process that started the job has ended.
+        Possible causes are a request of the user, SIGTERM to this process, and EOF on `driver`.
         """
         if self.driver is not None and select.select([self.driver], [], [], 0)[0]:
             self.signalled = True  # EOF, because the driver writes nothing
         self._check_cancelled()
 
-    def _become(self, status: str, secondary: str, reason: str | None = None) -> None:
-        self.state = self.state.become(status, secondary, reason)
+    def _become(
+        self,
+        status: str,
+        secondary: str,
+        reason: str | None = None,
+        cause: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.state = self.state.become(status, secondary, reason, cause)
         try:
             self.folder.write_state(self.state)
         except OSError:
@@ -252,7 +267,7 @@ class Supervisor:
 def main() -> None:
     """Run the job whose folder is given on the command line, in a process of its own.
 
-    The process that the driver started exits at once; its child runs the job.
+    The process that LocalRunner started forks a child and exits at once; the child runs the job.
     """
     parser = argparse.ArgumentParser(description="Supervises one job of sagemaker_dist.")
     parser.add_argument("folder", type=Path)

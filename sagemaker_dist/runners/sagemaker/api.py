@@ -45,7 +45,7 @@ class Api:
 
     @cached_property
     def session(self) -> Any:
-        """Return the session that creates the clients."""
+        """Return the boto3 session from which the boto3 clients are created."""
         return self.given or boto_session()
 
     @property
@@ -81,7 +81,7 @@ class Api:
     def describe(self, name: str) -> tuple[Description, datetime | None]:
         """Return DescribeTrainingJob's answer for a job, and the time of the answer on AWS's clock.
 
-        The time is None if the answer has no such header.
+        The time is None if the answer has no HTTP header "Date".
         """
         with translated(self._failed(f"describe job {name!r}"), name, self.region):
             answer = self._sagemaker.describe_training_job(TrainingJobName=name)
@@ -139,6 +139,7 @@ class Api:
             self._failed(f"confirm that it started job {name!r}"),
             str(error).rstrip("."),
             "Look for the job (aws sagemaker list-training-jobs) before you start it again",
+            kind="unconfirmed",
         )
 
     def _was_created(self, request: Request, begun: float) -> bool:
@@ -160,7 +161,7 @@ class Api:
 
 
 def answer_time(answer: Mapping[str, Any]) -> datetime | None:
-    """Return the time of an answer on AWS's clock, from its HTTP header; None if it has none."""
+    """Return the time of an answer on AWS's clock, from its HTTP header "Date"; None without it."""
     date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
     return parsedate_to_datetime(date) if date else None
 

@@ -43,14 +43,16 @@ _SERVER_FAULT: Final = 500
 
 
 class PassingError(SetupError):
-    """Error of a call that AWS did not answer: throttling, or a server or network fault.
+    """Error of a call that failed for a temporary reason, so that a later call may succeed.
 
-    A later call may succeed.
+    AWS throttled the call, or the server or the network had a fault.
     """
 
 
 class DeniedError(SetupError):
     """Error of a call that the IAM permissions of the credentials do not allow."""
+
+    default_kind = "access_denied"
 
 
 class NoSuchJobError(JobError):
@@ -63,6 +65,7 @@ def no_such_job(name: str, region: str, message: str) -> NoSuchJobError:
         f"there is no job {name!r}",
         f"SageMaker has no job of this name in region {region} ({message})",
         "Check the name, the region and the account",
+        kind="not_found",
     )
 
 
@@ -72,6 +75,8 @@ def name_is_taken(name: str, region: str) -> OptionError:
         f"job_name is {name!r}",
         f"a job of this name exists in this account in region {region}",
         "Pass another name, or leave job_name out",
+        about="job_name",
+        kind="conflict",
     )
 
 
@@ -93,21 +98,25 @@ def translated(what: str, name: str, region: str) -> Iterator[None]:
     except boto.ParamValidationError as error:
         why = " ".join(str(error).split()).rstrip(".")
         raise OptionError(
-            f"the request of job {name!r} is not valid", why, "Correct the options that it names"
+            f"the request of job {name!r} is not valid",
+            why,
+            "Correct the options that boto3's message names",
+            kind="invalid_request",
         ) from error
     except boto.NoRegionError as error:
         hint = "Set AWS_DEFAULT_REGION, or pass a session with a region"
-        raise SetupError("no AWS region is set", _text(error), hint) from error
+        raise SetupError("no AWS region is set", _text(error), hint, kind="no_region") from error
     except (boto.NoCredentialsError, boto.PartialCredentialsError) as error:
-        raise SetupError(what, _text(error), "Run aws configure, or set AWS_PROFILE") from error
+        hint = "Run aws configure, or set AWS_PROFILE"
+        raise SetupError(what, _text(error), hint, kind="no_credentials") from error
     except (boto.CredentialRetrievalError, boto.SSOError, boto.TokenRetrievalError) as error:
-        raise SetupError(what, _text(error), _RENEW) from error
+        raise SetupError(what, _text(error), _RENEW, kind="bad_credentials") from error
     except (boto.ConnectionError, boto.HTTPClientError) as error:
-        raise PassingError(
-            what, _text(error), "Check the network, the proxy and the region"
-        ) from error
+        hint = "Check the network, the proxy and the region"
+        raise PassingError(what, _text(error), hint, kind="unreachable") from error
     except boto.BotoCoreError as error:
-        raise SetupError(what, _text(error), "Check boto3's settings (~/.aws/config)") from error
+        hint = "Check boto3's settings (~/.aws/config)"
+        raise SetupError(what, _text(error), hint, kind="aws_config") from error
 
 
 def code_of(error: Any) -> str:
@@ -125,17 +134,19 @@ def _refusal(what: str, name: str, region: str, error: Any) -> DistError:
     why = f"{code}: {message}" if message else code
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if code in _THROTTLED or status >= _SERVER_FAULT:
-        return PassingError(what, why, "Try again in a minute")
+        kind = "throttled" if code in _THROTTLED else "server_fault"
+        return PassingError(what, why, "Try again in a minute", kind=kind)
     if code == "ResourceInUse":
         return name_is_taken(name, region)
     if code == "ResourceLimitExceeded":
         hint = "Request more in AWS's Service Quotas (Amazon SageMaker), or use another instance"
-        return JobError(what, why, f"{hint} type or region")
+        return JobError(what, why, f"{hint} type or region", kind="quota")
     if _is_missing(code, error.operation_name):
         return no_such_job(name, region, message)
     if code in _INVALID:
         hint = "Correct the options that SageMaker names"
-        return OptionError(f"SageMaker refuses a request for job {name!r}", why, hint)
+        what = f"SageMaker refuses a request for job {name!r}"
+        return OptionError(what, why, hint, kind="refused")
     return _no_access(what, why, code, error)
 
 
@@ -148,12 +159,13 @@ def _no_access(what: str, why: str, code: str, error: Any) -> SetupError:
     if code.startswith(("AccessDenied", "NotAuthorized", "UnauthorizedOperation")):
         return DeniedError(what, why, _allow(error, why))
     if code in _EXPIRED:
-        return SetupError(what, why, _RENEW)
+        return SetupError(what, why, _RENEW, kind="bad_credentials")
     if code in _CLOCK or "signature" in code.lower():
         # "Signature expired" or "not yet current": the clock is wrong; else the secret key is
-        hint = "Correct this machine's clock" if "current" in why or "expired" in why else _RENEW
-        return SetupError(what, why, hint)
-    return SetupError(what, why, "Correct the setting that AWS's message names")
+        if "current" in why or "expired" in why:
+            return SetupError(what, why, "Correct this machine's clock", kind="wrong_clock")
+        return SetupError(what, why, _RENEW, kind="bad_credentials")
+    return SetupError(what, why, "Correct the setting that AWS's message names", kind="refused")
 
 
 def _allow(error: Any, why: str) -> str:

@@ -91,7 +91,7 @@ class Descriptions:
     def started(self, name: str) -> None:
         """Record that this process has just created the job.
 
-        For a minute, `get` then repeats calls to which access is denied.
+        For a minute after that, `get` repeats a call to SageMaker if access is denied.
         """
         self.forget(name)
         self._started[name] = self.clock.monotonic()

@@ -15,14 +15,14 @@ by DescribeLogStreams and GetLogEvents, has three disadvantages:
   AmazonCloudWatch/latest/logs/cloudwatch_limits_cwl.html, 2026-11-21).
 * The events of different hosts are not in the order of time. FilterLogEvents sorts them, including
   streams that begin late (API_FilterLogEvents.html, 2026-11-21).
-* Its events have no ids; those of FilterLogEvents have. CloudWatch shows an event some seconds
-  after it was written, with different delays for different hosts. So each read starts two minutes
-  before the newest line, and the ids show which lines were already read.
+* The events of GetLogEvents have no ids; the events of FilterLogEvents have ids. CloudWatch shows
+  an event some seconds after it was written, with different delays for different hosts. So each
+  read starts two minutes before the newest line, and the ids show which lines were already read.
 
-A read of several calls is followed by a pause of a second for each.
+After a read that took N calls, the next read starts at least N seconds later.
 
-A line may appear in CloudWatch more than two minutes late (by the log's times). It is then missing
-from the output of a job that is being followed, but not from that of a finished job.
+A line may appear in CloudWatch more than two minutes late (by the log's times). If the job is then
+being followed, its output lacks this line. The output of a finished job has it.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ class SageMakerRunner:
     Attributes:
         session: boto3.Session; None for boto3's own settings (AWS_PROFILE, AWS_DEFAULT_REGION and
             so on), which are read at the first call.
-        poll_seconds: Longest time for which a job's description is used again; also the pause
-            between two reads of the logs.
+        poll_seconds: Time in seconds between two calls to AWS for the state of a job, and between
+            two reads of the logs.
         clock: Clock, which tests replace.
 
     Raises:

@@ -2,8 +2,9 @@
 """Start of the sagemaker-dist launcher, as the last step of ModelTrainer's sm_train.sh.
 
 ModelTrainer uploads this directory with every job, and runs this file in the directory of the
-user's code. The launcher reads SageMaker's files itself and ignores variables of the shell. This
-file imports only the standard library, because the image may have no other package.
+user's code. The launcher reads the configuration of the job from SageMaker's files, not from the
+variables SM_* that sm_train.sh sets. This file imports only the standard library, because the image
+may have no other package.
 """
 
 import os

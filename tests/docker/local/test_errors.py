@@ -33,26 +33,35 @@ def made(engine):
 
 
 def test_no_engine(job, monkeypatch):
-    """The socket, and how to start what should listen there."""
+    """The error has the socket, and says how to start the engine."""
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
     with pytest.raises(SetupError) as caught:
         job("", instance_count=1).fit()
 
-    assert "no Docker engine answers" in str(caught.value)
-    assert "systemctl start docker" in str(caught.value)
+    assert "no_engine" == caught.value.kind
+    assert (
+        "no Docker engine answers: /nowhere/docker.sock: No such file or directory. Start it"
+        " (`systemctl start docker`, or Docker Desktop), or set DOCKER_HOST to the address of"
+        " another engine."
+    ) == str(caught.value)
 
 
 def test_an_engine_on_another_machine(job, monkeypatch):
     """It would not see the data, so nothing is started there."""
     monkeypatch.setenv("DOCKER_HOST", "tcp://192.0.2.1:2375")
-    with pytest.raises(SetupError, match="a Docker engine on another machine cannot read"):
+    with pytest.raises(SetupError) as caught:
         job("", instance_count=1).fit()
+
+    assert (("DOCKER_HOST",), "other_machine") == (caught.value.about, caught.value.kind)
 
 
 def test_no_such_image(job):
     """Nothing is pulled unasked."""
-    with pytest.raises(SetupError, match="there is no image 'nobody/has:this'"):
+    with pytest.raises(SetupError) as caught:
         job("", instance_count=1, image_uri="nobody/has:this").fit()
+
+    assert "not_found" == caught.value.kind
+    assert "'nobody/has:this'" in caught.value.what
 
 
 def test_an_image_of_another_version(job, engine, image, made):
@@ -62,26 +71,30 @@ def test_an_image_of_another_version(job, engine, image, made):
     with pytest.raises(SkewError) as caught:
         job("", instance_count=1, image_uri=made[0]).fit()
 
-    assert "9.9.9" in str(caught.value)
-    assert image.version in str(caught.value)
+    assert "skew" == caught.value.kind
+    assert "9.9.9" in caught.value.what
+    assert image.version in caught.value.why
 
 
 def test_an_image_without_torch(job, engine, image, made):
-    """torchrun is asked for by its name; what the image holds instead is named."""
+    """TorchDistributed needs torch; the error has the framework that the image has instead."""
     made.append(built(engine, image, "other:1", "LABEL sagemaker-dist.framework=tensorflow"))
-    with pytest.raises(SetupError, match="'other:1' has tensorflow, not torch"):
+    with pytest.raises(SetupError) as caught:
         job("", instance_count=1, image_uri=made[0], distribution=TorchDistributed()).fit()
+
+    assert (("image_uri",), "conflict") == (caught.value.about, caught.value.kind)
+    assert "tensorflow" in caught.value.what
 
 
 def test_an_image_without_train(job, engine, image, made):
-    """The image is named, and where one comes from that has it."""
+    """The error has the name of the image."""
     made.append(built(engine, image, "no-train:1", "USER root",
                       "RUN rm $(command -v train)", "ENTRYPOINT []"))  # fmt: skip
     with pytest.raises(JobError) as caught:
         job("", instance_count=1, image_uri=made[0]).fit()
 
-    assert "image no-train:1 has no program `train`" in str(caught.value)
-    assert "sagemaker-dist image build" in str(caught.value)
+    assert "missing_train" == caught.value.cause["kind"]
+    assert "no-train:1" in caught.value.cause["why"]
 
 
 def test_a_port_in_use(job):
@@ -182,7 +195,7 @@ def started():
 
 
 def test_a_full_data_root(job, full_engine):
-    """The disk that is full is named: it is the engine's, not the user's home."""
+    """The error has the directory on the full disk: the engine's, not the user's home."""
     client, root = full_engine
     client.api.import_image_from_data(wrong_program(), repository="small", tag="1")
     with pytest.raises(OSError, match="No space left"):
@@ -194,5 +207,5 @@ def test_a_full_data_root(job, full_engine):
         (root / "filler").unlink()
         client.close()
 
-    assert f"{root}, is full" in str(caught.value)
-    assert "docker system prune" in str(caught.value)
+    assert "disk_full" == caught.value.cause["kind"]
+    assert str(root) in caught.value.cause["why"]

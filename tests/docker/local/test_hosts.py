@@ -241,10 +241,10 @@ def test_gpus_that_are_not_there(job):
     """local_gpu on a machine without GPUs says so before anything starts."""
     estimator = job("", instance_type="local_gpu", instance_count=2)
 
-    with pytest.raises(
-        OptionError, match="this machine has 0 GPUs, and every host needs at least one"
-    ):
+    with pytest.raises(OptionError) as caught:
         estimator.fit()
+
+    assert ("instance_count",) == caught.value.about
 
 
 def test_many_hosts_end_with_one_model(job):

@@ -126,4 +126,5 @@ def test_a_rank_that_dies_is_named_with_its_host(tensorflow_job, tmp_path):
     with pytest.raises(JobError) as caught:
         estimator.fit()
 
-    assert "algo-2 rank 1 was killed by SIGKILL" in str(caught.value)
+    cause = caught.value.cause
+    assert ("algo-2", 1, 137) == (cause["host"], cause["rank"], cause["exit_code"])

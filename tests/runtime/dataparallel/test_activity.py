@@ -107,5 +107,5 @@ def test_operations_that_fail_have_ended(world):
 
 
 def test_an_unknown_kind_is_refused():
-    with pytest.raises(ValueError, match="'all_reduces' is not the name of an operation"):
+    with pytest.raises(ValueError, match="'all_reduces'"):
         sdp._C.activity("all_reduces")

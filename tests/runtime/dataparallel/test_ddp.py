@@ -80,7 +80,7 @@ def test_two_sizes_for_one_buffer_are_refused():
     with pytest.raises(OptionError) as caught:
         sdp.DistributedDataParallel(nn.Linear(2, 2), fusion_bytes=MiB, bucket_cap_mb=1)
 
-    assert ("fusion_bytes",) == caught.value.about
+    assert (("fusion_bytes",), "conflict") == (caught.value.about, caught.value.kind)
     assert (
         "both fusion_bytes=1048576 and bucket_cap_mb were passed: both set the size of the same"
         " buckets. Pass only fusion_bytes."

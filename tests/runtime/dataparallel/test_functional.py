@@ -116,6 +116,22 @@ def test_batch_isend_irecv(world, length):
         assert torch.equal(row((rank - 1) % 4, length), received)
 
 
+def tagged(rank, size):
+    """Receive the message of tag 2 before that of tag 1, which was sent first."""
+    values = {tag: torch.full((3,), float(tag * (rank == 0))) for tag in (1, 2)}
+    if rank == 0:
+        works = [dist.isend(values[tag], 1, tag=tag) for tag in (1, 2)]
+    else:
+        works = [dist.irecv(values[tag], 0, tag=tag) for tag in (2, 1)]
+    for work in works:
+        work.wait()
+    return [values[tag][0].item() for tag in (1, 2)]
+
+
+def test_messages_are_matched_by_tag(world):
+    assert [[1.0, 2.0], [1.0, 2.0]] == world.run(tagged, size=2)
+
+
 def objects(rank, size):
     told = [{"from": rank}, "x" * 1000 * rank]
     if rank == 0:

@@ -360,7 +360,6 @@ def test_progress_seconds_is_a_time(seconds):
         sdp.DistributedDataParallel(nn.Linear(1, 1), progress_seconds=seconds)
 
     assert ("progress_seconds",) == caught.value.about
-    assert f"progress_seconds is {seconds!r}" == caught.value.what
 
 
 def never(rank, size):

@@ -23,8 +23,7 @@ def distributed_loss(rank, size):
 
     with pytest.raises(OptionError) as caught:
         sdp.report(loss=distribute_tensor(torch.ones(1), init_device_mesh("cpu", (size,))))
-    assert ("loss",) == caught.value.about
-    assert "loss=a DTensor of shape (1,)" in caught.value.what
+    assert (("loss",), "not_number") == (caught.value.about, caught.value.kind)
 
 
 def test_what_rank_0_cannot_read_alone_is_refused(world):
@@ -32,32 +31,42 @@ def test_what_rank_0_cannot_read_alone_is_refused(world):
 
 
 @pytest.mark.parametrize(
-    ("values", "shown"),
+    ("values", "kind"),
     [
-        ({"loss": torch.ones(2)}, "a Tensor of shape (2,) and torch.float32"),
-        ({"loss": torch.tensor(1j)}, "a Tensor of shape () and torch.complex64"),
-        ({"loss": "0.5"}, "'0.5'"),
-        ({"loss": None}, "None"),
-        ({"loss": torch.ones((), device="meta")}, "a tensor on the device 'meta'"),
-        ({"loss": 10**5000}, "an int too long to print"),
-        ({"loss": -Fraction(10**400)}, f"Fraction(-1{'0' * 189}"),
-        ({"step": 0.5}, "0.5"),
-        ({"step": 2**63}, "9223372036854775808"),
-        ({"step": -(10**5000)}, "an int too long to print"),
+        ({"loss": torch.ones(2)}, "not_number"),
+        ({"loss": torch.tensor(1j)}, "not_number"),
+        ({"loss": "0.5"}, "not_number"),
+        ({"loss": None}, "not_number"),
+        ({"loss": torch.ones((), device="meta")}, "no_values"),
+        ({"loss": 10**5000}, "too_large"),
+        ({"loss": -Fraction(10**400)}, "too_large"),
+        ({"step": 0.5}, "not_integer"),
+        ({"step": 2**63}, "not_integer"),
+        ({"step": -(10**5000)}, "not_integer"),
     ],
 )
-def test_values_that_are_no_numbers_are_refused(values, shown):
+def test_values_that_are_no_numbers_are_refused(values, kind):
     with pytest.raises(OptionError) as caught:
         sdp.report(**values)
-    (name,) = values
 
-    assert (name,) == caught.value.about
-    assert f"report() received {name}={shown}" == caught.value.what
+    assert ((*values,), kind) == (caught.value.about, caught.value.kind)
+
+
+def test_a_value_is_shown_with_at_most_200_characters():
+    with pytest.raises(OptionError) as caught:
+        sdp.report(loss=-Fraction(10**400))
+
+    assert (
+        f"report() received loss=Fraction(-1{'0' * 189}: it is too large for a floating-point"
+        " number. Pass its logarithm, or leave it out."
+    ) == str(caught.value)
 
 
 def test_a_name_that_no_line_can_have_is_refused():
-    with pytest.raises(OptionError, match="a reported metric is named 'val/loss'"):
+    with pytest.raises(OptionError) as caught:
         sdp.report(**{"val/loss": 0.5})
+
+    assert ("val/loss",) == caught.value.about
 
 
 class Marked(torch.autograd.Function):

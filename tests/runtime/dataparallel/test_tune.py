@@ -4,6 +4,7 @@
 import os
 import re
 import socket
+from dataclasses import asdict
 from pathlib import Path
 from unittest import mock
 
@@ -11,7 +12,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from sagemaker_dist.errors import LaunchError
+from sagemaker_dist.errors import LaunchError, OptionError, parts_of
+from smdist.dataparallel.rendezvous.autotune import fixed_by
+from smdist.dataparallel.torch import _C
+from smdist.tuning import TuningConfig
 
 FIXED = {
     "LANES": "3",
@@ -43,6 +47,23 @@ def test_no_choice_changes_a_bit(world):
             assert all(map(torch.equal, expected, values))
 
 
+def test_every_setting_reaches_the_engine():
+    """No field is left out on the way from TuningConfig over Fixed to Tuning."""
+    chosen = TuningConfig(
+        lanes=3,
+        chunk_bytes=1 << 16,
+        one_shot_bytes=1,
+        single_owner_bytes=2,
+        arriving_bytes=1 << 17,
+        shard_weights=[5],
+    )
+    engine = _C.Engine(0, 1, "127.0.0.1", ["rank 0"], [0], bytes(32), bytes(16), 0, None)
+    tuning = engine.probe(0, [0], fixed_by(chosen, [0], _C), 10.0).tuning
+
+    assert asdict(chosen) == {name: getattr(tuning, name) for name in asdict(chosen)}
+    assert None not in asdict(chosen).values()
+
+
 def count_up(rank, size):
     value = torch.ones(4)
     dist.all_reduce(value)
@@ -50,7 +71,7 @@ def count_up(rank, size):
 
 
 def say_again(rank, size, folder, environ):
-    """What this rank prints when the group is made once more, with these variables."""
+    """Make the process group again with these variables; return the output or error of the rank."""
     dist.destroy_process_group()
     with mock.patch.dict(os.environ, {f"SMDIST_{name}": text for name, text in environ.items()}):
         return said_at_start(rank, size, folder)
@@ -64,9 +85,9 @@ def said_at_start(rank, size, folder):
         try:
             dist.init_process_group("smdist", store=store, rank=rank, world_size=size)
             dist.all_reduce(torch.ones(4))
-        except (ValueError, LaunchError) as error:
+        except (OptionError, LaunchError) as error:
             dist.distributed_c10d._world.group_count = 0  # as on ranks that took no part
-            return str(error)
+            return error
         finally:
             os.dup2(stderr, 2)
             os.close(stderr)
@@ -127,7 +148,7 @@ def test_hosts_are_joined_by_so_many_lanes(world, lanes):
 
 @pytest.mark.parametrize(
     ("weights", "hosts", "fault"),
-    [("1,2,3", "aabb", "shard_weights has 3 values: the job runs on 2 hosts"), ("1,3", "aabb", "")],
+    [("1,2,3", "aabb", "shard_weights has 3 values"), ("1,3", "aabb", "")],
 )
 def test_there_is_a_weight_for_each_host(world, weights, hosts, fault):
     tuning = {**FIXED, "SHARD_WEIGHTS": weights}
@@ -141,23 +162,22 @@ def say_unlike(rank, size, folder):
 
 
 def test_ranks_with_different_options_all_refuse(world, tmp_path):
-    for said in world.run(say_unlike, str(tmp_path), size=2, tuning=FIXED):
-        assert "SMDIST_LANES is 2 on rank 1" in said
-        assert "and 1 on rank 0" in said
+    for error in world.run(say_unlike, str(tmp_path), size=2, tuning=FIXED):
+        assert (("SMDIST_LANES",), "conflict") == (error.about, error.kind)
+
+
+UNLIKE = {"LANES": "2", "SHARD_WEIGHTS": "1", "FUSION_BYTES": "1048576", "TIMEOUT_SECONDS": "9"}
 
 
 def say_many_unlike(rank, size, folder):
-    unlike = {"LANES": "2", "SHARD_WEIGHTS": "1", "FUSION_BYTES": "1048576", "TIMEOUT_SECONDS": "9"}
-    return say_again(rank, size, folder, unlike if rank == 1 else dict.fromkeys(unlike, ""))
+    return say_again(rank, size, folder, UNLIKE if rank == 1 else dict.fromkeys(UNLIKE, ""))
 
 
 def test_all_different_options_are_reported_at_once(world, tmp_path):
-    for said in world.run(say_many_unlike, str(tmp_path), size=3, tuning=FIXED):
-        assert said.startswith("4 faults")
-        for setting in ("LANES is 2", "SHARD_WEIGHTS is 1", "FUSION_BYTES is 1048576"):
-            assert f"SMDIST_{setting} on rank 1" in said
-        assert "SMDIST_TIMEOUT_SECONDS is 9 on rank 1" in said
-        assert 4 == said.count("and not set on rank 0")
+    unlike = {f"SMDIST_{name}" for name in UNLIKE}
+    for error in world.run(say_many_unlike, str(tmp_path), size=3, tuning=FIXED):
+        assert unlike == {fault.about[0] for fault in error.faults}
+        assert ["conflict"] * 4 == [fault.kind for fault in error.faults]
 
 
 def say_refused(rank, size, folder, refused):
@@ -168,10 +188,14 @@ def say_refused(rank, size, folder, refused):
 @pytest.mark.parametrize("refused", [0, 2])
 def test_who_is_refused_keeps_nobody_waiting(world, tmp_path, refused):
     """The start timeout is 600 s, and more than the test's deadline."""
-    said = world.run(say_refused, str(tmp_path), refused, size=3, tuning=FIXED, deadline=30)
-    own = said.pop(refused)
+    errors = world.run(say_refused, str(tmp_path), refused, size=3, tuning=FIXED, deadline=30)
+    own = errors.pop(refused)
 
-    assert own.startswith("2 faults")
-    for other in said:
-        assert other.startswith(f"rank {refused} on {socket.gethostname()} could not start: ")
-        assert "SMDIST_LANES is 99; the environment variable SMDIST_FUSION_BYTES is 7" in other
+    assert {("SMDIST_LANES",), ("SMDIST_FUSION_BYTES",)} == {part.about for part in parts_of(own)}
+    for other in errors:
+        assert "peer" == other.kind
+        assert (
+            f"rank {refused} on {socket.gethostname()} could not start: the environment variable"
+            " SMDIST_LANES is 99; the environment variable SMDIST_FUSION_BYTES is 7. Correct these"
+            " settings of that rank, and start the job again."
+        ) == str(other)

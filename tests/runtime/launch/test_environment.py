@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from error_fields import fields_of
 
 from sagemaker_dist.contract import DataParallel, ModelParallel, World
 from sagemaker_dist.errors import LaunchError, OptionError
@@ -129,11 +130,11 @@ def test_nul_is_refused():
     with pytest.raises(OptionError) as caught:
         script_arguments({"x": "a\0b"})
 
-    assert ("hyperparameters", "x") == caught.value.about
-    assert (
+    assert [("hyperparameters.x", "nul")] == fields_of(caught.value)
+    assert str(caught.value) == (
         "the hyperparameter 'x' is 'a\\x00b': a command line cannot contain a NUL character."
         " Remove the NUL character, or pass the value in a file of an input channel."
-    ) == str(caught.value)
+    )
 
 
 ADDRESSES = {"algo-1": "10.0.0.1", "algo-2": "10.0.0.2", "algo-10": "10.0.0.10"}
@@ -188,7 +189,7 @@ def test_ranks_receive_how_the_model_is_split(tmp_path):
     with pytest.raises(LaunchError) as caught:
         rank_environment(missing, HostResources(num_cpus=8), WORLD, ADDRESSES)
 
-    assert ("plan",) == caught.value.about
+    assert [("plan", "missing_file")] == fields_of(caught.value)
 
 
 def test_the_users_own_settings_win():

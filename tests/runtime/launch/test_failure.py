@@ -3,14 +3,17 @@
 
 import pytest
 
+from sagemaker_dist.errors import OptionError, OptionErrors
+from sagemaker_dist.runners.local.opt_ml_tree import FAILURE_FIELDS
 from smdist.launch.failure_file import (
     MAX_CHARACTERS,
     describe,
+    fields_of,
     first_failure,
     shorten,
     write_failure,
 )
-from smdist.launch.rank_report import RankFault, Report, decode_report, exit_status, read_fault
+from smdist.launch.guard_protocol import RankFault, Report, decode_report, exit_status, read_fault
 
 
 def report(**parts):
@@ -30,6 +33,11 @@ def report(**parts):
         (
             {"status": -15, "stopped": True, "error": "ValueError: boom", "frame": "t.py:1 in f"},
             "algo-2 rank 3 exited with code 1: ValueError: boom (t.py:1 in f)",
+        ),
+        (
+            {"error": "RuntimeError: Distributed package doesn't have NCCL built in"},
+            "algo-2 rank 3 exited with code 1: RuntimeError: Distributed package doesn't have NCCL"
+            ' built in. Without a GPU, pass "smdist" to init_process_group',
         ),
         (
             {"error": "AssertionError: Unknown backend type smdist", "frame": "t.py:1 in f"},
@@ -123,6 +131,14 @@ def test_a_fault_that_a_rank_did_not_leave(tmp_path, text):
 
 def test_signals_count_from_128():
     assert (0, 7, 137) == (exit_status(0), exit_status(7), exit_status(-9))
+
+
+def test_the_sdk_knows_every_field():
+    """The SDK passes on these fields of failure.json, and no others."""
+    written = fields_of(report(fault=RankFault(kind="lost")), "algo-1")
+    refused = OptionErrors((OptionError("a", "b", "c"),)).as_dict()
+
+    assert FAILURE_FIELDS == {*written, *refused, *OptionError("a", "b", "c").as_dict()}
 
 
 def test_failure_file_is_written_once(tmp_path):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from error_fields import fields_of
 
 import sagemaker_dist
 import smdist
@@ -31,9 +32,8 @@ def test_a_taken_port_is_named_with_its_owner(taken):
     with pytest.raises(LaunchError) as caught:
         require_port(taken, "algo-1")
 
-    assert (("SMDIST_MASTER_PORT",), "conflict") == (caught.value.about, caught.value.kind)
-    assert f"the ranks cannot use port {taken} of algo-1" == caught.value.what
-    assert f"(process {os.getpid()}) listens on it" in caught.value.why
+    assert [("SMDIST_MASTER_PORT", "conflict")] == fields_of(caught.value)
+    assert f"(process {os.getpid()})" in caught.value.why
 
 
 def test_a_free_port_stays_free():

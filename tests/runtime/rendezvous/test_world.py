@@ -56,17 +56,25 @@ def test_what_is_missing_is_named(missing):
         ({"LOCAL_RANK": "4"}, "LOCAL_RANK"),
         ({"LOCAL_WORLD_SIZE": "9"}, "LOCAL_WORLD_SIZE"),
         ({"RANK": "0"}, "LOCAL_RANK"),
-        ({"MASTER_PORT": "0"}, "MASTER_PORT"),
-        ({"MASTER_PORT": "65536"}, "MASTER_PORT"),
-        ({"RANK": "1.5"}, "RANK"),
-        ({"WORLD_SIZE": "many"}, "WORLD_SIZE"),
     ],
 )
 def test_a_contradiction_is_named(changes, about):
     with pytest.raises(OptionError) as caught:
         read(**changes)
 
-    assert (about,) == caught.value.about
+    assert ((about,), "conflict") == (caught.value.about, caught.value.kind)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("MASTER_PORT", "0"), ("MASTER_PORT", "65536"), ("RANK", "1.5"), ("WORLD_SIZE", "many")],
+)
+def test_a_value_out_of_range_is_named(name, text):
+    with pytest.raises(OptionError) as caught:
+        read(**{name: text})
+
+    assert (name,) == caught.value.about
+    assert "conflict" != caught.value.kind
 
 
 def test_a_contradiction_is_one_sentence():

@@ -225,16 +225,23 @@ def _refused(rank, size):
     warmup = callbacks.LearningRateWarmupCallback(0.1)
     fit = refused(lambda: model.fit(*_data(), verbose=0, callbacks=[warmup]))
     assert ("learning_rate",) == fit.about
-    assert ("optimizer",) == refused(lambda: wrap(model.optimizer)).about
+    again = refused(lambda: wrap(model.optimizer))
+    assert (("optimizer",), "wrapped") == (again.about, again.kind)
     accumulating = keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)
     twice = refused(lambda: wrap(accumulating, backward_passes_per_step=2))
-    assert ("backward_passes_per_step",) == twice.about
+    assert (("backward_passes_per_step",), "conflict") == (twice.about, twice.kind)
     plain = keras.optimizers.SGD(0.1)
     assert ("use_locking",) == wrapping(use_locking=True).about
-    assert ("fusion_bytes",) == wrapping(fusion_bytes=2**20, bucket_cap_mb=1).about
+    both = wrapping(fusion_bytes=2**20, bucket_cap_mb=1)
+    assert (("fusion_bytes",), "conflict") == (both.about, both.kind)
     assert ("num_groups",) == wrapping(num_groups=1).about
-    assert "Did you mean 'bucket_cap_mb'?" == wrapping(bucket_cap=1).hint
-    assert "Did you mean 'backward_passes_per_step'?" == wrapping(backward_pases_per_step=2).hint
+    for misspelt, meant in (
+        ("bucket_cap", "bucket_cap_mb"),
+        ("backward_pases_per_step", "backward_passes_per_step"),
+    ):
+        unknown = wrapping(**{misspelt: 2})
+        assert ((misspelt,), "unknown") == (unknown.about, unknown.kind)
+        assert repr(meant) in unknown.hint
     unknown = wrapping(xyz=2)
     assert (("xyz",), "unknown") == (unknown.about, unknown.kind)
     assert "'backward_passes_per_step'" in unknown.hint

@@ -43,7 +43,7 @@ def _fit(rank, size, is_wrapped, is_broadcast, is_averaged):
 @pytest.mark.parametrize(
     ("is_wrapped", "is_broadcast", "is_averaged", "words"),
     [
-        (False, True, False, ["no gradients are averaged: SGD applies only those of its own rank"]),
+        (False, True, False, ["no gradients are averaged: SGD applies only the gradients"]),
         (True, False, True, ["weights differ between ranks after an epoch"]),
         (True, False, False, ["weights were never broadcast. If ranks began"]),
         (False, False, False, ["rank 0 of 2 ranks has called no collective. If this script"]),
@@ -119,7 +119,7 @@ def test_hosts_of_a_job_without_distribution(tf_world):
     (line,), others = tf_world.run(_alone, size=2)
 
     assert [] == others
-    assert line.startswith("smdist: the job has 2 hosts and no ranks, so each host trains a")
+    assert line.startswith("smdist: the script runs as one plain process on each of the 2 hosts")
 
 
 def _raised(rank, size):

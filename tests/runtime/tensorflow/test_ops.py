@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+from engine_faults import fault_fields
 from ranks import RankFailedError
 from tf_ranks import held_by_others, joined, meeting
 
@@ -141,9 +142,10 @@ def _waiting_for_the_dead(rank, size):
             os.kill(os.getpid(), signal.SIGKILL)
         begin = time.monotonic()
         handle = ops.smdist_start([tf.ones([4]), tf.ones([2])])
-        with pytest.raises(tf.errors.AbortedError, match="rank 1 on "):
+        with pytest.raises(tf.errors.AbortedError):
             ops.smdist_wait(handle, T=tf.float32, N=2)
         seconds = time.monotonic() - begin
+        assert ("lost", 1, "all_reduce") == fault_fields()
         with pytest.raises(tf.errors.AbortedError, match="rank 1 on "):  # for ever after
             ops.smdist_wait(ops.smdist_start([tf.ones([4])]), T=tf.float32, N=1)
         del handle
@@ -180,8 +182,9 @@ def _waiting_when_it_dies(rank, size):
 
         watch = threading.Thread(target=_tell_of_three, args=(here, compiled))
         watch.start()
-        with pytest.raises(tf.errors.AbortedError, match="rank 1 on "):
+        with pytest.raises(tf.errors.AbortedError):
             four(tf.ones([4]))
+        assert ("lost", 1) == fault_fields("kind", "culprit")
         watch.join()
         here.until(lambda: compiled.live_buffers() <= before, "buffers to be given back")
         return compiled.open_handles()
@@ -214,6 +217,7 @@ def _of_other_shape(rank, size, seen_before):
             reduce([3, 2])
         with pytest.raises(tf.errors.InvalidArgumentError) as caught:
             reduce([2, 3] if rank == 0 else [3, 2])
+        assert ("usage", "all_reduce") == fault_fields("kind", "operation")
     return caught.value.message
 
 
@@ -222,7 +226,6 @@ def test_shapes_that_differ_are_refused(tf_world, seen_before):
     """As many bytes, but other shapes: the errors of both ranks name both shapes."""
     first, second = tf_world.run(_of_other_shape, seen_before, size=2)
 
-    assert "layout" in first
     assert "float32 [2, 3], [1]" in first
     assert "float32 [3, 2], [1]" in second
 
@@ -234,25 +237,26 @@ def _one_less(rank, size):
     import smdist.dataparallel.tensorflow as sdp
 
     with joined():
-        sdp.allreduce(tf.ones([4]))
+        for _ in range(size):  # connect every rank: each in turn may own a small sum
+            sdp.allreduce(tf.ones([4]))
         if rank == 1:
             return None
         said = []
         for call in (tf.function(sdp.allreduce), sdp.allreduce):
             with pytest.raises(tf.errors.AbortedError) as told:
                 call(tf.ones([4]))
+            assert ("left", 1) == fault_fields("kind", "culprit")
             said.append(told.value.message)
     return said
 
 
 def test_who_goes_on_alone_hears_of_numbers_of_batches(tf_world):
     """The most common mistake with datasets, reported once on every rank."""
-    hint = "That rank ended without an exception; perhaps it had fewer batches. Give all ranks"
+    hint = "perhaps it had fewer batches"
     first, nothing, last = tf_world.run(_one_less, size=3)
 
     assert nothing is None
     for said in (*first, *last):
-        assert "rank 1 on " in said
         assert 1 == said.count(hint)
 
 
@@ -263,9 +267,9 @@ def _late(rank, size):
         if rank == 1:
             meeting().hear("timed-out")
             return
-        told = r"rank 1 on .* set a longer timeout\. Perhaps a rank had fewer batches\. .*take\(\)"
-        with pytest.raises(tf.errors.DeadlineExceededError, match=told):
+        with pytest.raises(tf.errors.DeadlineExceededError, match="fewer batches"):
             ops.smdist_wait(ops.smdist_start([tf.ones([4])]), T=tf.float32, N=1)
+        assert ("timeout", 1, "all_reduce") == fault_fields()
         meeting().tell("timed-out", True)
 
 
@@ -302,7 +306,7 @@ def _wrong_calls(rank, size):
     refused = tf.errors.InvalidArgumentError
     with joined() as (ops, compiled):
         before = held_by_others(compiled)
-        with pytest.raises(refused, match="average is not defined for the dtype int32"):
+        with pytest.raises(refused, match=r"average .* int32"):
             ops.smdist_start([tf.constant([1])], op="average")
         with pytest.raises(refused, match="multiple of the number of ranks"):
             ops.smdist_move(tf.ones([3]), rows, uneven, kind="reduce_scatter")
@@ -316,10 +320,10 @@ def _wrong_calls(rank, size):
             ops.smdist_move(tf.constant(["text"]), rows, rows, kind="broadcast")
         handle = ops.smdist_start([tf.ones([4])])
         ops.smdist_wait(handle, T=tf.float32, N=1)
-        with pytest.raises(refused, match="Wait for each handle once"):
+        with pytest.raises(refused, match="each handle once"):
             ops.smdist_wait(handle, T=tf.float32, N=1)
         handle = ops.smdist_start([tf.ones([4])])
-        with pytest.raises(refused, match="Pass the same T and N"):
+        with pytest.raises(refused, match="same T and N"):
             ops.smdist_wait(handle, T=tf.int32, N=1)
         del handle
         meeting().until(lambda: compiled.live_buffers() <= before, "buffers to be given back")

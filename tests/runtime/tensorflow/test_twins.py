@@ -101,7 +101,7 @@ def _late(rank, size):
     optimizer.apply([np.ones(2, "float32")], [keras.Variable([1.0, 2.0])])
     with pytest.raises(OptionError) as caught:
         hvd.DistributedOptimizer(optimizer)
-    assert ("optimizer",) == caught.value.about
+    assert (("optimizer",), "option") == (caught.value.about, caught.value.kind)
 
 
 def test_state_that_has_no_place_is_told(tf_world):
@@ -167,9 +167,14 @@ def _own_classes(rank, size):
             _twin(Silent(extra=7), is_scaled)
         with pytest.raises(OptionError) as broken:
             _twin(Broken(), is_scaled)
-        assert ("get_config",) == silent.value.about == broken.value.about
-        assert "Silent.get_config() does not return extra" == silent.value.what
-        assert "odd" in broken.value.why
+        assert (("get_config",), "incomplete") == (silent.value.about, silent.value.kind)
+        assert (
+            "Silent.get_config() does not return extra: the distributed optimizer is built from"
+            " get_config(), and a saved model would lose this value, too. Make get_config() return"
+            " all arguments of __init__()."
+        ) == str(silent.value)
+        assert (("get_config",), "option") == (broken.value.about, broken.value.kind)
+        assert "odd" in broken.value.why  # Keras's own words
     return _twin(Whole(extra=7)).extra
 
 

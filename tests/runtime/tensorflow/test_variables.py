@@ -39,12 +39,11 @@ def _refused(rank, size):
     for given in (model, [model], model.layers[0]):
         with pytest.raises(OptionError) as caught:
             sdp.broadcast_variables(given)
-        assert ("variables",) == caught.value.about
+        assert (("variables",), "option") == (caught.value.about, caught.value.kind)
     growing = tf.Variable([1.0], shape=tf.TensorShape([None]), name="growing")
     with pytest.raises(OptionError) as caught:
         sdp.broadcast_variables([growing])
-    assert ("variables",) == caught.value.about
-    assert "growing" in caught.value.what
+    assert (("variables",), "shape") == (caught.value.about, caught.value.kind)
     for root in (True, 1.0, "0", np.int64(2), -1):
         with pytest.raises(OptionError) as caught:
             sdp.broadcast_variables(model.variables, root)
@@ -95,8 +94,8 @@ def test_the_rank_whose_model_differs_is_named(tf_world, units, dtypes, expected
     expected = f"the variable net/wide/kernel is {expected}"
     found = tf_world.run(_built_otherwise, units, dtypes, size=len(units))
     for (eager, in_function), total in found:
-        assert f"broadcast_variables(): {expected}. Build the same model" in eager
-        assert "differ between ranks. Build the same model" in in_function
+        assert f"broadcast_variables(): {expected}. " in eager
+        assert "differ between ranks" in in_function
         assert "Condition" not in in_function
         assert len(units) == total
 

@@ -36,7 +36,7 @@ def test_credentials(session):
 
     assert "ok" == row.status
     assert row.text.startswith("arn:aws:sts::123456789012:")
-    assert row.text.endswith(", by env")
+    assert row.text.endswith(", found by env")
 
 
 @pytest.mark.parametrize(("minutes", "status"), [(20, "warn"), (180, "ok")])

@@ -357,6 +357,21 @@ def test_efs(session, vpc, has_target, is_open, status):
     assert ("2049" in row.text) == has_target
 
 
+def test_efs_in_another_zone(session, vpc):
+    """A mount target of the same VPC in another zone is not enough."""
+    efs, ec2 = session.client("efs"), session.client("ec2")
+    name = efs.create_file_system(CreationToken="a")["FileSystemId"]
+    other = ec2.create_subnet(
+        VpcId=vpc["vpc"], CidrBlock="10.0.1.0/24", AvailabilityZone="us-west-2b"
+    )
+    efs.create_mount_target(FileSystemId=name, SubnetId=other["Subnet"]["SubnetId"])
+    source = {"FileSystemId": name, "FileSystemType": "EFS", "DirectoryPath": "/"}
+    _, found = network_of(session, vpc)
+    (row,) = file_systems.file_system_rows(session, source, found)
+
+    assert "warn" == row.status
+
+
 def test_efs_that_is_not_there(session, vpc):
     """The row of a missing file system names its id."""
     source = {"FileSystemId": "fs-0", "FileSystemType": "EFS", "DirectoryPath": "/"}

@@ -167,7 +167,9 @@ def test_local_refuses_what_it_cannot_do(capsys, job_file):
     status = main(["local", job_file()])
 
     assert 2 == status
-    assert "job.toml:26: channel 'home' is '/mount/data' of file system" in capsys.readouterr().err
+    assert (
+        "job.toml:26: channel 'home' reads '/mount/data' of file system" in capsys.readouterr().err
+    )
 
 
 def test_local_detached(capsys, job_file):

@@ -31,29 +31,35 @@ def error_of(capsys):
 
 
 @pytest.mark.parametrize(
-    ("more", "about"),
+    ("more", "about", "kind"),
     [
-        ("instance_type = 'ml.c5.nothing'", "instance_type"),
+        ("instance_type = 'ml.c5.nothing'", "instance_type", "unknown"),
         (
             "instance_type = 'ml.c5.xlarge'\n[distribution.smdist.dataparallel]\nlanes = 99",
             "distribution.smdist.dataparallel.lanes",
+            "option",
         ),
-        ("instance_type = 'ml.c5.xlarge'\n[inputs.a]\nuri = 's4://b/p'", "inputs.a.uri"),
-        ("instance_type = 'ml.c5.xlarge'\n[tags]\n'aws:x' = '1'", 'tags."aws:x"'),
+        (
+            "instance_type = 'ml.c5.xlarge'\n[inputs.a]\nuri = 's4://b/p'",
+            "inputs.a.uri",
+            "unsupported",
+        ),
+        ("instance_type = 'ml.c5.xlarge'\n[tags]\n'aws:x' = '1'", 'tags."aws:x"', "reserved"),
         (
             "instance_type = 'ml.c5.xlarge'\nsubnets = ['s']\nsecurity_group_ids = ['sg-1']",
             "subnets[0]",
+            "option",
         ),
     ],
 )
-def test_an_error_has_its_fields(capsys, job_file, more, about):
+def test_an_error_has_its_fields(capsys, job_file, more, about, kind):
     """One fault has the fields kind, about, what, why and hint."""
     assert 2 == main(["plan", job_file(_HEAD + more), "--json"])
 
     error = error_of(capsys)
 
     assert {"kind", "about", "what", "why", "hint"} == set(error)
-    assert ("option", about) == (error["kind"], error["about"])
+    assert (kind, about) == (error["kind"], error["about"])
 
 
 def test_several_errors_are_a_list(capsys, job_file):

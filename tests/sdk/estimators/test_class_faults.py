@@ -2,6 +2,7 @@
 """Faults that each class finds by itself, before anything is sent."""
 
 import pytest
+from error_fields import fields_raised
 
 from sagemaker_dist import (
     DataParallel,
@@ -35,90 +36,77 @@ def arguments(script):
 
 
 @pytest.mark.parametrize(
-    ("kind", "changes", "fault"),
+    ("kind", "changes", "about", "fault"),
     [
         (
             TensorFlow,
             {"distribution": ModelParallel(pipeline_parallel_degree=2)},
-            "distribution requests ModelParallel: the runtime of sagemaker_dist splits no"
-            " models of TensorFlow. Pass DataParallel() for one rank per GPU, or select"
-            " SageMaker's image by framework_version and py_version, or leave it out.",
+            "distribution.smdistributed.modelparallel",
+            "unsupported",
         ),
-        (
-            HuggingFace,
-            {**OURS, "pytorch_version": "2.1"},
-            "pytorch_version is '2.1': the image of this version of sagemaker_dist has version"
-            " 2.13.0. Leave pytorch_version out, or pass image_uri.",
-        ),
+        (HuggingFace, {**OURS, "pytorch_version": "2.1"}, "pytorch_version", "unsupported"),
         (
             HuggingFace,
             {**OURS, "transformers_version": "4.36"},
-            "transformers_version is '4.36': the image of sagemaker_dist has torch, but not"
-            " transformers. Name transformers in requirements.txt in source_dir and leave"
-            " transformers_version out, or pass image_uri.",
+            "transformers_version",
+            "unsupported",
         ),
         (
             HuggingFace,
             {**OURS, "tensorflow_version": "2.6", "image_uri": "mine:1"},
-            "tensorflow_version is '2.6': the distribution of sagemaker_dist trains with torch."
-            " Leave tensorflow_version out, or leave distribution out.",
+            "tensorflow_version",
+            "conflict",
         ),
         (
             HuggingFace,
             {"transformers_version": "4.36", "pytorch_version": "2.1"},
-            "py_version is left out: the name of SageMaker's image contains it. Pass"
-            " py_version, such as 'py310', or image_uri.",
+            "py_version",
+            "missing",
         ),
-        (
-            HuggingFace,
-            {**OURS, "entry_point": None},
-            "entry_point is left out: the job runs a script. Pass the path of the script.",
-        ),
-        (
-            Estimator,
-            OURS,
-            "image_uri is left out: a generic estimator has no default image. Pass image_uri,"
-            " or use PyTorch.",
-        ),
+        (HuggingFace, {**OURS, "entry_point": None}, "entry_point", "missing"),
+        (Estimator, OURS, "image_uri", "missing"),
         (
             Estimator,
             {"image_uri": "mine:1", "distribution": {"mpi": {"enabled": True}}},
-            "distribution requests 'mpi': the image of sagemaker_dist has no MPI, because it"
-            " starts ranks with torchrun. Pass {'torch_distributed': {'enabled': True}} for one"
-            " rank per GPU, or leave it out.",
+            "distribution.mpi",
+            "unsupported",
         ),
         (
             Estimator,
             {"image_uri": "mine:1", "distribution": {"smdist": {"dataparallel": {}}, **MWMS}},
-            "distribution requests 'multi_worker_mirrored_strategy': it is a strategy of"
-            " TensorFlow. Leave it out.",
+            "distribution.multi_worker_mirrored_strategy",
+            "unsupported",
         ),
-        (
-            Estimator,
-            {"image_uri": "mine:1", "entry_point": None},
-            "source_dir is set without entry_point: source_dir does not name the script to run."
-            " Pass entry_point, or leave source_dir out.",
-        ),
+        (Estimator, {"image_uri": "mine:1", "entry_point": None}, "source_dir", "missing"),
         (
             Estimator,
             {**OURS, "image_uri": "mine:1", "entry_point": None, "source_dir": None},
-            "entry_point is left out: the launcher of sagemaker_dist runs a script. Pass the path"
-            " of the script, or name one in the image's /opt/ml/code by the hyperparameter"
-            " sagemaker_program.",
+            "entry_point",
+            "missing",
         ),
         (
             Estimator,
             {"entry_point": None, "source_dir": None, "instance_type": "local_process"},
-            "entry_point is left out: the launcher of sagemaker_dist runs a script. Pass the path"
-            " of the script.",
+            "entry_point",
+            "missing",
         ),
     ],
 )
-def test_faults(arguments, kind, changes, fault):
-    with pytest.raises(OptionError) as caught:
-        kind(**{**arguments, **changes})
+def test_faults(arguments, kind, changes, about, fault):
+    assert [(about, fault)] == fields_raised(lambda: kind(**{**arguments, **changes}))
 
-    assert fault == str(caught.value)
+
+def test_text_of_a_fault(arguments):
+    """The text says in which image a script may be left out."""
+    changes = {"image_uri": "mine:1", "entry_point": None, "source_dir": None}
+    with pytest.raises(OptionError) as caught:
+        Estimator(**{**arguments, **OURS, **changes})
+
+    assert str(caught.value) == (
+        "entry_point is left out: the launcher of sagemaker_dist runs a script. Pass the path of"
+        " the script, or name one in the image's /opt/ml/code by the hyperparameter"
+        " sagemaker_program."
+    )
 
 
 @pytest.mark.parametrize("changes", [{}, {"container_entry_point": ["python", "/run.py"]}])
@@ -183,8 +171,7 @@ def test_tensorflow_passes_on_what_sagemakers_images_start(arguments, monkeypatc
 
 def test_the_old_name_of_distribution_is_read(arguments):
     """TensorFlow accepts the old argument `distributions`, as its parent does."""
-    with (
-        pytest.warns(DeprecationWarning, match="distributions"),
-        pytest.raises(OptionError, match="requests ModelParallel"),
-    ):
-        TensorFlow(**arguments, distributions=ModelParallel())
+    with pytest.warns(DeprecationWarning, match="distributions"):
+        found = fields_raised(lambda: TensorFlow(**arguments, distributions=ModelParallel()))
+
+    assert [("distribution.smdistributed.modelparallel", "unsupported")] == found

@@ -8,6 +8,7 @@ from itertools import count
 
 import pytest
 import sagemaker
+from error_fields import fields_of
 from sagemaker.huggingface import HuggingFace as TheirHuggingFace
 from sagemaker.pytorch import PyTorch as TheirPyTorch
 from sagemaker.tensorflow import TensorFlow as TheirTensorFlow
@@ -134,8 +135,11 @@ def test_arguments_are_in_the_parents_order(session, script, kind):
 
 @pytest.mark.parametrize("kind", PARENTS)
 def test_a_misspelt_argument_is_named(build, kind):
-    with pytest.raises(OptionError, match="Did you mean 'use_spot_instances'"):
+    with pytest.raises(OptionError) as caught:
         build(kind, use_spot_instance=True)
+
+    assert [("use_spot_instance", "unknown")] == fields_of(caught.value)
+    assert "Did you mean 'use_spot_instances'?" == caught.value.hint
 
 
 @pytest.mark.parametrize("kind", PARENTS)

@@ -6,6 +6,7 @@ API.
 from types import SimpleNamespace
 
 import pytest
+from error_fields import fields_of
 from sagemaker.inputs import FileSystemInput
 from sagemaker.instance_group import InstanceGroup
 from sagemaker.workflow.parameters import (
@@ -47,7 +48,7 @@ def found(given):
         terms=estimator_facts.terms(given),
         environment=estimator_facts.environment(given.get("environment")),
     )
-    return [str(fault) for fault in (*construction_faults(job), *fit_faults(job))]
+    return fields_of((*construction_faults(job), *fit_faults(job)))
 
 
 def test_what_only_a_pipeline_will_know_passes_every_check():
@@ -151,10 +152,9 @@ def test_a_generic_estimator_writes_hyperparameters_as_they_are():
     given = {"hyperparameters": {"two words": "a\nb"}}
     terms = estimator_facts.terms(given, is_framework=False)
 
-    assert [
-        "hyperparameters['two words'] is 'a\\nb': SageMaker allows no line break in it. Remove"
-        " the line break."
-    ] == [str(fault) for fault in construction_faults(Job(terms=terms))]
+    assert [('hyperparameters."two words"', "line_break")] == fields_of(
+        construction_faults(Job(terms=terms))
+    )
 
 
 @pytest.mark.parametrize("input_mode", ["File", "Pipe"])
@@ -166,10 +166,7 @@ def test_short_names_are_read_by_jobs_of_this_machine(tmp_path, input_mode):
         inputs, input_mode=input_mode, file_systems={"fs-01234567": str(tmp_path)}
     )
     job = Job(instance_type="local_process", instance_count=1, channels=(channel,))
-    refused = [
-        "input_mode of channel 'a' is 'Pipe': SageMaker mounts file systems only in File mode."
-        " Pass input_mode='File'."
-    ]
+    refused = [("inputs.a.input_mode", "unsupported")]
 
     assert str(tmp_path / "mount") == channel.directory
-    assert ([] if input_mode == "File" else refused) == [str(each) for each in fit_faults(job)]
+    assert ([] if input_mode == "File" else refused) == fields_of(fit_faults(job))

@@ -150,7 +150,7 @@ def test_every_fault_at_once_with_its_line(job_file):
         "job.toml:5: instance_type is 'ml.c5.9xlage': SageMaker training has no such instance"
         " type. Did you mean 'ml.c5.9xlarge'?",
         "job.toml:7: distribution has the key 'smdit': no such key exists. Did you mean 'smdist'?",
-        "job.toml:11: hyperparameters.when: no option of a job is a date. Put it in quotes.",
+        "job.toml:11: hyperparameters.when: no option of a job is a date. Put the value in quotes.",
         "job.toml:16: inputs.train.input_mod: no such key. Did you mean 'input_mode'?",
     ] == faults_of(path)
 

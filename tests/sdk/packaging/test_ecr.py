@@ -5,10 +5,12 @@ import json
 
 import boto3
 import pytest
+from botocore.exceptions import ClientError
 from moto import mock_aws
 
 from sagemaker_dist.errors import SetupError, SkewError
-from sagemaker_dist.packaging import boto_session, default_tag, ecr_image
+from sagemaker_dist.packaging import boto_session, default_tag, ecr_image, role_arn
+from sagemaker_dist.packaging.aws_session import aws_refusals
 from sagemaker_dist.packaging.ecr import ecr_login
 
 HOST = "123456789012.dkr.ecr.eu-west-1.amazonaws.com"
@@ -53,12 +55,15 @@ def test_repository_of_ones_own(session, holding):
 
 def test_no_repository(session):
     """Without a repository, the hint has the commands to build and push the image."""
-    with pytest.raises(SetupError, match="no ECR repository 'sagemaker-dist' in region") as raised:
+    with pytest.raises(SetupError) as raised:
         ecr_image(session, "torch")
 
-    assert "sagemaker-dist image build" in raised.value.hint
-    assert "sagemaker-dist image push" in raised.value.hint
-    assert "--create" in raised.value.hint
+    assert (("repository",), "not_found") == (raised.value.about, raised.value.kind)
+    assert (
+        "there is no ECR repository 'sagemaker-dist' in region eu-west-1: the job needs an image,"
+        " and image_uri is left out. Run: sagemaker-dist image build --framework torch, then:"
+        " sagemaker-dist image push --framework torch --create, or pass image_uri."
+    ) == str(raised.value)
 
 
 def test_only_other_versions(session, holding):
@@ -74,18 +79,21 @@ def test_only_other_versions(session, holding):
 def test_only_another_framework(session, holding):
     """An image of another framework is not reported as another version."""
     holding("9.9.9-tensorflow")
-    with pytest.raises(SetupError, match="has no image '"):
+    with pytest.raises(SetupError) as raised:
         ecr_image(session, "torch")
+
+    assert (("image_uri",), "not_found") == (raised.value.about, raised.value.kind)
 
 
 def test_pass(session):
     """The login has user and password from the token; `create` makes the repository; repr hides the
     password.
     """
-    with pytest.raises(SetupError, match="--create"):
+    with pytest.raises(SetupError) as raised:
         ecr_login(session, "mine", create=False)
     access = ecr_login(session, "mine", create=True)
 
+    assert (("repository",), "not_found") == (raised.value.about, raised.value.kind)
     assert f"{HOST}/mine" == access.repository_uri
     assert ("AWS", "123456789012-auth-token") == (access.username, access.password)
     assert access.password not in repr(access)
@@ -93,20 +101,51 @@ def test_pass(session):
 
 
 def test_no_region():
-    """Without a region, the hint says how to set one."""
-    with pytest.raises(SetupError, match="no AWS region is set"):
+    with pytest.raises(SetupError) as raised:
         ecr_image(boto3.Session("testing", "testing"), "torch")
+
+    assert "no_region" == raised.value.kind
 
 
 def test_no_credentials():
-    """Without credentials, the hint says how to set them."""
-    with pytest.raises(SetupError, match="Unable to locate credentials") as raised:
+    with pytest.raises(SetupError) as raised:
         ecr_image(boto3.Session(region_name="eu-west-1"), "torch")
 
-    assert "aws configure" in raised.value.hint
+    assert "no_credentials" == raised.value.kind
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("AccessDeniedException", "access_denied"),
+        ("ExpiredTokenException", "bad_credentials"),
+        ("ThrottlingException", "throttled"),
+        ("SomethingElse", "refused"),
+    ],
+)
+def test_refusals_of_ecr(session, code, kind):
+    """The error has ECR's code, and a denied call the IAM action to allow."""
+    refusal = ClientError({"Error": {"Code": code}}, "DescribeRepositories")
+    with pytest.raises(SetupError) as raised, aws_refusals(session, "Amazon ECR"):
+        raise refusal
+
+    assert kind == raised.value.kind
+    assert raised.value.why.startswith(code)
+    assert ("ecr:DescribeRepositories" in raised.value.hint) == (kind == "access_denied")
 
 
 def test_unknown_profile():
     """The error names a profile that does not exist."""
-    with pytest.raises(SetupError, match="\\(nobody\\)"):
+    with pytest.raises(SetupError) as raised:
         boto_session(profile="nobody")
+
+    assert "unknown_profile" == raised.value.kind
+    assert "(nobody)" in raised.value.why
+
+
+def test_unknown_role(session):
+    """The name of a role becomes its ARN, so the role must exist."""
+    with pytest.raises(SetupError) as raised:
+        role_arn(session, "nobody")
+
+    assert (("role",), "not_found") == (raised.value.about, raised.value.kind)

@@ -19,8 +19,10 @@ ROOT = Path(__file__).parents[3]
 def test_default_tag():
     """The name of an image has version and framework."""
     assert f"sagemaker-dist:{sagemaker_dist.__version__}-torch" == default_tag("torch")
-    with pytest.raises(OptionError, match="Did you mean 'torch'"):
+    with pytest.raises(OptionError) as raised:
         default_tag("pytorch")
+
+    assert (("framework",), "unknown") == (raised.value.about, raised.value.kind)
 
 
 def test_dockerfile_has_our_defaults():
@@ -69,9 +71,13 @@ def test_every_fault_at_once(tmp_path):
             network="",
         )
 
-    assert [("framework",), ("offline",), ("ca",), ("index_url",), ("network",)] == [
-        fault.about for fault in raised.value.faults
-    ]
+    assert [
+        (("framework",), "unknown"),
+        (("offline",), "option"),
+        (("ca",), "option"),
+        (("index_url",), "option"),
+        (("network",), "option"),
+    ] == [(fault.about, fault.kind) for fault in raised.value.faults]
 
 
 @pytest.mark.parametrize("version", ["2", "2.13", "2.13.*", "2.12.1"])
@@ -139,10 +145,17 @@ def test_options_say_what_they_mean():
         assert [] == [name for name in missing if (options, name) != (PushOptions, "framework")]
 
 
-def test_push_options():
-    """`to` and the options for ECR exclude each other."""
-    for wrong in ({"to": "localhost:5000/name", "create": True}, {"to": "name"}):
-        with pytest.raises(OptionError) as raised:
-            PushOptions(**wrong)
+@pytest.mark.parametrize(
+    ("wrong", "kind"),
+    [
+        ({"to": "localhost:5000/name", "create": True}, "conflict"),
+        ({"to": "localhost:5000/name", "repository": "mine"}, "conflict"),
+        ({"to": "name"}, "option"),
+    ],
+)
+def test_push_options(wrong, kind):
+    """`to` names a registry; `to` and the options for ECR exclude each other."""
+    with pytest.raises(OptionError) as raised:
+        PushOptions(**wrong)
 
-        assert ("to",) == raised.value.about
+    assert (("to",), kind) == (raised.value.about, raised.value.kind)

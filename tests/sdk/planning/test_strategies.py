@@ -4,6 +4,7 @@
 from types import SimpleNamespace
 
 import pytest
+from error_fields import fields_of, fields_raised
 
 from sagemaker_dist import (
     MPI,
@@ -20,7 +21,6 @@ from sagemaker_dist import (
     TorchDistributed,
 )
 from sagemaker_dist.contract import claim_for_launcher, read_distribution
-from sagemaker_dist.errors import OptionError
 from sagemaker_dist.planning import Job, Terms, construction_faults, construction_warnings
 from sagemaker_dist.planning.distribution_support import SUPPORT
 
@@ -31,12 +31,6 @@ GROUPS = [
     for name, kind in (("train", P4D), ("data", C5))
 ]
 SMP = {"smdistributed": {"modelparallel": {**ON, "parameters": {"partitions": 2}}}}
-THEIR_IMAGE = " Select SageMaker's image by framework_version and py_version, or leave it out."
-INSTEAD = " Pass DataParallel() for one rank per GPU, or leave it out."
-INSTEAD_OR_THEIRS = (
-    " Pass DataParallel() for one rank per GPU, or select SageMaker's image by framework_version"
-    " and py_version, or leave it out."
-)
 
 
 def job(value, **changes):
@@ -48,7 +42,7 @@ def job(value, **changes):
 
 
 def faults(value, **changes):
-    return [str(fault) for fault in construction_faults(job(value, **changes))]
+    return fields_of(construction_faults(job(value, **changes)))
 
 
 @pytest.mark.parametrize("kind", ["PyTorch", "HuggingFace", "Estimator"])
@@ -80,142 +74,97 @@ def test_our_launcher_starts_ranks_of_tensorflow(option):
 
 
 @pytest.mark.parametrize(
-    ("option", "kind", "fault"),
+    ("option", "kind", "about", "fault"),
     [
-        (
-            MPI(processes_per_host=8),
-            "PyTorch",
-            "'mpi': the image of sagemaker_dist has no MPI, because it starts ranks with"
-            " torchrun. Pass {'torch_distributed': {'enabled': True}} for one rank per GPU, or"
-            " select SageMaker's image by framework_version and py_version, or leave it out.",
-        ),
-        (
-            MPI(),
-            "TensorFlow",
-            "'mpi': the image of sagemaker_dist has no MPI, because its own launcher starts the"
-            " ranks." + INSTEAD_OR_THEIRS,
-        ),
-        (
-            ParameterServer(),
-            "PyTorch",
-            "'parameter_server': it is a strategy of TensorFlow." + INSTEAD,
-        ),
+        (MPI(processes_per_host=8), "PyTorch", "mpi", "unsupported"),
+        (MPI(), "TensorFlow", "mpi", "unsupported"),
+        (ParameterServer(), "PyTorch", "parameter_server", "unsupported"),
         (
             MultiWorkerMirroredStrategy(),
             "Estimator",
-            "'multi_worker_mirrored_strategy': it is a strategy of TensorFlow." + INSTEAD,
+            "multi_worker_mirrored_strategy",
+            "unsupported",
         ),
         (
             {**ParameterServer().distribution(), **MultiWorkerMirroredStrategy().distribution()},
             "TensorFlow",
-            "'parameter_server' and 'multi_worker_mirrored_strategy': a job has one launcher."
-            " Leave 'multi_worker_mirrored_strategy' out.",
+            "multi_worker_mirrored_strategy",
+            "conflict",
         ),
-        (
-            PyTorchXLA(),
-            "HuggingFace",
-            "'pytorchxla': the image of sagemaker_dist has no XLA." + THEIR_IMAGE,
-        ),
-        (
-            SMPv2(hybrid_shard_degree=8),
-            "PyTorch",
-            "'smdistributed.modelparallel' with 'torch_distributed', which is SMP v2: the"
-            " runtime of sagemaker_dist runs only requests for SMP v1. Use"
-            " ModelParallel(sharding='full') for sharding, or SageMaker's image for SMP v2.",
-        ),
+        (PyTorchXLA(), "HuggingFace", "pytorchxla", "unsupported"),
+        (SMPv2(hybrid_shard_degree=8), "PyTorch", "torch_distributed", "unsupported"),
         (
             {**DataParallel().distribution(), **SMP},
             "Estimator",
-            "sagemaker_dist and 'smdistributed.modelparallel': a job has one launcher."
-            " Leave 'smdistributed.modelparallel' out.",
+            "smdistributed.modelparallel",
+            "conflict",
         ),
-        (
-            ModelParallel(),
-            "TensorFlow",
-            "ModelParallel: the runtime of sagemaker_dist splits no models of TensorFlow."
-            + INSTEAD_OR_THEIRS,
-        ),
-        (
-            TorchDistributed(),
-            "TensorFlow",
-            "'torch_distributed': it starts ranks of torch." + INSTEAD,
-        ),
+        (ModelParallel(), "TensorFlow", "smdistributed.modelparallel", "unsupported"),
+        (TorchDistributed(), "TensorFlow", "torch_distributed", "unsupported"),
         (
             {**DataParallel().distribution(), **TorchDistributed().distribution()},
             "PyTorch",
-            "sagemaker_dist and 'torch_distributed': a job has one launcher."
-            " Leave 'torch_distributed' out.",
+            "torch_distributed",
+            "conflict",
         ),
         (
             {**PyTorchDDP().distribution(), **TorchDistributed().distribution()},
             "PyTorch",
-            "'torch_distributed' and 'pytorchddp': a job has one launcher. Leave 'pytorchddp' out.",
+            "pytorchddp",
+            "conflict",
         ),
         (
             SMDDP(custom_mpi_options="-v"),
             "PyTorch",
-            "'smdistributed.dataparallel' with custom_mpi_options '-v': the launcher of"
-            " sagemaker_dist starts ranks with torchrun and uses no MPI."
-            " Leave custom_mpi_options out.",
+            "smdistributed.dataparallel.custom_mpi_options",
+            "unsupported",
         ),
         (
             PyTorchDDP(custom_mpi_options="-v"),
             "Estimator",
-            "'pytorchddp' with custom_mpi_options '-v': the launcher of sagemaker_dist starts"
-            " ranks with torchrun and uses no MPI. Leave custom_mpi_options out.",
+            "pytorchddp.custom_mpi_options",
+            "unsupported",
         ),
     ],
 )
-def test_what_our_image_does_not_serve_is_refused_by_name(option, kind, fault):
-    assert [f"distribution requests {fault}"] == faults(option, kind=kind)
+def test_what_our_image_does_not_serve_is_refused_by_name(option, kind, about, fault):
+    assert [(f"distribution.{about}", fault)] == faults(option, kind=kind)
+
+
+def test_text_of_a_key_that_is_refused():
+    """The hint has every way out: another option, SageMaker's image, and no distribution."""
+    (fault,) = construction_faults(job(MPI()))
+
+    assert str(fault) == (
+        "distribution requests 'mpi': the image of sagemaker_dist has no MPI, because it starts"
+        " ranks with torchrun. Pass {'torch_distributed': {'enabled': True}} for one rank per GPU,"
+        " or select SageMaker's image by framework_version and py_version, or leave it out."
+    )
 
 
 @pytest.mark.parametrize(
-    ("option", "kind", "fault"),
+    ("option", "kind", "expected"),
     [
         (
             MultiWorkerMirroredStrategy(),
             "PyTorch",
-            "distribution requests 'multi_worker_mirrored_strategy': SageMaker's PyTorch does"
-            " not support it. Leave 'multi_worker_mirrored_strategy' out.",
+            [("distribution.multi_worker_mirrored_strategy", "unsupported")],
         ),
-        (
-            {"torch_distributed": ON, "mpi": ON},
-            "PyTorch",
-            "distribution requests 'torch_distributed' and 'mpi': a job has one launcher, and"
-            " SageMaker's SDK would ignore the others. Keep one of them.",
-        ),
+        ({"torch_distributed": ON, "mpi": ON}, "PyTorch", [("distribution", "conflict")]),
         (
             {"instance_groups": ["train"], "mpi": {"enabled": False}},
             "PyTorch",
-            "distribution has instance_groups: no other key of it is enabled, so nothing would"
-            " start ranks in them. Enable a key such as 'mpi', or leave distribution out.",
+            [("distribution.instance_groups", "missing"), ("distribution", "missing")],
         ),
-        (
-            SMP,
-            "PyTorch",
-            "distribution requests 'smdistributed.modelparallel': no key that starts its ranks"
-            " is enabled. Add 'mpi': {'enabled': True, 'processes_per_host': ...} for SMP v1,"
-            " or 'torch_distributed': {'enabled': True} for SMP v2.",
-        ),
-        (
-            SMPv2(hybrid_shard_degree=8),
-            "HuggingFace",
-            "distribution requests 'smdistributed.modelparallel' with 'torch_distributed': with"
-            " this key, SageMaker's HuggingFace ignores it. Use PyTorch for SMP v2, or 'mpi'"
-            " for SMP v1.",
-        ),
-        (
-            {**SMP, "mpi": {**ON, "processes_per_host": 3}},
-            "PyTorch",
-            None,
-        ),
+        (SMP, "PyTorch", [("distribution", "missing")]),
+        (SMPv2(hybrid_shard_degree=8), "HuggingFace", [("distribution", "no_effect")]),
+        ({**SMP, "mpi": {**ON, "processes_per_host": 3}}, "PyTorch", []),
     ],
 )
-def test_what_sagemakers_sdk_would_drop_is_refused(option, kind, fault):
+def test_what_sagemakers_sdk_would_drop_is_refused(option, kind, expected):
     found = faults(option, kind=kind, uses_launcher=False, terms=Terms(instance_groups=None))
 
-    assert ([] if fault is None else [fault]) == [each for each in found if "estimator" not in each]
+    assert expected == found
 
 
 @pytest.mark.parametrize("option", [SMDDP(), SMPv1(partitions=2, processes_per_host=8)])
@@ -223,36 +172,52 @@ def test_awss_libraries_need_gpus(option):
     """Unless an image is named, which may hold the sagemaker-dist launcher."""
     found = faults(option, instance_type=C5, uses_launcher=False)
 
-    assert found[0].startswith("distribution requests 'smdistributed.")
-    assert found[0].endswith(
-        "on ml.c5.xlarge: AWS's library runs on GPUs, and this instance type has none. Use an"
-        " instance type with GPUs: sagemaker-dist instances list --accelerated."
-    )
+    about, kind = found[0]
+
+    assert about.startswith("distribution.smdistributed.")
+    assert "missing_gpu" == kind
     assert [] == faults(option, instance_type=C5, uses_launcher=False, names_image=True)
     assert [] == faults(option, uses_launcher=False)
 
 
 @pytest.mark.parametrize(
-    ("parameters", "version", "text"),
+    ("parameters", "version", "about", "kind"),
     [
-        ({"partitionz": 2}, 1, "Did you mean 'partitions'?"),
-        ({}, 1, "['parameters']"),
-        ({"partitions": 2, "hybrid_shard_degree": 2}, 1, "SMP v2"),
-        ({"partitions": 3}, 1, "world"),
-        ({"partitions": 2, "placement_strategy": "DPT"}, 1, "Pass 'cluster', which means the"
-                                                            " same order."),
-        ({"partitions": 2, "placement_strategy": "DTP"}, 1, "call smp.init({'placement_strategy'"),
-        ({"hybrid_shard_degree": 5}, 2, "world"),
-        ({"hybrid_shard_degree": "8"}, 2, "'8'"),
+        ({"partitionz": 2}, 1, "partitionz", "unknown"),
+        ({}, 1, "", "missing"),
+        ({"partitions": 2, "hybrid_shard_degree": 2}, 1, "hybrid_shard_degree", "unsupported"),
+        ({"partitions": 3}, 1, "partitions", "indivisible"),
+        ({"partitions": 2, "placement_strategy": "DPT"}, 1, "placement_strategy", "unsupported"),
+        ({"partitions": 2, "placement_strategy": "DTP"}, 1, "placement_strategy", "unsupported"),
+        ({"hybrid_shard_degree": 5}, 2, "hybrid_shard_degree", "indivisible"),
+        ({"hybrid_shard_degree": "8"}, 2, "hybrid_shard_degree", "option"),
     ],
-)  # fmt: skip
-def test_parameters_of_smp_are_checked(parameters, version, text):
+)
+def test_parameters_of_smp_are_checked(parameters, version, about, kind):
     """Keys, values, and degrees against two hosts of eight GPUs: one fault each."""
     launcher = {1: MPI(processes_per_host=8), 2: TorchDistributed()}[version]
     section = {"smdistributed": {"modelparallel": {**ON, "parameters": parameters}}}
     (found,) = faults({**section, **launcher.distribution()}, uses_launcher=False)
+    place = "distribution.smdistributed.modelparallel.parameters"
 
-    assert text in found
+    assert (f"{place}.{about}".rstrip("."), kind) == found
+
+
+@pytest.mark.parametrize(
+    ("strategy", "hint"),
+    [
+        ("DPT", "Pass 'cluster', which means the same order"),
+        ("DTP", "Leave it out, and call smp.init({'placement_strategy': 'DTP'}) in the script"),
+    ],
+)
+def test_an_order_of_ranks_without_a_name_has_a_way_out(strategy, hint):
+    """The SDK's name for the same order, if there is one."""
+    option = {"partitions": 2, "placement_strategy": strategy}
+    section = {"smdistributed": {"modelparallel": {**ON, "parameters": option}}}
+    asked = {**section, **MPI(processes_per_host=8).distribution()}
+    (fault,) = construction_faults(job(asked, uses_launcher=False))
+
+    assert hint == fault.hint
 
 
 @pytest.mark.parametrize(
@@ -290,11 +255,7 @@ def test_a_job_of_groups_trains_in_the_one_that_is_named():
     assert (P4D, 2) == made.training_hosts
     assert [] == list(construction_faults(made))
     assert P4D in next(construction_warnings(made))
-    assert [
-        "instance_groups has 2 groups, and distribution names none of them: the ranks of each"
-        " group would train separately from those of the others. Pass"
-        " OnInstanceGroup(strategy=..., group=...), or add 'instance_groups': [group] to the dict."
-    ] == faults(DataParallel(), **facts)
+    assert [("instance_groups", "missing")] == faults(DataParallel(), **facts)
 
 
 def test_every_key_has_a_typed_option():
@@ -309,33 +270,46 @@ def test_every_key_has_a_typed_option():
 
 
 @pytest.mark.parametrize(
-    ("option", "kind", "text"),
+    ("option", "kind", "about", "fault"),
     [
-        ({**SMDDP().distribution(), "mpi": ON}, "PyTorch", "'mpi' and 'smdistributed.datap"),
-        ({**SMDDP().distribution(), "parameter_server": ON}, "TensorFlow", "a job has one launch"),
+        ({**SMDDP().distribution(), "mpi": ON}, "PyTorch", "distribution", "conflict"),
+        (
+            {**SMDDP().distribution(), "parameter_server": ON},
+            "TensorFlow",
+            "distribution",
+            "conflict",
+        ),
         (
             OnInstanceGroup(strategy=SMPv2(hybrid_shard_degree=8), group="train"),
             "PyTorch",
-            "SageMaker's SDK sends them only with 'mpi' and 'smdistributed.dataparallel'",
+            "distribution.instance_groups",
+            "no_effect",
         ),
         (
             OnInstanceGroup(strategy=ParameterServer(), group="train"),
             "TensorFlow",
-            "distribution has instance_groups with 'parameter_server'",
+            "distribution.instance_groups",
+            "no_effect",
         ),
         (
             {"smdistributed": {"modelparallel": {**ON, "parameters": None}}, "mpi": ON},
             "PyTorch",
-            "it is neither a dict nor the path of a file",
+            "distribution.smdistributed.modelparallel.parameters",
+            "type",
         ),
-        (SMPv1(partitions=2, processes_per_host=16), "PyTorch", "SMP runs one rank per GPU"),
+        (
+            SMPv1(partitions=2, processes_per_host=16),
+            "PyTorch",
+            "distribution.mpi.processes_per_host",
+            "option",
+        ),
     ],
 )
-def test_what_sagemakers_sdk_would_refuse_late_or_drop(option, kind, text):
+def test_what_sagemakers_sdk_would_refuse_late_or_drop(option, kind, about, fault):
     terms = Terms(instance_groups=GROUPS) if isinstance(option, OnInstanceGroup) else None
     found = faults(option, kind=kind, uses_launcher=False, terms=terms)
 
-    assert [True] == [text in each for each in found if "instance_type" not in each]
+    assert [(about, fault)] == [each for each in found if "instance_type" != each[0]]
 
 
 @pytest.mark.parametrize(
@@ -358,13 +332,11 @@ def test_hugging_face_drops_parts_of_pytorchddp(option, text):
 
 def test_versions_that_lack_a_strategy():
     old = {"kind": "TensorFlow", "uses_launcher": False, "framework_version": "2.8.0"}
-    (found,) = faults(MultiWorkerMirroredStrategy(), **old)
+    found = faults(MultiWorkerMirroredStrategy(), **old)
     new = {"uses_launcher": False, "framework_version": "2.3.0"}
     (warned,) = construction_warnings(job(SMPv1(partitions=2, processes_per_host=8), **new))
 
-    assert (
-        "framework_version is '2.8.0': SageMaker supports it only from TensorFlow 2.9 on." in found
-    )
+    assert [("framework_version", "unsupported")] == found
     assert (
         "SageMaker's images of PyTorch 2.3.0 do not have it; the last images with it are those of"
         " PyTorch 2.0." in warned
@@ -384,13 +356,17 @@ def test_names_of_deep_learning_containers_are_warned_of():
 
 @pytest.mark.parametrize("option", [DataParallel, TorchDistributed, "mpi", 3])
 def test_what_is_no_option_is_refused(option):
-    with pytest.raises(OptionError, match="distribution is"):
-        read_distribution(option)
+    assert [("distribution", "type")] == fields_raised(lambda: read_distribution(option))
 
 
 def test_our_launcher_is_not_asked_by_a_pipeline():
     variable = SimpleNamespace(expr={"Get": "Parameters.On"})
-    with pytest.raises(OptionError, match="a pipeline variable"):
-        claim_for_launcher(read_distribution({"torch_distributed": {"enabled": variable}}))
-    with pytest.raises(OptionError, match="a pipeline variable"):
-        read_distribution({"smdist": {"dataparallel": {"enabled": variable}}})
+    theirs = read_distribution({"torch_distributed": {"enabled": variable}})
+    ours = {"smdist": {"dataparallel": {"enabled": variable}}}
+
+    assert [("distribution.torch_distributed.enabled", "pipeline_variable")] == fields_raised(
+        lambda: claim_for_launcher(theirs)
+    )
+    assert [("distribution.smdist.dataparallel.enabled", "pipeline_variable")] == fields_raised(
+        lambda: read_distribution(ours)
+    )

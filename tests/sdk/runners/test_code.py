@@ -75,6 +75,9 @@ def test_one_file_and_its_dependencies(home, tmp_path):
     assert not (tmp_path / "code" / "model").exists()
 
 
-def test_missing_code_is_one_sentence(tmp_path):
-    with pytest.raises(SetupError, match=r"No such file or directory.* pass that as source_dir"):
+def test_missing_code_is_named(tmp_path):
+    with pytest.raises(SetupError) as caught:
         Code(folder=tmp_path, only="train.py").place(tmp_path / "code")
+
+    assert "missing_file" == caught.value.kind
+    assert str(tmp_path / "train.py") in caught.value.what

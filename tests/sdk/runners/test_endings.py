@@ -5,7 +5,9 @@ import json
 import os
 import tarfile
 import time
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -15,6 +17,9 @@ from sagemaker_dist.runners import TERMINAL, LocalRunner
 from sagemaker_dist.runners.local import artifacts
 from sagemaker_dist.runners.local import job_folder as folder_module
 from sagemaker_dist.runners.local import local_runner as runner_module
+from sagemaker_dist.runners.local.artifacts import Cancelled
+from sagemaker_dist.runners.local.job_folder import JobFolder, State
+from sagemaker_dist.runners.local.supervisor import Supervisor
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -95,13 +100,18 @@ def test_the_cause_is_told_though_its_peer_ended_first(runner, request_for, scri
             (base / "output" / "failure").write_text("rank 0: rank 1 on algo-2 raised X")
             (base / "output" / "failure.json").write_text('{"is_secondary": true}')
             sys.exit(1)
+        fields = '{"host": "algo-2", "rank": 1, "kind": "raised", "other": 1}'
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as a launcher, without a word
         time.sleep(1.5)
         (base / "output" / "failure").write_text("algo-2 rank 1: X")
+        (base / "output" / "failure.json").write_text(fields)
         sys.exit(1)
     """)
+    ended = run(runner, request_for())
 
-    assert "algo-2 rank 1: X" == run(runner, request_for())["FailureReason"]
+    assert "algo-2 rank 1: X" == ended["FailureReason"]
+    expected = {"host": "algo-2", "exit_code": 1, "rank": 1, "kind": "raised"}
+    assert expected == ended["RootCause"]
 
 
 def test_a_peer_that_hangs_is_asked_to_end_all_the_same(runner, request_for, script):
@@ -139,6 +149,7 @@ def test_failed_job_keeps_what_it_made(runner, request_for, script):
         "The launcher of algo-1 exited with code 2 and gave no reason."
         == described["FailureReason"]
     )
+    assert {"host": "algo-1", "exit_code": 2} == described["RootCause"]
 
 
 def test_grandchildren_do_not_survive(runner, request_for, script, tmp_path):
@@ -384,5 +395,27 @@ def test_relative_root_is_made_absolute(tmp_path, monkeypatch):
 def test_root_that_cannot_be_written_is_named(request_for, tmp_path):
     (tmp_path / "file").touch()
 
-    with pytest.raises(SetupError, match=r"writable directory: LocalRunner\(root="):
+    with pytest.raises(SetupError) as caught:
         LocalRunner(root=tmp_path / "file" / "jobs").start(request_for())
+
+    assert ("root",) == caught.value.about
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(Cancelled(), "Stopped"), (SetupError("a", "b", "c"), "Failed"), (OSError(), "Failed")],
+)
+def test_a_job_that_cannot_start_leaves_nothing(tmp_path, error, status):
+    """Pipes, copied data, containers and networks are removed."""
+    removed = []
+
+    def fetch(*_):
+        raise error
+
+    data = SimpleNamespace(is_fetched=True, fetch=fetch, remove=lambda: removed.append("data"))
+    fleet = SimpleNamespace(remove=lambda: removed.append("fleet"))
+    with suppress(OSError):
+        Supervisor(JobFolder(tmp_path), None, data, fleet, None, State()).run()
+
+    assert ["fleet", "data"] == removed
+    assert status == JobFolder(tmp_path).state().status

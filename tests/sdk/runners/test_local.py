@@ -270,15 +270,18 @@ def test_a_name_is_used_once(runner, request_for):
     with pytest.raises(OptionError) as caught:
         runner.start(request_for(hosts=1))
 
-    assert str(caught.value) == (
+    assert (("job_name",), "conflict") == (caught.value.about, caught.value.kind)
+    assert (
         f"job_name is 'job': a job of this name exists in {runner.root}."
         " Pass another name, or leave job_name out."
-    )
+    ) == str(caught.value)
 
 
 def test_unknown_job(runner):
-    with pytest.raises(JobError, match="there is no job 'other'"):
+    with pytest.raises(JobError) as caught:
         runner.describe("other")
+
+    assert "not_found" == caught.value.kind
 
 
 def test_missing_runtime_is_found_before_anything_starts(runner, request_for, monkeypatch):
@@ -286,14 +289,17 @@ def test_missing_runtime_is_found_before_anything_starts(runner, request_for, mo
     with pytest.raises(SetupError) as caught:
         runner.start(request_for())
 
-    assert "pip install ./container" in str(caught.value)
+    assert "no_runtime" == caught.value.kind
     assert not runner.root.exists()
 
 
 def test_other_systems_are_told(request_for, monkeypatch):
     monkeypatch.setattr("sys.platform", "darwin")
-    with pytest.raises(SetupError, match="the runtime runs on Linux only, and this is darwin"):
+    with pytest.raises(SetupError) as caught:
         LocalRunner().start(request_for())
+
+    assert (("instance_type",), "not_linux") == (caught.value.about, caught.value.kind)
+    assert "darwin" in caught.value.why.split()
 
 
 def source_of(folder, only=None, *dependencies):
@@ -321,11 +327,12 @@ def test_the_source_may_be_the_folder_that_the_jobs_lie_in(runner, request_for, 
     assert "code/part/a.py code/train.py" == members(model_of(described))["algo-2"]
 
 
-def test_code_that_cannot_be_copied_fails_the_job_in_one_sentence(runner, request_for, tmp_path):
+def test_code_that_cannot_be_copied_fails_the_job(runner, request_for, tmp_path):
     described = run(runner, request_for(LocalSource=source_of(tmp_path / "src", "other.py")))
 
     assert "Failed" == described["TrainingJobStatus"]
-    assert described["FailureReason"].startswith(f"the code in {tmp_path}/src/other.py cannot be")
+    assert "missing_file" == described["RootCause"]["kind"]
+    assert f"{tmp_path}/src/other.py" in described["FailureReason"]
     assert "" == Path(runner.logs_at("job"), "supervisor.log").read_text()
 
 

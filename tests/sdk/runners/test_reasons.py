@@ -3,7 +3,7 @@
 
 import pytest
 
-from sagemaker_dist.runners.local.root_cause import Failure, choose_reason
+from sagemaker_dist.runners.local.opt_ml_tree import Failure, root_cause
 
 
 def failure(text="", ending="It ended.", was_stopped=False, **fields):
@@ -32,4 +32,4 @@ STOPPED = failure(was_stopped=True)
     ],
 )
 def test_reason(failures, reason):
-    assert reason == choose_reason(failures)
+    assert reason == root_cause(failures).reason

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Choice of the address that this rank's engine listens at and connects from.
 
-It is the first of these that is known: the address in SMDIST_ADDRESS, which the launcher sets;
-the address of the network interface in SMDIST_INTERFACE; the local address of the route to
-rank 0.
+Three sources, in this order; the first one that is known is used:
+
+    SMDIST_ADDRESS     an address, which the launcher sets
+    SMDIST_INTERFACE   name of a network interface of this host, whose address is used
+    MASTER_ADDR        rank 0's host; this host's address on the route to rank 0's host is used
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ def own_address(config: RankConfig) -> str:
     """Return the IPv4 address at which other ranks reach this rank.
 
     Raises:
-        LaunchError: The named interface has no address, or there is no route to rank 0.
+        LaunchError: The network interface in SMDIST_INTERFACE has no IPv4 address, or this host
+            has no route to rank 0's host.
     """
     if config.address:
         return config.address

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tuning of the engine's settings at the start of a job.
 
-Settings in the environment are fixed; the engine measures which values are best for the others.
-This module also checks that all ranks have the same options.
+If an environment variable sets a setting, the engine uses that value. For each other setting the
+engine measures several values and uses the fastest. This module also checks that all ranks have
+the same options.
 """
 
 from __future__ import annotations
@@ -19,15 +20,18 @@ from smdist.tuning import TuningConfig, variable_of
 
 
 def fixed_by(tuning: TuningConfig, hosts: list[int], module: EngineModule[Any]) -> Any:
-    """Return the engine's `Fixed` object with the settings that must not be measured.
+    """Return the user's settings as an object of the engine's class `Fixed`.
+
+    `tuning.shard_weights` has one weight for each host. The result has one weight for each rank:
+    the weight of the rank's host.
 
     Args:
-        tuning: Settings from the environment; None for one that the engine measures.
+        tuning: Settings from environment variables; None for a setting that is not set.
         hosts: Host number of each rank.
-        module: Compiled module of the framework.
+        module: smdist's compiled module for torch or for TensorFlow.
 
     Raises:
-        OptionError: The number of shard weights is not the number of hosts.
+        OptionError: The number of weights is not the number of hosts.
     """
     fixed = module.Fixed()
     for name, value in asdict(tuning).items():
@@ -38,16 +42,17 @@ def fixed_by(tuning: TuningConfig, hosts: list[int], module: EngineModule[Any]) 
 
 
 def tune(engine: Engine, rank: int, hosts: list[int], fixed: Any, seconds: float) -> None:
-    """Measure the settings that are not fixed, and print the result on rank 0.
+    """Choose the engine's settings by measurements; print the chosen values on rank 0.
 
-    All ranks must call it together.
+    All ranks must call this function together.
 
     Args:
-        engine: This rank's connected engine, which then uses the settings.
+        engine: This rank's connected engine. It uses the chosen settings from now on.
         rank: This rank's number.
         hosts: Host number of each rank.
-        fixed: The engine's object of settings that are not measured.
-        seconds: Time limit for other ranks to take part.
+        fixed: Object of the engine's class `Fixed` with the settings of the user. Only settings
+            that are None in it are measured.
+        seconds: Seconds to wait for the other ranks.
     """
     findings = engine.probe(rank, hosts, fixed, seconds)
     if rank == 0 and findings.seconds > 0:
@@ -63,8 +68,8 @@ def check_agreement(settings: list[dict[str, object]], names: list[str]) -> None
         names: Name of each rank in messages.
 
     Raises:
-        OptionError: Options differ; for each of them the error names the first rank that
-            differs from rank 0.
+        OptionError: An option has different values. For each such option the error names rank 0
+            and the first rank with another value.
     """
     raise_all(
         fault

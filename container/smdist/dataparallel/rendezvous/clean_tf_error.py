@@ -46,9 +46,10 @@ def is_wrapped(text: str) -> bool:
 
 
 def unwrap_message(text: str) -> str:
-    """Return the error's message without the added parts, in at most three lines.
+    """Return at most three lines: an error's message without the text that TensorFlow adds to it.
 
-    A text without added parts is returned unchanged.
+    Added text is, for example, a stack trace or the name of an operation. Return `text` unchanged
+    if neither TensorFlow nor Keras has added any.
     """
     if not is_wrapped(text):
         return text
@@ -61,11 +62,15 @@ def unwrap_message(text: str) -> str:
 
 
 def join_assertion_values(lines: Iterable[str]) -> list[str]:
-    """Return the lines, with the values of a TensorFlow assertion joined to their heading.
+    """Return the lines of an error, with the values of assertions moved to their heading's line.
 
-    Corresponding x values:   ->    Corresponding x values: [[1 3] [2 4]]
-    [[1 3]
-     [2 4]]
+    TensorFlow's assertions print a heading and, on the lines below it, values. Example:
+
+        three lines of `lines`       one line of the result
+
+        Corresponding x values:      Corresponding x values: [[1 3] [2 4]]
+        [[1 3]
+         [2 4]]
     """
     joined: list[str] = []
     is_value = is_below = False
@@ -80,7 +85,11 @@ def join_assertion_values(lines: Iterable[str]) -> list[str]:
 
 
 def _message_lines(lines: Iterable[str]) -> Iterator[str]:
-    """Yield the lines of the message: not empty, no stack trace and no name of an operation."""
+    """Yield the lines of an error text that belong to the error's own message.
+
+    Lines that TensorFlow or Keras added, such as stack traces, are left out. So are empty lines.
+    Names of operations are removed from the other lines.
+    """
     has_begun, frame = False, -1
     for line in lines:
         if has_begun and _END.match(line):

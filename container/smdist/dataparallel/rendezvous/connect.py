@@ -39,7 +39,9 @@ _SECRET_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class _StoreView:
-    """Access of one rank to the keys of one engine in the store. These keys share a prefix.
+    """Functions with which one rank reads and writes the keys of one engine in the store.
+
+    The names of these keys begin with the same prefix on all ranks.
 
     Attributes:
         store: The store of all ranks.
@@ -72,8 +74,10 @@ class _StoreView:
         """Publish this rank's dict `mine` under the name `what`; return the dicts of all ranks.
 
         Element r of the result is the dict of rank r. Rank 0 collects all dicts and publishes them
-        as one value. Another rank therefore makes two requests to the store, however many ranks
-        there are.
+        as one value. Each other rank therefore makes only two requests to the store.
+
+        Raises:
+            LaunchError: A rank has not published its dict in time.
         """
         self.publish(f"{what}/{self.rank}", json.dumps(mine).encode())
         if self.rank == 0:
@@ -103,14 +107,14 @@ class _StoreView:
 
 
 def connect(store: Store, rank: int, size: int, config: RankConfig, module: EngineModule[E]) -> E:
-    """Create this rank's engine, connect it to all other ranks' engines, and tune it.
+    """Create this rank's engine, connect it to all other ranks' engines, and choose its settings.
 
     Args:
         store: Store that all ranks can reach.
         rank: This rank's number.
         size: Number of ranks.
         config: This rank's configuration.
-        module: Compiled module of the framework, with the engine's class.
+        module: smdist's compiled module for torch or for TensorFlow.
 
     Raises:
         LaunchError: A rank was missing after the start timeout, or could not start.

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Interface of the compiled engine, equal in the modules for torch and for TensorFlow."""
+"""Interface of the compiled engine, which runs the collectives.
+
+The engine is compiled twice, as a module for torch and as a module for TensorFlow. Both modules
+have this interface.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +17,15 @@ class EngineFault:
     """Reason why an engine failed, the same on all ranks.
 
     Attributes:
-        kind: "aborted" (a rank called abort), "usage" (a wrong call), "peer" (a rank broke the
-            protocol), "timeout", "system" (a system call failed), "left" (a rank shut down
-            in order, too early) or "lost" (a rank ended, or cannot be reached).
+        kind: "aborted" (a rank called abort), "usage" (ranks called different collectives, or
+            with different arguments), "peer" (a rank broke the protocol), "timeout", "system" (a
+            system call failed), "left" (a rank shut its engine down while an operation of other
+            ranks still needed it) or "lost" (a rank's process ended, or cannot be reached).
         culprit: The rank that caused the fault.
         operation: The collective that failed, such as "all_reduce"; empty if there is none.
         text: A sentence for people.
-        details: The argument `details` of `abort`; empty for other kinds.
+        details: If `kind` is "aborted", the text `details` that the rank passed to abort();
+            otherwise empty.
     """
 
     kind: str
@@ -30,7 +36,7 @@ class EngineFault:
 
 
 class Tuning(Protocol):
-    """Settings of the engine: how it divides an operation into messages and shards."""
+    """Settings of the engine: how it divides collectives and sends their data."""
 
     @property
     def lanes(self) -> int:
@@ -38,23 +44,31 @@ class Tuning(Protocol):
 
     @property
     def chunk_bytes(self) -> int:
-        """Maximum payload of one message, in bytes."""
+        """Size in bytes of the chunks in which the engine reduces and sends a tensor."""
 
     @property
     def one_shot_bytes(self) -> int:
-        """Size in bytes up to which each rank of an all-reduce sends its whole tensor to all."""
+        """Largest size in bytes of a tensor that the engine reduces in one shot.
+
+        In a one-shot all-reduce each rank sends its whole tensor to every other rank, and each rank
+        reduces all tensors.
+        """
 
     @property
     def single_owner_bytes(self) -> int:
-        """Size in bytes up to which a single rank sums the whole tensor of an all-reduce."""
+        """Largest size in bytes of a tensor whose all-reduce a single rank computes.
+
+        A tensor of at most `one_shot_bytes` is reduced in one shot instead. A tensor above both
+        limits is divided into shards, and each rank reduces one shard.
+        """
 
     @property
     def arriving_bytes(self) -> int:
-        """Maximum number of bytes in flight to one host; 0 for no limit."""
+        """Maximum number of bytes in flight from all other hosts to one host; 0 for no limit."""
 
 
 class Findings(Protocol):
-    """Results of the engine's measurement at the start of a job."""
+    """Settings that the engine has chosen at the start of a job, and the measured network speed."""
 
     @property
     def tuning(self) -> Tuning:
@@ -66,30 +80,45 @@ class Findings(Protocol):
 
     @property
     def latency(self) -> float:
-        """Measured network latency in seconds."""
+        """Measured duration in seconds of an all-reduce of 8 bytes; 0 if not measured."""
 
     @property
     def bandwidth(self) -> float:
-        """Measured network bandwidth in bytes per second."""
+        """Measured bus bandwidth of large all-reduces, in bytes per second and host.
+
+        If the job has only one host, the value is per rank. It is 0 if nothing was measured.
+        """
 
 
 class Engine(Protocol):
-    """Compiled engine of one process, which runs the collectives of all its groups."""
+    """Compiled engine of one process, which runs the collectives of all process groups."""
 
     def endpoint(self) -> tuple[str, int, str]:
         """Return where this engine listens: IP address, TCP port, name of its Unix socket.
 
-        Ranks on the same host connect to the Unix socket, too. Its name is empty if there is none.
+        Ranks on the same host use the Unix socket, other ranks the TCP port. The name is empty if
+        the engine has no Unix socket; then all ranks use the TCP port.
         """
 
     def join(self, peers: list[tuple[str, int, str]], /) -> None:
-        """Set the endpoints of all ranks; `peers[r]` is what `endpoint` returns on rank r."""
+        """Start the engine. It connects to another rank when an operation first needs that rank.
+
+        `peers[r]` is the result of endpoint() on rank r.
+        """
 
     def probe(self, rank: int, hosts: list[int], fixed: Any, timeout_seconds: float, /) -> Findings:
-        """Measure the settings that are None in `fixed`; all ranks must call it together.
+        """Choose the settings that are None in `fixed` by measurements, and use them from now on.
 
-        `fixed` is an object of the class `EngineModule.Fixed`, `rank` is this rank's number, and
-        `hosts` has the host number of each rank.
+        All ranks must call this method together.
+
+        Args:
+            rank: This rank's number.
+            hosts: Host number of each rank.
+            fixed: Object of the class `EngineModule.Fixed` with the settings of the user.
+            timeout_seconds: Seconds to wait for the other ranks.
+
+        Returns:
+            The chosen settings, and the measured latency and bandwidth.
         """
 
     def add_group(self, group: int, members: list[int], /) -> None:
@@ -104,11 +133,11 @@ class Engine(Protocol):
     def fault(self) -> tuple[str, int, str, str, str] | None:
         """Return (kind, culprit, operation, text, details) of the engine's fault.
 
-        None if it has not failed. `EngineFault` describes the fields.
+        Return None if the engine has not failed. `EngineFault` describes the fields.
         """
 
     def is_running(self) -> bool:
-        """Return True until the engine is shut down or aborted."""
+        """Return True after join() and before shutdown(), also if the engine has failed."""
 
     def close_in_child(self) -> None:
         """Close this engine's connections in a forked child, which inherited them."""
@@ -122,12 +151,15 @@ E_co = TypeVar("E_co", bound=Engine, covariant=True)
 
 
 class EngineModule(Protocol[E_co]):
-    """Compiled module of a framework, which contains the engine."""
+    """Compiled Python module that contains the engine, for torch or for TensorFlow."""
 
     @property
     def Engine(self) -> Callable[..., E_co]:  # noqa: N802  the name of the module's class
-        """Class of the engine."""
+        """Class of the engine. An instance runs the collectives of one process."""
 
     @property
     def Fixed(self) -> Callable[[], Any]:  # noqa: N802  the name of the module's class
-        """Class of the settings that must not be measured."""
+        """Class for the settings that the user has chosen.
+
+        The engine measures which value is best for each setting that is None.
+        """

@@ -25,9 +25,9 @@ def connect_world(world: World, config: RankConfig, module: EngineModule[E]) -> 
     The engine is shut down when this process ends.
 
     Args:
-        world: Numbers of this rank, and the address of rank 0.
+        world: This rank's number, the number of ranks, and the address of rank 0.
         config: This rank's configuration.
-        module: Compiled module of the framework, with the engine's class.
+        module: smdist's compiled module for torch or for TensorFlow.
 
     Raises:
         LaunchError: A rank was missing after the start timeout, or was lost.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shutdown of this process's engines at its end, and their closing in a forked child."""
+"""Shutdown of the engines when this process ends; a forked child only closes their connections."""
 
 from __future__ import annotations
 
@@ -95,11 +95,19 @@ def _shut_down_engines() -> None:
 
 def _named(error: BaseException) -> dict[str, Any]:
     fields = error.as_dict() if isinstance(error, DistError) else {"kind": "raised"}
-    return {"exception": type(error).__name__, "kind": fields["kind"]}
+    return {
+        "exception": type(error).__name__,
+        "kind": fields["kind"],
+        "about": fields.get("about"),
+    }
 
 
 def _record(error: BaseException) -> None:
-    """Write the fields of the exception that ends this rank to a file, which its guard reads."""
+    """Write a JSON description of the exception that ends this rank to a file.
+
+    It contains the error's kind, for example, and the rank that caused the error. The rank guard,
+    which is the parent process of the rank, reads the file. Write nothing if there is no guard.
+    """
     path, fault = read_fault_file(), last_fault()
     if path is None:
         return

@@ -32,8 +32,9 @@ def machine_identity() -> str:
 def pause_microseconds(ranks: int) -> int:
     """Return the microseconds for which an idle engine spins before it sleeps.
 
-    `ranks` is the number of ranks on this machine. The result is about the time of a wake-up. It is
-    0 if there are fewer CPUs than ranks, because spinning would take CPU time from other ranks.
+    `ranks` is the number of ranks on this machine. The engine spins about as long as the kernel
+    needs to wake a thread. The result is 0 if there are fewer CPUs than ranks, because spinning
+    would take CPU time from other ranks.
     """
     return _PAUSE if ranks <= len(os.sched_getaffinity(0)) else 0
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Descriptions of a rendezvous and of its ranks, and checks of a rank that joins."""
+"""Data of a rendezvous: its configuration, and the description that each rank sends to rank 0.
+
+Rank 0 checks the description of each rank that joins.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +48,8 @@ class RendezvousConfig:
         port: Port at which rank 0's store server listens.
         timeout_seconds: Seconds that ranks wait for each other.
         secret: The secret that all ranks of the job share, or None without a secret file.
-        report_seconds: Seconds before the first message about missing ranks; further messages
-            follow at intervals three times as long.
+        report_seconds: Seconds before the first message about missing ranks. Each further message
+            follows 3 * report_seconds after the one before.
     """
 
     participant: Participant
@@ -60,7 +63,8 @@ class RendezvousConfig:
 def report_times(report_seconds: float) -> Iterator[float]:
     """Yield endlessly the times of messages about missing ranks, in seconds since the start.
 
-    The first message is after `report_seconds`; later intervals are three times as long.
+    The first time is `report_seconds`. Each further time is 3 * report_seconds after the one
+    before: with 10 seconds, the times are 10, 40, 70 and so on.
     """
     return count(report_seconds, 3 * report_seconds)
 
@@ -92,9 +96,15 @@ def parse_participant(frame: Frame) -> Participant:
             for each in (participant.rank, participant.size, participant.label, participant.job)
         ]
     except (ValueError, TypeError, RecursionError) as error:
-        raise FrameError("the JOIN frame of a rank has not the fields of this release") from error
+        raise FrameError(
+            "the joining process does not describe itself as a rank of this release does."
+            " Perhaps it runs another release"
+        ) from error
     if types != [int, int, str, str]:
-        raise FrameError("the JOIN frame of a rank has fields of wrong types")
+        raise FrameError(
+            "the joining process sent its rank, size, name or job with a wrong type."
+            " Perhaps it runs another release"
+        )
     return participant
 
 

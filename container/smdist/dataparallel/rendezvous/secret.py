@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Secret of the job from a file, with which ranks prove to each other that they belong to it."""
+"""Secret of a job, read from a file. A rank that has the secret belongs to the job."""
 
 from __future__ import annotations
 

@@ -36,13 +36,15 @@ class OwnStore:
     def get(self, key: str, timeout_seconds: float) -> bytes:
         """Return the value of a key, without waiting, because no other process can set it.
 
+        `timeout_seconds` is only a number in the error's text.
+
         Raises:
             TimeoutError: The key is not set.
         """
         if key not in self._values:
             raise TimeoutError(
-                f"the key {key!r} is not set, and no other process can set it within"
-                f" {timeout_seconds:g} s"
+                f"the key {key!r} is not set, and this job has no other process that could set it"
+                f" within {timeout_seconds:g} s"
             )
         return self._values[key]
 

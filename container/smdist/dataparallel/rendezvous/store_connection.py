@@ -41,7 +41,7 @@ _REPORTERS = 8
 
 
 class StoreConnection:
-    """TCP connection to the store server that sends requests and receives replies.
+    """TCP connection from this rank to rank 0's store server, for requests and their replies.
 
     Thread safety: only one thread may use it.
     """
@@ -65,7 +65,11 @@ class StoreConnection:
         return parse_frame(head, self._receive(head.body_bytes, end))
 
     def send(self, frame: Frame, timeout_seconds: float) -> None:
-        """Send a frame without waiting for a reply."""
+        """Send a frame without waiting for a reply.
+
+        Raises:
+            OSError: The frame was not sent in `timeout_seconds`, or the connection was closed.
+        """
         self._connection.settimeout(timeout_seconds)
         self._connection.sendall(frame.to_bytes())
 
@@ -78,22 +82,24 @@ class StoreConnection:
         while len(data) < count:
             left = end - time.monotonic()
             if left <= 0:
-                raise TimeoutError("no reply was received in time")
+                raise TimeoutError("rank 0's store server did not reply in time")
             self._connection.settimeout(left)
             part = self._connection.recv(count - len(data))
             if not part:
-                raise ConnectionResetError("the other side has closed the connection")
+                raise ConnectionResetError("rank 0's store server has closed the connection")
             data += part
         return bytes(data)
 
 
 def connect_to_server(rendezvous: RendezvousConfig, host: str) -> tuple[StoreConnection, str]:
-    """Connect to rank 0's store server at `host`, retrying until it listens, and join.
+    """Connect to rank 0's store server and join the job, retrying until the server listens.
 
-    `rendezvous` has the server's port, the time limit, and the description of this rank.
+    Args:
+        rendezvous: The server's port, the time limit, and the description of this rank.
+        host: Address at which this rank reaches the server.
 
     Returns:
-        The connection, and rank 0's name in messages.
+        The connection, and rank 0's name for messages, such as "rank 0 on algo-1".
 
     Raises:
         LaunchError: The server did not reply in time, or it refused this rank.
@@ -162,8 +168,8 @@ def _unreachable(rendezvous: RendezvousConfig, error: OSError) -> LaunchError:
         f" within {rendezvous.timeout_seconds:g} s",
         f"the last attempt failed: {error.strerror or error}",
         "Read rank 0's log for the reason why it did not start. On all ranks MASTER_ADDR must"
-        " name rank 0's host, and MASTER_PORT a port of it that they can reach. If rank 0 only"
-        " starts slowly, raise start_timeout_seconds",
+        " name rank 0's host, and MASTER_PORT a port of rank 0's host that all ranks can reach. If"
+        " rank 0 only starts slowly, raise start_timeout_seconds",
         about="MASTER_ADDR",
         kind="timeout",
     )

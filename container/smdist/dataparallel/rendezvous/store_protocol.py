@@ -8,16 +8,20 @@ Layout of a frame, with big-endian integers:
 
 Order of the frames. Rank 0 answers every frame of a rank except LEAVE:
 
-    rank                                                   rank 0
-    GREETING  version, 32 random bytes, has a secret?      GREETING  the same of rank 0
-    PROOF     HMAC(secret, "rank", both greetings)         PROOF     with "rank 0"
-    JOIN      description of the rank                      WELCOME   rank 0's name
-    SET, ADD, GET                                          VALUE, or TIMED_OUT: key not set
-    LEAVE     reason, empty if all is well
+    a rank sends                                  rank 0 answers
+    GREETING  its version, 32 random bytes,       GREETING  its own version, random bytes
+              whether it has a secret                       and whether it has a secret
+    PROOF     HMAC(secret, "rank" + both          PROOF     HMAC(secret, "rank 0" + both
+              greetings)                                    greetings)
+    JOIN      description of the rank             WELCOME   rank 0's name
+    SET       key, value                          VALUE     empty
+    ADD       key, number to add                  VALUE     the new sum
+    GET       key, timeout                        VALUE     the value; or TIMED_OUT
+    LEAVE     reason of a failure, or empty
 
-PROOF is sent only if the job has a secret. Rank 0 may answer any frame with REFUSED and a
-reason. The proofs exclude unknown processes; they do not protect against a network that alters
-packets.
+Both sides send PROOF only if the job has a secret. Rank 0 may answer any frame with REFUSED and a
+reason. The proofs exclude processes that do not have the secret. They do not protect against a
+network that alters packets.
 """
 
 from __future__ import annotations
@@ -83,7 +87,7 @@ class Frame:
     value: bytes = b""
 
     def to_bytes(self) -> bytes:
-        """Return the bytes of the frame that are sent."""
+        """Return the frame as the bytes to send: header, key, value."""
         key = self.key.encode()
         return _HEAD.pack(self.kind, self.number, len(key), len(self.value)) + key + self.value
 
@@ -118,14 +122,19 @@ def parse_head(head: bytes, max_bytes: int) -> Head:
         raise FrameError("the received bytes are not a frame of smdist's store")
     if key_bytes > KEY_BYTES or value_bytes > max_bytes:
         raise FrameError(
-            f"a frame with a key of {key_bytes} bytes and a value of {value_bytes} bytes is too"
-            f" long: the limits are {KEY_BYTES} and {max_bytes}"
+            f"a received message is too long: its key has {key_bytes} bytes, its value"
+            f" {value_bytes}. At most {KEY_BYTES} and {max_bytes} bytes are allowed. Perhaps the"
+            " sender is not a rank of this job"
         )
     return Head(FrameKind(kind), number, key_bytes, value_bytes)
 
 
 def parse_frame(head: Head, body: bytes) -> Frame:
-    """Return the frame with this header and `body`, the `head.body_bytes` bytes after it.
+    """Return the frame that consists of this header and the bytes after it.
+
+    Args:
+        head: Header of the frame.
+        body: The `head.body_bytes` bytes that follow the header: key and value.
 
     Raises:
         FrameError: The key is not UTF-8.
@@ -133,7 +142,10 @@ def parse_frame(head: Head, body: bytes) -> Frame:
     try:
         key = body[: head.key_bytes].decode()
     except UnicodeDecodeError as error:
-        raise FrameError("the key of a frame is not valid UTF-8") from error
+        raise FrameError(
+            "the key in a received message is not valid UTF-8. Perhaps the sender is not a rank of"
+            " this job"
+        ) from error
     return Frame(head.kind, head.number, key, body[head.key_bytes :])
 
 
@@ -162,11 +174,14 @@ def has_secret(frame: Frame) -> bool:
     """Return True if the sender of this greeting has a secret.
 
     Raises:
-        FrameError: The greeting is of another protocol, or of another version of this one.
+        FrameError: The frame is not a greeting of this protocol and version.
     """
     require_kind(frame, FrameKind.GREETING)
     if frame.key != MAGIC or len(frame.value) != NONCE_BYTES + 1:
-        raise FrameError("the received greeting is not one of smdist's store")
+        raise FrameError(
+            "the other side does not use the protocol of smdist's store. Perhaps another program"
+            " uses this port"
+        )
     if frame.number != VERSION:
         raise FrameError(
             f"the other side has version {frame.number} of the store's protocol, and this side"

@@ -54,9 +54,10 @@ class _RefusedError(Exception):
 
 
 class StoreServer:
-    """Server of the store on rank 0, in a thread of its own, for the connections of all ranks.
+    """Key-value store server on rank 0, which runs in its own thread and serves all ranks.
 
-    Thread safety: close() may be called from any thread; the rest runs in the server's thread.
+    Thread safety: close() may be called from any thread; all other methods run in the server's
+    thread.
     """
 
     def __init__(self, listener: socket.socket, rendezvous: RendezvousConfig) -> None:
@@ -78,9 +79,10 @@ class StoreServer:
         self._thread.start()
 
     def close(self, reason: str = "") -> None:
-        """Stop the server once all ranks have left, or after 30 seconds.
+        """Stop the server when all ranks have disconnected, or after 30 seconds.
 
-        With a reason, make all ranks that wait fail with it, and stop within two seconds.
+        A `reason` that is not empty means that the job has failed. Ranks that wait for a key then
+        receive the reason and raise an error. The server stops after at most two seconds.
         """
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._end, reason)
@@ -118,7 +120,10 @@ class StoreServer:
             sys.stderr.write(waiting_message(missing, self._rendezvous, seconds))
 
     def _remaining(self) -> set[int]:
-        """Return the ranks that have not left yet; after a failure only those that had joined."""
+        """Return the ranks that must still disconnect before the server stops.
+
+        After a failure these are only ranks that had joined.
+        """
         due = self._participants if self._failure else range(self._first.size)
         return set(due) - self._left
 

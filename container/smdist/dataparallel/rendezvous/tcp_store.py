@@ -27,7 +27,7 @@ class TcpStore:
     """Client of the store server. Thread safety: only one thread may use it.
 
     Args:
-        link: Connection of this rank, which has joined.
+        link: Connection of this rank to the server, on which the rank has joined the job.
         first: Rank 0's name in messages.
     """
 
@@ -66,7 +66,11 @@ class TcpStore:
         return int(self._request(Frame(FrameKind.ADD, count, key)).value)
 
     def leave(self, reason: str = "") -> None:
-        """Close the connection; with a reason, make all other ranks fail with it."""
+        """Close the connection to the server.
+
+        If `reason` is not empty, this rank has failed, and all other ranks raise an error with the
+        reason.
+        """
         with suppress(OSError):
             self._link.send(Frame(FrameKind.LEAVE, value=reason.encode()), _REPLY_SECONDS)
         self._link.close()
@@ -113,7 +117,11 @@ def open_store(rendezvous: RendezvousConfig) -> Iterator[TcpStore]:
 
 
 def _listen(rendezvous: RendezvousConfig) -> socket.socket:
-    """Return a socket that listens at the port on all addresses of this host."""
+    """Return a socket that listens at `rendezvous.port` on all addresses of this host.
+
+    Raises:
+        LaunchError: The port is in use or cannot be used.
+    """
     try:
         return _bind(rendezvous.port)
     except OSError as error:
@@ -122,8 +130,9 @@ def _listen(rendezvous: RendezvousConfig) -> socket.socket:
             f"port {rendezvous.port} {'is in use' if is_taken else 'cannot be used'}"
             f" on rank 0's host {rendezvous.host}",
             "another process listens on it" if is_taken else str(error.strerror or error),
-            "Set MASTER_PORT to a free port on every rank, or end that process. With torchrun set"
-            " --master-port; ranks of TensorFlow use the port after it",
+            "Set MASTER_PORT to a free port on every rank, or end the process that uses this port."
+            " Under torchrun, smdist uses the port after --master-port: choose --master-port so"
+            " that both ports are free",
             about="MASTER_PORT",
             kind="conflict",
         ) from error

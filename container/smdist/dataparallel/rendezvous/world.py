@@ -75,7 +75,7 @@ def world_of(config: RankConfig) -> World:
 
 
 def _next_to(port: int | None) -> int | None:
-    """Return the port after `port`; the one before it if it is the last, 65535; None for None."""
+    """Return port + 1, or port - 1 if `port` is 65535, the last port; return None for None."""
     return None if port is None else port + 1 if port < _LAST_PORT else port - 1
 
 
@@ -108,10 +108,9 @@ def _contradictions(world: World) -> Iterator[OptionError]:
     if world.local_rank > world.rank:
         yield _contradiction(f"{local} and {rank}", within, "LOCAL_RANK")
     if world.port is not None and not 0 < world.port <= _LAST_PORT:
-        yield _contradiction(
-            f"MASTER_PORT is {world.port}", "a port is a number from 1 to 65535", "MASTER_PORT"
-        )
+        why = "a port is a number from 1 to 65535"
+        yield _contradiction(f"MASTER_PORT is {world.port}", why, "MASTER_PORT", "option")
 
 
-def _contradiction(what: str, why: str, variable: str) -> OptionError:
-    return OptionError(f"in the environment, {what}", why, _HINT, about=variable)
+def _contradiction(what: str, why: str, variable: str, kind: str = "conflict") -> OptionError:
+    return OptionError(f"in the environment, {what}", why, _HINT, variable, kind)

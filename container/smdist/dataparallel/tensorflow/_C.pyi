@@ -15,7 +15,7 @@ because TensorFlow's C API cannot read shapes from attributes. scale is a float3
 """
 
 class Fixed:
-    """Settings that the engine must not measure; None for one that it measures."""
+    """Settings of the user. The engine measures the best value of each setting that is None."""
 
     lanes: int | None
     chunk_bytes: int | None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that connect this process to the job and disconnect it, and its rank numbers.
+"""Functions init() and shutdown() of a job's process, and functions such as rank() and size().
 
 A process has one engine, which all its TensorFlow ops use.
 """
@@ -30,7 +30,7 @@ class _Joined:
     """State of a process between init() and shutdown().
 
     Attributes:
-        world: This rank's numbers.
+        world: Rank, size, local rank and local size of this process, and rank 0's address.
         engine: The connected engine.
         watch: Thread that aborts the engine after Ctrl-C.
         process: The process id at init(); a forked child has another id and cannot use the engine.
@@ -73,8 +73,9 @@ def init() -> None:
     _register_exit_handler()
     if config.hosts_without_ranks:
         setup_hints.warn(
-            f"the job has {config.hosts_without_ranks} hosts and no ranks, so each host trains a"
-            " separate model. Pass distribution=DataParallel() to the estimator"
+            "the script runs as one plain process on each of the"
+            f" {config.hosts_without_ranks} hosts, so each host trains a separate model."
+            " Pass distribution=DataParallel() to the estimator"
         )
 
 
@@ -150,16 +151,24 @@ def _register_exit_handler() -> None:
 
 
 def _print_setup_hints() -> None:
-    """Print setup hints on rank 0, at shutdown() or at the end of the process."""
+    """Print on rank 0 a hint if the script seems not to average gradients or broadcast weights.
+
+    shutdown() calls this function, and so does the exit handler of the process.
+    """
     if is_initialized() and _joined[0].world.rank == 0:
         setup_hints.hint_at_exit(_joined[0].world.size, num_ended(compiled()) - _joined[0].calls)
 
 
 def _world(function: str) -> World:
-    """Return this rank's numbers, also in a forked child.
+    """Return this process's World: its rank and the number of ranks, in the job and on its host.
+
+    In a forked child these are the numbers of the parent.
+
+    Args:
+        function: Name of the caller, for the error.
 
     Raises:
-        OptionError: init() was not called; the error names `function`, the function that needs it.
+        OptionError: init() was not called.
     """
     require(
         bool(_joined),
@@ -167,6 +176,7 @@ def _world(function: str) -> World:
         why="this process is not connected to the other ranks, or has called shutdown()",
         hint="Call smdist.dataparallel.tensorflow.init() first",
         about=function,
+        kind="too_early",
     )
     return _joined[0].world
 
@@ -179,4 +189,5 @@ def _check_process(function: str) -> None:
             "only the rank's own process can use its engine",
             _FORKED,
             about=function,
+            kind="forked",
         )

@@ -93,6 +93,7 @@ def _check_packed(fault: Exception | None, ranks: list[int], name: str) -> None:
         str(fault) if fault else "the error on that rank has the reason",
         "Pass an object that pickle supports, such as numbers, texts, lists, dicts and arrays",
         about=name,
+        kind="not_picklable",
     ) from fault
 
 
@@ -103,4 +104,5 @@ def _check_eager(name: str) -> None:
         why="objects are pickled by Python code, which runs only once, when the function is traced",
         hint="Call it outside of the tf.function, or use broadcast() or allgather() for tensors",
         about=name,
+        kind="traced",
     )

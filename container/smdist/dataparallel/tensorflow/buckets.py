@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Assignment of gradients to fusion buffers (buckets), which all ranks compute alike.
+"""Assignment of gradients to fusion buffers (buckets), which is the same on all ranks.
 
-gradients by layer      0     1     2     3     4       the backward pass computes 4 first
-buckets in their order        [4, 3] [2, 1] [0]
+The backward pass computes the gradient of the last layer first, so this gradient is in the first
+bucket. Example with five layers:
+
+    layers     0  1  2  3  4
+    buckets    [4, 3]  [2, 1]  [0]
 """
 
 from __future__ import annotations

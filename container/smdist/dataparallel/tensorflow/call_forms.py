@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of arguments, in particular of the two ways to call allreduce():
+"""Checks of the arguments that scripts pass to functions of SMDDP and Horovod.
+
+A script may call allreduce() in two ways, which this module tells apart:
 
 SMDDP      allreduce(tensor, param_index, num_params, compression, op)
 Horovod    allreduce(tensor, average=None, name=None, op=, prescale_factor=, ...)
@@ -31,11 +33,11 @@ _NAME_IT = "Pass the arguments by name: param_index= and num_params=, or op="
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Factors:
-    """Factors that multiply tensors.
+    """Factors that multiply the inputs and the results of an all-reduce.
 
     Attributes:
-        before: Factor before the all-reduce.
-        after: Factor after the all-reduce.
+        before: Factor of the inputs.
+        after: Factor of the results.
     """
 
     before: float = 1.0
@@ -61,6 +63,7 @@ def resolve(positional: tuple[Any, ...], named: dict[str, Any]) -> ReduceOp:
         why=_TWO,
         hint=_NAME_IT,
         about="average",
+        kind="conflict",
     )
     if smddp:
         _check_parameter(index, count)
@@ -70,7 +73,10 @@ def resolve(positional: tuple[Any, ...], named: dict[str, Any]) -> ReduceOp:
 def name_last_arguments(
     positional: tuple[Any, ...], named: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return (positional, named) with SMDDP's positional compression and op moved to `named`.
+    """Move SMDDP's arguments compression and op of allreduce() from `positional` to `named`.
+
+    SMDDP's call is allreduce(tensor, param_index, num_params, compression, op). Return the new
+    (positional, named).
 
     Args:
         positional: The positional arguments after the tensor.
@@ -87,6 +93,7 @@ def name_last_arguments(
             why=_TWO,
             hint=f"Pass {name} only by name",
             about=name,
+            kind="conflict",
         )
     return positional[:2] + positional[2 + len(_LAST) :], named | last
 
@@ -173,6 +180,7 @@ def _placed(positional: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, An
         _TWO,
         _NAME_IT,
         about="param_index",
+        kind="ambiguous",
     )
 
 
@@ -202,6 +210,7 @@ def _op(average: Any, op: Any) -> ReduceOp:
         why="both choose the reduce operation",
         hint="Pass only op",
         about="average",
+        kind="conflict",
     )
     if average is None:
         return as_op(op)

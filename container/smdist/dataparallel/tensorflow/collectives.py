@@ -53,8 +53,8 @@ def allreduce(
     The arguments are those of SMDDP or those of Horovod.
 
     Args:
-        tensor: Tensor of any shape, equal on all ranks, or IndexedSlices, whose rows are
-            gathered from all ranks.
+        tensor: Dense tensor, whose shape must be the same on all ranks, or IndexedSlices, whose
+            rows are gathered from all ranks.
         positional: SMDDP's param_index, num_params, compression and op; or Horovod's average.
         average: Horovod's older argument for op: True is AVERAGE, False is SUM.
         op: Reduce operation; by default AVERAGE, which needs floats.
@@ -94,10 +94,17 @@ def grouped_allreduce(
 ) -> list[Any]:
     """Reduce several dense tensors over all ranks; return the results in the same order.
 
-    The tensors of each dtype are sent in one buffer. Arguments are those of allreduce().
+    The tensors of each dtype are sent in one buffer.
+
+    Args:
+        tensors: Dense tensors; their shapes must be the same on all ranks.
+        op: Reduce operation; by default AVERAGE, which needs floats.
+        compression: Compression.none, .fp16 or .bf16.
+        prescale_factor: Factor that multiplies the tensors before the reduction.
+        postscale_factor: Factor that multiplies the results.
 
     Raises:
-        OptionError: An average or a factor for integers, or an unknown op.
+        OptionError: An average or a factor is used for integers, or the op is unknown.
         tf.errors.OpError: Shapes differ between ranks, or a rank is lost.
     """
     setup_hints.note(setup_hints.MANUAL)
@@ -110,10 +117,13 @@ def grouped_allreduce(
 def oob_allreduce(tensor: Any, compression: Any = Compression.none, op: Any = None) -> Any:
     """Reduce a tensor over all ranks: SMDDP's allreduce() for values such as a loss.
 
-    The arguments are those of allreduce(); the default of `op` is AVERAGE.
+    Args:
+        tensor: Tensor, whose shape must be the same on all ranks.
+        compression: Compression.none, .fp16 or .bf16.
+        op: Reduce operation; by default AVERAGE, which needs floats.
 
     Raises:
-        OptionError: An average of integers, or an unknown op.
+        OptionError: The average of integers is requested, or the op is unknown.
     """
     return allreduce(tensor, op=op, compression=compression)
 
@@ -165,8 +175,8 @@ def alltoall(tensor: Any, splits: Any = None, name: str | None = None) -> Any:
         name: Name in the graph.
 
     Returns:
-        The received rows, in the order of ranks. With `splits` a pair: the received rows, and
-        the number of rows from each rank, int64 [size].
+        The received rows, in the order of ranks. If `splits` is given, the result is a pair of
+        the received rows and the number of rows from each rank, int64 [size].
 
     Raises:
         OptionError: The tensor is a scalar, which has no rows, or contains strings; `splits` are
@@ -253,6 +263,7 @@ def _rows(tensor: Any, name: str) -> Any:
         why="it moves rows of a tensor, and a scalar has no rows",
         hint="Pass tf.reshape(tensor, [1])",
         about="tensor",
+        kind="shape",
     )
     return value
 
@@ -276,6 +287,7 @@ def _counts(splits: Any, value: Any) -> Any:
         why=f"it needs one number of rows for each rank, and the job has {size} ranks",
         hint=f"Pass {size} integers",
         about="splits",
+        kind="shape",
     )
     require(
         given.dtype.is_integer,
@@ -283,14 +295,19 @@ def _counts(splits: Any, value: Any) -> Any:
         why="it contains numbers of rows, which are integers",
         hint="Pass an integer for each rank",
         about="splits",
+        kind="dtype",
     )
     return _dividing(tf.cast(given, tf.int64), value)
 
 
 def _dividing(counts: Any, value: Any) -> Any:
-    """Return `counts`, alltoall()'s number of rows for each rank, with checks in the graph.
+    """Return `counts` after two checks, which also run in a graph.
 
-    They check that no count is negative, and that the sum is the number of rows of `value`.
+    No count may be negative, and their sum must be the number of rows of `value`.
+
+    Args:
+        counts: Number of rows that alltoall() sends to each rank, int64 [size].
+        value: Tensor [rows, ...] to send.
     """
     hint = "pass numbers of rows whose sum is the number of rows of the tensor"
     total, count = tf.reduce_sum(counts), tf.shape(value, out_type=tf.int64)[0]

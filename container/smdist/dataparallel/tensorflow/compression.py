@@ -46,7 +46,7 @@ class Fp16Compressor(Compressor):
 
 
 class Bf16Compressor(Compressor):
-    """Compression to bfloat16, which has 8 binary digits and the range of float32."""
+    """Compression to bfloat16, which has the range of float32 and less precision than float16."""
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:

@@ -11,7 +11,8 @@ from sagemaker_dist.errors import OptionError
 def overlap(tensor: Any) -> Any:
     """Return the tensor unchanged.
 
-    SMDDP needs this call to overlap all-reduces with the backward pass; here they always do.
+    SMDDP needs this call to overlap all-reduces with the backward pass. smdist overlaps them
+    always, so the call has no effect.
     """
     return tensor
 
@@ -41,8 +42,9 @@ class BroadcastGlobalVariablesHook:
 
 def _removed(call: str, hint: str) -> OptionError:
     return OptionError(
-        f"the call {call} cannot be served",
+        f"smdist does not support the call {call}",
         "TensorFlow 2.16 and later have no estimators and no sessions",
         hint,
         about=call.partition("(")[0],
+        kind="unsupported",
     )

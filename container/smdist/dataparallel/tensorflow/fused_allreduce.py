@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """All-reduce of several tensors, packed into fusion buffers (buckets).
 
-The all-reduces of all buckets are started before the first is waited for:
+The all-reduces of all buckets are started before the first wait. Example with the buckets
+[4, 3], [2, 1] and [0], which contain the tensors with these numbers:
 
     start 4,3 | start 2,1 | start 0 | wait 4,3 | wait 2,1 | wait 0
 
-In a tf.function an all-reduce starts as soon as its tensors are computed. TensorFlow starts
-them in program order, which is equal on all ranks, so ranks need no negotiation. A wait blocks a
-TensorFlow thread, so the waits come after the last start.
+In a tf.function the all-reduce of a bucket starts as soon as the tensors in the bucket are
+computed. TensorFlow starts all-reduces in program order, which is the same on all ranks, so the
+ranks need no negotiation. A wait blocks a TensorFlow thread. Therefore all waits come after the
+last start.
 """
 
 from __future__ import annotations
@@ -37,10 +39,9 @@ class ReduceOptions:
     Attributes:
         op: Reduce operation.
         compression: Class with compress() and decompress().
-        factors: Factors that multiply the inputs and the outputs.
+        factors: Factor of the inputs before the reduction, and factor of the results after it.
         fusion_bytes: Bytes per bucket; None for the job's value, which is 25 MiB if not set.
-        is_group: True to put all tensors of a dtype into one bucket, whatever their size. The
-            buckets are then equal on all ranks even if their tf.functions know different shapes.
+        is_group: True to put all tensors of a dtype into one bucket, whatever their size.
     """
 
     op: ReduceOp = ReduceOp.AVERAGE
@@ -53,13 +54,14 @@ class ReduceOptions:
 def all_reduce(tensors: Sequence[Any], reduction: ReduceOptions, checksum: int = 0) -> list[Any]:
     """Reduce dense tensors over all ranks; return the results, of the same dtypes and shapes.
 
-    The result has gradients if the operation is a sum or an average.
+    Sums and averages can be differentiated with respect to `tensors`.
 
     Args:
         tensors: Dense tensors, in the order of layers if they are gradients.
         reduction: Options of the all-reduce.
-        checksum: A number that must be equal on all ranks; 0 for none. It is sent as the shape of
-            an empty tensor, so that the engine compares it between ranks, as it does shapes.
+        checksum: A number that must be the same on all ranks; 0 for no number. An empty tensor with
+            this number in its shape is also reduced, because the engine compares shapes between
+            ranks.
 
     Raises:
         OptionError: An average or a factor is used for integers, a dtype cannot be reduced, or
@@ -84,12 +86,12 @@ def all_reduce(tensors: Sequence[Any], reduction: ReduceOptions, checksum: int =
 
 
 def check_factors(reduction: ReduceOptions, dtype: Any) -> None:
-    """Check that the factors are 1 if `dtype` is an integer type.
+    """Check that both factors of `reduction` are 1 if tensors of `dtype` contain integers.
 
     A product of an integer and a factor would be rounded.
 
     Raises:
-        OptionError: There is a factor, and `dtype` is an integer type.
+        OptionError: A factor is not 1, and `dtype` is an integer type.
     """
     check_factor(reduction.factors.before, dtype)
     check_factor(reduction.factors.after, dtype)

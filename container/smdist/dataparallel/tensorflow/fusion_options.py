@@ -11,7 +11,7 @@ from smdist.config import read_rank_config
 
 @cache
 def fusion_bytes() -> int:
-    """Return the bytes per bucket: the job's value, or 25 MiB if it is not set."""
+    """Return the bytes per gradient bucket: SMDIST_FUSION_BYTES, or 25 MiB if it is not set."""
     return checked_fusion_bytes(read_rank_config().fusion_bytes)
 
 

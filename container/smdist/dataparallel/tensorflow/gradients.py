@@ -38,11 +38,11 @@ def reduce_gradients(
             gradient, and its name is compared between ranks (variable_signature.py).
         reduction: Options of the all-reduce.
         sparse_as_dense: True to convert IndexedSlices to dense tensors before the reduction.
-        also_equal: Another text that is compared between ranks and must be equal on all.
+        also_equal: Text that must be the same on all ranks, in addition to the names of variables.
 
     Raises:
-        tf.errors.InvalidArgumentError: Between ranks there is a difference in shapes, in which
-            gradients are None or sparse, in names of variables, or in `also_equal`.
+        tf.errors.InvalidArgumentError: Ranks have different shapes, names of variables or
+            `also_equal`, or a gradient is None or sparse on some ranks only.
     """
     setup_hints.note(setup_hints.GRADIENTS)
     known = [

@@ -39,9 +39,9 @@ def to_dense(slices: Any) -> Any:
 
 
 def merge_duplicates(slices: Any) -> Any:
-    """Return IndexedSlices in which each index occurs once, with rows of equal indices added.
+    """Return IndexedSlices in which each index occurs once; rows of the same index are summed.
 
-    Keras's optimizers need this, because they do not add such rows.
+    Keras's optimizers do not sum such rows themselves.
     """
     indices, places = tf.unique(slices.indices)
     values = tf.math.unsorted_segment_sum(slices.values, places, tf.size(indices))
@@ -51,7 +51,12 @@ def merge_duplicates(slices: Any) -> Any:
 def gather(sparse: Sequence[Any], reduction: ReduceOptions) -> list[Any]:
     """Return each sparse gradient as IndexedSlices with the rows and indices of all ranks.
 
-    The rows are scaled so that the sum of all rows of an index is the reduced row.
+    For an average the rows are divided by the number of ranks. If rows with the same index are then
+    added, the sum is the reduced row of the dense gradient.
+
+    Args:
+        sparse: IndexedSlices of this rank.
+        reduction: Options of the reduction; factors multiply the rows, too.
 
     Raises:
         OptionError: The operation is neither a sum nor an average, or is an average of integers.

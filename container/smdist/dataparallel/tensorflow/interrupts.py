@@ -104,7 +104,10 @@ def _register_fork_handler() -> None:
 
 
 def _reset_in_child() -> None:
-    """Stop Python in a forked child from writing signal numbers to the rank's pipe."""
+    """Stop Python in a forked child from writing signal numbers to a pipe of its parent.
+
+    A thread of the parent reads this pipe and would handle the child's signals as its own.
+    """
     if _open and (last := signal.set_wakeup_fd(-1)) not in _open:
         signal.set_wakeup_fd(last)
 
@@ -112,7 +115,7 @@ def _reset_in_child() -> None:
 def _main_position() -> tuple[Any, int]:
     """Return the main thread's frame, and the index of its last instruction there.
 
-    Both stay equal while the thread is inside TensorFlow.
+    The result does not change while the main thread is inside a call of TensorFlow.
     """
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     return frame, frame.f_lasti if frame else -1

@@ -51,7 +51,7 @@ check_version(tf.__version__)
 
 
 def without_autograph(function: F) -> F:
-    """Decorate a function so that AutoGraph does not rewrite it, nor what it calls.
+    """Decorate a function so that AutoGraph rewrites neither it nor the functions that it calls.
 
     AutoGraph is the part of tf.function that rewrites Python code.
     """
@@ -63,7 +63,8 @@ def operations() -> Any:
     """Return the module with smdist's TensorFlow operations: smdist_start() and others.
 
     Raises:
-        SetupError: This runtime was built without TensorFlow, or the file does not load.
+        SetupError: This runtime was built without TensorFlow, or TensorFlow cannot load the
+            compiled operations.
     """
     found = find_spec(_COMPILED)
     if found is None or found.origin is None:
@@ -86,7 +87,8 @@ def compiled() -> Any:
     """Load smdist's TensorFlow operations, and return the compiled module with the engine.
 
     Raises:
-        SetupError: This runtime was built without TensorFlow, or the file does not load.
+        SetupError: This runtime was built without TensorFlow, or TensorFlow cannot load the
+            compiled operations.
     """
     operations()
     return importlib.import_module(_COMPILED)
@@ -160,9 +162,10 @@ def wait_move(handle: Any, dtype: Any, shape: Any) -> Any:
 
 
 def _wait_interruptibly(handle: Any) -> None:
-    """Wait in eager code until the operation has ended, so that Ctrl-C works meanwhile.
+    """Wait until the operation of this handle has ended; do nothing in a graph.
 
-    Python handles Ctrl-C only between waits of 100 ms, and not inside a TensorFlow operation.
+    The wait consists of waits of 100 ms, between which Python can handle Ctrl-C. Python cannot
+    handle Ctrl-C inside a TensorFlow operation.
     """
     if tf.executing_eagerly():
         number = int(handle)
@@ -172,11 +175,13 @@ def _wait_interruptibly(handle: Any) -> None:
 
 @contextmanager
 def _sequential_waits() -> Iterator[list[Any]]:
-    """Make operations that are created in the `with` block run after the graph's earlier waits.
+    """Delay the wait operation created in the `with` block until all earlier waits have ended.
 
-    The block appends the result of its own wait to the yielded list. Each wait blocks a TensorFlow
-    thread. If several waits of a graph ran at the same time, no thread might be left to start later
-    operations. Eager code runs in order anyway.
+    Each wait blocks a TensorFlow thread, so simultaneous waits of a graph could block all threads.
+    In eager code this function does nothing.
+
+    Yields:
+        Results of the graph's earlier waits. The `with` block must append the new wait's result.
     """
     if tf.executing_eagerly():
         yield []
@@ -189,12 +194,11 @@ def _sequential_waits() -> Iterator[list[Any]]:
 
 
 def check_context() -> None:
-    """Check that a collective can run in the function being traced.
+    """Check that a collective of smdist can run at the place where it is called.
 
     Raises:
-        OptionError: The function is for a session, a data pipeline or several replicas in one
-            process, where operations may start in a different order on each rank; or it is for
-            XLA, which has no kernel for smdist's operations.
+        OptionError: The place is a function that XLA compiles, the graph of a session, a data
+            pipeline such as Dataset.map, or a tf.distribute strategy with several replicas.
     """
     if not tf.executing_eagerly():
         _check_graph(tf.compat.v1.get_default_graph())

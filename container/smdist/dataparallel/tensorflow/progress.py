@@ -26,15 +26,16 @@ from smdist.dataparallel.tensorflow.op_library import compiled, tf, without_auto
 
 
 class FitProgress(progress_line.ProgressLine):
-    """Progress of one TensorFlow training, with reported tensors read when a line is printed.
+    """Progress lines of one TensorFlow training.
 
-    The arguments are those of `ProgressLine`.
+    Reported tensors are read only when a line is printed. The base class `ProgressLine` describes
+    the arguments.
     """
 
     def kept(self, value: Any) -> Any:
-        """Return a reported value for storage: a tensor itself, else a number.
+        """Return the object to store for a reported value: the tensor itself, or a number.
 
-        The tensor is read later, since it may not be computed yet.
+        A stored tensor is read later, because its computation may not have ended.
         """
         return value if tf.is_tensor(value) else super().kept(value)
 
@@ -53,7 +54,9 @@ _current: list[FitProgress] = []  # rank 0's progress, once something was report
 
 @without_autograph
 def report(**values: Any) -> None:
-    """Add values such as `loss=loss` to the next progress line; `step=` also gives rates.
+    """Add values such as `loss=loss` to the next progress line.
+
+    If `step=` is passed, the line also shows rates such as steps per second.
 
     Call it on every rank at every step, outside of a tf.function: it is cheap. Rank 0 stores the
     latest value of each name and reads tensors only when it prints; the other ranks ignore the
@@ -63,8 +66,8 @@ def report(**values: Any) -> None:
         values: A number, or a tensor with one element, for each name; `step` must increase.
 
     Raises:
-        OptionError: A value is neither, or its name is not allowed on the line; the call is in
-            a tf.function, or before init().
+        OptionError: A value is not a number or such a tensor, or a name is not allowed on the
+            line. Also raised in a tf.function and before init().
     """
     require(
         tf.executing_eagerly(),
@@ -72,6 +75,7 @@ def report(**values: Any) -> None:
         why="it would run only once, when the function is traced",
         hint="Return the value from the tf.function, and call report() outside of it",
         about="report",
+        kind="traced",
     )
     for name, value in values.items():
         _check(name, value)
@@ -113,4 +117,5 @@ def _check(name: str, value: Any) -> None:
             shown,
             "the progress line shows one real number for it",
             "Pass a tensor with one element, such as tf.reduce_mean() of it",
+            "not_number",
         )

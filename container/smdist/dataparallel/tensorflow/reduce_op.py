@@ -50,6 +50,7 @@ def as_op(op: Any) -> ReduceOp:
         "there is no such reduce operation",
         closest(str(op), [each.value for each in ReduceOp]),
         about="op",
+        kind="unknown",
     )
 
 
@@ -66,6 +67,7 @@ def check_number(op: ReduceOp, dtype: Any) -> None:
         why=f"the supported dtypes are {', '.join(_NUMBERS)}",
         hint=_instead_of(dtype),
         about="tensor",
+        kind="dtype",
     )
     check_average(op, dtype)
 
@@ -84,13 +86,12 @@ def check_average(op: ReduceOp, dtype: Any) -> None:
         why="the average would be rounded to a whole number",
         hint="Cast the tensor to float32, or pass op=ReduceOp.SUM",
         about="op",
+        kind="rounding",
     )
 
 
 def check_factor(factor: float, dtype: Any) -> None:
-    """Check that an integer tensor has no factor, which would be rounded.
-
-    Complex dtypes pass, because IndexedSlices may have them.
+    """Check that only a float or complex tensor is multiplied by a factor other than 1.
 
     Raises:
         OptionError: The factor is not 1, and the dtype is neither float nor complex.
@@ -101,6 +102,7 @@ def check_factor(factor: float, dtype: Any) -> None:
         why="the factor and the product would be rounded to whole numbers",
         hint="Cast the tensor to float32, or multiply in the script",
         about="factor",
+        kind="rounding",
     )
 
 
@@ -117,9 +119,10 @@ def check_gradient(op: ReduceOp, of: str) -> None:
     require(
         op in (ReduceOp.SUM, ReduceOp.AVERAGE),
         what=f"{of} with op={op.value!r} has no gradient",
-        why="the gradient belongs to the rank whose value was returned, which is not recorded",
+        why="smdist computes gradients only of averages and sums",
         hint="Reduce with average or sum, or wrap the result in tf.stop_gradient()",
         about="op",
+        kind="no_gradient",
     )
 
 
@@ -135,6 +138,7 @@ def check_moved(dtype: Any) -> None:
         why="its elements have no fixed size",
         hint=_instead_of(dtype),
         about="tensor",
+        kind="dtype",
     )
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hints that rank 0 prints if a script seems not to average gradients or not to broadcast weights.
 
-The functions of smdist record facts, such as that gradients were reduced. They do so when Python
-runs them; within a tf.function that is when it is traced. Facts are kept until the process ends,
-even after shutdown(), because a tf.function is not traced again.
+When a function of smdist runs, it records a fact, such as that gradients were reduced. A function
+that is called inside a tf.function records its fact when the tf.function is traced. Facts are kept
+until the process ends, even after shutdown(), because a tf.function is not traced again.
 """
 
 from __future__ import annotations
@@ -27,12 +27,15 @@ _printed: set[str] = set()
 
 
 def note(fact: str) -> None:
-    """Record a fact about this process: one of this module's constants, such as GRADIENTS."""
+    """Record what the script has done, for the hints that rank 0 prints at the end.
+
+    `fact` is a constant of this module. GRADIENTS, for example, says that gradients were reduced.
+    """
     _facts.add(fact)
 
 
 def are_gradients_reduced() -> bool:
-    """Return True if this process may have reduced gradients, in a call or a traced tf.function."""
+    """Return True if this process has called a function that reduces or gathers tensors."""
     return bool(_facts & {GRADIENTS, MANUAL})
 
 
@@ -44,9 +47,10 @@ def warn(line: str) -> None:
 
 
 def hint_at_exit(size: int, calls: int) -> None:
-    """Print a hint about a forgotten call at the end of the script, on rank 0.
+    """Print a hint if the script did not average gradients or did not broadcast weights.
 
-    Print nothing if a hint was printed before, or after an error, which must be the last message.
+    Rank 0 calls this function at the end of the script. Print nothing if a hint was printed before,
+    or if an error ends the script: the error must be the last message.
 
     Args:
         size: Number of ranks of the job.

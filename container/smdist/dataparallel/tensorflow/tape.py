@@ -96,7 +96,12 @@ def reduction_of(
 ) -> ReduceOptions:
     """Return the reduce options of a DistributedGradientTape or DistributedOptimizer.
 
-    The arguments are those of the two classes; predivide_factor is their gradient_predivide_factor.
+    Args:
+        op: AVERAGE or SUM; None for AVERAGE.
+        compression: Compression.none, .fp16 or .bf16.
+        predivide_factor: The argument gradient_predivide_factor. Gradients are divided by this
+            factor before the sum over ranks. The sum is multiplied by factor / number of ranks.
+        fusion_bytes: Bytes per bucket; None for the job's value.
 
     Raises:
         OptionError: A value is out of range.
@@ -115,7 +120,7 @@ def reduction_of(
         require(
             chosen is ReduceOp.AVERAGE and predivide_factor > 0,
             what=f"gradient_predivide_factor is {predivide_factor!r} with op={chosen.value!r}",
-            why="it is a positive divisor, and only an average divides",
+            why="the factor must be positive, and it can be used only with an average",
             hint="Pass a positive factor with op=ReduceOp.AVERAGE, or leave it out",
             about="gradient_predivide_factor",
         )

@@ -70,7 +70,8 @@ _INSTEAD = {
 def no_such_name(module: str, name: str) -> AttributeError:
     """Return the AttributeError for a name that the module does not have.
 
-    It contains the reason and a replacement for a name of Horovod, else the most similar name.
+    For an unsupported name of Horovod, the error contains the reason and a replacement. For any
+    other name, the error contains the most similar name of the module, if there is one.
     """
     what = f"module {module!r} has no attribute {name!r}"
     if name in _INSTEAD:

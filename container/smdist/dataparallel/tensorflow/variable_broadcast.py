@@ -92,6 +92,7 @@ def _variable(each: Any) -> Any:
             why="its size must be known before variables are packed into messages",
             hint="Leave it out, and assign broadcast(variable, root_rank) to it",
             about="variables",
+            kind="shape",
         )
         return variable
     raise OptionError(

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Search for the difference between the variables of ranks, after their hashes were different.
+"""Search for the first difference between the variables of different ranks.
 
-The difference is described in one sentence:
+Ranks compare hashes of their variables. If the hashes differ, this module finds the difference
+and describes it in one sentence:
 
     the variable dense/kernel is float32 [8, 17] on rank 2 and float32 [8, 16] on rank 0
 """
@@ -25,12 +26,14 @@ Description = list[tuple[str, str, str]]  # (path, dtype and shape, compared nam
 
 
 def describe(given: Sequence[Any], variables: Sequence[Any], names: Sequence[str]) -> Description:
-    """Return (path, dtype and shape, name that ranks compare) of each variable.
+    """Return (path, dtype and shape, compared name) of each variable.
+
+    The path of a variable without a name is its index, such as "number 3".
 
     Args:
-        given: Variables of TensorFlow or Keras; the path of an unnamed one is "number 3".
-        variables: The tf.Variables inside them.
-        names: The names that ranks compare, from variable_signature.names_of().
+        given: Variables of TensorFlow or Keras.
+        variables: The same variables as tf.Variable objects.
+        names: Compared names of the same variables, from variable_signature.names_of().
     """
     kinds = (f"{each.dtype.name} {each.shape.as_list()}" for each in variables)
     paths = (
@@ -53,10 +56,13 @@ def difference_between_ranks(mine: Description) -> str:
 
 
 def difference(ranks: Sequence[Description]) -> str:
-    """Return a sentence about the first difference between one rank's variables and most ranks'.
+    """Return a sentence about the first difference between the variables of two ranks.
+
+    One of them is a rank with the most frequent description, the other the first rank with another
+    description.
 
     Args:
-        ranks: The description of each rank's variables; they must not all be equal.
+        ranks: The description of each rank's variables; at least two must be different.
     """
     compared = [tuple((kind, name) for _, kind, name in each) for each in ranks]
     [(common, _)] = Counter(compared).most_common(1)  # with a tie, that of the lowest rank

@@ -30,15 +30,16 @@ def checksum_of(text: str) -> int:
 
 
 def names_of(variables: Iterable[Any], is_brief: bool = False) -> list[str]:
-    """Return the name of each variable in the form that ranks compare.
+    """Return the name of each variable in a form that ranks can compare.
 
-    The name does not depend on models that were built before.
+    The name does not depend on models that were built before: for the paths
+    "sequential_1/dense_7/kernel" and "sequential/dense/kernel" it is "dense 0 kernel".
 
     Args:
         variables: Variables of TensorFlow or Keras. The name of any other object, and of
             an unnamed variable, is "".
-        is_brief: True to keep only the last word of each name, because the names of an
-            optimizer's variables contain paths.
+        is_brief: True to shorten the last part of each path to the word after its last underscore:
+            "dense_kernel_momentum" becomes "momentum".
     """
     owners = _Owners()
     return [owners.compared_name(path_of(each), is_brief) for each in variables]
@@ -52,9 +53,14 @@ class _Owner:
 
 @dataclass(slots=True)
 class _Owners:
-    """Owners of variables, such as layers, numbered from 0 for each kind in order of appearance.
+    """Layers and other owners of variables, numbered from 0 for each kind of owner.
 
-    If a variable's name occurs twice under one path, the path counts as two owners.
+    An owner has the path of its variables without the last part. All variables of an owner have
+    different names. A second variable of the same name belongs to a new owner.
+
+    Attributes:
+        latest: Latest owner of each path.
+        counts: Number of owners of each kind, such as "dense".
     """
 
     latest: dict[str, _Owner] = field(default_factory=dict)

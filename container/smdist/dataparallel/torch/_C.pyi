@@ -8,7 +8,7 @@ import torch.distributed as dist
 built_for_torch: str
 
 class Fixed:
-    """Settings that the engine must not measure; None for one that it measures."""
+    """Settings of the user. The engine measures the best value of each setting that is None."""
 
     lanes: int | None
     chunk_bytes: int | None

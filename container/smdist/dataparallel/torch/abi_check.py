@@ -21,11 +21,11 @@ _REBUILD = (
 
 
 def check_adapter() -> None:
-    """Check that the adapter was built for this minor release of torch.
+    """Check that smdist's compiled extension was built for the installed minor release of torch.
 
     Raises:
-        SetupError: The runtime was built without torch.
-        SkewError: The runtime was built for another minor release of torch.
+        SetupError: smdist was built without torch.
+        SkewError: smdist was built for another minor release of torch.
     """
     record = files(__package__) / "built_for_torch.txt"
     if not record.is_file():

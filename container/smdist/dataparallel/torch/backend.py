@@ -34,8 +34,8 @@ _world: list[tuple[_C.Engine, float]] = []
 def register(name: str = NAME) -> None:
     """Register the backend with torch under `name`, for CPU and CUDA tensors.
 
-    It is registered for CUDA only so that a collective on a CUDA tensor raises an error with a
-    hint. A second name is an alias: groups of both names share one engine.
+    A collective on a CUDA tensor raises an error with a hint. If the backend is registered under a
+    second name, groups of both names share one engine.
     """
     if hasattr(dist.Backend, name.upper()):
         return
@@ -99,10 +99,10 @@ def _config(options: _DistributedBackendOptions) -> RankConfig:
 
 
 def _timeout_seconds(options: _DistributedBackendOptions, default: float | None) -> float:
-    """Return the group's timeout in seconds: the script's, or `default` if the script has set none.
+    """Return the group's timeout in seconds: the script's if it has set one, else `default`.
 
-    The timeout in `options` is the script's, unless it is torch's own default. If `default` is
-    None, it is returned in any case.
+    The script has set a timeout if the timeout in `options` is not torch's own default of 30
+    minutes. If `default` is None, return the timeout in `options` in any case.
     """
     of_script = float(options.timeout.total_seconds())
     return default if default and of_script == _TORCH_DEFAULT_SECONDS else of_script

@@ -25,19 +25,18 @@ _MOST: Final = 100  # maximum number of inputs examined in total
 
 
 class DistributedDataParallel(TorchDistributedDataParallel):
-    """torch's DistributedDataParallel, with buckets of the job's size and progress lines.
+    """torch's DistributedDataParallel, with smdist's bucket size and with progress lines.
 
-    This class averages gradients over the ranks. It sets torch's `bucket_cap_mb` from
-    `DataParallel.fusion_bytes` and stores gradients in the buckets
-    (`gradient_as_bucket_view`), which saves a copy. During training rank 0 prints
-    steps, samples and the time of all-reduces (docs/metrics.md). Everything else, including
-    all other arguments, is torch's.
+    The size of the gradient buckets is `fusion_bytes`. By default gradients are stored in
+    the buckets (`gradient_as_bucket_view`). During training rank 0 prints steps, samples and the
+    time of all-reduces (docs/metrics.md). All other arguments are torch's.
 
     Args:
         module: The model, on the CPU or on a GPU. On a GPU, NCCL must reduce the gradients
             (`init_process_group("cpu:smdist,cuda:nccl")`), and the progress lines do not
             show the time of all-reduces.
-        fusion_bytes: Bytes per bucket; by default the job's value, which is 25 MiB if not set.
+        fusion_bytes: Bytes per bucket; by default `DataParallel.fusion_bytes` of the job, which
+            is 25 MiB if not set.
         progress_seconds: Seconds between two progress lines, by default 10; infinity prints
             only the last line, None prints none.
 
@@ -60,6 +59,7 @@ class DistributedDataParallel(TorchDistributedDataParallel):
             why="both set the size of the same buckets",
             hint="Pass only fusion_bytes",
             about="fusion_bytes",
+            kind="conflict",
         )
         require(
             progress_seconds is None or _is_time(progress_seconds),
@@ -78,7 +78,7 @@ class DistributedDataParallel(TorchDistributedDataParallel):
         self._progress, self._has_begun = self._new_progress(), False
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a pickled or copied model; its progress starts again at step 0."""
+        """Restore a pickled or copied model; its progress lines count steps from 0 again."""
         super().__setstate__(state)  # type: ignore[no-untyped-call]  # torch's
         self._progress, self._has_begun = self._new_progress(), False
 
@@ -88,7 +88,8 @@ class DistributedDataParallel(TorchDistributedDataParallel):
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Run the module's forward pass and return its result.
 
-        A pass in training mode with gradients, outside no_sync(), counts as a step.
+        The progress lines count a step for each pass in training mode with gradients, but not
+        within no_sync().
         """
         if self._progress is not None and self.training and torch.is_grad_enabled():
             self._count(self._progress, (*inputs, *kwargs.values()))
@@ -118,11 +119,11 @@ def _is_time(seconds: Any) -> bool:
 
 
 def _leading(inputs: Iterable[Any]) -> int | None:
-    """Return the size of dimension 0 of the first tensor in `inputs`, also within containers.
+    """Return the size of dimension 0 of the first tensor in `inputs`, usually the batch size.
 
-    Only the first few inputs are searched. Return None if they contain no tensor with a dimension,
-    or if its size is not known. The search takes microseconds and raises no error for any class of
-    inputs.
+    The search includes lists, tuples and mappings in `inputs`, but only their first elements, so
+    that it takes only microseconds. It raises no error for any class of inputs. Return None if it
+    finds no tensor that has dimensions, or if the tensor's size is not known.
     """
     with suppress(Exception):
         for each in islice(_parts(inputs), _MOST):
@@ -132,7 +133,7 @@ def _leading(inputs: Iterable[Any]) -> int | None:
 
 
 def _parts(inputs: Iterable[Any]) -> Iterator[Any]:
-    """Yield each input; after a list, tuple or mapping also its first elements, recursively."""
+    """Yield each input, and recursively the first 10 elements of each list, tuple or mapping."""
     for each in inputs:
         yield each
         if isinstance(each, (list, tuple, Mapping)):

@@ -52,7 +52,7 @@ __all__ = [
 
 _OURS: Final = {NAME, torch_smddp.NAME}
 _EXPLICIT_RENDEZVOUS: Final = {"store", "init_method"}
-_START = "Start the script with DataParallel(...) or torchrun"
+_START = "Start the job with distribution=DataParallel(...), or the script with torchrun"
 
 
 class ReduceOp:
@@ -103,6 +103,7 @@ def init_process_group(backend: str | None = None, **options: Any) -> None:
         why="RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are not all set",
         hint=f"{_START}, or call it only if is_available() returns True",
         about="RANK",
+        kind="missing",
     )
     _torch.init_process_group(backend, **options)
 
@@ -120,6 +121,7 @@ def get_local_rank() -> int:
         why="the environment variable LOCAL_RANK is not set",
         hint=_START,
         about="LOCAL_RANK",
+        kind="missing",
     )
     assert local_rank is not None
     return local_rank

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Communication hooks of DDP for the backend smdist, which torch itself allows only with NCCL.
+"""bfloat16 communication hooks for DistributedDataParallel that work with the backend smdist.
 
     from smdist.dataparallel.torch.hooks import bf16_compress_hook
 
     model.register_comm_hook(None, bf16_compress_hook)
 
-If torch was built without NCCL and XCCL, its DistributedDataParallel refuses hooks by the names
-of its own bfloat16 hooks. Hooks with other names, such as these, work with every backend.
-torch's own fp16_compress_hook and PowerSGD work with smdist unchanged.
+torch has bfloat16 hooks, too, but refuses them if torch was built without NCCL and XCCL. Such a
+torch accepts the hooks of this module. torch's own fp16_compress_hook and PowerSGD work with smdist
+unchanged.
 """
 
 from collections.abc import Callable
@@ -28,9 +28,9 @@ def bf16_compress_hook(
 ) -> Future[torch.Tensor]:
     """Average a bucket's gradients over the ranks in bfloat16, with half the bytes of float32.
 
-    Each gradient is rounded to bfloat16 once on its rank and once more after the
-    average, which the engine computes in float32. torch's own hook also rounds the result of a
-    division on every rank. Source: torch.distributed.algorithms.ddp_comm_hooks.
+    Each rank rounds its gradients to bfloat16 once. The engine computes the average in float32 and
+    rounds it once more. torch's own hook has a third rounding, because it divides the bfloat16
+    gradients on each rank. Source: torch.distributed.algorithms.ddp_comm_hooks.
 
     Args:
         process_group: The state passed to register_comm_hook(): the group that averages; None

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Progress lines of torch trainings: the function report(), and which training prints.
+"""Function report(), which adds values to the progress line that rank 0 prints.
 
     from smdist.dataparallel.torch import report
 
     report(loss=loss)
 
-Only one training at a time prints progress lines, on rank 0: the one that began last.
+If a process trains several models, only the model whose training began last has progress lines.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ def report(**values: Value) -> None:
 
     Call it on every rank at every step: it is cheap. Rank 0 stores the latest value of each
     name and reads tensors only when it prints; the other ranks ignore the values. A reported
-    value replaces a measured one of the same name. smdist's DistributedDataParallel counts
-    steps; with torch's own or FSDP, pass `step=`, an increasing number, to get rates and times
-    per step.
+    value replaces a measured value of the same name.
+
+    smdist's DistributedDataParallel counts steps itself. With torch's DistributedDataParallel or
+    with FSDP, pass `step=`, an increasing number, so that the line shows rates and times per step.
 
     Args:
         values: A number, or a tensor with one element, for each name.
@@ -52,14 +53,17 @@ def report(**values: Value) -> None:
 
 
 def enter(progress: TrainingProgress) -> None:
-    """Make this training the one that prints; the previous one prints its last line now."""
+    """Let only `progress` print progress lines from now on.
+
+    The training that printed them before prints its last progress line now.
+    """
     finish()
     if _is_first_rank():
         _become_current(progress)
 
 
 def finish() -> None:
-    """Print the last progress line of the current training, which prints no more after it."""
+    """Print the last progress line of the current training; print no further lines for it."""
     while _current:
         progress = _current.pop()
         progress.is_current = False
@@ -68,7 +72,10 @@ def finish() -> None:
 
 
 def register() -> None:
-    """Register an exit handler that prints the last line in this process, not in forked ones."""
+    """Register an exit handler that prints the last progress line.
+
+    Processes forked from this process do not print it.
+    """
     atexit.register(_finish_process, os.getpid())
     os.register_at_fork(after_in_child=_forget)
 
@@ -115,8 +122,9 @@ def _check(name: str, value: object) -> None:
     if value.numel() != 1 or value.is_complex() or hasattr(value, "placements"):
         shown = f"a {type(value).__name__} of shape {tuple(value.shape)} and {value.dtype}"
         hint = "Pass a tensor with one element, such as its mean(); for a DTensor, full_tensor()"
-        raise refusal(name, shown, "the progress line shows one real number for it", hint)
+        why = "the progress line shows one real number for it"
+        raise refusal(name, shown, why, hint, "not_number")
     if value.is_meta:
         why = "tensors on this device have no values"
         hint = "Report a tensor on the CPU or on a GPU"
-        raise refusal(name, "a tensor on the device 'meta'", why, hint)
+        raise refusal(name, "a tensor on the device 'meta'", why, hint, "no_values")

@@ -21,9 +21,10 @@ Value = float | torch.Tensor  # a number of another library, such as NumPy, is a
 
 
 class TrainingProgress(progress_line.ProgressLine):
-    """Progress of one training with torch, with reported tensors read when a line is printed.
+    """Progress lines of one training with torch.
 
-    The arguments are those of `ProgressLine`, except `activity`, which is the engine's own timing.
+    Reported tensors are read only when a line is printed. The base class `ProgressLine` describes
+    the arguments.
 
     Attributes:
         is_current: True while rank 0 prints the progress lines of this training.

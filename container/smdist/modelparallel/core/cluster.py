@@ -90,9 +90,10 @@ class Cluster:
         return self.num_hosts * self.ranks_per_host
 
     def link(self, rank: int, other: int) -> Link:
-        """Return the link between two ranks of the cluster, which are numbered host by host.
+        """Return the link between two ranks of the cluster.
 
-        On a rank's link to itself, messages take no time.
+        Ranks are numbered host by host. If both ranks are equal, the result is a link on which
+        messages take no time.
         """
         if rank == other:
             return Link()

@@ -24,9 +24,9 @@ class NodeCost:
             backward pass. The whole backward pass is B = I + W.
         saved_bytes: Bytes of activations kept from the forward to the backward pass.
         workspace_bytes: Largest number of additional bytes that are needed only while a pass runs.
-        keeps: Names of the graph's values that the node keeps for the backward pass. If several
-            nodes keep the same value, its bytes are in `saved_bytes` of the first of them only.
-            Empty in the cost of several nodes together.
+        keeps: Names of the tensors in the graph that the node keeps for the backward pass. If
+            several nodes keep the same tensor, only `saved_bytes` of the node that runs first
+            includes the bytes of this tensor. Empty in the cost of several nodes together.
     """
 
     forward_seconds: float = 0.0
@@ -63,7 +63,8 @@ class Costs:
 
     Attributes:
         nodes: Cost by the node's name; a node that is missing costs nothing.
-        source: "measured" on `device`, or "estimated" for it from numbers of operations and bytes.
+        source: "measured" if the costs were measured on `device`; "estimated" if they were computed
+            from the model's operations and bytes, and the speed of this device.
         device: Name of the device, shown in reports: "cpu", "NVIDIA A100".
     """
 
@@ -72,7 +73,7 @@ class Costs:
     device: str
 
     def of(self, name: str) -> NodeCost:
-        """Return the cost of the node with this name, which is 0 if the node is not listed."""
+        """Return the cost of the node with this name; 0 for a node without an entry in `nodes`."""
         return self.nodes.get(name, NodeCost())
 
 
@@ -80,8 +81,9 @@ class Costs:
 class StateBytes:
     """Memory of a trained parameter with its gradient and optimizer state, in bytes per element.
 
-    The defaults are for Adam in fp32, 16 bytes in sum. Adam in bf16 with fp32 master weights needs
-    16 bytes, too (2 + 2 + 12). A frozen parameter needs only the bytes of its weight.
+    The defaults are for Adam in fp32: 4 bytes of weight, 4 of gradient and 8 of optimizer state.
+    Adam in bf16 with fp32 master weights needs 16 bytes, too: 2 of weight, 2 of gradient and 12 of
+    optimizer state. A frozen parameter needs only the bytes of its weight.
 
     Attributes:
         weight: Bytes of the weight.

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Default links between ranks, for clusters whose links are unknown.
 
-They are as slow as the slowest common hardware, so that no forecast is too optimistic.
+They are as slow as the slowest common hardware, so that the predicted time of a step is not too
+short.
 """
 
 from __future__ import annotations

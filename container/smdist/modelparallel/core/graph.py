@@ -50,13 +50,14 @@ class Parameter:
     """Parameter of the model, trained or frozen.
 
     Attributes:
-        name: First name of the parameter in the model, such as "transformer.wte.weight".
+        name: Name of the parameter in the model, such as "transformer.wte.weight". For a tied
+            parameter with several names, the first one in the order of `named_parameters()`.
         shape: Shape of the whole parameter.
         dtype: Framework's name of the dtype, without a prefix: "float32".
         num_elements: Number of elements of the whole parameter.
         num_bytes: Bytes of the whole parameter in its dtype.
         is_trained: True if the parameter gets a gradient.
-        aliases: Other names of the parameter, such as "lm_head.weight" for tied weights.
+        aliases: All other names of a tied parameter, such as "lm_head.weight".
     """
 
     name: str
@@ -70,14 +71,14 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """Computation in the forward pass: a call of a module (unit) or an operation between modules.
+    """Step of the forward pass: input, call of a module (unit), or operation between modules.
 
     Attributes:
         name: Name that is unique in the graph. A unit has its module's name, with "@2" appended for
             the module's second call.
         kind: Input of the model, unit, or glue (operation between units).
         module: Name of the unit's module; for glue, name of the module whose forward function
-            contains the operation. "" is the model.
+            contains the operation. "" is the name of the whole model.
         reads: Names of the values that the node reads, each written by an earlier node.
         writes: Values that the node computes.
         parameters: Names (`Parameter.name`) of all parameters that the node uses.
@@ -155,7 +156,7 @@ class Graph:
 
     @cached_property
     def value(self) -> Mapping[str, Value]:
-        """Values by name."""
+        """Tensors that nodes of this graph write, by name."""
         return {value.name: value for node in self.nodes for value in node.writes}
 
     @cached_property

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Manifest (list of contents) of a checkpoint, and checks against a model and an optimizer.
 
-All values have their names in the whole model, so a manifest does not depend on stages. A tied
-parameter is stored once, under its first name, and can be read by any of its names.
+The names of parameters are those of the unsplit model. A tied parameter is stored once, under the
+first of its names in the model's state dict. A model that has this parameter under another of these
+names can load it, too.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ class ManifestEntry:
     """Entry of a manifest: a parameter, a buffer or another state of a module.
 
     Attributes:
-        name: First name of the value in the model.
-        aliases: Other names of the same value, such as those of a tied parameter.
+        name: Name of the value in the model. For a value with several names, such as a tied
+            parameter, the first one in the order of the model's state dict.
+        aliases: All other names of the same value.
         shape: Shape of the whole tensor; None if the value is not a tensor.
         dtype: PyTorch's name of the dtype, without a prefix: "float32"; "" if not a tensor.
     """
@@ -38,7 +40,7 @@ class ManifestEntry:
 class Group:
     """Parameter group of an optimizer: names of its parameters, and their common options (`lr`).
 
-    A tied parameter has the first of its names in the model.
+    A tied parameter is listed once, by the first of its names in the model's state dict.
     """
 
     names: tuple[str, ...]
@@ -47,14 +49,15 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerState:
-    """Contents of an optimizer's state: its groups, and the names of its values.
+    """Description of an optimizer's state: its parameter groups, and names of its values.
 
     Attributes:
         kind: Class of the optimizer.
         options: Names of the options that each parameter group has, such as "lr".
         groups: Parameter groups in the optimizer's order.
         keys: Names of the state values of each parameter, such as "exp_avg", by the parameter's
-            first name. Parameters that the optimizer never updated are absent.
+            name (for a tied parameter, the first of its names in the model's state dict).
+            Parameters that the optimizer never updated are absent.
     """
 
     kind: str
@@ -119,8 +122,8 @@ def model_faults(saved: Manifest, here: Manifest, *, strict: bool) -> Iterator[O
     Args:
         saved: Manifest of the checkpoint.
         here: Manifest of the model.
-        strict: True if checkpoint and model must have the same parameters and buffers; False if
-            those of only one of them are ignored.
+        strict: True if checkpoint and model must have the same parameters and buffers. False to
+            ignore those that only the checkpoint or only the model has.
     """
     model = f"; the model is {here.model}" if saved.model != here.model else ""
     origin = f"the checkpoint was saved from {saved.model}{model}"
@@ -128,23 +131,28 @@ def model_faults(saved: Manifest, here: Manifest, *, strict: bool) -> Iterator[O
     surplus = [each.name for each in saved.entries if here.found_for(each) is None]
     hint = "Load it into the model that was saved, or pass strict=False to load what both have"
     if strict and missing:
-        yield OptionError(f"the checkpoint lacks {_listed(missing)}", origin, hint, about="strict")
+        yield OptionError(
+            f"the checkpoint lacks {_listed(missing)}", origin, hint, "strict", "missing"
+        )
     if strict and surplus:
-        yield OptionError(f"the model lacks {_listed(surplus)}", origin, hint, about="strict")
+        yield OptionError(f"the model lacks {_listed(surplus)}", origin, hint, "strict", "surplus")
     pairs = [(each, saved.found_for(each)) for each in here.entries]
-    wrong = [
-        f"{each.name} has {_shape(each.shape)} in the model, "
-        f"and {_shape(found.shape)} in the checkpoint"
-        for each, found in pairs
-        if found is not None and found.shape != each.shape
-    ]
-    if wrong:
-        yield OptionError(_listed(wrong), origin, "Make the model with the sizes that were saved")
+    other = [(e, found) for e, found in pairs if found is not None and found.shape != e.shape]
+    if other:
+        wrong = [
+            f"{each.name} has {_shape(each.shape)} in the model, "
+            f"and {_shape(found.shape)} in the checkpoint"
+            for each, found in other
+        ]
+        names = tuple(each.name for each, _ in other)
+        hint = "Create the model with the shapes of the checkpoint"
+        yield OptionError(_listed(wrong), origin, hint, about=names, kind="shape")
     if not strict and len(missing) == len(here.entries):
         yield OptionError(
             "the checkpoint has no value of the model",
             origin,
             "Load it into the model that was saved",
+            kind="missing",
         )
 
 
@@ -153,7 +161,8 @@ def state_faults(saved: Manifest, here: OptimizerState) -> Iterator[OptionError]
 
     Args:
         saved: Manifest of the checkpoint.
-        here: State of the optimizer that loads. Its parameters have the names of the checkpoint.
+        here: State of the optimizer into which the checkpoint is loaded. Parameters must have the
+            names that they have in the checkpoint.
     """
     skip = "pass load_optimizer=False"
     if saved.state is None:
@@ -162,6 +171,7 @@ def state_faults(saved: Manifest, here: OptimizerState) -> Iterator[OptionError]
             "it was saved without an optimizer",
             "Pass load_optimizer=False",
             about="load_optimizer",
+            kind="missing",
         )
         return
     if set(saved.state.options) != set(here.options):
@@ -171,6 +181,7 @@ def state_faults(saved: Manifest, here: OptimizerState) -> Iterator[OptionError]
             f"only one of them has the options {_listed(differing)}",
             f"Use {saved.state.kind}, or {skip}",
             about="load_optimizer",
+            kind="class",
         )
     known = {name for group in saved.state.groups for name in group.names}
     strange = [name for group in here.groups for name in group.names if name not in known]
@@ -180,14 +191,16 @@ def state_faults(saved: Manifest, here: OptimizerState) -> Iterator[OptionError]
             f"the {saved.state.kind} of the checkpoint did not train these parameters",
             f"Pass the optimizer the parameters that were trained, or {skip}",
             about="load_optimizer",
+            kind="unknown",
         )
     for number, group in enumerate(here.groups):
         if options_for(saved.state, group, number, len(here.groups)) is None and group.names:
             yield OptionError(
                 f"parameter group {number} of the optimizer has {_listed(group.names)}",
-                "in the checkpoint these parameters had different options",
+                "the checkpoint has no common options for all parameters of this group",
                 f"Group the parameters as they were when saved, or {skip}",
                 about="load_optimizer",
+                kind="difference",
             )
 
 
@@ -197,16 +210,18 @@ def options_for(
     """Return the saved options for one parameter group of an optimizer.
 
     A group gets the options that its parameters had in the checkpoint. A group without parameters
-    gets the options of the saved group with the same number, or {} if the numbers of groups differ.
+    gets the options of the saved group with the same index. If checkpoint and optimizer have
+    different numbers of groups, a group without parameters gets {}.
 
     Args:
         saved: Optimizer state in the checkpoint.
-        group: Parameter group of the optimizer that loads.
+        group: Parameter group of the optimizer into which the checkpoint is loaded.
         number: Index of this group in the optimizer.
         num_groups: Number of parameter groups of the optimizer.
 
     Returns:
-        The options; None if the parameters were saved with different options, or not at all.
+        Values of the options by name. None if the checkpoint lacks the group's parameters, or if
+        in the checkpoint these parameters do not all have the same options.
     """
     sources = [each for each in saved.groups if set(each.names) & set(group.names)]
     if not group.names:

@@ -34,7 +34,7 @@ class Note:
     """Note on how a plan was made, or on how a plan could become faster.
 
     Attributes:
-        kind: Kind of the note, by which programs recognize it: "unknown_speed".
+        kind: Kind of the note, such as "unknown_speed". Programs recognize a note by its kind.
         text: Sentence for users.
         about: Name of the module or unit that the note is about; "" if it is about the whole plan.
     """

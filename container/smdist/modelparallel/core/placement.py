@@ -3,10 +3,10 @@
 
 A unit (a module that is never divided) runs on its stage. An operation between units (glue) runs on
 the latest stage that computes one of its inputs. A node that depends on the model's inputs alone
-runs on every stage that reads it, because every stage has the inputs; so masks and position ids are
-never sent. A value is sent directly from the stage that computes it to each stage that reads it,
-even if other stages lie between. The model's outputs are sent to the last stage, which computes the
-loss.
+runs on every stage that needs its result, because every stage has the model's inputs. So masks and
+position ids are never sent. A value is sent directly from the stage that computes it to each stage
+that reads it, even if other stages are between the two. The model's outputs are sent to the last
+stage, which computes the loss.
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ def place(graph: Graph, stage_of: Mapping[str, int], *, num_stages: int | None =
     Args:
         graph: Graph to place.
         stage_of: Stage of each unit, by the unit's name. Units that depend on the model's inputs
-            alone may be left out: they run on every stage that reads them, in any case.
+            alone may be left out: they run on every stage that needs their results, whether
+            they are listed or not.
         num_stages: Number of stages. The default is one more than the largest stage in `stage_of`.
 
     Raises:
@@ -119,9 +120,10 @@ def place(graph: Graph, stage_of: Mapping[str, int], *, num_stages: int | None =
 def _stage_of_nodes(graph: Graph, stage_of: Mapping[str, int], last: int) -> dict[str, int]:
     """Return the stage of each node that runs on one stage only, by the node's name.
 
-    An operation between units runs on the latest stage of its inputs. If no input is from a unit,
-    as for a class token, it runs on the first stage that reads it. A unit without a stage is
-    treated like such an operation.
+    An operation between units runs on the latest stage that computes one of its inputs. If no unit
+    computes its inputs, as for a class token (a parameter of the model), the operation runs on the
+    first stage that reads its result. A unit that is missing in `stage_of` is placed like such an
+    operation.
 
     Args:
         graph: Graph of the model.
@@ -175,9 +177,9 @@ def _with_replicas(graph: Graph, where: Mapping[str, int], last: int) -> dict[st
 
     Args:
         graph: Graph of the model.
-        where: Stage of each node that runs on one stage only. Other nodes run on every stage that
-            reads their values.
-        last: Number of the last stage, which reads the model's outputs.
+        where: Stage of each node that runs on one stage only. Each other node has a replica on
+            every stage that reads its values.
+        last: Number of the last stage, to which the model's outputs are sent.
     """
     wanted: dict[str, set[int]] = {node.name: set() for node in graph.nodes}
     for value in graph.outputs:
@@ -242,6 +244,7 @@ def _faults(
                 f"{graph.model} has no module of this name that can be placed",
                 closest(name, units),
                 about=("stage_of", name),
+                kind="unknown",
             )
         if not _is_stage(stage) or stage >= num_stages:
             yield OptionError(
@@ -257,6 +260,7 @@ def _faults(
                 "every module needs a stage to run on",
                 "Add the module and its stage to stage_of",
                 about=("stage_of", node.name),
+                kind="missing",
             )
     used = {stage for name, stage in stage_of.items() if name in units - free}
     for stage in sorted(set(range(num_stages)) - used):
@@ -265,6 +269,7 @@ def _faults(
             f"each of the {num_stages} stages needs at least one module",
             "Move a module to this stage, or use fewer stages",
             about="num_stages",
+            kind="empty_stage",
         )
 
 
@@ -295,4 +300,5 @@ def _backward(
                 f"Move {node.name!r} to stage {where[latest]} or later, "
                 f"or {cause!r} to stage {where[node.name]} or earlier",
                 about=("stage_of", node.name),
+                kind="stage_order",
             )

@@ -4,12 +4,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from sagemaker_dist.errors import OptionError, OptionErrors
 
 
 class PlanError(OptionError):
     """Error of a plan that cannot be made as requested, or that does not match its model."""
+
+
+class PlanMemoryError(PlanError):
+    """Error of a plan that needs more memory than a rank may use.
+
+    Attributes:
+        least_bytes: Memory in bytes that would be enough on each rank.
+    """
+
+    default_kind = "memory"
+    least_bytes = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields by name, for JSON, with `least_bytes`."""
+        return {**super().as_dict(), "least_bytes": self.least_bytes}
 
 
 class PlanErrors(OptionErrors, PlanError):  # noqa: N818  it holds several errors
@@ -19,13 +35,14 @@ class PlanErrors(OptionErrors, PlanError):  # noqa: N818  it holds several error
 def raise_faults(faults: Iterable[OptionError]) -> None:
     """Raise all errors of a plan at once.
 
-    No error raises nothing. One error is raised as PlanError, several are raised as PlanErrors.
+    One error is raised as PlanError, several errors are raised as PlanErrors. If there are
+    no errors, nothing is raised.
     """
     flat = tuple(part for fault in faults for part in getattr(fault, "faults", (fault,)))
     if len(flat) == 1:
         one = flat[0]
-        raise (
-            one if isinstance(one, PlanError) else PlanError(one.what, one.why, one.hint, one.about)
-        )
+        if isinstance(one, PlanError):
+            raise one
+        raise PlanError(one.what, one.why, one.hint, one.about, one.kind)
     if flat:
         raise PlanErrors(flat)

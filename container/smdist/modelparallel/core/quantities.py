@@ -47,7 +47,7 @@ def require_amount(
 
 
 def require_bytes(what: str, number: object, *, about: str = "") -> None:
-    """Check that `number` is an integer from 1 to 2**60, the memory of a rank in bytes.
+    """Check that a number of bytes is an integer from 1 to 2**60.
 
     Args:
         what: Name of the number in the error.

@@ -31,7 +31,10 @@ STRATEGIES: Final = (*_NAMED, *("".join(letters) for letters in permutations("DP
 
 
 class Axis(str, Enum):
-    """Name of a kind of rank groups, as in SageMaker's library (SMP): `Axis.PP` is "pp"."""
+    """Kind of a group of ranks, such as `Axis.PP` for the ranks of one pipeline.
+
+    The names are those of SageMaker's library (SMP).
+    """
 
     WORLD = "world"
     MP = "mp"
@@ -90,7 +93,7 @@ class RankLayout:
 
     @property
     def data_parallel_degree(self) -> int:
-        """Number of ranks with the same place in the pipeline: replicas times tensor degree."""
+        """Number of ranks with the same place in the pipeline, including tensor parallel ranks."""
         return self.reduced_data_parallel_degree * self.tensor_parallel_degree
 
     def coordinates(self, rank: int) -> Coordinates:
@@ -150,9 +153,10 @@ class RankLayout:
         }
 
     def _strides(self) -> list[tuple[str, int]]:
-        """Return (letter, difference in rank of neighbours along its axis) for each axis.
+        """Return (letter, stride) for each axis, in the order of the placement strategy.
 
-        The letters are those of the placement strategy: P, T and D.
+        The letter is P, T or D. The stride is the difference between the ranks of two neighbours on
+        this axis, whose other coordinates are equal.
         """
         stride, strides = self.size, []
         for letter in self._letters:
@@ -190,6 +194,7 @@ def _faults(layout: RankLayout) -> Iterator[OptionError]:
             "no placement strategy has this name",
             closest(str(layout.placement_strategy), STRATEGIES),
             about="placement_strategy",
+            kind="unknown",
         )
     if not wrong:
         yield from _indivisible(layout)
@@ -212,6 +217,7 @@ def _indivisible(layout: RankLayout) -> Iterator[OptionError]:
         f"Start {below}{model * (replicas + 1)} ranks for {_replicas(replicas + 1)}, or choose a "
         f"degree that divides {layout.size}",
         about="pipeline_parallel_degree",
+        kind="indivisible",
     )
 
 

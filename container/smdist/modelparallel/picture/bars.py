@@ -32,9 +32,10 @@ _PARTS: Final = (
 
 
 def draw_stages(axes: Axes, sheet: Sheet) -> None:
-    """Draw the time of one microbatch on each stage as a bar, with one segment for each unit.
+    """Draw a bar for each stage: the time of one microbatch, forward and backward.
 
-    A unit is an undivided module. The slowest one has its own colour.
+    A bar has one segment for each module that is not split further. The slowest of these modules
+    has its own colour.
     """
     highest = max((stage.seconds for stage in sheet.stages), default=0.0)
     scale, unit = time_unit(highest)

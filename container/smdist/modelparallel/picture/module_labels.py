@@ -7,8 +7,8 @@ from __future__ import annotations
 def shortened(name: str, length: int) -> str:
     """Shorten a module's name to at most `length` letters.
 
-    First parents are removed, then letters at the start: model.blocks.11 becomes blocks.11 or 11,
-    and attention becomes …ention.
+    Names of parent modules are removed first: model.blocks.11 becomes blocks.11 or 11. If this is
+    not enough, letters at the start are removed: attention becomes …ention.
     """
     fitting = next((each for each in endings(name) if len(each) <= length), None)
     if fitting is not None:

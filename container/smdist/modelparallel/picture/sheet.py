@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data of a picture, as plain values without matplotlib."""
+"""Data of pictures of plans and runs: bars for stages, memory and timelines.
+
+The classes contain plain values and do not need matplotlib.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +36,13 @@ class StageBar:
 
     @property
     def seconds(self) -> float:
-        """Seconds of the whole stage for one microbatch."""
+        """Seconds of one microbatch on the stage, forward and backward together."""
         return sum(unit.seconds for unit in self.units) + self.between_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBar:
-    """Bar of one rank: the parts of its largest memory, in bytes."""
+    """Parts of one rank's peak memory, in bytes, which are drawn as a bar."""
 
     state_bytes: int
     activation_bytes: int

@@ -93,9 +93,10 @@ def _draw_numbers(axes: Axes, sheet: StepSheet, seconds: float) -> None:
 
 
 def _numbered(sheet: StepSheet, inches: float) -> tuple[float, list[Span]]:
-    """Return the font size of microbatch numbers in points, and the bars that have one.
+    """Return the font size of microbatch numbers in points, and the bars that show a number.
 
-    It is the largest size with which as many microbatches have a number as with the smallest.
+    A bar shows its number if the text fits into the bar. The font size is the largest one that
+    shows the same microbatches as the smallest font size.
 
     Args:
         sheet: Data of the step.

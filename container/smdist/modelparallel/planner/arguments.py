@@ -18,7 +18,7 @@ class _Parser(argparse.ArgumentParser):
     """Parser that raises OptionError for wrong arguments."""
 
     def error(self, message: str) -> Any:
-        """Raise OptionError instead of exiting the process, as argparse does."""
+        """Raise OptionError; argparse would exit the process."""
         message = message.removeprefix("argument ")
         why = f"{self.prog} does not accept these arguments"
         raise OptionError(message, why, f"Run {self.prog} --help to see all arguments")

@@ -39,7 +39,8 @@ def read_cluster(text: str) -> Cluster:
     except json.JSONDecodeError as error:
         why = f"column {error.colno}: {error.msg}"
         hint = 'Pass JSON such as {"num_hosts": 2}'
-        raise OptionError("--cluster is not JSON", why, hint, about="cluster") from error
+        what = "--cluster is not JSON"
+        raise OptionError(what, why, hint, about="cluster", kind="not_json") from error
     raise_all(_faults(document, Cluster, ("cluster",)))
     parts = {name: kind(**document[name]) for name, kind in _PARTS.items() if name in document}
     return Cluster(**{**document, **parts})
@@ -56,14 +57,15 @@ def _faults(document: Any, kind: type[Any], path: tuple[str, ...]) -> Iterator[O
     where = ", ".join(["--cluster", *path[1:]])
     if not isinstance(document, dict):
         what, hint = f"{where} is {document!r}", 'Write an object such as {"name": "cpu"}'
-        yield OptionError(what, "it must be a JSON object with keys", hint, about=path)
+        why = "it must be a JSON object with keys"
+        yield OptionError(what, why, hint, about=path, kind="type")
         return
     known = [field.name for field in fields(kind)]
     for name, value in document.items():
         about = (*path, name)
         if name not in known:
-            what = f"{where} has the key {name!r}"
-            yield OptionError(what, "no such key exists", closest(name, known), about=about)
+            what, why = f"{where} has the key {name!r}", "no such key exists"
+            yield OptionError(what, why, closest(name, known), about=about, kind="unknown")
         elif name in _PARTS:
             yield from _faults(value, _PARTS[name], about)
         elif not _is_valid(name, value):

@@ -107,14 +107,14 @@ def _cluster(arguments: argparse.Namespace) -> Cluster:
         what = f"{given[0]} and --cluster are both given"
         why = "--cluster already has this number"
         about = given[0].removeprefix("--").replace("-", "_")
-        raise OptionError(what, why, f"Leave {given[0]} out", about=about)
+        raise OptionError(what, why, f"Leave {given[0]} out", about=about, kind="conflict")
     if arguments.cluster is None and not given:
         what, why = (
             "--cluster is missing",
             "the planner needs to know the cluster for the model",
         )
         hint = "Pass --cluster, or --hosts and --ranks-per-host"
-        raise OptionError(what, why, hint, about="cluster")
+        raise OptionError(what, why, hint, about="cluster", kind="missing")
     if arguments.cluster is not None:
         cluster = read_cluster(arguments.cluster)
     else:

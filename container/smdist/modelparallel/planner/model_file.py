@@ -40,6 +40,22 @@ _ON_META: Final = (
 )
 
 
+class UserCodeError(OptionError):
+    """Error for an exception in the user's file, or in code that the file calls.
+
+    The error's `kind` is "raised". It is "no_values" if the code read a value of a tensor on the
+    meta device.
+
+    Attributes:
+        file: File of the user's line, relative to the current folder; "" if unknown.
+        line: Number of the line in the file; 0 if unknown.
+    """
+
+    default_kind = "raised"
+    own_fields = ("file", "line")
+    file, line = "", 0
+
+
 class ModelFile:
     """Python file of the user that defines `model()` and `example()`.
 
@@ -60,23 +76,26 @@ class ModelFile:
         """
         import torch
 
-        with self._wrapped_errors("model()", on_meta=device == "meta"), torch.device(device):
+        with self._wrapped_errors("model", on_meta=device == "meta"), torch.device(device):
             made = self._module.model()
         if not isinstance(made, torch.nn.Module):
             what = f"model() of {self._path} returned {_shown(made)}"
             why = "it must return a torch.nn.Module"
-            raise OptionError(what, why, "Return the model", about="model")
+            raise OptionError(what, why, "Return the model", about="model", kind="result")
         return made
 
     def example(self, device: str = "cpu") -> Any:
-        """Return the batch of one replica, built on a device.
+        """Call the function `example()` of the user's file, and return the batch of one replica.
+
+        Args:
+            device: Device on which the batch is built.
 
         Raises:
-            OptionError: `example()` raises an exception, or does not return a batch.
+            OptionError: The user's function raises an exception, or does not return a batch.
         """
         import torch
 
-        with self._wrapped_errors("example()"), torch.device(device):
+        with self._wrapped_errors("example"), torch.device(device):
             made = self._module.example()
         parts = made.values() if isinstance(made, dict) else made
         is_batch = isinstance(made, torch.Tensor | dict) or type(made) is tuple
@@ -87,6 +106,7 @@ class ModelFile:
                 " arguments, with at least one tensor",
                 "Return the arguments of the model, such as torch.zeros(32, 512)",
                 about="example",
+                kind="result",
             )
         return made
 
@@ -94,14 +114,14 @@ class ModelFile:
         if not self._path.is_file():
             what = f"{self._path} cannot be read"
             why, hint = "the file does not exist", "Pass the path of a Python file"
-            raise OptionError(what, why, hint, about="file")
+            raise OptionError(what, why, hint, about="file", kind="missing_file")
         spec = spec_from_file_location(_NAME, self._path)
         assert spec is not None
         assert spec.loader is not None
         module = module_from_spec(spec)
         sys.modules[_NAME] = module  # dataclasses and pickle search modules there
         sys.path.insert(0, str(self._path.resolve().parent))  # as `python model.py` does
-        with self._wrapped_errors("the file"):
+        with self._wrapped_errors("file"):
             spec.loader.exec_module(module)
         return module
 
@@ -117,19 +137,19 @@ class ModelFile:
                     f"{self._path} does not define {name}()",
                     "the planner calls this function",
                 )
-                yield OptionError(what, why, hint, about=name)
+                yield OptionError(what, why, hint, about=name, kind="missing")
             elif not _is_function(found):
                 what = f"{name} of {self._path} is {_kind(found)}"
                 why = "the planner calls it as a function without arguments"
                 hint = f"Define a function: def {name}(): {body}"
-                yield OptionError(what, why, hint, about=name)
+                yield OptionError(what, why, hint, about=name, kind="not_a_function")
 
     @contextmanager
     def _wrapped_errors(self, part: str, *, on_meta: bool = False) -> Iterator[None]:
-        """Turn an exception raised in the `with` block into an OptionError with the user's line.
+        """Turn an exception raised in the `with` block into a UserCodeError with the user's line.
 
         Args:
-            part: Name of the user's function that is called, for the error's text.
+            part: Name of the user's function that is called, or "file" when the file is imported.
             on_meta: True if tensors are built on the meta device, that is, without values.
         """
         try:
@@ -137,24 +157,28 @@ class ModelFile:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # also SystemExit: a file that exits defines no model
-            line = _line_of(error, self._path)
-            kind = type(error).__name__
-            why = f"{kind}: {error}".strip(": ").replace("\n", " ")
-            what = f"{line or self._path} in {part}".replace(" in the file", "")
-            hint = _ON_META if on_meta and _is_of_meta(error) else _HINT
-            raise OptionError(what, why, hint) from error
+            file, line, code = _line_of(error, self._path)
+            place = f"{file}, line {line} ({code})" if file else str(self._path)
+            why = f"{type(error).__name__}: {error}".strip(": ").replace("\n", " ")
+            what = place if part == "file" else f"{place} in {part}()"
+            hint, kind = _HINT, "raised"
+            if on_meta and _is_of_meta(error):
+                hint, kind = _ON_META, "no_values"
+            wrapped = UserCodeError(what, why, hint, about=part, kind=kind)
+            wrapped.file, wrapped.line = file, line
+            raise wrapped from error
 
 
 def _is_of_meta(error: BaseException) -> bool:
-    """Return True if an error is torch's, about tensors without values on the meta device."""
+    """Return True if torch raised this error because a tensor on the meta device has no values."""
     is_torchs = isinstance(error, NotImplementedError | RuntimeError)
     return is_torchs and any(word in str(error) for word in _OF_META)
 
 
-def _line_of(error: BaseException, path: Path) -> str:
-    """Return the last line of the user's code in a traceback: "model.py, line 3 (1 / 0)".
+def _line_of(error: BaseException, path: Path) -> tuple[str, int, str]:
+    """Return the last line of the user's code in a traceback: its file, number and text.
 
-    The result is "" if the traceback has no such line.
+    The file is "" if the traceback has no such line.
 
     Args:
         error: Exception with the traceback.
@@ -162,12 +186,12 @@ def _line_of(error: BaseException, path: Path) -> str:
     """
     folder = path.resolve().parent
     if isinstance(error, SyntaxError) and _is_users(error.filename or "", folder):
-        return f"{_near(error.filename or '')}, line {error.lineno} ({(error.text or '').strip()})"
+        return _near(error.filename or ""), error.lineno or 0, (error.text or "").strip()
     frames = traceback.extract_tb(error.__traceback__)
     users = [frame for frame in frames if _is_users(frame.filename, folder)]
-    return (
-        f"{_near(users[-1].filename)}, line {users[-1].lineno} ({users[-1].line})" if users else ""
-    )
+    if not users:
+        return "", 0, ""
+    return _near(users[-1].filename), users[-1].lineno or 0, users[-1].line or ""
 
 
 def _is_users(name: str, folder: Path) -> bool:
@@ -199,7 +223,13 @@ def _is_function(found: object) -> bool:
 
 
 def _kind(found: object) -> str:
-    """Return a description of an object that is not a function without arguments."""
+    """Return a description of an object for an error message.
+
+    An example is "a function with the parameters x".
+
+    Args:
+        found: Object to describe.
+    """
     if isfunction(found):
         needed = [
             name

@@ -52,7 +52,7 @@ class Places:
     """Directories of this machine that one host's container uses.
 
     Attributes:
-        folder: Folder of the job; the container has its path as a label.
+        folder: Folder of the job; its path becomes a label of the container.
         tree: Directory that is mounted as /opt/ml.
         checkpoints: Directory of checkpoints, which all hosts share.
         mounts: Data of the channels, which is mounted below /opt/ml/input/data.
@@ -103,9 +103,10 @@ def container_arguments(
 def container_environment(job: LocalJob, host: LocalHost, engine: Engine) -> dict[str, str]:
     """Return the environment variables of a container: SageMaker's, and the job's own.
 
-    Variables of this machine are left out, because some are credentials. OMP_NUM_THREADS divides
-    this machine's CPUs among the job's ranks: a launcher in a container does not know that hosts
-    share them.
+    Variables of this machine are left out, because some are credentials. If the job has ranks,
+    OMP_NUM_THREADS is set to the CPUs of the Docker engine's machine, divided by the number of
+    ranks on all hosts. The launcher in a container cannot compute this: it does not know that all
+    hosts share these CPUs.
     """
     own = sagemaker_environment(job, host)
     if job.has_world:

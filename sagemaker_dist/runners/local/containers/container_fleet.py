@@ -147,10 +147,10 @@ class ContainerHost:
 
 
 def _follow(host: ContainerHost, stream: Any, sink: int) -> None:
-    """Copy a container's output into a pipe until it ends; then store its exit status in `host`.
+    """Copy a container's output into a pipe; then store the container's exit status in `host`.
 
-    This runs in a thread. `stream` yields the output as bytes, `sink` is the write end of the pipe,
-    which is closed at the end.
+    This runs in a thread, until the container ends. `stream` yields the output as bytes. `sink` is
+    the write end of the pipe; it is closed last.
     """
     try:
         for data in stream:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Docker network of one job, in which every host has a fixed address.
 
-Each host has the names and addresses of all hosts in /etc/hosts, as on SageMaker. Docker's DNS
-does not serve for this: it forgets a container's name when the container ends. Its peers would then
-wait for the name instead of reporting a lost connection.
+The file /etc/hosts of each container has the names and addresses of all hosts, as on SageMaker.
+Docker's DNS is not used, because it removes a container's name when the container ends. The other
+hosts would then wait for this name instead of reporting a lost connection.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _create_with_subnet(client: DockerClient, job: LocalJob, folder: Path) -> st
                 raise
         else:
             return subnet
-    raise AssertionError("the last attempt returns or raises")
+    raise AssertionError("internal error: the creation of a Docker network ended without a result")
 
 
 def _create(client: DockerClient, job: LocalJob, folder: Path, **more: Any) -> Network:

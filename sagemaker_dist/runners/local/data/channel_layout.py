@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 from random import Random
 from typing import TypeVar
 
-from sagemaker_dist.errors import JobError
+from sagemaker_dist.errors import JobError, KeyPath
 
 _Object = TypeVar("_Object")
 
@@ -40,28 +40,32 @@ class Item:
     num_bytes: int
 
 
-def lay_out(what: str, prefix: str, objects: Iterable[tuple[str, int]]) -> list[Item]:
+def lay_out(
+    what: str, prefix: str, objects: Iterable[tuple[str, int]], about: KeyPath = ()
+) -> list[Item]:
     """Return the objects of a channel with their paths in its directory, sorted by key.
 
     `objects` are pairs of a key below `prefix` and a size in bytes. Keys that end in "/" are left
-    out: S3 browsers create them for directories.
+    out: S3 browsers create them for directories. `what` is the text with which errors begin, and
+    `about` the path of the channel in the request, for errors.
 
     Raises:
-        JobError: There are no objects, or a key cannot be a path. `what` is the error's first part.
+        JobError: There are no objects, a key cannot be a path, or two keys need the same path.
     """
     kept = sorted((each for each in objects if not each[0].endswith("/")), key=_key_bytes)
     if not kept:
-        raise JobError(what, "there are no objects below this prefix", "Correct the prefix")
+        why = "there are no objects below this prefix"
+        raise JobError(what, why, "Correct the prefix", about, "no_objects")
     items = [Item(key=key, name=_name(key, prefix), num_bytes=size) for key, size in kept]
     seen: dict[str, str] = {}
     for item in items:
-        _check_name(what, item)
+        _check_name(what, item, about)
         if seen.setdefault(item.name, item.key) != item.key:
-            _refuse_clash(what, seen[item.name], item.key)
+            _refuse_clash(what, seen[item.name], item.key, about)
     for item in items:
         for above in PurePosixPath(item.name).parents:
             if str(above) in seen:
-                _refuse_clash(what, seen[str(above)], item.key)
+                _refuse_clash(what, seen[str(above)], item.key, about)
     return items
 
 
@@ -110,21 +114,25 @@ def _name(key: str, prefix: str) -> str:
     return str(PurePosixPath(name.lstrip("/")))
 
 
-def _check_name(what: str, item: Item) -> None:
+def _check_name(what: str, item: Item, about: KeyPath) -> None:
     path = PurePosixPath(item.name)
     if ".." in path.parts or "\0" in item.name or not path.parts:
         raise JobError(
             what,
             f"the key {item.key!r} cannot be a path in a directory",
             "Rename the object, or pass a prefix that leaves it out",
+            about,
+            "invalid_key",
         )
 
 
-def _refuse_clash(what: str, first: str, second: str) -> None:
+def _refuse_clash(what: str, first: str, second: str, about: KeyPath) -> None:
     raise JobError(
         what,
         f"the keys {first!r} and {second!r} have the same path in a directory",
-        "Rename one of them, or pass a prefix that leaves it out",
+        "Rename one of the objects, or pass a prefix that leaves one of them out",
+        about,
+        "conflict",
     )
 
 

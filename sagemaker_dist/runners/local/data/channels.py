@@ -65,7 +65,7 @@ class Data:
 
     @property
     def is_fetched(self) -> bool:
-        """Return whether data must be copied or downloaded before the hosts can start."""
+        """Return whether any channel has data that is copied or downloaded for the hosts."""
         return any(channel.is_fetched for channel in self.job.channels)
 
     def fetch(self, log: Callable[[str], None], check: Callable[[], None]) -> None:
@@ -99,7 +99,8 @@ class Data:
         what = "the data of the job could not be downloaded"
         if code < 0:
             how = f"the download process was killed by {signal.Signals(-code).name}"
-            return JobError(what, how, "It may have run out of memory: read the kernel's log")
+            hint = "It may have run out of memory: read the kernel's log"
+            return JobError(what, how, hint, kind="killed")
         hint = f"Read {self.folder.logs / 'supervisor.log'}"
         return JobError(what, f"the download process exited with code {code}", hint)
 
@@ -120,9 +121,11 @@ class Data:
         ]
 
     def place(self, host: LocalHost, tree: HostTree) -> None:
-        """Link the data of `host` into `tree`, its /opt/ml, and create the FIFOs of its pipes.
+        """Make the data of `host` available in `tree`, the host's /opt/ml.
 
-        This is for a host that runs as a process. A container gets the data by `mounts`.
+        For a channel in Pipe mode, the FIFO of the first epoch is created; for any other channel, a
+        symbolic link. This is for a host that runs as a process. A container gets the data by
+        `mounts`.
         """
         self.open_pipes(host, tree)
         for mount in self.mounts(host):
@@ -131,9 +134,10 @@ class Data:
             link.symlink_to(mount.source)
 
     def open_pipes(self, host: LocalHost, tree: HostTree) -> None:
-        """Create the FIFOs for the first epoch of `host` in `tree`, its /opt/ml.
+        """Create the FIFOs for the first epoch in `tree`, the /opt/ml of `host`.
 
-        The data is written to them after `feed` was called.
+        There is one FIFO per channel in Pipe mode. Data is written to the FIFOs after `feed` was
+        called.
         """
         for channel in self.job.channels:
             if channel.is_pipe:
@@ -179,6 +183,9 @@ def _read_messages(
     output: IO[bytes], log: Callable[[str], None], check: Callable[[], None]
 ) -> None:
     """Read the messages of the download process until it ends, and pass their texts to `log`.
+
+    `output` is the read end of the process's standard output. `check` is called several times a
+    second; an exception that it raises ends the reading.
 
     Raises:
         JobError: The download process reported this error.

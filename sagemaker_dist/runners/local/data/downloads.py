@@ -2,7 +2,8 @@
 """Copy or download of a job's data, in a process of its own, so that it can be killed.
 
 The process writes lines of JSON to its standard output: {"log": text} for progress, and
-{"fault": [what, why, hint]} if it fails. It uses boto3's own search for credentials and endpoints.
+{"fault": [what, why, hint, about, kind]} if it fails. It uses boto3's own search for credentials
+and endpoints.
 """
 
 from __future__ import annotations
@@ -30,7 +31,12 @@ from sagemaker_dist.errors import DistError, JobError
 from sagemaker_dist.planning import LocalChannel, LocalHost, LocalJob
 from sagemaker_dist.planning.locations import S3
 from sagemaker_dist.runners.local.data.channel_layout import Item, files_below, lay_out, part_of
-from sagemaker_dist.runners.local.data.data_errors import describe_channel, refusal, refused
+from sagemaker_dist.runners.local.data.data_errors import (
+    describe_channel,
+    path_of,
+    refusal,
+    refused,
+)
 from sagemaker_dist.runners.local.job_folder import JobFolder
 
 _LOG_SECONDS: Final = 3.0
@@ -85,7 +91,7 @@ class _Counter(ProgressCallbackInvoker):  # type: ignore[misc]  # boto3 is untyp
 
 @dataclass
 class Download:
-    """Copy of all data of a job that must be copied or downloaded before the hosts start.
+    """Operation that copies or downloads the data that a job's hosts need before they start.
 
     Attributes:
         log: Function that receives lines about the progress.
@@ -156,7 +162,7 @@ class Download:
                 for page in pages.paginate(Bucket=bucket, Prefix=prefix)
                 for each in page.get("Contents", [])
             ]
-        return lay_out(refused(channel), prefix, objects)
+        return lay_out(refused(channel), prefix, objects, path_of(channel))
 
     def _check_space(self, num_bytes: int) -> None:
         free = shutil.disk_usage(self.folder.path).free
@@ -166,6 +172,7 @@ class Download:
                 f"it has {format_bytes(num_bytes)}, and the disk of {self.folder.path} has"
                 f" {format_bytes(free)} left",
                 "Free space, or run jobs on another disk: LocalRunner(root=...)",
+                kind="disk_full",
             )
 
     def _copy_all(self, transfers: list[Transfer]) -> None:
@@ -234,7 +241,8 @@ def _named(channel: LocalChannel) -> Iterator[None]:
 
 def _together(faults: list[JobError]) -> JobError:
     first, *rest = faults
-    return JobError(first.what, first.why, " ".join([f"{first.hint}.", *map(str, rest)])[:-1])
+    hint = " ".join([f"{first.hint}.", *map(str, rest)])[:-1]
+    return JobError(first.what, first.why, hint, first.about, first.kind)
 
 
 def _count(objects: int) -> str:
@@ -265,7 +273,7 @@ def main() -> None:
     try:
         Download(folder, folder.job(), lambda text: write(log=text)).run()
     except DistError as fault:
-        write(fault=fault.args)
+        write(fault=[*fault.args, fault.about, fault.kind])
         os._exit(1)  # threads that wait for S3 must not delay the exit
 
 

@@ -44,8 +44,10 @@ class Stream:
     Attributes:
         root: Directory or file with the data of the channel.
         gunzip: Whether objects are decompressed.
-        seed: Seed of the shuffled order, which differs between epochs; None for no shuffling.
-        host: Index of the host among `num_hosts`, which selects its objects.
+        seed: Seed for shuffling the objects, in a different order for each epoch; None for no
+            shuffling.
+        host: Index of the host, from 0 to `num_hosts` - 1. It selects the objects that the host
+            gets.
         num_hosts: Number of hosts that share the objects; 1 if each host gets all of them.
     """
 

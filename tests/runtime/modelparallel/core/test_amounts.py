@@ -72,13 +72,7 @@ def test_a_cluster_has_an_end(hosts):
 
 
 def test_an_error_says_the_number_and_what_is_valid():
-    with pytest.raises(OptionError) as caught:
-        Link(bytes_per_second=-1)
-
-    assert (
-        "bytes_per_second of a link is -1: it is the speed at which messages are sent."
-        " Pass a number of at least 1e-09." == str(caught.value)
-    )
+    """A number of more than 40 digits is not written out."""
     with pytest.raises(OptionError) as caught:
         Device(memory_bytes=HUGE)
 
@@ -86,13 +80,6 @@ def test_an_error_says_the_number_and_what_is_valid():
         "memory_bytes of a device is an integer with more than 40 digits: it is a number of bytes."
         " Pass an integer from 1 to 1,152,921,504,606,846,976, such as 16 * 2**30 for 16 GiB."
         == str(caught.value)
-    )
-    with pytest.raises(OptionError) as caught:
-        Cluster(num_hosts=1_000_001)
-
-    assert (
-        "num_hosts times ranks_per_host is 1000001: a plan can have at most 1,000,000 ranks."
-        " Pass a smaller num_hosts or ranks_per_host." == str(caught.value)
     )
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from sagemaker_dist.catalog import training_instances
 from sagemaker_dist.cli.split.cluster import cluster_of
-from sagemaker_dist.errors import OptionError
+from sagemaker_dist.errors import OptionError, dotted, parts_of
 from smdist.modelparallel.core.cluster import Cluster, Device
 from smdist.modelparallel.core.cost import Link
 from smdist.modelparallel.planner.cluster_json import read_cluster
@@ -42,22 +42,37 @@ def test_defaults():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "faults"),
     [
-        ("{", "--cluster is not JSON"),
-        ("[]", r"--cluster is \[\]: it must be a JSON object with keys"),
-        ('{"hosts": 2}', "has the key 'hosts': no such key exists. Did you mean 'num_hosts'"),
-        ('{"num_hosts": 0}', "num_hosts is 0: it must be an integer of at least 1"),
-        ('{"num_hosts": true}', "num_hosts is True"),
-        ('{"num_hosts": 1.5}', "num_hosts is 1.5"),
-        ('{"device": {"memory_bytes": "16GiB"}}', "device, memory_bytes is '16GiB'"),
-        ('{"device": {"name": null}}', "device, name is None: it must be text"),
-        ('{"inside": 3}', "--cluster, inside is 3: it must be a JSON object"),
-        ('{"across": {"bytes_per_second": 0}}', "it must be a number above 0"),
-        ('{"num_hosts": -1, "inside": {"speed": 1}}', "2 faults in this request"),
+        ("{", [("cluster", "not_json")]),
+        ("[]", [("cluster", "type")]),
+        ('{"hosts": 2}', [("cluster.hosts", "unknown")]),
+        ('{"num_hosts": 0}', [("cluster.num_hosts", "option")]),
+        ('{"num_hosts": true}', [("cluster.num_hosts", "option")]),
+        ('{"num_hosts": 1.5}', [("cluster.num_hosts", "option")]),
+        ('{"device": {"memory_bytes": "16GiB"}}', [("cluster.device.memory_bytes", "option")]),
+        ('{"device": {"name": null}}', [("cluster.device.name", "option")]),
+        ('{"inside": 3}', [("cluster.inside", "type")]),
+        ('{"across": {"bytes_per_second": 0}}', [("cluster.across.bytes_per_second", "option")]),
+        (
+            '{"num_hosts": -1, "inside": {"speed": 1}}',
+            [("cluster.num_hosts", "option"), ("cluster.inside.speed", "unknown")],
+        ),
     ],
 )
-def test_faults(text, said):
+def test_faults(text, faults):
     """All at once, each with its place."""
-    with pytest.raises(OptionError, match=said):
+    with pytest.raises(OptionError) as caught:
         read_cluster(text)
+
+    assert faults == [(dotted(each.about), each.kind) for each in parts_of(caught.value)]
+
+
+def test_an_error_says_where_the_value_stands():
+    with pytest.raises(OptionError) as caught:
+        read_cluster('{"device": {"memory_bytes": "16GiB"}}')
+
+    assert (
+        "--cluster, device, memory_bytes is '16GiB': it must be an integer of at least 1. Write an"
+        " integer of at least 1, or leave the key out."
+    ) == str(caught.value)

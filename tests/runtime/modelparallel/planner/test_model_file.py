@@ -8,8 +8,8 @@ from textwrap import dedent
 import pytest
 import torch
 
-from sagemaker_dist.errors import OptionError
-from smdist.modelparallel.planner.model_file import ModelFile
+from sagemaker_dist.errors import OptionError, OptionErrors
+from smdist.modelparallel.planner.model_file import ModelFile, UserCodeError
 
 GOOD = """
     import torch
@@ -62,45 +62,50 @@ def test_batches(read, batch):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "about", "kind"),
     [
-        (
-            ("def model", "def Model"),
-            r"model.py does not define model\(\): .* Did you mean 'Model'",
-        ),
-        (
-            ("def example", "def sample"),
-            r"does not define example\(\): the planner calls this function",
-        ),
-        (("def model()", "def model(size)"), r"is a function with the parameters size: "),
+        (("def model", "def Model"), ("model",), "missing"),
+        (("def example", "def sample"), ("example",), "missing"),
+        (("def model()", "def model(size)"), ("model",), "not_a_function"),
         (
             ("def model():\n        return nn.Linear(4, 2)", "class model: pass"),
-            "model of model.py is the class model: ",
+            ("model",),
+            "not_a_function",
         ),
-        (("def model():\n        return", "model ="), "model of model.py is Linear"),
+        (("def model():\n        return", "model ="), ("model",), "not_a_function"),
     ],
 )
-def test_functions_that_are_missing(read, change, said):
-    with pytest.raises(OptionError, match=said):
+def test_functions_that_are_missing(read, change, about, kind):
+    with pytest.raises(OptionError) as caught:
         read(GOOD.replace(*change)).model("meta")
+
+    assert (about, kind) == (caught.value.about, caught.value.kind)
+
+
+def test_a_name_that_is_spelt_otherwise_is_offered(read):
+    with pytest.raises(OptionError) as caught:
+        read(GOOD.replace("def model", "def Model"))
+
+    assert (
+        "model.py does not define model(): the planner calls this function. Did you mean 'Model'?"
+        " Define it: def model(): return nn.Sequential(…)."
+    ) == str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "kind", "line", "cause"),
     [
-        ("return torch.zeros(3)", r"model\(\) of model.py returned tensor\(\.\.\., device='meta'"),
-        ("return nn.Linear", r"it must return a torch.nn.Module"),
-        ("raise KeyError('vocab')", r"model.py, line 4 \(raise KeyError\('vocab'\)\) in model\(\)"),
-        ("raise SystemExit(3)", "SystemExit: 3"),
-        ("return deep()", r"model.py, line 7 \(return nn.Linear\(-1, 2\)\)"),
-        ("return nn.Linear(torch.zeros(1).item(), 2)", "pass --measure"),
-        ("return nn.Linear(len(torch.ones(2).nonzero()), 2)", "pass --measure"),
-        ("raise RuntimeError('no vocabulary')", "no vocabulary. Correct the file there"),
-        ("raise OSError('gpt2 needs the network')", "network. Correct the file there"),
-        ("return undefined", "is not defined. Correct the file there"),
+        ("raise KeyError('vocab')", "raised", 4, KeyError),
+        ("raise SystemExit(3)", "raised", 4, SystemExit),
+        ("return deep()", "raised", 7, RuntimeError),
+        ("return nn.Linear(torch.zeros(1).item(), 2)", "no_values", 4, RuntimeError),
+        ("return nn.Linear(len(torch.ones(2).nonzero()), 2)", "no_values", 4, RuntimeError),
+        ("raise RuntimeError('no vocabulary')", "raised", 4, RuntimeError),
+        ("raise OSError('gpt2 needs the network')", "raised", 4, OSError),
+        ("return undefined", "raised", 4, NameError),
     ],
 )
-def test_faults_of_model(read, body, said):
+def test_errors_in_model(read, body, kind, line, cause):
     """They are told at the file's own last line."""
     text = f"""
     import torch
@@ -111,50 +116,88 @@ def test_faults_of_model(read, body, said):
     def deep():
         return nn.Linear(-1, 2)
     """
-    with pytest.raises(OptionError, match=said):
+    with pytest.raises(UserCodeError) as caught:
         read(text).model("meta")
 
+    error = caught.value
+    assert (("model",), kind, "model.py", line) == (error.about, error.kind, error.file, error.line)
+    assert isinstance(error.__cause__, cause)
 
-@pytest.mark.parametrize(
-    ("batch", "said"),
-    [
-        ("[torch.zeros(2)]", "is a tensor, a tuple"),
-        ("{}", "with at least one tensor"),
-        ("3", "returned 3"),
-        ("None", "returned None"),
-        ("1 / 0", r"line 6 \(return 1 / 0\) in example\(\): ZeroDivisionError"),
-    ],
-)
-def test_faults_of_example(read, batch, said):
-    with pytest.raises(OptionError, match=said):
+
+@pytest.mark.parametrize("body", ["return torch.zeros(3)", "return nn.Linear"])
+def test_what_is_no_model(read, body):
+    with pytest.raises(OptionError) as caught:
+        read(GOOD.replace("return nn.Linear(4, 2)", body)).model("meta")
+
+    assert (("model",), "result") == (caught.value.about, caught.value.kind)
+
+
+@pytest.mark.parametrize("batch", ["[torch.zeros(2)]", "{}", "3", "None"])
+def test_what_is_no_batch(read, batch):
+    with pytest.raises(OptionError) as caught:
         read(GOOD.replace("torch.zeros(8, 4)", batch)).example()
 
+    assert (("example",), "result") == (caught.value.about, caught.value.kind)
+
+
+def test_errors_in_example(read):
+    """The line and the error are in the text, and the file and the line in JSON."""
+    with pytest.raises(UserCodeError) as caught:
+        read(GOOD.replace("torch.zeros(8, 4)", "1 / 0")).example()
+
+    assert (
+        "model.py, line 6 (return 1 / 0) in example(): ZeroDivisionError: division by zero."
+        " Correct the file there."
+    ) == str(caught.value)
+    document = caught.value.as_dict()
+    assert ("raised", "example") == (document["kind"], document["about"])
+    assert ("model.py", 6) == (document["file"], document["line"])
+
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "line", "cause"),
     [
-        ("import torch\ndef model(:\n", r"model.py, line 2 \(def model\(:\): SyntaxError"),
-        ("import torch\n1 / 0\n", r"model.py, line 2 \(1 / 0\): ZeroDivisionError: division"),
-        ("import not_there\n", r"line 1 \(import not_there\): ModuleNotFoundError"),
-        ("raise SystemExit", r"line 1 \(raise SystemExit\): SystemExit"),
-        ("", r"2 faults in this request(.|\n)*define model\(\)(.|\n)*define example\(\)"),
-        ("model = example = 3\n", "2 faults"),
+        ("import torch\ndef model(:\n", 2, SyntaxError),
+        ("import torch\n1 / 0\n", 2, ZeroDivisionError),
+        ("import not_there\n", 1, ModuleNotFoundError),
+        ("raise SystemExit", 1, SystemExit),
     ],
 )
-def test_faults_of_the_file(read, text, said):
-    with pytest.raises(OptionError, match=said):
+def test_errors_in_the_file(read, text, line, cause):
+    with pytest.raises(UserCodeError) as caught:
         read(text)
 
+    error = caught.value
+    assert (("file",), "raised") == (error.about, error.kind)
+    assert ("model.py", line) == (error.file, error.line)
+    assert isinstance(error.__cause__, cause)
 
-def test_faults_of_neighbours(read):
+
+@pytest.mark.parametrize(
+    ("text", "kind"), [("", "missing"), ("model = example = 3\n", "not_a_function")]
+)
+def test_faults_of_the_file_come_at_once(read, text, kind):
+    with pytest.raises(OptionErrors) as caught:
+        read(text)
+
+    assert [(("model",), kind), (("example",), kind)] == [
+        (each.about, each.kind) for each in caught.value.faults
+    ]
+
+
+def test_errors_in_neighbours(read):
     """The line is that of the file that it is in."""
-    with pytest.raises(OptionError, match=r"near.py, line 1 \(1 / 0\): ZeroDivisionError"):
+    with pytest.raises(UserCodeError) as caught:
         read("import near", near="1 / 0")
+
+    assert ("near.py", 1) == (caught.value.file, caught.value.line)
 
 
 def test_missing_file(tmp_path):
-    with pytest.raises(OptionError, match="the file does not exist"):
+    with pytest.raises(OptionError) as caught:
         ModelFile(tmp_path / "model.py")
+
+    assert (("file",), "missing_file") == (caught.value.about, caught.value.kind)
 
 
 def test_ctrl_c_is_no_fault_of_the_file(read):

@@ -145,8 +145,10 @@ def test_state_counts():
 
 def test_device_memory_is_held_to():
     """A plan that does not fit into the given memory is refused."""
-    with pytest.raises(OptionError, match=r"device_memory is 4\.00 KiB: no plan fits"):
+    with pytest.raises(OptionError) as caught:
         plan(on_meta(), BATCH, cluster(), device_memory="4KiB")
+
+    assert (("device_memory",), "memory") == (caught.value.about, caught.value.kind)
 
 
 def test_unknown_speed_is_noted():
@@ -228,11 +230,11 @@ def test_optimize_and_memory_weight_exclude_each_other():
     with pytest.raises(OptionError) as caught:
         plan(on_meta(), BATCH, cluster(), optimize="speed", memory_weight=0.5)
 
-    assert ("optimize",) == caught.value.about
+    assert (("optimize",), "conflict") == (caught.value.about, caught.value.kind)
 
 
-def test_model_that_cannot_be_recorded_is_named():
-    with pytest.raises(CaptureError, match="Stubborn cannot be recorded"):
+def test_model_that_cannot_be_recorded_is_refused():
+    with pytest.raises(CaptureError):
         plan(Stubborn(), BATCH, cluster())
 
 
@@ -294,27 +296,45 @@ def test_forecast_of_a_plan_as_it_is_says_the_same(planned):
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "faults"),
     [
-        (lambda document: document["stages"].reverse(), "stage"),
-        (lambda document: document["stages"][0].append("7.linear"), "no such module"),
-        (lambda document: document.update(data_parallel_degree=2), "the plan is for 8 ranks"),
-        (lambda document: document.update(batch_size=32), "the example has 16 samples"),
+        (
+            lambda document: document["stages"].reverse(),
+            [(("stage_of", unit), "stage_order") for unit in ("2", "4", "6")],
+        ),
+        (
+            lambda document: document["stages"][0].append("7.linear"),
+            [(("stages", 0, "7.linear"), "unknown")],
+        ),
+        (
+            lambda document: document.update(data_parallel_degree=2),
+            [(("pipeline_parallel_degree",), "difference")],
+        ),
+        (
+            lambda document: document.update(batch_size=32),
+            [(("batch_size",), "difference")],
+        ),
     ],
 )
-def test_edited_plans_that_cannot_run(planned, tmp_path, change, words):
+def test_edited_plans_that_cannot_run(planned, tmp_path, change, faults):
     changed = edited(planned, tmp_path, change)
-    with pytest.raises(OptionError, match=words):
+    with pytest.raises(OptionError) as caught:
         forecast(changed, on_meta(), BATCH, cluster())
+
+    assert faults == [(each.about, each.kind) for each in parts_of(caught.value)]
 
 
 def test_edited_plan_that_holds_too_much(planned):
-    with pytest.raises(OptionError, match=r"rank \d holds .* may use"):
+    with pytest.raises(OptionError) as caught:
         forecast(planned, on_meta(), BATCH, cluster(), device_memory="1KiB")
+
+    assert (("stages",), "memory") == (caught.value.about, caught.value.kind)
 
 
 def test_loaded_plan_is_not_drawn(planned, tmp_path):
     """The file has no costs of units, so the plan must be forecast first."""
     planned.save(tmp_path / "plan.json")
-    with pytest.raises(OptionError, match=r"Draw the plan that smp\.forecast"):
+    with pytest.raises(OptionError) as caught:
         Plan.load(tmp_path / "plan.json").plot()
+
+    assert "no_costs" == caught.value.kind

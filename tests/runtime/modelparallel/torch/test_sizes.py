@@ -18,7 +18,8 @@ def test_sizes_are_read():
 )
 def test_what_is_no_size_is_refused(size):
     """Also numbers that no machine has: they are slips."""
-    with pytest.raises(OptionError, match=r"device_memory is .*16GiB") as error:
+    with pytest.raises(OptionError) as error:
         read_size(size, "device_memory")
 
+    assert ("device_memory",) == error.value.about
     assert len(str(error.value)) < 200

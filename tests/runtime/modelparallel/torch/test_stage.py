@@ -192,12 +192,13 @@ def test_a_module_with_statistics_is_on_one_stage(model, captured):
         StageModule(twice, placement, 0)
 
     assert ("norm",) == caught.value.about
-    assert "'norm' is on stages 0 and 1" == caught.value.what
 
 
 def test_inputs_of_another_form_are_refused(stages):
-    with pytest.raises(ValueError, match="nested differently"):
+    with pytest.raises(OptionError) as caught:
         stages[0]({}, arguments_of((BATCH["x"],)))
+
+    assert "nesting" == caught.value.kind
 
 
 class Scaled(nn.Module):
@@ -210,20 +211,22 @@ class Scaled(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("batch", "what"),
+    ("batch", "about", "kind"),
     [
-        ({"x": torch.ones(2, 4), "scale": 2.0}, r"'input:x' is .*\(2, 4\)"),
-        ({"x": torch.ones(3, 4).double(), "scale": 2.0}, r"'input:x' is .*float64"),
-        ({"x": torch.ones(3, 4), "scale": 3.0}, r"'scale' is 3\.0"),
+        ({"x": torch.ones(2, 4), "scale": 2.0}, ("input:x",), "shape"),
+        ({"x": torch.ones(3, 4).double(), "scale": 2.0}, ("input:x",), "dtype"),
+        ({"x": torch.ones(3, 4), "scale": 3.0}, ("scale",), "constant"),
     ],
 )
-def test_inputs_that_the_program_was_not_made_for_are_refused(batch, what):
+def test_inputs_that_the_program_was_not_made_for_are_refused(batch, about, kind):
     """Inputs with another constant than at capture are refused."""
     captured = capture(Scaled(), {"x": torch.ones(3, 4), "scale": 2.0})
     stage = StageModule(captured, place(captured.graph, {"a": 0}), 0)
 
-    with pytest.raises(ValueError, match=what):
+    with pytest.raises(OptionError) as caught:
         stage({}, arguments_of(batch))
+
+    assert (about, kind) == (caught.value.about, caught.value.kind)
 
 
 def test_values_are_let_go_after_their_last_reader(captured):

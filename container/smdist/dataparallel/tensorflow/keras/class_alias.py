@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Alias of a class: makes Keras save a class in a model under the name of another class."""
+"""Function that gives a class the name of another class in models that Keras saves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import keras
 
 
 def named_as(base: type, made: type) -> type:
-    """Make Keras save the class `made` under the name of `base`, and return `made`."""
+    """Make Keras write the name of the class `base` when it saves an object of the class `made`.
+
+    Return `made`.
+    """
     made.__name__ = base.__name__
     if getattr(keras.optimizers, base.__name__, None) is base:
         made.__module__ = "keras.optimizers"  # Keras's name for its own optimizers
@@ -22,9 +25,10 @@ def named_as(base: type, made: type) -> type:
 
 
 def _names() -> dict[Any, str]:
-    """Return Keras's table of registered class names, by class, in which entries can be set.
+    """Return Keras's own dict from class to registered name, to which the caller may add a class.
 
-    Keras's public functions for registration would replace the class that has the name already.
+    Keras's public functions for registration are not used, because they would take the name away
+    from the class that has it already.
     """
     from keras.src.saving.object_registration import GLOBAL_CUSTOM_NAMES
 

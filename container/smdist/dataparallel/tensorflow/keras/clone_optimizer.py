@@ -30,8 +30,8 @@ def clone_configuration(optimizer: Any, kind: Any, changes: dict[str, Any]) -> A
     Args:
         optimizer: The optimizer to clone.
         kind: The optimizer's class, or a subclass of it.
-        changes: Values that replace those of the configuration, by name; for a
-            LossScaleOptimizer also the inner optimizer.
+        changes: Arguments that replace those of the configuration, by name. For a
+            LossScaleOptimizer they must include the inner optimizer of the clone.
 
     Raises:
         OptionError: get_config() of the class is incomplete, or __init__() raises an error.
@@ -57,13 +57,14 @@ def clone_configuration(optimizer: Any, kind: Any, changes: dict[str, Any]) -> A
 
 
 def copy_state(source: Any, target: Any) -> None:
-    """Build the optimizer `target` for the variables of `source`, and copy its state.
+    """Build the optimizer `target` for the variables of `source`, and copy the state of `source`.
 
-    Do nothing if `source` is not built. If only `target` accumulates gradients, its sums start at
-    zero, and its iterations count backward passes instead of updates.
+    Do nothing if `source` is not built. If only `target` accumulates gradients, its accumulated
+    sums start at zero. Its counter `iterations` is then the number of updates of `source` times
+    `gradient_accumulation_steps`.
 
     Raises:
-        OptionError: The optimizers' states have different variables.
+        OptionError: The states of the two optimizers have different variables.
     """
     if not source.built:
         return
@@ -88,11 +89,9 @@ def _configuration(optimizer: Any) -> dict[str, Any]:
 def _check_complete(base: Any, config: dict[str, Any]) -> None:
     """Check that an optimizer's configuration has all arguments of __init__().
 
-    The clone would get the default of a missing one.
-
     Args:
         base: The optimizer's class.
-        config: The configuration: arguments by name.
+        config: Arguments by name, from get_config().
 
     Raises:
         OptionError: An argument is missing.
@@ -109,6 +108,7 @@ def _check_complete(base: Any, config: dict[str, Any]) -> None:
         " this value, too",
         hint="Make get_config() return all arguments of __init__()",
         about="get_config",
+        kind="incomplete",
     )
 
 
@@ -120,7 +120,8 @@ def _copy(source: Any, target: Any) -> None:
     require(
         _shapes_and_names(theirs) == _shapes_and_names(ours),
         what=f"the state of {type(source).__name__} cannot be copied to its distributed clone",
-        why=f"it has {len(theirs)} variables, and the clone has {len(ours)} or other ones",
+        why=f"it has {len(theirs)} variables and the clone has {len(ours)}; number, shapes and"
+        " names of the variables must be the same",
         hint="Call DistributedOptimizer() before the optimizer is built",
         about="optimizer",
     )
@@ -131,9 +132,10 @@ def _copy(source: Any, target: Any) -> None:
 
 
 def _shapes_and_names(variables: Sequence[Any]) -> list[tuple[str, str]]:
-    """Return (shape, last word of the name) of each variable.
+    """Return (shape, kind) of each variable of an optimizer; the kind is, for example, "momentum".
 
-    Only the last words are compared, since optimizers of one class may have different names.
+    The kind is the last word of the variable's name. The rest of the name contains the optimizer's
+    name, which may be different for two optimizers of one class.
     """
     words = (name.rpartition(" ")[-1] for name in names_of(variables, is_brief=True))
     return [(str(each.shape), word) for each, word in zip(variables, words, strict=True)]

@@ -49,6 +49,6 @@ def without_xla_if_distributed(original: Callable[[Any], bool]) -> Callable[[Any
 @cache
 def _warn() -> None:
     _LOG.warning(
-        'jit_compile="auto" does not compile with XLA here, which has no kernel for'
-        " DistributedOptimizer"
+        'jit_compile="auto" does not compile this model with XLA, because XLA has no kernel for the'
+        " collectives of DistributedOptimizer"
     )

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Callbacks that set the learning rate by epoch, with Horovod's names and meaning.
 
-A warm-up raises it from initial_lr / size to initial_lr, here with 4 ranks over 2 epochs:
+A warm-up raises the learning rate from initial_lr / number of ranks to initial_lr. Example with
+4 ranks and a warm-up of 2 epochs:
 
-    initial_lr         ________
-              .../''''
-    / 4    '''
-           0     1     2  epochs
+    initial_lr               ________
+                    .../''''
+    initial_lr / 4  '''
+                    0     1     2     epochs
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
         end_epoch: First epoch whose rate is no longer set; None for no end.
         staircase: True to set the rate once per epoch, False to set it at every batch.
         momentum_correction: True to scale the accumulated momentum by the change of the rate.
-            This equals Horovod's change of the coefficient for one batch, which a compiled
-            step of Keras 3 would ignore.
+            Horovod instead changes the optimizer's momentum coefficient for one batch, with the
+            same effect; a compiled step of Keras 3 would ignore this change.
         steps_per_epoch: Batches of an epoch; by default the number that fit() knows.
 
     Raises:
@@ -167,7 +168,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
 
 def warmup_factor(epoch: float, size: int, warmup_epochs: float) -> float:
-    """Return the factor of initial_lr: 1 / size at epoch 0, rising to 1 at `warmup_epochs`."""
+    """Return the factor of initial_lr: it rises linearly from 1 / size to 1 at `warmup_epochs`."""
     return (epoch * (size - 1) / warmup_epochs + 1) / size
 
 
@@ -188,9 +189,9 @@ def _check_rate(optimizer: Any) -> None:
 
 
 def _velocities(optimizer: Any) -> list[Any]:
-    """Return the variables of the optimizer's accumulated momentum, which the learning rate scales.
+    """Return the variables with the accumulated momentum of SGD or RMSprop.
 
-    Only SGD and RMSprop with momentum have them; otherwise the list is empty.
+    Return [] for an optimizer without momentum.
     """
     if not getattr(optimizer, "momentum", 0):
         return []

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Optimizers of Keras 3 that reduce gradients over all ranks before they apply them.
 
-DistributedOptimizer() returns an object of a subclass of the given optimizer's class, with its
-configuration. The subclass reduces the gradients before clipping, before the update after an
-accumulation, and before a LossScaleOptimizer checks that they are finite, so that all ranks
-act alike. Keras saves it under the name of the given class, so a saved model loads without
+DistributedOptimizer() clones the given optimizer: it makes a subclass of the optimizer's class and
+returns an object of the subclass with the same configuration. The clone reduces gradients before
+it clips them and before a LossScaleOptimizer checks that they are finite, so that all ranks act
+alike. If gradients are accumulated over several passes, the clone reduces the accumulated sums
+once, before the update.
+
+Keras saves the clone under the name of the given class, so a saved model can be loaded without
 smdist.
 """
 
@@ -169,6 +172,7 @@ def _check_optimizer(optimizer: Any) -> None:
         hint="Call DistributedOptimizer() once, on the outermost optimizer:"
         " DistributedOptimizer(LossScaleOptimizer(optimizer))",
         about="optimizer",
+        kind="wrapped",
     )
     require(
         keras.backend.backend() == "tensorflow",
@@ -199,6 +203,7 @@ def _fusion_bytes(fusion_bytes: int | None, other_arguments: dict[str, Any]) -> 
         why="both set the size of the same buckets",
         hint="Pass only fusion_bytes",
         about="fusion_bytes",
+        kind="conflict",
     )
     chosen = fusion_bytes if bucket_cap_mb is None else bucket_cap_mb * 1024 * 1024
     return None if chosen is None else checked_fusion_bytes(chosen)
@@ -220,5 +225,6 @@ def _passes(optimizer: Any, backward_passes_per_step: Any) -> int:
             "both accumulate gradients over several passes",
             f"Keep {STEPS}, and leave backward_passes_per_step out",
             about="backward_passes_per_step",
+            kind="conflict",
         )
     return int(own or backward_passes_per_step)

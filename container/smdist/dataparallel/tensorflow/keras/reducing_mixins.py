@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mix-in classes that make an optimizer reduce gradients over all ranks.
 
-Reduced          changes apply(): reduces the gradients of every pass
-ReducedOnUpdate  changes the update: reduces the gradients that were added over several passes
-ReducedScale     changes check_finite() of a LossScaleOptimizer around ReducedOnUpdate: all
-                 ranks skip a pass if one has gradients that are not finite
+Reduced          for an optimizer that updates variables after every backward pass: reduces the
+                 gradients of every pass
+ReducedOnUpdate  for an optimizer that accumulates gradients over several passes: reduces the
+                 accumulated sums before each update
+ReducedScale     for a LossScaleOptimizer whose inner optimizer has the mix-in ReducedOnUpdate: all
+                 ranks skip a pass if any rank has gradients that are not finite
 """
 
 from __future__ import annotations
@@ -27,8 +29,9 @@ class OptimizerReduction:
     Attributes:
         reduction: Options of the all-reduce.
         sparse_as_dense: True to convert IndexedSlices to dense tensors before the reduction.
-        factor: Factor that multiplies the reduced gradients. For a sum over several passes it
-            is their number, because Keras divides by it.
+        factor: Factor that multiplies the reduced gradients. If the user wants the sum over several
+            backward passes, the factor is the number of passes, because Keras computes the average
+            over the passes.
     """
 
     reduction: ReduceOptions
@@ -40,8 +43,8 @@ class OptimizerReduction:
     ) -> list[Any]:
         """Reduce the gradients over all ranks; return the results in the same order.
 
-        `variables` has the variable of each gradient. `also_equal` is another text that must be
-        equal on all ranks.
+        `variables` has the variable of each gradient. `also_equal` is a text that must be the same
+        on all ranks; otherwise the reduction fails.
         """
         reduced = reduce_gradients(
             gradients, variables, self.reduction, self.sparse_as_dense, also_equal
@@ -59,11 +62,12 @@ class _DistributedBase:
         if name == "loss_scale_factor" and value is None and self.smdist_reduction is not None:
             raise OptionError(
                 "a DistributedOptimizer was put into a LossScaleOptimizer",
-                "it would skip a step if its own rank's gradients are not finite, and the other"
-                " ranks would wait for this rank",
+                "on each rank the LossScaleOptimizer would skip a step if the gradients of this"
+                " rank are not finite, and the other ranks would wait for this rank",
                 "Use DistributedOptimizer(keras.optimizers.LossScaleOptimizer(optimizer)). With"
                 " mixed_float16 Model.compile() then adds no LossScaleOptimizer",
                 about="optimizer",
+                kind="wrapped",
             )
         super().__setattr__(name, value)
 
@@ -97,9 +101,11 @@ class ReducedOnUpdate(Reduced):
 
     @without_autograph
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
-        """Add gradients to this rank's sums; in the last pass, reduce and apply the sums.
+        """Accumulate the gradients of one backward pass on this rank.
 
-        The arguments and the result are those of a Keras optimizer's apply().
+        Keras updates the variables once in several backward passes. Before each update, the
+        accumulated gradients are reduced over all ranks. The arguments and the result are those of
+        a Keras optimizer's apply().
         """
         grads = list(grads)
         present = [None if each is None else True for each in grads]
@@ -120,7 +126,7 @@ class ReducedOnUpdate(Reduced):
 
 
 class ReducedScale(_DistributedBase):
-    """LossScaleOptimizer mix-in: all ranks skip a pass if any has gradients that are not finite."""
+    """LossScaleOptimizer mix-in: all ranks skip a step if one has NaN or infinite gradients."""
 
     @without_autograph
     def check_finite(self, grads: Any) -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Callback that ends model.fit in order when the job is stopped or a spot instance is reclaimed."""
+"""Callback that ends model.fit on all ranks after the same batch when the job is stopped."""
 
 from __future__ import annotations
 

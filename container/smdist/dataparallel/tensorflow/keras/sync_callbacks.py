@@ -66,7 +66,8 @@ class BroadcastGlobalVariablesCallback(ProgressCallback):
         if not is_distributed(optimizer) and not setup_hints.are_gradients_reduced():
             name = type(optimizer).__name__
             setup_hints.warn(
-                f"no gradients are averaged: {name} applies only those of its own rank. {WRAP}"
+                f"no gradients are averaged: {name} applies only the gradients of its own rank."
+                f" {WRAP}"
             )
 
     def _broadcast(self) -> None:
@@ -157,9 +158,10 @@ def _compare(weights: list[Any]) -> None:
 
 
 def _fingerprint(weights: list[Any]) -> Any:
-    """Return a number of about -1 to 1 that depends on all weights, as a float64 scalar.
+    """Return a float64 scalar that ranks compare to find out whether their weights are equal.
 
-    It is compared between ranks.
+    It depends on the first 65,536 elements of each weight and is usually between -1 and 1, because
+    it is divided by the norm of these elements.
     """
     total = squares = tf.zeros([], tf.float64)
     for weight in weights:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collectives with the signatures of Horovod's Keras API.
 
-Unlike in `collectives`, the name is the second argument, and the result is a NumPy array.
+They differ in two ways from the functions of smdist.dataparallel.tensorflow. They return a NumPy
+array instead of a tensor, and the second argument of allreduce() and reducescatter() is the name.
 """
 
 from __future__ import annotations
@@ -24,7 +25,14 @@ def allreduce(
 ) -> Any:
     """Reduce a value over all ranks, by default to the average.
 
-    The arguments have the meaning of those of smdist.dataparallel.tensorflow.allreduce().
+    Args:
+        value: Tensor or array, whose shape must be the same on all ranks.
+        name: Name in the graph.
+        average: Horovod's older argument for op: True is AVERAGE, False is SUM.
+        prescale_factor: Factor that multiplies the value before the reduction.
+        postscale_factor: Factor that multiplies the result.
+        op: Reduce operation; by default AVERAGE, which needs floats.
+        compression: Compression.none, .fp16 or .bf16.
 
     Returns:
         A NumPy array, or a tensor inside a tf.function.

@@ -119,9 +119,11 @@ def _too_many_stages(graph: Graph, num_stages: int) -> list[OptionError]:
     return [
         OptionError(
             f"num_stages is {num_stages}",
-            f"each stage needs a module of its own, and {graph.model} has {units} such modules",
+            f"each stage needs at least one module, and {graph.model} is split into only {units} "
+            "modules",
             f"Use at most {units} stages, or divide modules of the model into smaller ones",
             about="num_stages",
+            kind="too_many_stages",
         )
     ]
 
@@ -136,10 +138,9 @@ def _scorer(
 
 
 def _scaled(options: PartitionOptions, chain: Chain) -> PartitionOptions:
-    """Return the options with divisors for time and memory, so that a load can add the two.
+    """Return the options with the whole model's time as `seconds_unit`, its memory as `bytes_unit`.
 
-    The divisors are the time and the bytes of the whole model as one stage. If memory has no weight
-    in the load, the options are returned unchanged.
+    If `memory_weight` is 0, the options are returned unchanged.
     """
     if not options.memory_weight:
         return options
@@ -149,9 +150,13 @@ def _scaled(options: PartitionOptions, chain: Chain) -> PartitionOptions:
 
 
 def _result(scorer: Scorer, placement: Placement, notes: tuple[Note, ...]) -> Partition:
-    """Return the result for a placement, with the costs and the memory of each stage.
+    """Return the partition that has the stages of a placement, with their costs and memory.
 
-    A note about the bottleneck, if there is one, is put before `notes`.
+    Args:
+        scorer: Scorer that computes costs and memory of stages.
+        placement: Stages of all nodes of the graph.
+        notes: Notes of the result. If one unit (undivided module) limits the pipeline's speed, a
+            note about this unit is added before them.
     """
     stage_costs = scorer.stage_costs(placement)
     loads = scorer.seconds(stage_costs)
@@ -172,7 +177,10 @@ def _result(scorer: Scorer, placement: Placement, notes: tuple[Note, ...]) -> Pa
 
 
 def _unit_names(graph: Graph, placement: Placement) -> tuple[tuple[str, ...], ...]:
-    """Return the names of each stage's units; a unit on several stages is listed on its first."""
+    """Return the names of the units (undivided modules) of each stage.
+
+    A unit that runs on several stages is listed on the first of these stages.
+    """
     stages: list[list[str]] = [[] for _ in range(placement.num_stages)]
     for node in graph.units:
         first = placement.stages[node.name][:1] or (0,)

@@ -22,8 +22,8 @@ WORTHWHILE = 1.02
 def bottleneck_of(scorer: Scorer, loads: tuple[float, ...]) -> Bottleneck | None:
     """Return the slowest unit if it limits the pipeline's speed, otherwise None.
 
-    A unit (undivided module) does so if it takes longer than the whole model's time divided by the
-    number of ranks.
+    A unit (undivided module) limits the speed if its time is more than 2 % longer than the time of
+    the whole model divided by the number of ranks.
 
     Args:
         scorer: Scorer with the model's units and the options of the partition.
@@ -81,19 +81,19 @@ def _note(bottleneck: Bottleneck, text: str) -> Note:
 def next_to_open(
     graph: Graph, costs: Costs, partition: Partition, *, closed: Collection[str] = ()
 ) -> str | None:
-    """Return the module to divide next into the modules inside it.
+    """Return the module to split next into the modules inside it.
 
-    The slowest module of the slowest stage is chosen; among equally slow modules, the one next to
-    the faster neighbour stage.
+    The slowest module of the slowest stage is chosen.
 
     Args:
         graph: Graph that was partitioned.
         costs: Costs that the partition was made with.
         partition: Best partition so far.
-        closed: Modules that cannot be divided, or whose division gave no gain.
+        closed: Modules that must not be chosen, because they cannot be split.
 
     Returns:
-        Name of the module; None if a division can gain less than 2 %.
+        Name of the module. None if the slowest stage takes at most 2 % longer than the average
+        stage, or if no module of the slowest stage can be chosen.
     """
     if partition.imbalance <= WORTHWHILE:
         return None

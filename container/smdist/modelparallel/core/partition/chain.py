@@ -1,15 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Model as a chain of units, and the cost of consecutive units as one stage.
+"""Model as a chain of units, and the cost of several consecutive units as one stage.
 
-A unit is a module that is never divided. First, `place` puts every unit on a stage of its own. The
-result shows the messages between units, and the unit to which each operation between modules
-belongs.
-
-A span is several consecutive units as one stage. Messages between units of a span are not sent.
-Things that these units share count once: a parameter, or a mask that each of them computes.
-
-The costs of all spans that end at the same unit are computed together. Each span has one more unit
-at its front than the span before, so only this unit is added.
+A unit is a module that is not split further. A span is several consecutive units as one stage.
+Messages between the units of a span are not sent. A parameter that several units of a span use
+counts once.
 """
 
 from __future__ import annotations
@@ -50,7 +44,7 @@ class SpanCost(NamedTuple):
     received_bytes: int
 
     def memory_bytes(self, in_flight: int) -> int:
-        """Return the bytes that these units need as one stage: state, activations and workspace.
+        """Return the bytes of memory that the stage needs: state, activations and workspace.
 
         Args:
             in_flight: Number of microbatches whose activations are kept at the same time.
@@ -69,19 +63,20 @@ class Message(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class ChainUnit:
-    """Unit of the chain, with the operations between modules that run on its stage.
+    """Module that is not split further (unit), with the operations that run on its stage.
+
+    A shared activation is an activation that several nodes of the graph keep. The cost of only one
+    of these nodes includes the bytes of the activation.
 
     Attributes:
-        cost: Cost of the unit and these operations, without `replicas`.
+        cost: Cost of the unit and the operations, without `replicas`.
         parameters: Bytes of each parameter with its gradient and optimizer state, by name.
-        replicas: Costs of nodes that every stage computes for itself, such as masks, by name. Only
-            nodes that this unit needs are listed.
-        sends: Values that leave the unit.
+        replicas: Costs of nodes that several units compute for themselves, such as masks, by name.
+        sends: Values that the unit sends to later units.
         receives: Values that the unit receives from earlier units.
-        counted_here: Bytes of activations that several units keep and that are included in this
-            unit's saved bytes, by name.
-        counted_elsewhere: Bytes of activations that this unit keeps and that are included in
-            another unit's saved bytes, by name.
+        counted_here: Bytes of shared activations that the unit's costs include, by name.
+        counted_elsewhere: Bytes of shared activations that the unit keeps, and that the cost of
+            another node includes, by name.
     """
 
     cost: NodeCost = field(default_factory=NodeCost)
@@ -95,11 +90,11 @@ class ChainUnit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """Units of a graph in the order of execution.
+    """Modules of a model that are not split further, in the order of execution.
 
     Attributes:
-        names: Names of the units, without those that every stage computes for itself.
-        units: Cost and messages of each unit.
+        names: Names of the modules that are assigned to stages.
+        units: Cost of each of these modules, and the tensors that it sends to later ones.
     """
 
     names: tuple[str, ...]
@@ -141,7 +136,7 @@ class Chain:
 
 
 class _CrossingMessages:
-    """Messages that enter or leave a span of units, while units are added at its front."""
+    """Number and bytes of the messages that enter or leave several consecutive modules."""
 
     def __init__(self, end: int) -> None:
         self.num_messages = self.wire_bytes = self.entering_bytes = 0
@@ -149,7 +144,7 @@ class _CrossingMessages:
         self._entering: set[str] = set()
 
     def add(self, unit: ChainUnit) -> None:
-        """Add the unit before the span; values that it sends to the span no longer enter it."""
+        """Update the message counts of a stage, to which `unit` is added as first module."""
         for message in unit.sends:
             if message.value in self._entering:
                 self._entering.remove(message.value)
@@ -216,5 +211,8 @@ def _connect(units: tuple[ChainUnit, ...], alone: Placement) -> None:
 
 
 def ways_of(edge: Edge) -> int:
-    """Return the number of messages of an edge: 2 if a gradient is sent back, otherwise 1."""
+    """Return the number of messages for a value that one stage sends to another.
+
+    The number is 2 if the gradient of the value is sent back, otherwise 1.
+    """
     return 2 if edge.has_gradient else 1

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Division of a chain of units into stages whose largest load is smallest.
+"""Division of a chain of units into stages, so that the largest load of a stage is minimal.
 
-A unit is a module that is never divided. A span is several consecutive units as one stage. The
-method is dynamic programming. Let load(i, j) be the load of the span of units i to j - 1. The best
-division of the first j units into s stages has the largest load
+A unit is a module that is never divided. A span is several consecutive units as one stage. The load
+of a stage is its time for one microbatch, or a weighted mean of its time and memory. The method is
+dynamic programming. Let load(i, j) be the load of the span of units i to j - 1. Let f[s][j] be the
+smallest possible largest load if the first j units are divided into s stages. Then
 
     f[s][j] = min over i of max(f[s - 1][i], load(i, j))
 
@@ -11,8 +12,8 @@ Among divisions with an equal largest load, a second pass chooses the one that s
 bytes, then the one whose fullest stage holds the fewest bytes.
 
 Time and memory of a span only grow with its length. So spans whose load is above a guessed bound
-are skipped, and the bound is raised until the result lies below it. The result is exact, because
-every skipped span has a load above the bound.
+are skipped. The bound is raised and the search repeated, until the largest load of the result is
+within the bound. The result is exact, because every skipped span has a load above the bound.
 """
 
 from __future__ import annotations
@@ -32,16 +33,17 @@ SLACK = 1 + 1e-9  # loads whose ratio is smaller are treated as equal (rounding 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Spans (consecutive units as one stage) that end at the same unit, the longest first.
+    """Possible stages that end with the same module, the longest stage first.
 
-    In each list, entry k is for the span that begins at unit `start` + k.
+    In each list, element k is for the stage that begins with module number `start` + k. A load is
+    the time of a stage, or a weighted mean of its time and memory.
 
     Attributes:
-        start: Position of the longest span's first unit.
-        spans: Cost of each span.
-        loads: Loads of the spans, by number of microbatches in flight.
-        fits_from: Position of the first unit of the longest span that fits in memory, by number of
-            microbatches in flight.
+        start: Number of the first module of the longest stage.
+        spans: Cost of each stage.
+        loads: Load of each stage, by number of microbatches in flight.
+        fits_from: Number of the first module of the longest stage that fits in memory, by number
+            of microbatches in flight.
     """
 
     start: int
@@ -52,11 +54,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Spans of units to consider: their load may be within a bound, their memory within the limit.
+    """Possible stages, from which the search chooses.
+
+    Stages that do not fit in memory are left out. Stages with too large a load are left out, too.
+    A load is the time of a stage, or a weighted mean of its time and memory.
 
     Attributes:
-        rows: Row j has the spans that end before unit j; row 0 is empty.
-        is_whole: True if no span was left out because its load is above the bound.
+        rows: Row j has the stages that end before module number j. Row 0 is empty.
+        is_whole: True if no stage was left out because of its load.
     """
 
     rows: list[Row]
@@ -85,7 +90,10 @@ def cut(chain: Chain, options: PartitionOptions, limit: int | None) -> tuple[int
 
 
 def _guess(chain: Chain, options: PartitionOptions) -> float:
-    """Return the first bound of the search: 20 % above a load that no division can avoid."""
+    """Return a first guess of the largest load of a stage.
+
+    The load of a stage is its time, or a weighted mean of its time and memory.
+    """
     fewest_in_flight, end = min(options.in_flight), len(chain.names)
     whole = chain.span(0, end)
     alone = max(_load(chain.span(at, at + 1), options, fewest_in_flight) for at in range(end))
@@ -147,14 +155,12 @@ def _least_load(table: Table, options: PartitionOptions) -> float:
 
 
 def _cut_with_least_traffic(table: Table, options: PartitionOptions, cap: float) -> tuple[int, ...]:
-    """Return the ends of the stages that send the fewest bytes, with loads of at most `cap`.
-
-    Among equals, the stages whose fullest stage holds the fewest bytes are chosen.
+    """Return the end of each stage, for the division into stages that sends the fewest bytes.
 
     Args:
-        table: Spans to consider as stages.
+        table: Possible stages, with their costs.
         options: Options of the partition.
-        cap: Largest load that a stage may have.
+        cap: Upper limit of a stage's load: its time, or a weighted mean of its time and memory.
     """
     size = len(table.rows)
     sent, fullest = [0.0] + [inf] * (size - 1), [0.0] + [inf] * (size - 1)
@@ -182,14 +188,14 @@ def _cut_with_least_traffic(table: Table, options: PartitionOptions, cap: float)
 
 
 def _run_bytes(row: Row, in_flight: int, cap: float) -> RunBytes:
-    """Return two lists for the spans of a row: bytes that each receives, and bytes that it holds.
+    """Return the bytes that each possible stage receives, and the bytes that each stage holds.
 
-    Received bytes are infinite for spans whose load is above `cap`, so that none of them is chosen.
+    A stage that takes more than `cap` gets infinite received bytes, so that it is not chosen.
 
     Args:
-        row: Spans that end at the same unit.
-        in_flight: Number of microbatches whose activations a span keeps.
-        cap: Largest load that a stage may have.
+        row: Possible stages.
+        in_flight: Number of microbatches whose activations a stage keeps.
+        cap: Largest allowed time of a stage, or largest weighted mean of its time and memory.
     """
     if not row.spans:
         return [], []
@@ -199,9 +205,10 @@ def _run_bytes(row: Row, in_flight: int, cap: float) -> RunBytes:
 
 
 def stages_needed(chain: Chain, options: PartitionOptions, cap: float) -> int:
-    """Return the smallest number of stages that take at most `cap` seconds each; ignores memory.
+    """Return the number of stages that the model needs if each may take at most `cap` seconds.
 
-    A unit that takes longer than `cap` gets a stage of its own.
+    The only exception is an undivided module that takes longer: this module gets a stage of its
+    own. Memory is not limited.
     """
     fewest = [0]
     for end in range(1, len(chain.names) + 1):

@@ -50,7 +50,11 @@ def stages_of_marks(
 
 
 def note_on_marks(marks: Mapping[str, int]) -> Note | None:
-    """Return the note that `auto_partition` ignores the marks; None if there are no marks."""
+    """Return a note that the stages chosen by the user have no effect; None if there are none.
+
+    Args:
+        marks: Stages that the user chose, by the module's name.
+    """
     if not marks:
         return None
     return Note(
@@ -94,9 +98,11 @@ def _missing_marks(units: list[str], num_stages: int) -> Iterator[OptionError]:
         last = f" to {num_stages - 1}" if num_stages > 1 else ""
         yield OptionError(
             "auto_partition is False without a default_partition",
-            f"these modules have no mark and need a stage: {', '.join(units[:_SHOWN])}{more}",
-            f"Mark them, or pass a stage from 0{last} as default_partition",
+            f"smp.partition() sets no stage for these modules: {', '.join(units[:_SHOWN])}{more}",
+            f"Set their stages with smp.partition(), or pass a stage from 0{last} as "
+            "default_partition",
             about="auto_partition",
+            kind="missing",
         )
 
 
@@ -112,10 +118,11 @@ def _divided_units(
             if module.startswith(f"{unit.module}.") and stage != stage_of[unit.name]:
                 yield OptionError(
                     f"{module!r} is marked for stage {stage}",
-                    f"it is inside the module {unit.name!r}, which cannot be divided and is on "
-                    f"stage {stage_of[unit.name]}",
+                    f"it is inside the module {unit.name!r}, which runs as a whole on stage "
+                    f"{stage_of[unit.name]}",
                     f"Mark both for the same stage, or divide {unit.module!r} into smaller modules",
                     about=("marks", module),
+                    kind="conflict",
                 )
 
 
@@ -123,8 +130,9 @@ def _unused(graph: Graph, stage_of: Mapping[str, int], num_stages: int) -> Itera
     for stage in sorted(set(range(num_stages)) - set(stage_of.values())):
         yield OptionError(
             f"stage {stage} has no module",
-            f"no mark on a module of {graph.model} names this stage, and default_partition is "
-            "another stage",
-            "Mark a module for this stage, or use fewer stages",
-            about="marks",
+            f"each stage of {graph.model} needs at least one module, from smp.partition() or "
+            "default_partition",
+            "Put a module on this stage with smp.partition(), or use fewer stages",
+            about=("stages", stage),
+            kind="empty_stage",
         )

@@ -23,6 +23,7 @@ class DoesNotFitError(OptionError):
         least_bytes: Smallest memory of a rank that was found to be enough.
     """
 
+    default_kind = "memory"
     least_bytes = 0
 
 
@@ -51,10 +52,12 @@ def best_cuts(scorer: Scorer) -> tuple[int, ...]:
 
 
 def _cuts_within_ranks(scorer: Scorer) -> tuple[int, ...] | None:
-    """Return the ends of the best stages that fit, for ranks with several stages.
+    """Return the best stages for which all stages of a rank together fit in memory.
 
-    Bisection finds the largest memory limit for each single stage with which every rank fits. None
-    is returned if no fitting division was found.
+    Bisection is used to find a memory limit for each single stage.
+
+    Returns:
+        For each stage, the position after its last module. None if no such stages were found.
     """
     options = scorer.options
     assert options.device_bytes is not None
@@ -74,14 +77,22 @@ def _cuts_within_ranks(scorer: Scorer) -> tuple[int, ...] | None:
 
 
 def _least_memory_cuts(chain: Chain, options: PartitionOptions) -> tuple[int, ...]:
-    """Return the ends of the stages whose fullest stage holds the fewest bytes, without a limit."""
+    """Return the division into stages whose fullest stage holds the fewest bytes.
+
+    The result has, for each stage, the position after its last module in the chain.
+    """
     ends = cut(chain, replace(options, memory_weight=1.0, bytes_unit=1.0), None)
     assert ends is not None  # without a limit, every division fits
     return ends
 
 
 def _does_not_fit(scorer: Scorer, ends: tuple[int, ...]) -> DoesNotFitError:
-    """Return the error that no partition fits; `ends` are the stages with the least memory."""
+    """Return the error that no partition fits in `device_bytes`.
+
+    Args:
+        scorer: Scorer with the chain of units and the options of the partition.
+        ends: Ends, in the chain, of the stages that need the least memory; the error names them.
+    """
     options = scorer.options
     assert options.device_bytes is not None
     placement = scorer.place(scorer.assign(ends))
@@ -99,13 +110,13 @@ def _does_not_fit(scorer: Scorer, ends: tuple[int, ...]) -> DoesNotFitError:
     number = options.in_flight[stage]
     unit = max(range(start, end), key=lambda at: scorer.chain.span(at, at + 1).memory_bytes(number))
     alone = scorer.chain.span(unit, unit + 1).memory_bytes(number)
-    least = "the least that was found is" if options.has_virtual_stages else "it needs at least"
+    least = "the best division found needs" if options.has_virtual_stages else "it needs at least"
     error = DoesNotFitError(
         f"device_bytes is {options.device_bytes:,}",
-        f"{scorer.graph.model} does not fit on {options.num_ranks} ranks with so much memory: "
-        f"{least} {peaks[rank]:,} bytes on a rank, for stage {stage} "
-        f"({scorer.chain.names[start]!r} to {scorer.chain.names[end - 1]!r}), of which "
-        f"{scorer.chain.names[unit]!r} alone needs {alone:,}",
+        f"{scorer.graph.model} does not fit in the memory of {options.num_ranks} ranks, because "
+        f"{least} {peaks[rank]:,} bytes on the fullest rank. This rank has stage {stage} "
+        f"({scorer.chain.names[start]!r} to {scorer.chain.names[end - 1]!r}). The module "
+        f"{scorer.chain.names[unit]!r} alone needs {alone:,} bytes",
         f"Pass device_bytes of at least {peaks[rank]:,}, use more stages, keep fewer microbatches "
         f"in flight, or divide {scorer.chain.names[unit]!r} into smaller modules",
         about="device_bytes",

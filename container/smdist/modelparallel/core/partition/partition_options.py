@@ -42,7 +42,7 @@ class PartitionOptions:
 
     @property
     def num_stages(self) -> int:
-        """Number of stages."""
+        """Total number of stages on all ranks."""
         return len(self.rank_of)
 
     @property
@@ -56,9 +56,10 @@ class PartitionOptions:
         return self.num_ranks < self.num_stages
 
     def load(self, seconds: float, memory_bytes: float) -> float:
-        """Return the load of a stage: its seconds, or a weighted mean of relative time and memory.
+        """Return the load of a stage, the number to balance between stages.
 
-        The seconds are returned if `memory_weight` is 0.
+        If `memory_weight` is 0, the load is `seconds`. Otherwise it is the weighted mean of the
+        stage's time and memory, each as a fraction of the whole model's.
         """
         if not self.memory_weight:
             return seconds
@@ -96,7 +97,7 @@ class PartitionRequest:
     optimize: str | None = None
 
     def faults(self) -> Iterator[OptionError]:
-        """Yield an error for each option that is wrong whatever the model is."""
+        """Yield an error for each option that is wrong for every model."""
         if not _is_count(self.num_stages):
             yield OptionError(
                 f"num_stages is {self.num_stages!r}",
@@ -148,9 +149,10 @@ def _weight_faults(memory_weight: float | None, optimize: str | None) -> Iterato
     if optimize is not None and optimize not in MEMORY_WEIGHTS:
         yield OptionError(
             f"optimize is {optimize!r}",
-            "it names one of two values of memory_weight",
+            "it must be 'memory' or 'speed'",
             closest(str(optimize), MEMORY_WEIGHTS),
             about="optimize",
+            kind="unknown",
         )
 
 
@@ -170,8 +172,8 @@ def _by_stage(
     if wrong:
         yield OptionError(
             f"{name} contains {wrong[0]!r}",
-            f"each of its entries is an integer of at least {at_least}",
-            f"Pass integers of at least {at_least}",
+            f"only integers of at least {at_least} are valid",
+            f"Replace this value by an integer of at least {at_least}",
             about=name,
         )
 

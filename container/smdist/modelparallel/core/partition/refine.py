@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Local search that improves a partition, for several stages on one rank and for tied parameters.
 
-Dynamic programming handles neither. Memory and time of a rank are sums over its stages, which need
-not be neighbours. Stages with the same parameter need not be neighbours either.
+Dynamic programming, which makes the partition, cannot handle these two cases. In the first, memory
+and time of a rank are sums over its stages, which need not be neighbours. In the second, stages
+with the same parameter need not be neighbours either.
 
 So single units (undivided modules) are moved to a neighbour stage while that improves the
 partition. Then a unit that shares a parameter with a unit of another stage is moved to that stage,
@@ -24,14 +25,14 @@ MAX_TRIALS = 400
 
 
 def improve(scorer: Scorer, ends: tuple[int, ...]) -> tuple[int, ...]:
-    """Return better ends of the stages, found by moving one end by one unit at a time.
+    """Return a better division into stages, found by a local search.
 
-    The first move that improves the score is taken. The search ends when no move improves it, or
-    after a fixed number of moves.
+    Each step moves one module to a neighbour stage. The search ends when no step improves the
+    score, or after many attempts.
 
     Args:
         scorer: Scorer that compares divisions into stages.
-        ends: Position in the chain of units before which each stage ends.
+        ends: Division to improve: for each stage, the position after its last module.
     """
     best, trials, moved = scorer.score_cuts(ends), 0, True
     while moved and trials < MAX_TRIALS:

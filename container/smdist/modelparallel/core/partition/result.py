@@ -13,15 +13,16 @@ from smdist.modelparallel.core.placement import Placement
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bottleneck:
-    """Unit (undivided module) that takes more than its rank's even share of the model's time.
+    """Unit (undivided module) that limits the speed of the pipeline.
 
-    No partition can make the pipeline faster than this unit.
+    The unit takes more than 2 % longer than the time of the whole model divided by the number of
+    ranks. So no partition can give all ranks the same load.
 
     Attributes:
         unit: Name of the unit.
         share: Time of the unit as a fraction of the whole model's time, from 0 to 1.
-        useful_stages: Smallest number of stages with which the slowest stage is at most 2 % slower
-            than in the partition.
+        useful_stages: Number of stages, one on each rank, with which the pipeline is almost as
+            fast. The slowest rank takes at most 2 % longer.
     """
 
     unit: str
@@ -34,8 +35,8 @@ class Partition:
     """Partition of a model: the units (undivided modules) of each stage, and the stages' costs.
 
     Attributes:
-        stages: Names of units by stage, in the order of execution. Each unit is listed once; a
-            replicated unit is listed on its first stage.
+        stages: Names of units by stage, in the order of execution. Each unit is listed once. A
+            unit that several stages compute, such as a mask, is listed on the first of them.
         rank_of: Rank of each stage.
         placement: Stages of all nodes of the graph, and the values sent between stages.
         costs: Cost of one microbatch on each stage.
@@ -43,7 +44,8 @@ class Partition:
         state_bytes: Bytes of parameters, gradients and optimizer state, by stage.
         peak_bytes: Largest number of bytes that each rank holds: state, activations of all
             microbatches in flight, and workspace.
-        bottleneck: Unit that takes more than an even share of the time; None if there is none.
+        bottleneck: Unit that takes longer than the whole model's time divided by the number of
+            ranks, and so limits the pipeline's speed; None if there is none.
         notes: Notes for users, such as advice about the bottleneck.
     """
 
@@ -59,7 +61,7 @@ class Partition:
 
     @property
     def stage_of(self) -> Mapping[str, int]:
-        """Stage of each unit, by the unit's name."""
+        """Stage of each unit (undivided module), by the unit's name."""
         return {name: number for number, stage in enumerate(self.stages) for name in stage}
 
     @property

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores by which all searches compare two assignments of units to stages."""
+"""Scores that tell which of two assignments of modules to pipeline stages is better."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ Objective = Callable[[Sequence[NodeCost], Placement], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Score:
-    """Score of an assignment of units to stages; lower is better, the first field decides first.
+    """Score of an assignment of units to stages; a lower score is better.
+
+    Scores are compared like tuples: by the first field, and if it is equal, by the next one.
 
     Attributes:
         excess_bytes: Bytes by which the fullest rank exceeds its device's memory.
@@ -42,16 +44,16 @@ class Score:
 
 @dataclass(frozen=True, kw_only=True)  # no slots: the class has cached properties
 class Scorer:
-    """Scorer of assignments of one graph's units to stages.
+    """Scorer that compares assignments of a model's modules to stages.
 
     Attributes:
         graph: Graph of the model.
         costs: Costs of the graph's nodes.
-        chain: Units of the graph in the order of execution.
+        chain: Modules that are not split further, in the order of execution.
         options: Options of the partition.
-        objective: Function of the caller that returns the seconds of a step; None to compare loads.
-        span_cache: Costs of consecutive units as one stage that were computed before, by (position
-            of the first unit, position after the last unit).
+        objective: The caller's function that returns the seconds of a training step, or None.
+        span_cache: Costs of stages that were computed before. The key is (position of the stage's
+            first module in the chain, position after the last module).
     """
 
     graph: Graph
@@ -63,9 +65,9 @@ class Scorer:
 
     @cached_property
     def tied_positions(self) -> dict[str, list[int]]:
-        """Positions in the chain of the units that use a tied parameter, by the parameter's name.
+        """Positions of the units (undivided modules) that use each tied parameter, by its name.
 
-        A tied parameter is used by several units.
+        A tied parameter is used by several units. A position is an index in `chain.units`.
         """
         found: dict[str, list[int]] = {}
         for at, unit in enumerate(self.chain.units):
@@ -74,7 +76,11 @@ class Scorer:
         return {name: of for name, of in found.items() if len(of) > 1}
 
     def place(self, stage_of: Mapping[str, int]) -> Placement:
-        """Return the placement of all nodes, from the stage of each unit by name."""
+        """Return the placement of all nodes of the graph.
+
+        Args:
+            stage_of: Stage of each unit (undivided module), by the unit's name.
+        """
         return place(self.graph, stage_of, num_stages=self.options.num_stages)
 
     def stage_costs(self, placement: Placement) -> tuple[StageCost, ...]:
@@ -100,10 +106,10 @@ class Scorer:
         return replace(score, objective=self.objective([s.cost for s in stage_costs], placement))
 
     def score_cuts(self, ends: Sequence[int]) -> Score:
-        """Return the score of the stages that end before the given positions of the chain of units.
+        """Return the score of a division into stages; a lower score is better.
 
-        Without an objective of the caller, the score is computed from the chain alone, because a
-        placement of the whole graph takes long.
+        Args:
+            ends: For each stage, the position after its last module in the chain.
         """
         if self.objective is not None:
             return self.score(self.place(self.assign(ends)))
@@ -119,10 +125,12 @@ class Scorer:
         return self.span_cache[ends]
 
     def _ties(self, ends: Sequence[int]) -> list[Tie]:
-        """Return the parameters that several of these stages hold; none if each rank has one stage.
+        """Return the parameters that several stages hold.
+
+        If each rank has only one stage, the result is empty, because it is not needed.
 
         Args:
-            ends: Position in the chain of units before which each stage ends.
+            ends: For each stage, the position after its last module in the chain.
         """
         if not self.options.has_virtual_stages:
             return []
@@ -185,10 +193,10 @@ class Scorer:
         )
 
     def assign(self, ends: Sequence[int]) -> dict[str, int]:
-        """Return the stage of each unit, by the unit's name.
+        """Return the stage of each module in the chain, by the module's name.
 
         Args:
-            ends: Position in the chain of units before which each stage ends.
+            ends: For each stage, the position after its last module in the chain.
         """
         starts = [0, *ends[:-1]]
         return {

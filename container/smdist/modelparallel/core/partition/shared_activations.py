@@ -33,7 +33,10 @@ class SharedValue:
 
 
 def shared_values(graph: Graph, costs: Costs) -> Mapping[str, SharedValue]:
-    """Return the activations that more than one node keeps for the backward pass, by name."""
+    """Return the activations that more than one node keeps for the backward pass.
+
+    The key is the name of the activation in the graph.
+    """
     keepers: dict[str, list[str]] = {}
     for node in graph.nodes:
         for value in costs.of(node.name).keeps:
@@ -51,12 +54,13 @@ def shared_values(graph: Graph, costs: Costs) -> Mapping[str, SharedValue]:
 
 
 class SharedActivations:
-    """Counter of the shared activations that a stage keeps and that other stages' costs include.
+    """Counter of activations that a stage keeps, but that the costs of its nodes do not include.
 
-    Nodes are added to the stage one after another.
+    If several nodes keep the same activation, only one node's cost includes its bytes. If that node
+    is on another stage, the bytes are counted here.
 
     Attributes:
-        num_bytes: Bytes of all these activations, to be added to the stage's own saved bytes.
+        num_bytes: Bytes of all activations that are counted here.
     """
 
     def __init__(self) -> None:
@@ -68,9 +72,10 @@ class SharedActivations:
         """Add nodes to the stage, and update `num_bytes`.
 
         Args:
-            counted_here: Bytes of shared activations that the nodes' saved bytes include, by name.
-            counted_elsewhere: Bytes of activations that the nodes keep and that other nodes' saved
-                bytes include, by name.
+            counted_here: Bytes of shared activations that the costs of these nodes include, by
+                name.
+            counted_elsewhere: Bytes of shared activations that these nodes keep, but that their
+                costs do not include, by name.
         """
         for value in counted_here.keys() - self._counted_here:
             self._counted_here.add(value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Costs of each stage of a placement; the units of a stage need not be consecutive."""
+"""Costs of each pipeline stage: time, memory and messages for one microbatch."""
 
 from __future__ import annotations
 
@@ -63,7 +63,11 @@ def costs_of_stages(
 
 
 def _shared_bytes(graph: Graph, costs: Costs, placement: Placement) -> list[int]:
-    """Return the bytes of each stage's activations that only other stages' costs include."""
+    """Return, by stage, the bytes of kept activations that the stage's own nodes do not count.
+
+    An activation that several nodes keep is included in the cost of one node only. Here its bytes
+    are counted for each other stage that keeps it.
+    """
     found = [0] * placement.num_stages
     for value in shared_values(graph, costs).values():
         keepers = {stage for name in value.others for stage in placement.stages[name]}

@@ -49,7 +49,10 @@ def summary(plan: PlanData) -> str:
 
 
 def _fresh(plan: PlanData) -> Forecast | None:
-    """Return the plan's forecast; None if there is none, or if the plan was edited after it."""
+    """Return the predicted time and memory of the plan's step, if they are still valid.
+
+    The result is None if the plan has no forecast, or was edited after the forecast was made.
+    """
     return None if plan.is_stale else plan.forecast
 
 
@@ -92,8 +95,8 @@ def _why(plan: PlanData) -> Iterator[str]:
 def _close(plan: PlanData) -> Iterable[str]:
     """Return lines about rejected plans whose predicted speed is within 5 % of this plan's.
 
-    Measured times differ by as much from run to run. The result is empty without such plans, and
-    for estimated costs.
+    Two measurements of the same model differ by up to 5 %, so another measurement could lead to
+    another plan. The result is empty if there are no such plans, or if the costs were estimated.
     """
     forecast = plan.forecast
     assert forecast is not None
@@ -261,7 +264,10 @@ def _schedule(plan: PlanData) -> str:
 
 
 def _ranks(plan: PlanData) -> tuple[int, ...]:
-    """Return the rank of each stage; -1 for stages beyond the schedule, in an edited plan."""
+    """Return the rank of each stage, by stage.
+
+    An edited plan can have more stages than its schedule. The rank of these stages is -1.
+    """
     return (*plan.actions.rank_of, *[-1] * len(plan.stages))
 
 

@@ -3,8 +3,8 @@
 
 A plan stores one short line for each unit (undivided module), so that users can read the file. The
 line has the unit's class, the number of elements of its parameters, and a digest of their names,
-shapes and dtypes. The shapes of values have a separate digest: with inputs of other shapes a plan
-still works, but its forecast is wrong.
+shapes and dtypes. The shapes of values between modules have a separate digest. With inputs of other
+shapes a plan still works, but its predicted times and memory are wrong.
 """
 
 from __future__ import annotations

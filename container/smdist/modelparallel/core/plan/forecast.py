@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Forecast of a plan, and the rejected plans: data for reports and pictures."""
+"""Forecast of a plan's step (predicted time and memory), and data of the rejected plans.
+
+Reports and pictures show them.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageForecast:
-    """Forecast of one stage for one microbatch.
+    """Predicted time of one stage for one microbatch, and number of its parameters.
 
     Attributes:
         forward_seconds: Seconds of the forward pass.
@@ -45,14 +48,14 @@ class RankMemory:
 
     @property
     def total_bytes(self) -> int:
-        """Sum of all four parts."""
+        """Sum of the bytes of state, activations, receive buffers and workspace."""
         parts = (self.state_bytes, self.activation_bytes, self.receive_bytes)
         return sum(parts) + self.workspace_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """Forecast for one training step.
+    """Predicted time and memory of one training step of a plan.
 
     Attributes:
         step_seconds: Seconds from the first forward pass to the end of the last sum of gradients.
@@ -60,14 +63,14 @@ class Forecast:
         bubble_fraction: Fraction of the pipeline's time in which its ranks wait, from 0 to 1.
         reduce_seconds: Seconds of a step after the last backward pass, in which gradients are
             summed over replicas.
-        stages: Forecast of each stage.
+        stages: Predicted time of each stage.
         memory: Peak memory of each rank of one pipeline.
         memory_limit_bytes: Bytes that a rank may use; None if unknown.
         bottleneck: Name of the undivided module that takes the most time.
-        source: Source of the costs: "measured" or "estimated".
-        device: Device of the costs: "cpu", "NVIDIA A100".
-        basis: Digest of the plan's decisions when the forecast was made. It differs from
-            `Plan.basis` if the plan was edited afterwards.
+        source: Source of the modules' times and bytes: "measured" or "estimated".
+        device: Device for which they were measured or estimated, such as "NVIDIA A100" or "cpu".
+        basis: Digest of the plan's degrees, batch, schedule and stages when the forecast was made.
+            It differs from `Plan.basis` if the plan was edited afterwards.
     """
 
     step_seconds: float

@@ -13,7 +13,7 @@ _COUNTS: Final = ((10**9, "B"), (10**6, "M"), (10**3, "k"))
 def size_unit(num_bytes: float) -> tuple[int, str]:
     """Return (bytes in one unit, name of the unit) for a number of bytes: (1024, "KiB") for 2000.
 
-    It is the largest unit that is not above the number.
+    The result is the largest unit that is not above the number of bytes.
     """
     return next(((unit, name) for unit, name in _BYTES if num_bytes >= unit), (1, "bytes"))
 
@@ -21,8 +21,8 @@ def size_unit(num_bytes: float) -> tuple[int, str]:
 def time_unit(seconds: float) -> tuple[float, str]:
     """Return (seconds in one unit, name of the unit) for a time: (0.001, "ms") for 0.02.
 
-    It is the largest unit that is not above the time. The unit of 0 is a second; that of a time
-    below a nanosecond is a nanosecond.
+    The result is the largest unit that is not above the time. For 0 it is a second. For a time
+    below a nanosecond it is a nanosecond.
     """
     if not seconds:
         return _SECONDS[0]
@@ -62,7 +62,7 @@ def way(schedule: str, virtual_stages: int, active_microbatches: int | None) -> 
         schedule: Name of the schedule.
         virtual_stages: Number of stages on each rank.
         active_microbatches: Largest number of microbatches in flight; None for schedules without
-            it.
+            this option.
     """
     extra = [f"{virtual_stages} stages on each rank"] if virtual_stages > 1 else []
     if active_microbatches is not None:

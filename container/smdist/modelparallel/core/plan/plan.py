@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plan of a pipeline: the modules of each stage, the schedule of microbatches, and the reasons.
 
-A run needs the decisions of a plan; the forecast, the notes and the rejected alternatives are for
-readers. Nothing in a plan depends on a framework.
+A training run needs the degrees, the schedule and the stages of a plan. The predicted time and
+memory, the notes and the rejected alternatives are for readers. Nothing in a plan depends on a
+framework such as PyTorch.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ class Plan(PlanData):
 
     Raises:
         OptionError: A number is out of range, the batch cannot be divided into equal microbatches,
-            or the forecast or the ties have wrong stages.
+            or the forecast or the ties (parameters of several stages) name stages that do not
+            exist.
     """
 
     def __post_init__(self) -> None:
@@ -34,7 +36,8 @@ class Plan(PlanData):
     def check(self, graph: Graph) -> Placement:
         """Check that a model can run with this plan, and return the stages of all its nodes.
 
-        The returned ties (parameters of several stages) are correct for an edited plan, too.
+        The result also has the parameters that several stages hold (`ties`). They are computed from
+        the model, so they are correct even if the plan was edited.
 
         Raises:
             PlanError: The plan does not match the model. All wrong modules and stages are reported
@@ -43,7 +46,7 @@ class Plan(PlanData):
         return plan_check.check(self, graph)
 
     def explain(self) -> str:
-        """Return a text for users that describes the decisions and their reasons."""
+        """Return a text for users: degrees, schedule, stages, memory and time, with reasons."""
         return explain.explain(self)
 
     def document(self) -> plan_json.Document:

@@ -28,7 +28,10 @@ _SHOWN = 6  # largest number of faults of one kind that are reported one by one
 
 
 def number_faults(plan: PlanData) -> Iterator[OptionError]:
-    """Yield an error for each number of a plan that is wrong whatever the model is."""
+    """Yield an error for each number of a plan that is wrong for every model.
+
+    Checked are the parallel degrees, the numbers of samples and microbatches, and `virtual_stages`.
+    """
     for name in _NUMBERS:
         number = getattr(plan, name)
         is_count = isinstance(number, int) and not isinstance(number, bool)
@@ -42,12 +45,16 @@ def number_faults(plan: PlanData) -> Iterator[OptionError]:
             f"a batch of {plan.batch_size} samples cannot be divided into so many equal parts",
             f"Write one of {', '.join(map(str, divisors(plan.batch_size)))}",
             about="num_microbatches",
+            kind="indivisible",
         )
     yield from _size_faults(plan)
 
 
 def _size_faults(plan: PlanData) -> Iterator[OptionError]:
-    """Yield an error for numbers with which the schedule would be too large to compute."""
+    """Yield an error if a plan's numbers make its schedule too large to compute.
+
+    Checked are the number of stages, and the number of passes of microbatches through stages.
+    """
     units, takes = sum(map(len, plan.stages)), plan.pipeline_parallel_degree * plan.virtual_stages
     if takes > max(units, len(plan.stages)):
         larger = max("pipeline_parallel_degree", "virtual_stages", key=lambda n: getattr(plan, n))
@@ -57,6 +64,7 @@ def _size_faults(plan: PlanData) -> Iterator[OptionError]:
             f"this needs {takes} stages, and the plan has {units} modules",
             "Reduce one of the two numbers",
             about=larger,
+            kind="too_large",
         )
     elif takes * plan.num_microbatches > _MOST_PASSES:
         yield PlanError(
@@ -64,23 +72,24 @@ def _size_faults(plan: PlanData) -> Iterator[OptionError]:
             f"their product must be at most {_MOST_PASSES:,}",
             "Use fewer microbatches or fewer stages",
             about="num_microbatches",
+            kind="too_large",
         )
 
 
 def forecast_faults(plan: PlanData) -> Iterator[OptionError]:
-    """Yield errors of a forecast or of ties (parameters of several stages) with wrong stages.
+    """Yield an error for each wrong stage in a plan's forecast or ties.
 
-    Nothing is yielded for a plan that was edited after its forecast: its forecast and ties are not
-    used.
+    Ties are parameters that several stages hold. Nothing is yielded for a plan that was edited
+    after its forecast was made, because its forecast and ties are not used.
     """
     forecast, count = plan.forecast, len(plan.stages)
     if plan.is_stale:
         return
-    hint = "Write null for forecast and [] for ties, and compute the forecast again"
+    hint = "Set forecast to null and ties to [] in the plan file, and run smp.forecast on the plan"
     for tie in plan.ties:
         if any(not 0 <= stage < count for stage in tie.stages):
-            what = f"the tie of {tie.parameter!r} has the stages {shown(list(tie.stages))}"
-            yield PlanError(what, f"the stages are 0 to {count - 1}", hint, about="ties")
+            what = f"ties has {tie.parameter!r} on the stages {shown(list(tie.stages))}"
+            yield PlanError(what, f"the plan has the stages 0 to {count - 1}", hint, about="ties")
     if forecast is None:
         return
     for name, wanted in (("stages", count), ("memory", plan.pipeline_parallel_degree)):
@@ -119,12 +128,14 @@ def check(plan: PlanData, graph: Graph) -> Placement:
 
 
 def other_model(plan: PlanData, model: str, units: Collection[str]) -> Iterator[OptionError]:
-    """Yield one error if a plan is for another class of model, and the model lacks its modules.
+    """Yield one error if a plan was made for another class of model.
+
+    A model of another class passes if it contains all modules of the plan.
 
     Args:
         plan: Plan to check.
         model: Class of the model.
-        units: Names of the model's units (undivided modules).
+        units: Names of the model's modules that are not split further.
     """
     lost = [unit for unit in plan.fingerprint.units if unit not in units]
     if model == plan.model or not lost:
@@ -134,7 +145,7 @@ def other_model(plan: PlanData, model: str, units: Collection[str]) -> Iterator[
     what = f"this plan is for {plan.model}, and the model is {model}"
     why = f"the model lacks {named}{more}"
     hint = "Pass the plan of this model, or make a new plan for it"
-    yield PlanError(what, why, hint, about="model")
+    yield PlanError(what, why, hint, about="model", kind="other_model")
 
 
 def opened_faults(plan: PlanData) -> Iterator[OptionError]:
@@ -149,7 +160,8 @@ def opened_faults(plan: PlanData) -> Iterator[OptionError]:
     for name in plan.opened:
         if name not in known and not any(around in listed for around in _around(name)):
             why = f"{plan.model} had no module of this name when the plan was made"
-            yield PlanError(f"opened has {name!r}", why, closest(name, known), about="opened")
+            what, hint = f"opened has {name!r}", closest(name, known)
+            yield PlanError(what, why, hint, about="opened", kind="unknown")
 
 
 def _around(unit: str) -> list[str]:
@@ -172,6 +184,7 @@ def _schedule_faults(plan: PlanData) -> Iterator[OptionError]:
             f"{schedule.num_stages}",
             "Add or remove lists of modules in stages, or change one of these two numbers",
             about="stages",
+            kind="conflict",
         )
 
 
@@ -180,7 +193,7 @@ def _stage_faults(plan: PlanData) -> Iterator[OptionError]:
         if not units:
             what, why = f"stage {stage} has no module", "each stage needs at least one module"
             hint = "Move a module to this stage, or make a plan with fewer stages"
-            yield PlanError(what, why, hint, about=("stages", stage))
+            yield PlanError(what, why, hint, about=("stages", stage), kind="empty_stage")
 
 
 def _unit_faults(plan: PlanData, graph: Graph) -> Iterator[OptionError]:
@@ -213,20 +226,20 @@ def _unknown(unit: str, stage: int, plan: PlanData, names: set[str]) -> PlanErro
     what, about = f"stage {stage} has the module {unit!r}", ("stages", stage, unit)
     if unit in plan.fingerprint.units:
         why = f"{plan.model} had this module when the plan was made, and no longer has it"
-        return PlanError(what, why, "Make a new plan for this model", about=about)
-    return PlanError(what, f"{plan.model} has no such module", closest(unit, names), about=about)
+        hint, kind = "Make a new plan for this model", "removed"
+    else:
+        why, hint, kind = f"{plan.model} has no such module", closest(unit, names), "unknown"
+    return PlanError(what, why, hint, about=about, kind=kind)
 
 
 def _opened_or_closed(plan: PlanData, names: set[str]) -> dict[str, tuple[str, ...]]:
-    """Return units of the plan that the model lacks, each with the units that replace it.
+    """Return, for each unit that an edit of `opened` removed, the units that replace it.
 
-    The reason is that `opened`, the list of divided modules, was edited. A unit that is now divided
-    is replaced by the modules inside it. A unit whose containing module is no longer divided is
-    replaced by that module.
+    `opened` is the plan's list of modules that are split. A unit is a module that is not split.
 
     Args:
         plan: Plan to check.
-        names: Names of all units (undivided modules) of the model.
+        names: Names of all units of the model.
     """
     found: dict[str, tuple[str, ...]] = {}
     for unit in plan.stage_of:
@@ -247,27 +260,28 @@ def _replaced(unit: str, stage: int, moved: Mapping[str, tuple[str, ...]]) -> Pl
     if unit.startswith(f"{now[0]}."):
         why = f"it is inside {now[0]!r}, which is not divided, because opened does not list it"
         hint = f"Write {now[0]!r} instead, or add it to opened"
-        return PlanError(what, why, hint, about=about)
+        return PlanError(what, why, hint, about=about, kind="undivided")
     more = f" and {len(now) - _SHOWN} more" if len(now) > _SHOWN else ""
     why = f"opened lists it, so it is divided into {', '.join(now[:_SHOWN])}{more}"
     hint = "Replace it by these modules, or remove it from opened"
-    return PlanError(what, why, hint, about=about)
+    return PlanError(what, why, hint, about=about, kind="divided")
 
 
 def _twice(unit: str, listed: list[tuple[str, int]]) -> PlanError:
     stages = [stage for each, stage in listed if each == unit]
     places = " and ".join(f"stage {stage}" for stage in stages)
     what, why = f"the module {unit!r} is on {places}", "a module runs on one stage only"
-    return PlanError(what, why, "Remove it from all stages but one", about=("stages", unit))
+    hint, about = "Remove it from all stages but one", ("stages", unit)
+    return PlanError(what, why, hint, about=about, kind="repeated")
 
 
 def _missing(unit: str, plan: PlanData) -> PlanError:
     what, about = f"the module {unit!r} is on no stage", ("stages", unit)
     if unit not in plan.fingerprint.units:
         why = f"{plan.model} had no such module when the plan was made"
-        return PlanError(what, why, "Make a new plan for this model", about=about)
+        return PlanError(what, why, "Make a new plan for this model", about=about, kind="added")
     why = "each module needs a stage to run on"
-    return PlanError(what, why, "Add it to the list of a stage", about=about)
+    return PlanError(what, why, "Add its name to the list of a stage", about=about, kind="missing")
 
 
 def _model_faults(plan: PlanData, graph: Graph) -> Iterator[OptionError]:
@@ -277,4 +291,5 @@ def _model_faults(plan: PlanData, graph: Graph) -> Iterator[OptionError]:
     more = f" and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
     why = "; ".join(differences[:_SHOWN])
     what = f"this {graph.model} differs from the {plan.model} of the plan"
-    yield PlanError(what, f"{why}{more}", "Make a new plan for this model", about="fingerprint")
+    hint, about = "Make a new plan for this model", "fingerprint"
+    yield PlanError(what, f"{why}{more}", hint, about=about, kind="difference")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data of a plan: its decisions, its forecast, and values that follow from the decisions."""
+"""Data of a plan: its fields, and values that are computed from them."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class PlanData:
         virtual_stages: Number of stages on each rank.
         opened: Modules that were divided, so that the modules inside them are units.
         ties: Parameters that several stages hold.
-        forecast: Forecast of a step; None if there is none.
-        notes: Notes on limits of the gain and possible improvements.
+        forecast: Predicted time and memory of a step; None if they were not computed.
+        notes: Notes on what limits the speed, and how the plan could become faster.
         rejected: Alternatives that were not chosen, with reasons.
         fingerprint: Classes and digests of the model's units, to recognize the model.
     """
@@ -69,7 +69,8 @@ class PlanData:
         """Schedule of one pipeline: the actions of each rank, in order.
 
         Raises:
-            OptionError: The schedule does not exist, or does not support these numbers.
+            OptionError: The schedule does not exist, or does not support the plan's numbers of
+                ranks, microbatches and stages.
         """
         return make_schedule(
             self.schedule,
@@ -81,7 +82,7 @@ class PlanData:
 
     @cached_property
     def stage_of(self) -> dict[str, int]:
-        """Stage of each unit, by the unit's name."""
+        """Stage of each unit (undivided module), by the unit's name."""
         return {unit: stage for stage, units in enumerate(self.stages) for unit in units}
 
     def rank(self, pipeline: int, pipeline_rank: int) -> int:
@@ -94,17 +95,19 @@ class PlanData:
         return pipeline * self.pipeline_parallel_degree + pipeline_rank
 
     def replicas(self, pipeline_rank: int) -> tuple[int, ...]:
-        """Return the world ranks that have rank `pipeline_rank` in their pipelines.
+        """Return the ranks, one in each pipeline, that hold the same stages.
 
-        They hold the same stages, and sum their gradients.
+        Args:
+            pipeline_rank: Rank within each pipeline, from 0.
         """
         return tuple(self.rank(each, pipeline_rank) for each in range(self.data_parallel_degree))
 
     @property
     def basis(self) -> str:
-        """Digest of all decisions and ties of the plan, which changes when one of them is edited.
+        """Digest of the plan's degrees, batch, schedule, stages and ties.
 
-        A forecast stores this digest, so that a forecast for other decisions is recognized.
+        The digest changes when one of them is edited. A forecast stores the digest, which shows
+        whether the forecast is still valid. Ties are the parameters that several stages hold.
         """
         decided = (self.schedule, self.active_microbatches, self.virtual_stages, self.opened)
         tied = [(tie.parameter, tie.stages) for tie in self.ties]
@@ -113,5 +116,5 @@ class PlanData:
 
     @property
     def is_stale(self) -> bool:
-        """True if decisions or ties were edited after the forecast was made."""
+        """True if the plan was edited so that its forecast is no longer valid."""
         return self.forecast is not None and self.forecast.basis != self.basis

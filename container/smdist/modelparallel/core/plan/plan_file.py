@@ -15,7 +15,9 @@ from smdist.modelparallel.core.quantities import shown
 
 _WIDTH: Final = 100
 _INDENT: Final = "  "
-_FILE: Final = "file"  # kind of errors whose text names the file already
+_UNREADABLE: Final = frozenset(  # kinds of errors whose text names the file already
+    ["missing_file", "unreadable", "not_text", "not_json", "too_deep", "too_large"]
+)
 _SAVED: Final = "Pass the path of a saved plan"
 _SPREAD: Final = ("stages",)  # lists with one entry on each line, so that users can move lines
 
@@ -55,7 +57,8 @@ def write(path: Path, document: object) -> None:
                 raise
     except (OSError, ValueError) as error:  # ValueError is raised for a NUL in the name
         what, why = f"{path} cannot be written", _why_not(path.parent, error)
-        raise PlanError(what, why, "Pass a path in a writable folder", about="path") from error
+        hint, kind = "Pass a path in a writable folder", _kind(error, "unwritable")
+        raise PlanError(what, why, hint, about="path", kind=kind) from error
 
 
 def read(path: Path) -> object:
@@ -72,32 +75,37 @@ def read(path: Path) -> object:
             f"{path} is not JSON",
             f"line {error.lineno}, column {error.colno}: {error.msg}",
             "Look for a missing or superfluous comma or bracket there, or on the line before",
-            kind=_FILE,
+            about="path",
+            kind="not_json",
         ) from error
     except RecursionError as error:
         what, why = f"{path} is not a plan", "its brackets are nested too deep"
-        raise PlanError(what, why, _SAVED, kind=_FILE) from error
+        raise PlanError(what, why, _SAVED, about="path", kind="too_deep") from error
     except OptionError:
         raise
     except ValueError as error:
         what, why = f"{path} is not a plan", "it contains a number with thousands of digits"
-        raise PlanError(what, why, _SAVED, kind=_FILE) from error
+        raise PlanError(what, why, _SAVED, about="path", kind="too_large") from error
 
 
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        what = f"{path} cannot be read"
-        raise PlanError(what, "it is not a text file in UTF-8", _SAVED, kind=_FILE) from error
+        what, why = f"{path} cannot be read", "it is not a text file in UTF-8"
+        raise PlanError(what, why, _SAVED, about="path", kind="not_text") from error
     except (OSError, ValueError) as error:
-        raise PlanError(
-            f"{path} cannot be read", _why_not(path, error), _SAVED, kind=_FILE
-        ) from error
+        what, kind = f"{path} cannot be read", _kind(error, "unreadable")
+        raise PlanError(what, _why_not(path, error), _SAVED, about="path", kind=kind) from error
+
+
+def _kind(error: Exception, otherwise: str) -> str:
+    """Return the kind of an error of the file system: "missing_file", or else `otherwise`."""
+    return "missing_file" if isinstance(error, FileNotFoundError) else otherwise
 
 
 def _why_not(path: Path, error: Exception) -> str:
-    """Return the reason of an error of the file system, without the name of a temporary file."""
+    """Return a text that says why the file or folder `path` cannot be used."""
     if isinstance(error, FileNotFoundError):
         return f"{path} does not exist"
     if isinstance(error, OSError) and error.strerror:
@@ -109,7 +117,12 @@ def named(path: Path, error: OptionError) -> PlanError:
     """Return an error of a plan as a PlanError that names the plan's file."""
     faults = getattr(error, "faults", (error,))
     errors = [
-        PlanError(each.what if each.kind == _FILE else f"{path}, {each.what}", *rest)
+        PlanError(
+            each.what
+            if each.kind in _UNREADABLE and each.about == ("path",)
+            else f"{path}, {each.what}",
+            *rest,
+        )
         for each in faults
         for rest in [(each.why, each.hint, each.about, each.kind)]
     ]
@@ -117,14 +130,14 @@ def named(path: Path, error: OptionError) -> PlanError:
 
 
 def spell(value: object, indent: str = "", *, spread: bool = False) -> str:
-    """Return a value as JSON text: on one line if it fits, otherwise with one entry on each line.
+    """Return a value as indented JSON text.
 
-    The outermost list or dict always has one entry on each line.
+    An inner list or dict is written on one line if it fits. Otherwise each entry has its own line.
 
     Args:
         value: Value of JSON types.
         indent: Spaces before the line on which the text begins.
-        spread: True to write each entry of a list on a line of its own in any case.
+        spread: True to write each entry of a list on its own line, even if the list would fit.
     """
     line = json.dumps(value, ensure_ascii=False)
     is_list = isinstance(value, list)
@@ -145,13 +158,13 @@ def spell(value: object, indent: str = "", *, spread: bool = False) -> str:
 
 
 def _fits(line: str, indent: str, value: object, spread: bool) -> bool:
-    """Return True if a value is written on one line, which the outermost value never is.
+    """Return True if the JSON text `line` of a value is to be written on one line.
 
     Args:
         line: JSON text of the value.
-        indent: Spaces before the line; empty for the outermost value.
+        indent: Spaces before the line. Without spaces, the result is False.
         value: Value of JSON types.
-        spread: True if each entry of a list has a line of its own in any case.
+        spread: True to return False for every list.
     """
     if not indent or (spread and isinstance(value, list)):
         return False
@@ -168,5 +181,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
                 "an object can have each key once only",
                 "Remove one of the two",
                 about=key,
+                kind="repeated",
             )
     return dict(pairs)

@@ -31,11 +31,11 @@ class _Place(NamedTuple):
     path: KeyPath
 
     def key(self, name: str) -> _Place:
-        """Return the place of this object's entry with the key `name`."""
+        """Return the location, in the JSON document, of the value with the key `name`."""
         return _Place(f"{self.text}, {name}", (*self.path, name))
 
     def item(self, key: str | int) -> _Place:
-        """Return the place of this list's or mapping's entry at index or key `key`."""
+        """Return the location, in the JSON document, of the entry with this index or key."""
         return _Place(f"{self.text}[{key!r}]", (*self.path, key))
 
 
@@ -66,7 +66,9 @@ def read(cls: type[_T], found: object, where: str) -> _T:
     if version != VERSION or isinstance(version, bool):
         why = f"this release reads version {VERSION} of plans"
         hint = "Make a new plan, or use the release that wrote this one"
-        raise PlanError(f"{where} has version {shown(version)}", why, hint, about="version")
+        what = f"{where} has version {shown(version)}"
+        kind = "version" if "version" in found else "missing"
+        raise PlanError(what, why, hint, about="version", kind=kind)
     rest = {key: value for key, value in found.items() if key != "version"}
     if isinstance(rest.get("notes"), list):
         rest["notes"] = [_note(each) for each in rest["notes"]]
@@ -77,7 +79,11 @@ def read(cls: type[_T], found: object, where: str) -> _T:
 
 
 def _note(found: Any) -> Any:
-    """Return a note of a plan file as a dict; in files of earlier releases it is a plain string."""
+    """Return a note, which is a message for users in a plan file, as a dict.
+
+    Args:
+        found: Note in the file. Files of earlier releases have a plain string.
+    """
     return {"kind": OTHER, "text": found} if isinstance(found, str) else found
 
 
@@ -114,7 +120,7 @@ def _read(hint: Any, found: Any, place: _Place, faults: list[OptionError]) -> An
         faults.append(_wrong(place, _NAMES[hint], found))
         return None
     if hint in (int, float) and not (abs(found) <= _MOST):
-        faults.append(_wrong(place, f"{_NAMES[hint]} of at most {_MOST:.0e}", found))
+        faults.append(_wrong(place, f"{_NAMES[hint]} of at most {_MOST:.0e}", found, "too_large"))
         return None
     return float(found) if hint is float else found
 
@@ -147,16 +153,15 @@ def _key_faults(
     for key in found:
         if key not in known:
             what = f"{place.text} has the key {key!r}"
-            yield PlanError(
-                what, "a plan has no such key here", closest(key, known), about=(*place.path, key)
-            )
+            why, about = "a plan has no such key here", (*place.path, key)
+            yield PlanError(what, why, closest(key, known), about=about, kind="unknown")
     for name, field in known.items():
         is_needed = field.default is MISSING and field.default_factory is MISSING
         if is_needed and name not in found:
             what = f"{place.text} lacks the key {name!r}"
             hint = "Copy the key and its value from the original plan"
             about = (*place.path, name)
-            yield PlanError(what, "this key is required", hint, about=about)
+            yield PlanError(what, "this key is required", hint, about=about, kind="missing")
 
 
 def _read_list(hint: Any, found: Any, place: _Place, faults: list[OptionError]) -> Any:
@@ -175,8 +180,8 @@ def _read_mapping(hint: Any, found: Any, place: _Place, faults: list[OptionError
     return {key: _read(inner, each, place.item(key), faults) for key, each in found.items()}
 
 
-def _wrong(place: _Place, expected: str, found: object) -> PlanError:
+def _wrong(place: _Place, expected: str, found: object, kind: str = "type") -> PlanError:
     value = "null" if found is None else shown(found)
-    hint = f"Write {expected} instead"
+    hint = f"Replace this value by {expected}"
     what = f"{place.text} is {value}"
-    return PlanError(what, f"it must be {expected}", hint, about=place.path)
+    return PlanError(what, f"a plan needs {expected} here", hint, about=place.path, kind=kind)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pipeline of one candidate: stages of the model, costs of stages, and memory of ranks."""
+"""Pipeline of one candidate: stages of the model, costs of stages, and memory of ranks.
+
+A candidate is a combination of parallel degrees, schedule and number of microbatches.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +80,11 @@ class Pipeline:
         )
 
     def costs(self) -> tuple[NodeCost, ...]:
-        """Return the cost of each stage; split backward passes are longer by `split_overhead`."""
+        """Return the cost of each stage, by stage.
+
+        If the schedule computes input and weight gradients separately, the backward pass is longer
+        by `split_overhead`.
+        """
         if not self.splits_backward:
             return self.split.partition.costs
         factor = 1 + self.split_overhead
@@ -98,7 +105,8 @@ class Pipeline:
     def reduce_seconds(self) -> tuple[float, ...]:
         """Return the seconds in which each stage sums its gradients, by stage.
 
-        Gradients are summed over replicas, and those of tied parameters over their stages.
+        Gradients are summed over replicas. Gradients of a tied parameter are also summed over the
+        stages that hold the parameter.
         """
         takes = [0.0] * len(self.split.parameters)
         for rank, stages in enumerate(self.stages_of):
@@ -180,9 +188,10 @@ class Pipeline:
         )
 
     def _tied_seconds(self) -> Iterator[tuple[int, float]]:
-        """Yield (stage, seconds) for each tied parameter and each of its stages.
+        """Yield (stage, seconds in which the stage sends the gradient of a tied parameter).
 
-        Each rank that holds the parameter sends its gradient to all others.
+        A tied parameter is held by several stages. The gradient is sent to the ranks of all other
+        stages that hold the parameter.
         """
         for tie in self.split.partition.placement.ties:
             size = self._gradient_bytes(frozenset([tie.parameter]))

@@ -39,7 +39,7 @@ class Search:
         evaluator: Evaluator of candidates.
         misfits: Candidates that cannot run, with reasons.
         trials: Fastest simulation of each candidate that was simulated.
-        least: Last lower bound on the seconds per sample of each candidate, or its simulated time.
+        least: Seconds per sample of each candidate: a lower bound or, if known, the simulated time.
     """
 
     def __init__(self, problem: Problem, samples: Samples) -> None:
@@ -67,13 +67,14 @@ class Search:
         return None
 
     def _advance(self, heap: _Heap, step: Candidate | tuple[Candidate, CandidatePipeline]) -> None:
-        """Evaluate an entry of the queue more precisely, and put the results into the queue.
+        """Divide the model into stages for a candidate, or simulate a candidate that has stages.
 
-        A candidate is replaced by its partitions, and a partition by its simulation.
+        The results are added to the queue. A candidate is a combination of parallel degrees,
+        schedule and number of microbatches.
 
         Args:
-            heap: Queue of entries, ordered by lower bounds on their times.
-            step: Entry that was removed: a candidate, or a candidate with one of its partitions.
+            heap: Queue of candidates, ordered by lower bounds on their seconds per sample.
+            step: A candidate without stages, or a candidate with its stages.
 
         Raises:
             OptionError: The candidate cannot run.
@@ -97,7 +98,10 @@ class Search:
         self._push(heap, candidate, trial.seconds_per_sample, trial)
 
     def forget(self, num_microbatches: int) -> None:
-        """Delete all results for this number of microbatches, because its costs have changed."""
+        """Delete the results of all candidates with this number of microbatches.
+
+        Call it when new costs are known for microbatches of this size.
+        """
         for known in (self.misfits, self.trials, self.least):
             for candidate in [c for c in known if c.num_microbatches == num_microbatches]:
                 del known[candidate]
@@ -117,5 +121,8 @@ class Search:
 
 
 def rounded(seconds: float) -> float:
-    """Return a time rounded to 9 digits, so that rounding errors do not decide between times."""
+    """Return a time rounded to 9 significant digits.
+
+    So rounding errors do not decide which of two times is shorter.
+    """
     return float(f"{seconds:.9g}")

@@ -59,7 +59,7 @@ class Candidate:
 
     @property
     def kind(self) -> ScheduleKind:
-        """Properties of the schedule."""
+        """Entry of the schedule in the catalog: its limits, and the function that computes it."""
         return SCHEDULES[self.schedule]
 
     def __str__(self) -> str:
@@ -69,7 +69,7 @@ class Candidate:
 
 
 def microbatch_choices(problem: Problem) -> tuple[int, ...]:
-    """Return the numbers of microbatches of a batch to try."""
+    """Return the numbers of microbatches to try, each of which divides the batch size."""
     if problem.microbatches:
         return (problem.microbatches,)
     most = _MOST_PER_RANK * (problem.pipeline_parallel_degree or problem.cluster.size)
@@ -145,7 +145,7 @@ def _names(problem: Problem, pipeline: int) -> tuple[str, ...]:
 
 
 def _virtual(problem: Problem, kind: ScheduleKind) -> tuple[int, ...]:
-    """Return the numbers of stages on each rank to try with a schedule of this kind."""
+    """Return the choices for the number of stages on a rank, for a schedule of this kind."""
     least, most = kind.least_virtual_stages, kind.most_virtual_stages
     wanted = (problem.virtual_stages,) if problem.virtual_stages else (least, *_VIRTUAL)
     if problem.schedule == AUTO and not problem.virtual_stages and least == 1:
@@ -156,7 +156,7 @@ def _virtual(problem: Problem, kind: ScheduleKind) -> tuple[int, ...]:
 def _active(
     problem: Problem, kind: ScheduleKind, pipeline: int, count: int
 ) -> tuple[int | None, ...]:
-    """Return the limits to try for the number of microbatches in flight.
+    """Return the choices for the largest number of microbatches in flight.
 
     Args:
         problem: Model, cluster, batch and options.
@@ -165,7 +165,7 @@ def _active(
         count: Number of microbatches of a batch.
 
     Returns:
-        Limits to try; only None if this kind of schedule has no such limit.
+        Choices; (None,) if this kind of schedule has no such option.
     """
     if not kind.takes_active_microbatches:
         return (None,)

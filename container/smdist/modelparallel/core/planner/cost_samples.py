@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graph and costs of one microbatch, for any number of microbatches in a batch.
+"""Graph and costs of one microbatch, for any microbatch size.
 
-A capture of the model takes about a second, and a measurement of its costs longer. So only the
-largest and the smallest microbatch are captured. Values for sizes between them are interpolated
-linearly. The size of the chosen plan is captured as well, so no plan is based on interpolated
-values.
+Capturing a model and measuring its costs takes long. So at first, only the largest and the smallest
+microbatch are captured. Costs of other microbatch sizes are interpolated linearly. Finally, the
+microbatch size of the chosen plan is captured as well.
 """
 
 from __future__ import annotations
@@ -21,10 +20,14 @@ from smdist.modelparallel.core.planner.problem import Problem
 class SizeError(OptionError):
     """Error of a microbatch size at which the model cannot be captured or measured.
 
+    Its `kind` is "memory" if the size needs more than `device_memory`, "machine_memory" if this
+    machine has too little memory to measure it, and otherwise "size".
+
     Attributes:
         num_microbatches: Number of microbatches of a batch at this size.
     """
 
+    default_kind = "size"
     num_microbatches = 0
 
 
@@ -46,12 +49,12 @@ class View:
 
 
 class Samples:
-    """Graphs and costs of a model for all sizes of microbatches.
+    """Graphs and costs of a model, for all microbatch sizes.
 
-    The size of a microbatch follows from the number of microbatches of a batch.
+    Graphs and costs are captured at some microbatch sizes, and interpolated for the others.
 
     Attributes:
-        opened: Modules that are divided into the modules inside them.
+        opened: Modules that are split, so that the modules inside them can be on different stages.
     """
 
     def __init__(self, problem: Problem, opened: frozenset[str], choices: tuple[int, ...]) -> None:
@@ -79,7 +82,11 @@ class Samples:
         return self._exact[num_microbatches]
 
     def seconds(self, num_microbatches: int) -> tuple[float, float]:
-        """Return (seconds of one microbatch in the whole model, seconds in its slowest module)."""
+        """Return the seconds of one microbatch in the whole model, and in its slowest module.
+
+        Args:
+            num_microbatches: Number of microbatches of a batch, which sets the microbatch size.
+        """
         view = self.view(num_microbatches)
         key = (num_microbatches, view.is_exact)
         if key not in self._seconds:
@@ -94,10 +101,12 @@ class Samples:
         return self.exact(self._ends[1])
 
     def view(self, num_microbatches: int) -> View:
-        """Return graph and costs for this number of microbatches of a batch.
+        """Return graph and costs of one microbatch.
 
-        They are captured, or interpolated between the captures of the smallest and the largest
-        microbatch.
+        The result is captured from the model, or interpolated between other microbatch sizes.
+
+        Args:
+            num_microbatches: Number of microbatches of a batch, which sets the microbatch size.
         """
         if num_microbatches in self._exact:
             return self._exact[num_microbatches]
@@ -116,7 +125,10 @@ class Samples:
 
 
 def _alike(one: Graph, other: Graph) -> bool:
-    """Return True if two graphs have the same nodes and values, and so can be interpolated."""
+    """Return True if two graphs have nodes and values with the same names and connections.
+
+    Only then can sizes and costs between the two graphs be interpolated.
+    """
     return [_outline(each) for each in one.nodes] == [_outline(each) for each in other.nodes]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Partitions of a model for a candidate: computed, or from the user's marks on modules."""
+"""Divisions of a model into stages, computed by the planner or chosen by the user."""
 
 from __future__ import annotations
 
@@ -23,11 +23,9 @@ _MANY: Final = (
 
 
 class Cuts:
-    """Partitions of one model for different candidates, each computed once.
+    """Partitions of one model into stages for the planner's candidates, each computed once.
 
-    For a microbatch size that was not captured, the stages of the smallest size are used, because
-    the costs of all modules grow alike. The size of the chosen plan is captured, and has a
-    partition of its own.
+    A candidate is a combination of parallel degrees, schedule and number of microbatches.
     """
 
     def __init__(self, problem: Problem, samples: Samples) -> None:
@@ -39,9 +37,9 @@ class Cuts:
     ) -> list[Partition]:
         """Return the partitions to simulate, computed without a memory limit.
 
-        The first one assumes that messages take no time, because they overlap with computation. The
-        second one adds their time; it is left out if it is the same or cannot matter. Stages that
-        the user marked are the only partition.
+        The first partition is computed without the time of messages, the second with it. The second
+        is left out if it is the same, or if messages are short. If the user marked the stages, they
+        are the only partition.
 
         Args:
             view: Graph and costs of one microbatch.
@@ -68,8 +66,8 @@ class Cuts:
     ) -> Partition:
         """Return the best partition that fits in `device_bytes` on each rank.
 
-        Buffers for received messages are not counted. Stages that the user marked are returned in
-        any case.
+        Buffers for received messages are not counted. If the user marked the stages, they are
+        returned even if they do not fit.
 
         Args:
             view: Graph and costs of one microbatch.
@@ -89,7 +87,7 @@ class Cuts:
     def leanest(self, view: View, candidate: Candidate, schedule: Schedule) -> Partition:
         """Return the partition whose fullest rank holds the fewest bytes.
 
-        Stages that the user marked are returned in any case.
+        If the user marked the stages, they are returned instead.
 
         Args:
             view: Graph and costs of one microbatch.

@@ -46,7 +46,7 @@ class SimulatedCandidate:
 
     @cached_property
     def seconds_per_sample(self) -> float:
-        """Seconds per sample of all replicas together; the planner minimizes this number."""
+        """Seconds of a step, divided by the number of samples of all pipelines in the step."""
         return self.timeline.step_seconds / (self.batch_size * self.candidate.data)
 
     @cached_property
@@ -56,13 +56,13 @@ class SimulatedCandidate:
 
     @cached_property
     def fullest_rank(self) -> int:
-        """Rank of the pipeline that holds `peak_bytes`."""
+        """Rank, within the pipeline, that holds the most bytes."""
         return self.timeline.peak_bytes.index(self.peak_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misfit:
-    """Candidate that cannot run, or cannot be the fastest.
+    """Candidate that the planner excluded, with the reason.
 
     Attributes:
         candidate: Degrees, schedule and number of microbatches.
@@ -74,7 +74,10 @@ class Misfit:
 
 
 class Evaluator:
-    """Evaluator of the candidates of one problem, for one division of the model into units."""
+    """Evaluator that computes time and memory of the planner's candidates.
+
+    A candidate is a combination of parallel degrees, schedule and number of microbatches.
+    """
 
     def __init__(self, problem: Problem, samples: Samples) -> None:
         self._problem, self._samples = problem, samples
@@ -96,18 +99,15 @@ class Evaluator:
         return self._view(candidate).is_exact
 
     def at_least(self, candidate: Candidate) -> float:
-        """Return a lower bound on the seconds per sample that holds for every partition.
+        """Return a lower bound on the seconds per sample of a candidate.
 
-        With m microbatches and one stage on each rank, a rank finishes after one microbatch on each
-        stage before it, and m microbatches on its own stage. The last rank finishes at the earliest
-        at total / (1 - (1 - 1 / m) ** ranks), if all ranks finish together.
-
-        The total is the time of the slowest chain of nodes, each of which needs the result of the
-        one before. Other nodes may run at the same time.
+        No partition of the model into stages can be faster.
         """
         total, slowest = self._samples.seconds(candidate.num_microbatches)
         count, ranks = candidate.num_microbatches, candidate.pipeline
         least = count * max(total / ranks, slowest)
+        # A rank finishes after 1 microbatch on each earlier stage and `count` on its own stage. The
+        # step is shortest if all ranks finish together, after this time.
         if candidate.virtual_stages == 1 and not candidate.kind.splits_backward:
             least = max(least, self._longest_chain(candidate) / (1 - (1 - 1 / count) ** ranks))
         return self._per_sample(candidate, least)
@@ -198,10 +198,10 @@ class Evaluator:
         return self._memory is None or self._memory.may_fit(view, candidate.pipeline)
 
     def may_fit_finer(self, candidate: Candidate) -> bool:
-        """Return False if the candidate cannot fit in memory even with divided modules.
+        """Return False if the candidate cannot fit in memory, however finely modules are divided.
 
-        True is returned without a check for stages that the user marked, and for several stages on
-        each rank.
+        Stages that the user marked, and several stages on each rank, are not checked. For these the
+        result is True.
         """
         if self._memory is None or candidate.virtual_stages > 1:
             return True
@@ -256,10 +256,7 @@ class Evaluator:
         )
 
     def _cannot_fit(self, candidate: Candidate) -> bool:
-        """Return True if the candidate is known not to fit in memory, without a partition.
-
-        A lower bound shows it, or another candidate that needs less and did not fit.
-        """
+        """Return True if the candidate certainly needs too much memory."""
         if self._memory is None:
             return False
         view, rank_of = self._view(candidate), rank_of_stages(candidate)
@@ -279,7 +276,8 @@ class Evaluator:
         """Return the schedule of a candidate.
 
         Raises:
-            OptionError: The schedule cannot be made with these numbers.
+            OptionError: The schedule does not support the candidate's numbers of ranks,
+                microbatches and stages.
         """
         key = replace(candidate, preference=0)
         if key not in self._schedules:
@@ -313,8 +311,11 @@ class Evaluator:
         hop = self._slowest_link(candidate).latency_seconds
         if seconds <= _HOPS * hop:
             what = f"a stage takes {format_seconds(seconds)}, and a message {format_seconds(hop)}"
-            why = f"with several stages on each rank, a stage must take {_HOPS} times as long"
-            hint = f"Request the schedule {candidate.schedule!r} by name to use it in any case"
+            why = (
+                "the planner puts several stages on a rank only if a stage takes more than"
+                f" {_HOPS} times as long as a message"
+            )
+            hint = f"Request the schedule {candidate.schedule!r} by name to allow shorter stages"
             raise PlanError(what, why, hint)
 
     def _slowest_link(self, candidate: Candidate) -> Link:

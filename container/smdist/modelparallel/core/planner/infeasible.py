@@ -9,7 +9,7 @@ from typing import Final
 from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core.placement import placed_units
 from smdist.modelparallel.core.plan.number_format import size
-from smdist.modelparallel.core.plan_errors import PlanError, PlanErrors
+from smdist.modelparallel.core.plan_errors import PlanError, PlanErrors, PlanMemoryError
 from smdist.modelparallel.core.planner.candidate_search import Search
 from smdist.modelparallel.core.planner.candidates import (
     Candidate,
@@ -100,10 +100,11 @@ def _too_few_units(problem: Problem, samples: Samples) -> PlanError:
     requested += [f"the schedule {problem.schedule!r}"]
     return PlanError(
         " and ".join(requested),
-        f"this needs at least {least * virtual} stages, each with a module of its own, and "
-        f"{graph.model} has {units} such modules",
+        f"this needs at least {least * virtual} stages with at least one module each, and "
+        f"{graph.model} is split into only {units} modules",
         f"Request at most {units} stages, or divide modules of the model into smaller ones",
         about=_requested(problem),
+        kind="too_many_stages",
     )
 
 
@@ -114,6 +115,7 @@ def _no_units(model: str) -> PlanError:
         "If the model itself has parameters, pass it inside another module, such as "
         "nn.Sequential(model)",
         about="model",
+        kind="no_modules",
     )
 
 
@@ -123,15 +125,18 @@ def _other_marks(problem: Problem) -> PlanError:
         number = getattr(problem, name)
         requested += [f"{name} {number}"] if number else []
     return PlanError(
-        f"marks name {problem.num_marked_stages} stages",
-        f"no pipeline has so many stages with {', '.join(requested)}",
-        "Mark modules for pipeline_parallel_degree times virtual_stages stages",
+        f"smp.partition() and default_partition request {problem.num_marked_stages} stages",
+        f"no pipeline can have exactly this number of stages with {', '.join(requested)}",
+        "Request as many stages as pipeline_parallel_degree times virtual_stages",
         about="marks",
+        kind="conflict",
     )
 
 
 def leanest(search: Search, full: list[Candidate]) -> Iterator[SimulatedCandidate]:
-    """Yield simulations of candidates that need the least memory, one each for 3 pipeline degrees.
+    """Yield simulations of candidates that need the least memory.
+
+    There is one candidate for each number of ranks of a pipeline, and at most 3 in all.
 
     Args:
         search: Search that evaluated the candidates.
@@ -149,7 +154,7 @@ def leanest(search: Search, full: list[Candidate]) -> Iterator[SimulatedCandidat
 
 
 def _out_of_memory(problem: Problem, trials: list[SimulatedCandidate]) -> PlanError:
-    """Return the error that no plan fits in memory, with the plans that need the least of it.
+    """Return the error that no plan fits in memory; it names the plans that need the least memory.
 
     Args:
         problem: Model, cluster, batch and options.
@@ -160,14 +165,16 @@ def _out_of_memory(problem: Problem, trials: list[SimulatedCandidate]) -> PlanEr
     assert limit is not None
     nearest = "; ".join(f"{trial.candidate}: {memory_sentence(trial)}" for trial in trials)
     least = trials[0].peak_bytes
-    return PlanError(
+    error = PlanMemoryError(
         f"device_memory is {size(limit)}",
-        f"no plan fits in so much memory. The nearest are: {nearest}",
+        f"no plan fits in this memory. The plans that need the least memory are: {nearest}",
         f"Use ranks with at least {size(least)} ({least:,} bytes), more ranks in a pipeline, "
         "smaller microbatches, activation checkpointing in the model, a smaller batch, or an "
         "optimizer with less state",
         about="device_memory",
     )
+    error.least_bytes = least
+    return error
 
 
 def _memory_key(search: Search, candidate: Candidate) -> tuple[int, int, int]:
@@ -183,5 +190,7 @@ def _refused(reasons: list[OptionError]) -> PlanError:
     """Return the error with up to 8 different reasons why no candidate can run."""
     flat = [part for each in reasons for part in getattr(each, "faults", (each,))]
     unique = {str(each): each for each in flat}
-    faults = [PlanError(each.what, each.why, each.hint, each.about) for each in unique.values()]
+    faults = [
+        PlanError(each.what, each.why, each.hint, each.about, each.kind) for each in unique.values()
+    ]
     return faults[0] if len(faults) == 1 else PlanErrors(tuple(faults[:_MOST_REASONS]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lower bounds on memory, which exclude candidates before a partition is computed for them."""
+"""Lower bounds on a pipeline's memory, which exclude pipelines that cannot fit in memory."""
 
 from __future__ import annotations
 
@@ -71,7 +71,9 @@ _SLACK: Final = 1.05  # tolerance, because the nodes of a stage need not be cons
 
 @dataclass(slots=True, kw_only=True)
 class MemoryBounds:
-    """Lower bounds for one memory limit, and a record of pipelines that exceeded the limit.
+    """Lower bounds on the memory that the ranks of a pipeline need, compared with a limit.
+
+    Pipelines that exceeded the limit are recorded.
 
     Attributes:
         limit_bytes: Bytes that a rank may use.
@@ -132,8 +134,8 @@ class MemoryBounds:
     ) -> bool:
         """Return True if a pipeline needs at least as much memory as one that did not fit.
 
-        It does if each of its stages holds at least as many microbatches. Only recorded pipelines
-        with the same microbatch size and the same `rank_of` are compared.
+        That is so if each stage holds at least as many microbatches as the same stage of a pipeline
+        passed to `record_misfit`, with the same microbatch size and the same `rank_of`.
 
         Args:
             view: Graph and costs of one microbatch.
@@ -164,5 +166,5 @@ class MemoryBounds:
 
 
 def _size(view: View) -> _Size:
-    """Return (number of microbatches, True if captured or False if interpolated) of a view."""
+    """Return the key of a microbatch size: (number of microbatches, `view.is_exact`)."""
     return view.num_microbatches, view.is_exact

@@ -1,13 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choice of units to divide into the modules inside them, for a faster pipeline.
+"""Choice of large modules to split into the modules inside them, for a faster pipeline.
 
-A unit is a module that is not divided between stages. If one large unit slows down a pipeline, this
-pipeline may become the fastest when the unit is divided, perhaps with another number of
-microbatches.
-
-So units are divided for each pipeline degree that could be faster than the best plan so far if the
-model were divided evenly. Without such a degree, nothing is captured again. That is the case if one
-rank can hold the model and sums its gradients quickly.
+A unit is a module that is not split between stages. One large unit can slow down a whole pipeline.
+So such units are split one after another, and the best plan is searched again. The split is kept if
+the plan becomes at least 2 % faster.
 """
 
 from __future__ import annotations
@@ -40,12 +36,12 @@ _MOST_CLOSED: Final = 2  # number of units that cannot be divided after which th
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestCandidate:
-    """Best of the candidates that were tried with one division of the model into units.
+    """Best of the candidates that were tried for a model with given undivided modules.
 
     Attributes:
-        problem: Problem of the planner.
-        samples: Graphs and costs of the model with these units.
-        search: Search with the results of all candidates.
+        problem: Model, cluster, batch and options.
+        samples: Graphs and costs of the model with these undivided modules.
+        search: Search that evaluated the candidates.
         tried: Candidates that were tried.
         best: Fastest candidate; None if none can run.
     """
@@ -65,10 +61,9 @@ class BestCandidate:
 def search_best(
     problem: Problem, samples: Samples, is_wanted: Callable[[Candidate], bool] | None = None
 ) -> BestCandidate:
-    """Return the best candidate for a model with the given units (undivided modules).
+    """Search for the fastest candidate, and return it with the results of the search.
 
-    The model is captured at the microbatch size of this candidate, so its costs are not
-    interpolated.
+    A candidate is a combination of parallel degrees, schedule and number of microbatches.
 
     Args:
         problem: Model, cluster, batch and options.
@@ -109,13 +104,13 @@ def try_open(
 
 
 def open_bottlenecks(found: BestCandidate) -> BestCandidate:
-    """Divide the units that slow down a pipeline, while each division makes it 2 % faster.
+    """Split modules that slow down the pipeline, if the plan becomes at least 2 % faster.
 
     Args:
-        found: Best candidate before the division.
+        found: Best candidate before the split.
 
     Returns:
-        Best candidate afterwards; `found` if no division helps.
+        Best candidate after the split; `found` if no split helps.
     """
     if not found.problem.auto_partition:
         return found
@@ -131,9 +126,9 @@ def open_bottlenecks(found: BestCandidate) -> BestCandidate:
 
 
 def _starts(found: BestCandidate) -> list[BestCandidate]:
-    """Return the best candidate of each pipeline degree that may become the fastest.
+    """Return up to 4 candidates that may become the fastest when modules are split.
 
-    The fastest comes first; at most 4 degrees are returned.
+    Each candidate has another number of ranks in a pipeline. The fastest candidate is first.
     """
     starts = []
     for degree in degree_choices(found.problem):
@@ -145,9 +140,7 @@ def _starts(found: BestCandidate) -> list[BestCandidate]:
 
 
 def _promising_microbatches(found: BestCandidate, degree: int, seconds: float) -> tuple[int, ...]:
-    """Return the numbers of microbatches with which a pipeline degree may become the fastest.
-
-    For these numbers, an even division of the model would be 2 % faster than `seconds`.
+    """Return the numbers of microbatches that may give a faster plan when modules are split.
 
     Args:
         found: Best candidate so far.
@@ -163,7 +156,12 @@ def _promising_microbatches(found: BestCandidate, degree: int, seconds: float) -
 
 
 def _seconds_if_even(found: BestCandidate, candidate: Candidate) -> float:
-    """Return a lower bound on a candidate's seconds per sample if the model is divided evenly."""
+    """Return a lower bound on a candidate's seconds per sample if the model is divided evenly.
+
+    Args:
+        found: Result of a search, with the model's costs and the batch size.
+        candidate: Degrees, schedule and number of microbatches.
+    """
     total, _ = found.samples.seconds(candidate.num_microbatches)
     count, ranks = candidate.num_microbatches, candidate.pipeline
     least = total * max(count / ranks, 1)
@@ -173,16 +171,14 @@ def _seconds_if_even(found: BestCandidate, candidate: Candidate) -> float:
 
 
 def _open(start: BestCandidate, seconds: float) -> BestCandidate:
-    """Divide one unit after another, while each division makes the pipeline faster.
-
-    After each division, all schedules and promising numbers of microbatches are tried.
+    """Split one module after another, while each split makes the pipeline at least 2 % faster.
 
     Args:
-        start: Best candidate of one pipeline degree, before the divisions.
-        seconds: Seconds per sample of the best plan so far.
+        start: Best candidate before the splits, for one number of ranks in a pipeline.
+        seconds: Seconds per sample of the best plan so far, which the result should beat.
 
     Returns:
-        Best candidate after the divisions; `start` if none helps.
+        Best candidate after the splits; `start` if no split helps.
     """
     assert start.best is not None
     degree = start.best.candidate.pipeline

@@ -72,7 +72,7 @@ class PipelineLayout:
 
     @property
     def _num_kinds(self) -> int:
-        """Number of pipelines whose links must be examined; later pipelines have the same links."""
+        """Number of pipelines, from pipeline 0, that together have all kinds of links."""
         return min(self.num_pipelines, self.cluster.ranks_per_host)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Search for a plan: captures the model, searches the fastest candidate, and returns its plan."""
+"""Search for the fastest plan that fits in memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def find_plan(problem: Problem) -> Plan:
     """Return the plan with the most samples per second that fits in memory.
 
     Raises:
-        PlanError: No candidate can run; the error names the nearest ones and the reasons.
+        PlanError: No plan is possible. The error names the reasons, and for a lack of memory the
+            plans that need the least memory.
     """
     problem = replace(problem, at=cache(problem.at))  # a capture takes long, so none is repeated
     found = search_best(problem, Samples(problem, problem.opened, microbatch_choices(problem)))

@@ -41,8 +41,8 @@ class Problem:
     Attributes:
         cluster: Cluster to run on; the plan uses all its ranks.
         at: Function that returns the graph and the costs of one microbatch. Its arguments are the
-            number of microbatches of a batch, and the modules to divide into the modules inside
-            them. A call takes seconds to minutes.
+            number of microbatches of a batch, and the names of the modules to split. A call takes
+            seconds to minutes.
         batch_size: Number of samples of one pipeline in one step.
         pipeline_parallel_degree: Number of ranks of one pipeline.
         data_parallel_degree: Number of parallel pipelines.
@@ -56,7 +56,8 @@ class Problem:
         auto_partition: True if the planner chooses the stage of each unit, False if marks do.
         default_partition: Stage of units without a mark, if `auto_partition` is False.
         marks: Stage of each module that the user marked with `smp.partition()`, by name.
-        opened: Modules that are divided from the start, into the modules inside them.
+        opened: Names of the modules that are split from the start, so that the modules inside
+            them can be on different stages.
         state: Bytes of weight, gradient and optimizer state for each parameter element.
         device_memory: Bytes that a rank may use; the default is the memory of the cluster's device.
         split_overhead: Additional time of a backward pass that computes input and weight gradients
@@ -101,7 +102,7 @@ class Problem:
 
     @property
     def num_marked_stages(self) -> int:
-        """Number of stages that the user's marks and `default_partition` need."""
+        """Number of stages that `smp.partition()` and `default_partition` require."""
         return max([self.default_partition or 0, *self.marks.values()]) + 1
 
 
@@ -119,15 +120,16 @@ def _value_faults(problem: Problem) -> Iterator[OptionError]:
                 f"{name} is {shown(number)}",
                 f"it is above the largest valid value, {MOST_BYTES:,}",
             )
-            yield PlanError(what, why, f"Pass an integer of at most {MOST_BYTES:,}", about=name)
+            hint = f"Pass an integer of at most {MOST_BYTES:,}"
+            yield PlanError(what, why, hint, about=name, kind="too_large")
     if problem.schedule not in [AUTO, *SCHEDULES]:
         what, why = f"schedule is {problem.schedule!r}", "no schedule has this name"
         hint = closest(str(problem.schedule), [AUTO, *SCHEDULES])
-        yield PlanError(what, why, hint, about="schedule")
+        yield PlanError(what, why, hint, about="schedule", kind="unknown")
     if problem.optimize not in (None, *OPTIMIZE):
         what, why = f"optimize is {problem.optimize!r}", "it must be 'speed' or 'memory'"
         hint = closest(str(problem.optimize), OPTIMIZE)
-        yield PlanError(what, why, hint, about="optimize")
+        yield PlanError(what, why, hint, about="optimize", kind="unknown")
     stage = problem.default_partition
     if stage is not None and (not isinstance(stage, int) or isinstance(stage, bool) or stage < 0):
         what, why = (
@@ -163,13 +165,14 @@ def _count_faults(problem: Problem) -> Iterator[OptionError]:
         fitting = ", ".join(map(str, divisors(size)))
         hint = f"Pass degrees whose product is {size}; the divisors of {size} are {fitting}"
         about = "pipeline_parallel_degree" if pipeline else "data_parallel_degree"
-        yield PlanError(requested, why, hint, about=about)
+        yield PlanError(requested, why, hint, about=about, kind="indivisible")
     if problem.microbatches and problem.batch_size % problem.microbatches:
         yield PlanError(
             f"microbatches is {problem.microbatches}",
             f"a batch of {problem.batch_size} samples cannot be divided into so many equal parts",
             f"Pass one of {', '.join(map(str, divisors(problem.batch_size)))}",
             about="microbatches",
+            kind="indivisible",
         )
 
 
@@ -183,16 +186,13 @@ def _placement_faults(problem: Problem) -> Iterator[OptionError]:
             who = "the planner chooses" if problem.auto_partition else "marks choose"
             why = f"{name} has no effect, because {who} the stages of all modules"
             hint = f"Leave {name} out, or pass auto_partition={not problem.auto_partition}"
-            yield PlanError(what, why, hint, about=name)
+            yield PlanError(what, why, hint, about=name, kind="conflict")
     if not problem.auto_partition:
         yield from _default_faults(problem)
 
 
 def _default_faults(problem: Problem) -> Iterator[OptionError]:
-    """Yield an error if `default_partition` is so large that a stage would have no module.
-
-    The search checks later that a pipeline with so many stages exists.
-    """
+    """Yield an error if `default_partition` is not a stage, or if a stage would have no module."""
     stage, marked = problem.default_partition, max(problem.marks.values(), default=-1)
     ranks = problem.pipeline_parallel_degree or problem.cluster.size
     stages = ranks * (problem.virtual_stages or 1)
@@ -206,7 +206,8 @@ def _default_faults(problem: Problem) -> Iterator[OptionError]:
             else f"stage {marked + 1} would have no module, because no module is marked for it"
         )
         hint = f"Pass a stage from {valid}" if count > 1 else f"Pass {valid}"
-        yield PlanError(f"default_partition is {stage}", why, hint, about="default_partition")
+        what, kind = f"default_partition is {stage}", "" if is_beyond else "empty_stage"
+        yield PlanError(what, why, hint, about="default_partition", kind=kind)
 
 
 def _schedule_faults(problem: Problem) -> Iterator[OptionError]:
@@ -214,4 +215,4 @@ def _schedule_faults(problem: Problem) -> Iterator[OptionError]:
     if problem.schedule != AUTO:
         kind = SCHEDULES[problem.schedule]
         for fault in option_faults(kind, problem.virtual_stages, problem.active_microbatches):
-            yield PlanError(fault.what, fault.why, fault.hint, fault.about)
+            yield PlanError(fault.what, fault.why, fault.hint, fault.about, fault.kind)

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Candidates that were not chosen, with reasons: the best few of each kind."""
+"""Best alternatives to the chosen plan, with the reasons why the planner rejected them.
+
+Alternatives have other parallel degrees, another schedule, or another number of microbatches. At
+most 4 alternatives of each of these three kinds are returned.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +91,7 @@ def _rejection(
 
 
 def _slower(trial: SimulatedCandidate, best: SimulatedCandidate, differs: str) -> Rejected:
-    """Return the entry of a candidate that can run but is not faster than the best one.
+    """Return the report data of a candidate that can run but is not faster than the best one.
 
     Args:
         trial: Simulated candidate.

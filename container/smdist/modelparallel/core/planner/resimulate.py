@@ -11,7 +11,7 @@ from smdist.modelparallel.core.partition import assigned
 from smdist.modelparallel.core.plan import Plan
 from smdist.modelparallel.core.plan.number_format import size
 from smdist.modelparallel.core.plan.plan_check import opened_faults
-from smdist.modelparallel.core.plan_errors import PlanError, raise_faults
+from smdist.modelparallel.core.plan_errors import PlanError, PlanMemoryError, raise_faults
 from smdist.modelparallel.core.planner.candidate_pipeline import split
 from smdist.modelparallel.core.planner.candidates import Candidate
 from smdist.modelparallel.core.planner.cost_samples import Samples, View
@@ -61,13 +61,11 @@ def replay(plan: Plan, problem: Problem) -> Resimulation:
 
 
 def renewed(plan: Plan, problem: Problem) -> Plan:
-    """Return the plan with a new forecast, new ties and new notes, and without rejected plans.
-
-    Ties are the parameters that several stages hold.
+    """Return a copy of the plan with new `forecast`, `ties` and `notes`, and empty `rejected`.
 
     Raises:
-        PlanError: The plan is for another number of ranks, batch or model, or a rank would exceed
-            its memory.
+        PlanError: The plan does not match the model, the batch or the number of ranks, or a rank
+            would exceed its memory.
     """
     done = replay(plan, problem)
     raise_faults(_out_of_memory(done.trial, problem.memory_limit_bytes))
@@ -86,12 +84,14 @@ def _out_of_memory(trial: SimulatedCandidate, limit: int | None) -> Iterator[Opt
     if over:
         assert limit is not None
         ranks = [f"rank {rank} holds {size(held[rank])}" for rank in over]
-        yield PlanError(
+        error = PlanMemoryError(
             " and ".join([", ".join(ranks[:-1]), ranks[-1]] if len(ranks) > 1 else ranks),
             f"{'each' if len(over) > 1 else 'it'} may use {size(limit)} ({limit:,} bytes)",
             "Move modules to a rank that holds less, or use more microbatches",
             about="stages",
         )
+        error.least_bytes = max(held)
+        yield error
 
 
 def _faults(plan: Plan, problem: Problem) -> Iterator[OptionError]:
@@ -101,6 +101,7 @@ def _faults(plan: Plan, problem: Problem) -> Iterator[OptionError]:
             f"the cluster has {problem.cluster.size}",
             "Change a parallel degree of the plan, or make a new plan",
             about="pipeline_parallel_degree",
+            kind="difference",
         )
     if plan.batch_size != problem.batch_size:
         yield PlanError(
@@ -108,5 +109,6 @@ def _faults(plan: Plan, problem: Problem) -> Iterator[OptionError]:
             f"the example has {problem.batch_size} samples",
             f"Pass an example with {plan.batch_size} samples, or change batch_size of the plan",
             about="batch_size",
+            kind="difference",
         )
     yield from opened_faults(plan)

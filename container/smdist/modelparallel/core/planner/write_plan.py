@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan of a simulated candidate: decisions, forecast and notes."""
+"""Creation of the plan that the planner returns, with its predicted time and memory."""
 
 from __future__ import annotations
 

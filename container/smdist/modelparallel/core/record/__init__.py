@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Record of a run: actions and messages of each rank with their times; export as a trace."""
+"""Data of a recorded training run, and its export as a trace.
+
+The data are the actions of each rank and the messages between ranks, with their times.
+"""
 
 from smdist.modelparallel.core.record.chrome_format import chrome_trace
 from smdist.modelparallel.core.record.events import ACTIONS, RECEIVE, SEND, Event, Track

@@ -29,9 +29,9 @@ def chrome_trace(
 
     Args:
         tracks: Recorded events of the ranks to show.
-        edges: Values sent between their stages.
-        has_stages: True to name actions with their stage, `2F3`, for ranks with several stages;
-            False to name them `F3`.
+        edges: Values that the stages of these ranks send to each other.
+        has_stages: True if ranks have several stages: the forward pass of microbatch 3 on stage 2
+            is then shown as `2F3`. False shows it as `F3`.
     """
     begin = min((event.start for track in tracks for event in track.events), default=0.0)
     writer = _Writer(tracks, begin, has_stages)
@@ -48,14 +48,14 @@ def chrome_trace(
 
 
 class _Writer:
-    """Writer of the rows (events) of one trace."""
+    """Writer of the events of one trace, each a dict in Google's Trace Event Format."""
 
     def __init__(self, tracks: Sequence[Track], begin: float, has_stages: bool) -> None:
         self._begin, self._has_stages = begin, has_stages
         self._threads = {track.rank: _threads_of(track) for track in tracks}
 
     def names(self, track: Track) -> Iterator[_Row]:
-        """Yield the rows with names and order of a rank's process and threads."""
+        """Yield the metadata events that name and order one rank's process and its threads."""
         process = {"ph": "M", "pid": track.rank}
         name = f"rank {track.rank} on {track.host}"
         yield {**process, "name": "process_name", "args": {"name": name}}
@@ -67,7 +67,12 @@ class _Writer:
             yield {**thread, "name": "thread_sort_index", "args": {"sort_index": number}}
 
     def slice(self, track: Track, event: Event) -> _Row:
-        """Return the row of one recorded event."""
+        """Return a recorded event of a rank as an event of the trace, with its start and duration.
+
+        Args:
+            track: Rank that recorded the event.
+            event: Recorded event.
+        """
         facts = {"step": event.step, "stage": event.stage, "microbatch": event.microbatch}
         return {
             "ph": "X",
@@ -80,7 +85,14 @@ class _Writer:
         }
 
     def arrows(self, tracks: Sequence[Track], edges: Sequence[Edge]) -> Iterator[_Row]:
-        """Yield an arrow for each message, from its send's start to its receive's end."""
+        """Yield the two flow events of the arrow of each message.
+
+        The arrow leads from the start of the send to the end of the receive.
+
+        Args:
+            tracks: Recorded events of the ranks.
+            edges: Values sent between stages.
+        """
         for number, each in enumerate(transfers(tracks, edges)):
             arrow = {"name": "message", "cat": "message", "id": number}
             at = self._at(each.sender, each.sent)
@@ -89,7 +101,7 @@ class _Writer:
             yield {"ph": "f", "bp": "e", **arrow, **at, "ts": self._ending(each.received)}
 
     def _ending(self, event: Event) -> float:
-        """Return the time of an arrow's end in microseconds, just before the end of the event."""
+        """Return the time in microseconds at which an arrow ends: just before its receive ends."""
         return self._time(event.start) + max(event.seconds * _MICROSECONDS, _LEAST) - _LEAST / 2
 
     def _at(self, track: Track, event: Event) -> _Row:
@@ -117,7 +129,7 @@ def _threads_of(track: Track) -> dict[str, int]:
 
 
 def _facts(track: Track) -> str:
-    """Return a line about a rank: its pipeline, the clock's accuracy, and lost events."""
+    """Return a label of a rank: its pipeline, the accuracy of its times, number of lost events."""
     facts = [f"pipeline {track.replica}", f"rank {track.pipeline_rank} of the pipeline"]
     if track.clock_error_seconds:
         facts.append(f"clock within {track.clock_error_seconds * _MICROSECONDS:.0f} us")

@@ -24,11 +24,12 @@ class Event:
     """Action, message or other work of one rank, with its times.
 
     Attributes:
-        kind: One of `ACTIONS`, `SEND` (the rank sends an action's result), `RECEIVE` (the rank
-            waits for an action's input), or the name of other work.
+        kind: "F", "B", "I" or "W" for an action (forward, backward, input gradients, weight
+            gradients); "send" if the rank sends an action's result; "recv" if the rank waits for
+            an action's input; or the name of other work.
         stage: Stage of the event; -1 if it belongs to no stage.
         microbatch: Microbatch of the event; -1 if it belongs to no microbatch.
-        step: Number of the step, counted from the first recorded one.
+        step: Number of the step; the first recorded step is 0.
         start: Start in seconds, on a clock that all ranks share.
         end: End in seconds, on the same clock.
         detail: For messages, the kind of action that sent or needs the value: "F", "B" or "I". Any
@@ -65,11 +66,11 @@ class Track:
 
     Attributes:
         rank: Rank in the world.
-        pipeline_rank: Rank in its pipeline.
-        replica: Number of its pipeline.
-        host: Name of its host.
+        pipeline_rank: Rank within the pipeline, from 0.
+        replica: Number of the pipeline, which trains one replica of the model; from 0.
+        host: Name of the rank's host.
         events: Events in the order in which they were recorded.
-        clock_error_seconds: Largest error of the times, compared to the clock of the first rank.
+        clock_error_seconds: Largest error of the times, relative to the clock of rank 0.
         num_lost: Number of earliest events that were dropped because the buffer was full.
     """
 

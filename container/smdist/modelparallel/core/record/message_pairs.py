@@ -83,7 +83,12 @@ def _place(track: Track, event: Event, stage: int) -> _Place:
 
 
 def _sources(event: Event, edges: Sequence[Edge]) -> list[int]:
-    """Return the stages whose values a receive event waits for, each stage once."""
+    """Return the stages whose values a receive event waits for, each stage once.
+
+    Args:
+        event: Receive event.
+        edges: Values sent between stages.
+    """
     if event.is_forward:
         found = (edge.source for edge in edges if edge.target == event.stage)
     else:

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pipeline schedules: pure functions that return the order of actions of each rank.
 
-`make_schedule` makes a schedule by name, and `check_schedule` checks any schedule. `peak_in_flight`
-and `least_buffers` compute its memory, and `draw` draws it as text.
+* `make_schedule` makes a schedule by name, and `check_schedule` checks any schedule.
+* `peak_in_flight` counts the microbatches whose activations each rank holds at the same time.
+* `least_buffers` counts the message buffers that each channel between two ranks needs.
+* `draw` draws a schedule as text.
 """
 
 from smdist.modelparallel.core.schedule.actions import Action, Do, Schedule

@@ -45,7 +45,7 @@ class Schedule:
     """Order of the actions of each rank in one step of a pipeline.
 
     Attributes:
-        name: Name of the kind of schedule: "interleaved".
+        name: Name of the kind of schedule, such as "1f1b".
         rank_of: Rank of each stage, by stage.
         num_microbatches: Number of microbatches of a step.
         orders: Actions of each rank, by rank, in the order in which the rank runs them.

@@ -1,18 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Schedule that SageMaker's model parallel library calls interleaved.
 
-Each rank follows a rule. It runs a backward pass as soon as possible. Otherwise it runs a forward
-pass if it holds fewer than `active_microbatches` microbatches (the cap), and else waits. So it
-begins with more forwards than 1F1B, and then alternates backwards and forwards. The additional
-forwards give the next ranks work while messages are sent, but they need more memory.
+Each rank follows one rule:
 
-A schedule is an order that is fixed in advance. It is computed by applying this rule with a forward
-pass of time 1, a backward pass of time 2, and messages that take no time.
+1. If the inputs of the next backward pass are available, run this backward pass.
+2. Otherwise run a forward pass, if its input is available and if the rank holds fewer microbatches
+   than its cap. The cap is the option `active_microbatches`.
+3. Otherwise wait.
+
+So a rank begins with more forwards than in 1F1B, and then alternates backwards and forwards. The
+additional forwards give the next ranks work while messages are sent, but they need more memory.
+
+The order of actions is fixed before the run. This module computes the order with a clock: a forward
+pass takes time 1, a backward pass takes time 2, and messages take no time.
 
 With p ranks and m microbatches, the first gradient reaches rank r (from 0) at time p + 2 (p - 1 -
-r), after up to 3 (p - 1 - r) + 1 forwards. This number, the cap and m limit the number of
-microbatches that the rank holds. A step takes as long as with 1F1B if the cap is at least p. With a
-lower cap the first ranks wait: the step needs less memory and more time.
+r). Until then the rank can run 3 (p - 1 - r) + 1 forwards. A rank never holds more microbatches
+than this number, than the cap, and than m. If the cap is at least p, a step takes as long as with
+1F1B. With a lower cap the first ranks wait: the step needs less memory and more time.
 """
 
 from __future__ import annotations
@@ -24,9 +29,10 @@ from smdist.modelparallel.core.schedule.schedule_shape import Shape
 
 
 def interleaved(shape: Shape) -> list[list[Action]]:
-    """Return the actions of each rank for the schedule "interleaved".
+    """Return the actions of each rank for SageMaker's schedule "interleaved".
 
-    On 3 ranks, with 6 microbatches and `active_microbatches` = 5:
+    Each rank runs backward passes (B) as soon as possible, and forward passes (F) otherwise. The
+    example has 3 ranks, 6 microbatches, and at most 5 microbatches in flight on a rank:
 
     rank 0  F0 F1 F2 F3 F4       B0=== F5 B1===    B2===    B3===    B4===    B5===
     rank 1     F0 F1 F2 F3 B0=== F4 B1=== F5 B2===    B3===    B4===    B5===
@@ -51,9 +57,9 @@ def _ranks(shape: Shape) -> list[_Rank]:
 
 
 class _Rank:
-    """Rank that follows the rule of this schedule: a backward pass as soon as possible.
+    """Rank that runs a backward pass as soon as possible, and a forward pass otherwise.
 
-    It reads the end times of its own actions and of the actions of its neighbour ranks.
+    The rank reads the end times of its own actions and of the actions of its neighbour ranks.
     """
 
     def __init__(self, stage: int, num_microbatches: int, cap: int) -> None:
@@ -66,7 +72,11 @@ class _Rank:
         self.free_at = 0
 
     def act(self, clock: int) -> None:
-        """Start the action that the rule chooses at time `clock`, if there is one."""
+        """Start an action at time `clock`, if one is possible.
+
+        A backward pass has precedence over a forward pass. A forward pass is possible only while
+        the rank holds fewer microbatches than its limit.
+        """
         if self._has_gradient(clock):
             self._begin(Do.B, self.backward_ends, clock + 2)
         elif self._is_below_cap() and self._has_input(clock):
@@ -92,5 +102,5 @@ class _Rank:
         return given is None or (microbatch < len(given) and given[microbatch] <= clock)
 
     def _is_below_cap(self) -> bool:
-        """Return True if the rank holds fewer microbatches than its cap."""
+        """Return True if the rank holds fewer microbatches than it may (`cap`)."""
         return len(self.forward_ends) - len(self.backward_ends) < self.cap

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Building blocks of schedules: lists of actions, their alternation, and split backward passes."""
+"""Functions that schedules are built with.
+
+They list actions, alternate forwards and backwards, and split backward passes into two halves.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +32,15 @@ def alternate(
 
 
 def split_backward(order: Sequence[Action], *, delay: int) -> list[Action]:
-    """Return the order with each backward pass (B) split into I and W, and each W delayed.
+    """Return the order with each backward pass (B) split into two actions, I and W.
 
-    B is split into input gradients (I) and weight gradients (W). A W follows the I that is `delay`
-    backward passes later; the last `delay` ones follow at the end.
+    I computes the input gradients, and W computes the weight gradients. The last W come at the end.
 
     split_backward(F0 B0 F1 B1 F2 B2, delay=1)  ->  F0 I0 F1 I1 W0 F2 I2 W1 W2
+
+    Args:
+        order: Actions in their order.
+        delay: Number of later I that run before the W of an I.
     """
     split, delayed = [], deque[Action]()
     for action in order:

@@ -29,10 +29,11 @@ class ScheduleKind:
     """Kind of schedule, such as 1F1B, for any number of ranks and microbatches.
 
     Attributes:
-        name: Name in options: "1f1b".
+        name: Name of the schedule in options, such as "1f1b".
         summary: Short description for users.
-        orders: Function that returns the actions of each rank, by rank.
-        rank_of: Function that returns the rank of each stage: `loop` or `vee`.
+        orders: Function from the shape of a pipeline to the actions of each rank, by rank.
+        rank_of: Function from the shape of a pipeline to the rank of each stage, by stage. It is
+            `loop` (stages 0 1 2 3 on ranks 0 1 0 1) or `vee` (on ranks 0 1 1 0).
         splits_backward: True if weight gradients are computed separately from input gradients.
     """
 
@@ -59,7 +60,10 @@ class ScheduleKind:
 
     @property
     def least_microbatches_per_rank(self) -> int:
-        """Smallest valid number of microbatches for each rank of the pipeline."""
+        """Smallest number of microbatches per rank.
+
+        A step needs at least this number times the number of ranks of the pipeline.
+        """
         return PIPELINES[self.name].least_microbatches_per_rank
 
     def takes_virtual_stages(self, number: int) -> bool:
@@ -73,10 +77,11 @@ class ScheduleKind:
 
 
 def _each(order: Callable[[Shape, int], list[Action]]) -> Orders:
-    """Return a function that returns the actions of all ranks.
+    """Return a function that calls `order` for each rank of a pipeline, and returns all results.
 
     Args:
-        order: Function that returns the actions of one rank.
+        order: Function that returns the actions of one rank. Its arguments are the shape of the
+            pipeline and the rank.
     """
 
     @wraps(order)

@@ -2,9 +2,10 @@
 """Messages between ranks that follow from a schedule, and the number of buffers that they need.
 
 A channel carries messages from one rank to another: either activations (F) or gradients (B). With
-several stages on each rank, both can go in the same direction. They have separate channels, because
-the receiver may need them in another order than they were sent. Within a channel, messages are
-received in the order in which they were sent. Transports without message tags rely on it.
+several stages on each rank, a rank may send both kinds to the same rank. The two kinds have
+separate channels, because the receiver may need them in another order than they were sent. Within a
+channel, messages are received in the order in which they were sent. Transports without message tags
+rely on this order.
 
 A channel has buffers for messages that were sent but not yet received. While all of them are in
 use, the sender blocks. With unlimited buffers, a rank blocks only if it waits for an input.
@@ -35,7 +36,10 @@ Channels = dict[Channel, list[Message]]  # messages in the order of their receiv
 
 
 def channels_of(dependencies: Dependencies) -> Channels:
-    """Return all messages of a schedule, by channel.
+    """Return all messages of a schedule, by channel, in the order in which they are received.
+
+    A message is a pair (n, k): the sender sends the message after its first n actions, and the
+    receiver receives it after its first k actions.
 
     Args:
         dependencies: Schedule with the actions that each action waits for.
@@ -52,13 +56,13 @@ def channels_of(dependencies: Dependencies) -> Channels:
 
 
 def waits_with_buffers(dependencies: Dependencies, channels: Channels, buffers: int) -> Waits:
-    """Return the places that each action waits for, if each channel has `buffers` buffers.
+    """Return the places that each action waits for, if the number of buffers is limited.
 
-    A place (rank, n) is reached when this rank has done its first n actions. In a channel, message
-    n + `buffers` can be sent when the receiver has received message n.
+    A place (rank, n) is reached when this rank has done its first n actions. A rank cannot send a
+    message while `buffers` earlier messages of the same channel have not been received.
 
     Args:
-        dependencies: Schedule with the places that each action waits for with unlimited buffers.
+        dependencies: Dependencies between the schedule's actions.
         channels: All messages of the schedule.
         buffers: Number of buffers of each channel.
     """

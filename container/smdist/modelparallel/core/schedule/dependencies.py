@@ -2,8 +2,8 @@
 """Dependencies between the actions of a schedule, and an order in which all of them can run.
 
 A dependency of an action is a place (rank, n). The place is reached when this rank has done its
-first n actions. A wait for a free buffer is a place, too, like a wait for a result. So the same
-code handles limited and unlimited buffers.
+first n actions. An action waits for places either because it needs a result, or because it needs a
+free buffer for a message. So the same code handles limited and unlimited buffers.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class Dependencies:
 
     @cached_property
     def _places(self) -> dict[_Key, Place]:
-        """Place (rank, n) at which the result of each action is available.
+        """Place where each result becomes available, by kind, stage and microbatch of the result.
 
-        It is reached when this rank has done its first n actions.
+        A place (rank, n) is reached when this rank has done its first n actions.
         """
         return {
             (_RESULT[action.do], action.stage, action.microbatch): (rank, number)
@@ -73,7 +73,7 @@ _RESULT = {
 def _needs(action: Action, last_stage: int) -> tuple[_Key, ...]:
     """Return the results that an action needs, as (kind, stage, microbatch).
 
-    They may be results of actions on any rank.
+    The results may come from any rank.
 
     Args:
         action: Action that needs the results.
@@ -90,11 +90,14 @@ def _needs(action: Action, last_stage: int) -> tuple[_Key, ...]:
 
 
 class DependencyRun(NamedTuple):
-    """Result of a run: all actions that could run before every rank was done or blocked.
+    """Order in which the actions of all ranks can run.
+
+    If the schedule has a deadlock, the order ends at the deadlock.
 
     Attributes:
-        order: (rank, position) of each action, after all actions that it waits for.
-        done: Number of actions done, by rank.
+        order: (rank, position in the rank's order) of each action. An action comes after all
+            actions that it waits for.
+        done: Number of actions in `order`, by rank.
     """
 
     order: list[tuple[int, int]]
@@ -102,11 +105,13 @@ class DependencyRun(NamedTuple):
 
 
 def run(waits: Waits) -> DependencyRun:
-    """Run the actions of all ranks until every rank is done or blocked, and return the result.
+    """Return an order in which the actions of all ranks can run.
+
+    If the schedule has a deadlock, the order ends at the deadlock. No action is executed.
 
     Args:
-        waits: Places (rank, number of actions done) that each action waits for, by rank and
-            position.
+        waits: Places that each action waits for, by rank and position in the rank's order. A
+            place (rank, n) is reached when this rank has done its first n actions.
     """
     done = [0] * len(waits)
     order: list[tuple[int, int]] = []

@@ -1,27 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Depth-first schedules with several stages on each rank: interleaved 1F1B and zero bubble.
 
-With v stages on each rank, each stage has 1/v of the work, so the first microbatch reaches the last
-rank after 1/v of the time. The bubble is 1/v of the bubble with one stage on each rank.
+Microbatches run in rounds, usually with one microbatch for each rank. A rank runs all microbatches
+of a round through its first stage, then through its second stage, and so on. Backward passes run in
+the same rounds, with the last stage first.
 
-Microbatches run in rounds. A rank runs the microbatches of a round through its first stage, then
-through its second stage, and so on; then it starts the next round. Backwards run in the same
-rounds, the last stage first. Usually a round has as many microbatches as there are ranks. Then its
-first microbatch returns from the last rank just when the first rank has finished the round on its
-first stage.
-
-With p ranks and m microbatches there are max(m // p, 1) rounds. If the rounds cannot be equal, the
-earlier ones have one microbatch more. In later rounds, their forwards would come too late for the
-backwards that alternate with them. torch supports equal rounds only; its orders are then the same.
-
-tF, tB, tI and tW are the times of a whole rank for one microbatch: forward pass, backward pass, and
-its two halves, input gradients and weight gradients. With at least p microbatches, the bubble of a
-step is
+With v stages on each of p ranks, and at least p microbatches, the bubble of a step is
 
 * (p - 1) (tF + tB) / v for interleaved 1F1B;
-* (p - 1) (tF + tI - min(tF, tI, tW)) / v for zero bubble. The paper on zero bubble (Qi et al.,
-  2024) has tW instead of the minimum, because it assumes that tW is at most tF and tI. These are
-  the longest waits that weight gradients can fill.
+* (p - 1) (tF + tI - min(tF, tI, tW)) / v for zero bubble.
+
+tF and tB are the seconds of one microbatch on all stages of a rank, forward and backward. tI and tW
+are the parts of tB for input gradients and for weight gradients.
 """
 
 from __future__ import annotations
@@ -42,10 +32,11 @@ def interleaved_1f1b(shape: Shape, rank: int) -> list[Action]:
     rank 0 (0 2)  F0 F1 f0 f1 F2    b0=== F3 b1=== f2 B0=== f3 B1===    b2===    b3=== B2=== B3===
     rank 1 (1 3)     F0 F1 f0 b0=== f1 b1=== F2 B0=== F3 B1=== f2 b2=== f3 b3=== B2=== B3===
 
-    For each rank between this one and the last, the first gradient arrives two actions later: one
-    for the forward towards the last rank, and one for the gradient back. With p ranks, v stages on
-    each of them and rounds of q microbatches, rank r (from 0) holds (v - 1) q + 2 (p - 1 - r) + 1
-    microbatches, each counted once for every stage.
+    Before its first backward, each rank runs up to two more forwards than the next rank.
+
+    With v stages on each of p ranks, rank r (from 0) holds at most (v - 1) q + 2 (p - 1 - r) + 1
+    microbatches. Here q is the number of microbatches that a rank runs through one stage before it
+    goes to the next stage. A microbatch counts once for each stage that holds it.
     """
     return _one_forward_one_backward(shape, rank, slots_a_hop=2)
 
@@ -65,13 +56,15 @@ def zero_bubble(shape: Shape, rank: int) -> list[Action]:
     rank 0 (0 2)  F0 F1 f0 f1    i0 w0 F2 i1 w1 F3 I0 W0 f2 I1 W1 f3 i2 w2 i3 w3 I2 W2 I3 W3
     rank 1 (1 3)     F0 F1 f0 i0 f1 i1 w0 F2 I0 w1 F3 I1 W0 f2 i2 W1 f3 i3 w2 I2 w3 I3 W2 W3
 
-    Only input gradients (I) are on the critical path. So the first gradient arrives earlier than in
-    1F1B, and rank r (from 0) of p ranks needs p - 1 - r fewer forwards before its first backward.
-    Rank r delays r weight gradients, and computes them while other ranks wait for their last
-    gradients. This needs as much memory as the shorter warm-up saves: with v stages on each rank
-    and rounds of q microbatches, every rank holds (v - 1) q + p microbatches, each counted once for
-    every stage.
+    Other ranks wait only for input gradients (I). So the first gradient reaches rank 0 earlier than
+    in 1F1B, and rank 0 runs fewer forwards before its first backward.
+
+    With v stages on each of p ranks, every rank holds at most (v - 1) q + p microbatches. Here q is
+    the number of microbatches that a rank runs through one stage before it goes to the next stage.
+    A microbatch counts once for each stage that holds it.
     """
+    # the paper (Qi et al., 2024) has tW instead of min(tF, tI, tW): it assumes that tW is at most
+    # tF and tI
     order = _one_forward_one_backward(shape, rank, slots_a_hop=1)
     return split_backward(order, delay=rank)
 
@@ -87,10 +80,16 @@ def _one_forward_one_backward(shape: Shape, rank: int, *, slots_a_hop: int) -> l
 
 
 def _rounds(shape: Shape) -> list[range]:
-    """Return the microbatches of each round, which run one stage of a rank after another.
+    """Return the microbatches of each round.
+
+    All microbatches of a round run on one stage of a rank, then on the rank's next stage.
 
     On 4 ranks, 10 microbatches have the rounds 0-4 and 5-9, and 11 have the rounds 0-5 and 6-10.
     """
+    # With p microbatches in a round on p ranks, the first one returns from the last rank just when
+    # the first rank has finished the round on its first stage. Longer rounds come first: in the
+    # last rounds, additional forwards would come too late for the backwards that alternate with
+    # them. torch supports equal rounds only; for these, its orders are the same.
     number = max(1, shape.num_microbatches // shape.num_ranks)
     size, longer = divmod(shape.num_microbatches, number)
     starts = [index * size + min(index, longer) for index in range(number + 1)]

@@ -4,9 +4,10 @@
     rank 0  F0 F1       B0===    B1===
     rank 1     F0 B0=== F1 B1===
 
-Time runs to the right. F, I and W are one column wide, B is two. Actions start as soon as their
-inputs are there, and messages take no time. With two stages on each rank, a line begins with the
-stages, and actions of the second one have small letters:
+Time runs to the right. F is a forward pass, and B a backward pass of twice the width. I and W are
+the halves of a split backward pass: input gradients and weight gradients. The number is the
+microbatch. With two stages on each rank, a line begins with the stages, and actions of the second
+stage have small letters:
 
     rank 0 (0 3)  F0 F1 F2 f0 i0 w0
     rank 1 (1 2)     F0 f0 F1 f1 i0 w0
@@ -31,13 +32,17 @@ _CELL = re.compile(r"(\d*)([FBIWfbiw])(\d+)=*")
 
 
 def ends_in_columns(schedule: Schedule, columns: Mapping[Do, int] = COLUMNS) -> list[list[int]]:
-    """Return the column after each action in a drawing, by rank and position in its order.
+    """Return the column at which each action ends in a drawing.
 
-    Each action begins as soon as its inputs are available; messages take no time.
+    Each action begins as soon as its inputs are available. Messages take no time.
 
     Args:
         schedule: Schedule to draw.
         columns: Width of each kind of action in columns.
+
+    Returns:
+        For each rank, the ends of its actions in their order. An action in columns 0 and 1 ends at
+        column 2.
     """
     waits = Dependencies(schedule).waits
     ends: list[list[int]] = [[] for _ in schedule.orders]
@@ -133,7 +138,8 @@ def _actions(line: str, own: tuple[int, ...]) -> Iterator[Action]:
                 f"the drawing of a rank with the stages {own} contains {cell!r}",
                 "an action is written as F0, B0===, I0 or W0, and as f0 on the rank's second stage",
                 "Write the action in this way",
-                about="text",
+                about=("text", cell),
+                kind="unknown_action",
             )
         stage = int(match[1]) if match[1] else own[chunk]
         yield Action(Do(match[2].upper()), stage, int(match[3]))

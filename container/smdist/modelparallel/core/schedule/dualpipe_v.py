@@ -26,8 +26,8 @@ def dualpipe_v(shape: Shape, rank: int) -> list[Action]:
     rank 1 (1 2)     F0 f0 F1 f1 F2 b0=== f2 B0=== F3 b1=== f3 B1=== b2=== B2=== i3 I3 w3 W3
 
     At both ends of the step, backwards are split into input gradients (I) and weight gradients (W),
-    so that the next rank can continue earlier. Every rank holds 2p + 1 microbatches, each counted
-    once for every stage.
+    so that the next rank can continue earlier. Every rank holds at most 2p + 1 microbatches. A
+    microbatch counts once for each stage that holds it.
     """
     builder = OrderBuilder()
     _warm_up(builder, shape, down=rank, up=shape.num_stages - 1 - rank)
@@ -37,13 +37,13 @@ def dualpipe_v(shape: Shape, rank: int) -> list[Action]:
 
 
 def _warm_up(builder: OrderBuilder, shape: Shape, *, down: int, up: int) -> None:
-    """Add the first phase: forwards of the first stage, then of both stages, then first gradients.
+    """Add the first phase of a rank's order: forwards, and the first backwards of its second stage.
 
     Args:
         builder: Builder of the rank's order.
         shape: Numbers of ranks, stages and microbatches.
-        down: First stage of the rank, on the way down the V.
-        up: Second stage of the rank, on the way up the V.
+        down: Number of the rank's first stage.
+        up: Number of the rank's second stage.
     """
     hops = shape.num_ranks - 1 - down
     builder.repeat(2 * hops, (Do.F, down))
@@ -52,9 +52,10 @@ def _warm_up(builder: OrderBuilder, shape: Shape, *, down: int, up: int) -> None
 
 
 def _steady_state(builder: OrderBuilder, shape: Shape, *, down: int, up: int) -> None:
-    """Add the middle phase: a forward of one stage and a backward of the other in turn.
+    """Add the middle phase of a rank's order, which alternates forwards and backwards.
 
-    The phase ends when the first stage of the rank has no forwards left.
+    The phase repeats a forward of the first stage, a backward of the second stage, a forward of the
+    second stage, and a backward of the first stage. It ends when no forward is left.
 
     Args:
         builder: Builder of the rank's order.
@@ -71,8 +72,8 @@ def _steady_state(builder: OrderBuilder, shape: Shape, *, down: int, up: int) ->
 def _cool_down(builder: OrderBuilder, shape: Shape, *, down: int, up: int) -> None:
     """Add the last phase: backwards of both stages in turn, then delayed weight gradients.
 
-    The later half of the backwards is split into input and weight gradients. The oldest weight
-    gradients come first.
+    The second half of the backwards is split into input gradients (I) and weight gradients (W).
+    Weight gradients are added in the order of their input gradients.
 
     Args:
         builder: Builder of the rank's order.

@@ -5,8 +5,9 @@ Every rank begins with some forwards, its warm-up. Then backwards and forwards a
 remaining backwards follow. The number of warm-up forwards is the largest number of microbatches
 that the rank holds.
 
-A rank never has a longer warm-up than the rank before it. Otherwise it would need forwards that the
-rank before runs only after its first backward, which waits for this rank.
+A rank never has a longer warm-up than the previous rank. With a longer warm-up there would be a
+deadlock: the rank would wait for a forward that the previous rank runs after its first backward,
+and this backward needs the gradient of the waiting rank.
 
 If messages take no time, the warm-up does not change the time of a step. For p ranks and m
 microbatches, both schedules take m + p - 1 times a forward and a backward pass of one microbatch.

@@ -11,8 +11,8 @@ from smdist.modelparallel.core.schedule.actions import Action, Do
 class OrderBuilder:
     """Builder of one rank's order of actions.
 
-    Actions are added without microbatches: for forward and backward passes separately, each stage
-    takes the microbatches in ascending order.
+    Callers name only the kind and the stage of an action; the builder adds the microbatch. The
+    forward passes of a stage get the microbatches 0, 1, 2, ..., and so do its backward passes.
 
     Attributes:
         order: Actions added so far.
@@ -36,15 +36,21 @@ class OrderBuilder:
                 self._add(do, stage)
 
     def add_weight_gradients(self, times: int) -> None:
-        """Add weight gradients (W) for the `times` oldest input gradients (I) without them.
+        """Add weight-gradient actions (W) for the oldest input-gradient actions (I) without one.
 
-        All stages of the rank are considered.
+        The I may belong to any stage of the rank.
+
+        Args:
+            times: Number of W to add.
         """
         for _ in range(times):
             self.order.append(self._delayed.popleft())
 
     def add_weight_gradients_of(self, stage: int) -> None:
-        """Add weight gradients (W) for all input gradients (I) of one stage without them."""
+        """Add all weight gradients (W) that a stage still lacks.
+
+        The W have the same order as the input gradients (I) of the stage.
+        """
         for action in [action for action in self._delayed if action.stage == stage]:
             self._add_weight_gradient(action)
 

@@ -30,10 +30,11 @@ def check_schedule(schedule: Schedule, *, buffers: int | None = None) -> None:
             them is received. The default is the number of microbatches.
 
     Raises:
-        OptionError: The schedule cannot run. `about` of the error is ("orders", rank, action), and
-            `kind` is "unknown_action", "missing_action", "repeated_action", "action_order",
-            "message_order" or "deadlock". All faults of one kind are reported at once, and other
-            kinds only if there are none.
+        OptionError: The schedule cannot run. The error's attribute `kind` names the fault, such as
+            "deadlock" or "missing_action". The error's attribute `about` names the wrong part, such
+            as ("orders", rank, action).
+        OptionErrors: The schedule has several faults. The error's attribute `faults` lists an
+            OptionError for each.
     """
     raise_all(_wrong_ranks(schedule))
     raise_all(_wrong_actions(schedule))
@@ -47,7 +48,7 @@ def check_schedule(schedule: Schedule, *, buffers: int | None = None) -> None:
         buffers = schedule.num_microbatches
     waits = waits_with_buffers(dependencies, channels, buffers)
     reason = f"the ranks wait for each other with {buffers} buffers for each channel"
-    raise_all(_deadlock(dependencies, waits, reason))
+    raise_all(_deadlock(dependencies, waits, reason, about="buffers"))
 
 
 def _wrong_ranks(schedule: Schedule) -> Iterator[OptionError]:
@@ -91,7 +92,7 @@ def _fault(kind: str, rank: int, action: Action, what: str, why: str) -> OptionE
 
 
 def _mismatch(schedule: Schedule, rank: int, action: Action) -> str | None:
-    """Return the reason why a rank cannot have an action, as a clause; None if it can."""
+    """Return the reason why a rank cannot have an action, for the error's text; None if it can."""
     if not 0 <= action.stage < len(schedule.rank_of):
         return f"the stages are 0 to {schedule.num_stages - 1}"
     if not 0 <= action.microbatch < schedule.num_microbatches:
@@ -130,7 +131,13 @@ def _wrong_kinds(
             yield _fault("missing_action", rank, action, what, why)
         elif not is_needed and found[do]:
             what = f"rank {rank} has {action} and {Action(Do.B, stage, microbatch)}"
-            yield _fault("repeated_action", rank, action, what, "B already includes I and W")
+            yield _fault(
+                "repeated_action",
+                rank,
+                action,
+                what,
+                "a whole backward pass (B) already includes input and weight gradients (I, W)",
+            )
         elif found[do] > 1:
             what = f"rank {rank} has {action} {found[do]} times"
             yield _fault("repeated_action", rank, action, what, "each action is run once")
@@ -148,14 +155,17 @@ def _too_early(dependencies: Dependencies) -> Iterator[OptionError]:
                     yield _fault("action_order", rank, action, what, why)
 
 
-def _deadlock(dependencies: Dependencies, waits: Waits, what: str) -> Iterator[OptionError]:
+def _deadlock(
+    dependencies: Dependencies, waits: Waits, what: str, about: str = "orders"
+) -> Iterator[OptionError]:
     """Yield one error if ranks wait for each other, with the action at which each rank waits.
 
     Args:
-        dependencies: Schedule with the actions that each action waits for.
-        waits: Places (rank, number of actions done) that each action waits for, by rank and
-            position.
+        dependencies: Dependencies between the schedule's actions.
+        waits: Places that each action waits for, by rank and position in the rank's order. A
+            place (rank, n) is reached when this rank has done its first n actions.
         what: First sentence of the error.
+        about: Argument of `check_schedule` that is wrong: "orders" of the schedule, or "buffers".
     """
     done = run(waits).done
     blocked = []
@@ -166,7 +176,7 @@ def _deadlock(dependencies: Dependencies, waits: Waits, what: str) -> Iterator[O
             needed = f"{dependencies.at(place)} of rank {place[0]}"
             blocked.append(f"rank {rank} waits at {order[done[rank]]} for {needed}")
     if blocked:
-        yield OptionError(what, "; ".join(blocked), _HINT, about="orders", kind="deadlock")
+        yield OptionError(what, "; ".join(blocked), _HINT, about=about, kind="deadlock")
 
 
 def _crossings(dependencies: Dependencies, channels: Channels) -> Iterator[OptionError]:

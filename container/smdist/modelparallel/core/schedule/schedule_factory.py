@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Factory of schedules by name, and checks of the numbers that users request."""
+"""Factory of schedules by name, and checks of its arguments, such as the number of microbatches."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def make_schedule(
             and backward, for "interleaved" only. The default is the number of ranks + 2.
 
     Raises:
-        OptionError: The name is unknown, or the schedule does not support a number; all wrong
-            arguments are reported at once.
+        OptionError: The name is unknown, a number is below 1, or this schedule does not support a
+            number. All wrong arguments are reported at once.
     """
     shape = Shape(
         num_ranks=num_ranks,
@@ -57,14 +57,19 @@ def _number_faults(shape: Shape) -> Iterator[OptionError]:
         if not isinstance(number, int) or isinstance(number, bool) or number < 1:
             yield OptionError(
                 f"{name} is {number!r}",
-                "it is a number that is at least 1",
-                "Pass an integer of at least 1",
+                "the number has to be a positive integer",
+                "Pass 1 or more",
                 about=name,
             )
 
 
 def _request_faults(name: str, shape: Shape) -> Iterator[OptionError]:
-    """Yield errors if the schedule's name is unknown, or if it does not support the numbers."""
+    """Yield an error for an unknown schedule, or for each number that a schedule does not support.
+
+    Args:
+        name: Name of a schedule.
+        shape: Numbers of ranks, stages and microbatches.
+    """
     kind = SCHEDULES.get(name) if isinstance(name, str) else None
     if kind is None:
         yield OptionError(
@@ -72,6 +77,7 @@ def _request_faults(name: str, shape: Shape) -> Iterator[OptionError]:
             "no schedule has this name",
             closest(str(name), SCHEDULES),
             about="schedule",
+            kind="unknown",
         )
         return
     yield from option_faults(kind, shape.virtual_stages, shape.active_microbatches)
@@ -100,9 +106,10 @@ def _virtual_stages_faults(kind: ScheduleKind, number: object) -> Iterator[Optio
         has = f"exactly {least}" if kind.most_virtual_stages == least else f"{least} or more"
         yield OptionError(
             f"virtual_stages is {number}",
-            f"schedule {kind.name!r} needs {has} on each rank",
+            f"schedule {kind.name!r} needs {has} stages on each rank",
             f"Pass virtual_stages={least}, or use {_schedules_with(number)}",
             about="virtual_stages",
+            kind="conflict",
         )
 
 
@@ -120,6 +127,7 @@ def _active_faults(kind: ScheduleKind, number: object) -> Iterator[OptionError]:
             f"the order of schedule {kind.name!r} determines how many microbatches are in flight",
             f"Leave active_microbatches out, or use schedule {' or '.join(takers)}",
             about="active_microbatches",
+            kind="conflict",
         )
 
 

@@ -2,9 +2,9 @@
 """ZBV schedule (zero bubble V): two stages on each rank; weight gradients fill the bubble.
 
 On p ranks, stages 0 to p - 1 are on ranks 0 to p - 1, and stages p to 2p - 1 on ranks p - 1 to 0:
-the shape of a V. So rank 0 has the first and the last stage, and computes the loss. The first
-gradient travels from there to the last rank, the first rank with gradients for both of its stages.
-All ranks hold the same number of microbatches.
+the shape of a V. So rank 0 has the first and the last stage, and computes the loss. A gradient
+passes the second stages of ranks 0 to p - 1, and then the first stages of ranks p - 1 to 0. All
+ranks hold the same number of microbatches.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from smdist.modelparallel.core.schedule.schedule_shape import Shape
 def zero_bubble_v(shape: Shape, rank: int) -> list[Action]:
     """Return a rank's actions for ZBV, as in the paper on zero bubble (Qi et al., 2024).
 
-    The order is the one for forward passes, input gradients (I) and weight gradients (W) of equal
-    length. Each rank has two stages (in brackets), and actions of the second one have small
+    The order assumes that forward passes (F), input gradients (I) and weight gradients (W) take the
+    same time. Each rank has two stages (in brackets), and actions of the second one have small
     letters:
 
     rank 0 (0 5)  F0 F1 F2 F3    f0 i0 w0 f1 i1 w1 f2 i2 w2 I0 W0 f3 i3 w3 I1 W1    I2 W2 I3 W3
     rank 1 (1 4)     F0 F1 F2 f0 F3 f1 i0 w0 f2 i1 w1 I0 W0 f3 i2 w2 I1 W1 i3 w3 I2    I3 W2 W3
     rank 2 (2 3)        F0 f0 F1 f1 F2 f2 i0 w0 F3 I0 W0 f3 i1 w1 I1 W1 i2 w2 I2 i3 I3 W2 w3 W3
 
-    On p ranks, every rank holds 2p microbatches, each counted once for every stage. The bubble of a
-    step is (p - 1) / 2 times a forward pass of both stages of a rank. With fewer than 2p - 1
-    microbatches, the order is that for 2p - 1 without the actions of the missing ones; the bubble
-    is then longer.
+    On p ranks, every rank holds at most 2p microbatches. A microbatch counts once for each stage
+    that holds it. With at least 2p - 1 microbatches, the bubble of a step is (p - 1) / 2 times the
+    time of a forward pass through both stages of a rank. With fewer microbatches it is longer.
     """
     down, up = rank, shape.num_stages - 1 - rank
+    # for fewer microbatches, the actions of the surplus ones are removed in the end
     number = max(2 * shape.num_ranks - 1, shape.num_microbatches)
     builder = OrderBuilder()
     _warm_up(builder, shape, down=down, up=up)
@@ -40,7 +40,10 @@ def zero_bubble_v(shape: Shape, rank: int) -> list[Action]:
 
 
 def _warm_up(builder: OrderBuilder, shape: Shape, *, down: int, up: int) -> None:
-    """Add the first phase: forwards of the first stage, then of both, then first gradients.
+    """Add the first phase of a rank's order.
+
+    It has forwards of the first stage, then of both stages in turn. Then the second stage runs
+    forwards, each followed by input and weight gradients.
 
     Args:
         builder: Builder of the rank's order.
@@ -55,12 +58,14 @@ def _warm_up(builder: OrderBuilder, shape: Shape, *, down: int, up: int) -> None
 
 
 def _steady_state(builder: OrderBuilder, shape: Shape, number: int, *, down: int, up: int) -> None:
-    """Add the middle phase: F, I and W of both stages in turn, until no forward is left.
+    """Add the middle phase of a rank's order, until no forward pass is left.
+
+    The phase repeats a forward pass, input gradients and weight gradients, of both stages in turn.
 
     Args:
         builder: Builder of the rank's order.
-        shape: Numbers of ranks, stages and microbatches.
-        number: Number of microbatches of the order, at least 2p - 1 on p ranks.
+        shape: Numbers of ranks, stages and microbatches of the step.
+        number: Number of microbatches to add, which may be larger than that of the step.
         down: First stage of the rank, on the way down the V.
         up: Second stage of the rank, on the way up the V.
     """
@@ -72,9 +77,9 @@ def _steady_state(builder: OrderBuilder, shape: Shape, number: int, *, down: int
 
 
 def _cool_down(builder: OrderBuilder, shape: Shape, *, down: int, up: int) -> None:
-    """Add the last phase: input gradients, which other ranks need, then all other W.
+    """Add the last phase: remaining input gradients (I), then remaining weight gradients (W).
 
-    W are weight gradients.
+    I come first, because other ranks wait for their results.
 
     Args:
         builder: Builder of the rank's order.

@@ -16,7 +16,21 @@ from smdist.modelparallel.core.placement import Edge
 from smdist.modelparallel.core.schedule.actions import Action, Do, Schedule
 
 
-def deadlock(schedule: Schedule, edges: Sequence[Edge], done: Sequence[int]) -> OptionError:
+class DeadlockError(OptionError):
+    """Error of a schedule whose ranks wait for each other, or for an action that no rank has.
+
+    Its `kind` is "deadlock" or "missing_action".
+
+    Attributes:
+        waits: For each rank in the chain of waits: the rank, the action at which it waits, and the
+            action that it waits for.
+    """
+
+    default_kind = "deadlock"
+    waits: tuple[tuple[int, str, str], ...] = ()
+
+
+def deadlock(schedule: Schedule, edges: Sequence[Edge], done: Sequence[int]) -> DeadlockError:
     """Return the error of a deadlock, with the chain of waiting ranks.
 
     Args:
@@ -31,23 +45,27 @@ def deadlock(schedule: Schedule, edges: Sequence[Edge], done: Sequence[int]) -> 
     )
     rank = next(rank for rank, count in enumerate(done) if count < len(schedule.orders[rank]))
     about = ("orders", rank, str(schedule.orders[rank][done[rank]]))
-    links, seen = [], set()
+    links, waits, seen, kind = [], [], set(), "deadlock"
     while rank not in seen:
         seen.add(rank)
         action = schedule.orders[rank][done[rank]]
         wanted = _wanted(schedule, edges, action, finished)
         links.append(f"rank {rank} waits at {action} for {wanted}")
+        waits.append((rank, str(action), str(wanted)))
         rank = schedule.rank_of[wanted.stage]
         if wanted not in schedule.orders[rank]:
             links.append(f"the order of rank {rank} does not contain {wanted}")
+            kind = "missing_action"
             break
-    return OptionError(
+    error = DeadlockError(
         f"schedule {schedule.name!r} has a deadlock",
         "; ".join(links),
         "Place every action after the actions whose results it needs",
         about=about,
-        kind="deadlock",
+        kind=kind,
     )
+    error.waits = tuple(waits)
+    return error
 
 
 def _wanted(
@@ -71,13 +89,14 @@ def _wanted(
                 (a for a in actions if a in ordered),
                 Action(backward if do is Do.B else do, stage, action.microbatch),
             )
-    raise AssertionError(f"{action} waits for nothing")
+    raise AssertionError(f"{action} is blocked, although its inputs are available: report this bug")
 
 
 def _needed_by(edges: Sequence[Edge], action: Action) -> Iterator[tuple[Do, int]]:
-    """Yield (kind, stage) of each action whose result an action needs, for the same microbatch.
+    """Yield (kind, stage) of each result that an action needs.
 
-    The kind B stands for a whole backward pass (B) or for its input gradients (I).
+    All results are of the action's microbatch. The kind B means a whole backward pass or only its
+    input gradients (I).
     """
     if action.do is Do.W:
         yield Do.I, action.stage

@@ -2,10 +2,10 @@
 """Event loop of the simulator.
 
 An action starts when its rank is free and all its inputs have arrived. Every rank runs its actions
-in a fixed order, so neither a clock nor a queue of events is needed: the loop computes the actions
-of one rank until an input is missing, continues with another rank, and returns to this rank when
-the last missing input has arrived. The times do not depend on the order in which the loop visits
-ranks. Each action and each message is processed once.
+in a fixed order, so neither a clock nor a queue of events is needed. The loop computes the times of
+one rank's actions until an input is missing. Then it continues with another rank, and returns to
+the first rank once the arrival times of all missing inputs are known. The times do not depend on
+the order in which the loop visits ranks. Each action and each message is processed once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,13 @@ class EventTimes:
 
 
 def run(tables: Tables) -> EventTimes:
-    """Return the times of all actions; actions that wait in a deadlock have none."""
+    """Compute the start and end times of all actions of a step.
+
+    Actions that cannot start because of a deadlock have no times.
+
+    Args:
+        tables: Order, durations and messages of the actions.
+    """
     num_ranks, num_cells = len(tables.rows), len(tables.missing)
     seconds, sends, missing = tables.seconds, tables.sends, list(tables.missing)
     rank_of, num_microbatches = tables.rank_of, tables.num_microbatches

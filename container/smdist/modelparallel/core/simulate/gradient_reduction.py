@@ -1,29 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
 """Time of summing gradients over the replicas of a stage (all-reduce).
 
-The model is that of this project's engine, described in docs/architecture.md ("How a gradient
-travels"). Its numbers are
+The formula describes the all-reduce of this project's engine; see docs/architecture.md, "How a
+gradient travels". Its variables are
 
-    n               bytes of the gradients
-    h, k            hosts, and replicas on each host
-    g               groups of replicas that use a host's network at the same time, because all
-                    stages on a host finish at about the same time
-    inside, across  bandwidths within a host, and between hosts
+    n               bytes of the gradients of one replica
+    h, k            number of hosts, and number of replicas on each host
+    g               number of groups of replicas that use a host's network at the same time, because
+                    all stages on a host finish at about the same time
+    inside, across  bandwidth between ranks of one host, and between hosts
+    L_in, L_ac      latency of a message between ranks of one host, and between hosts
 
-Each rank and each host first sends data to sum, and then as much of the result:
+An all-reduce has four steps:
 
-    inside a host    each rank sends (k - 1)/k n of its gradients, then as much of the result
-    between hosts    each host sends (h - 1)/h n of its sums, then as much of the result
-    latency          twice that of a message inside a host, and twice that between hosts
+    1. reduce-scatter inside a host    each rank sends (k - 1)/k n bytes of its gradients
+    2. reduce-scatter between hosts    each host sends (h - 1)/h n bytes of its sums
+    3. all-gather between hosts        each host sends (h - 1)/h n bytes of the result
+    4. all-gather inside a host        each rank sends (k - 1)/k n bytes of the result
 
-    all-reduce = 2 (k-1)/k n / inside + 2 (h-1)/h n g / across + 2 latencies of each
+    all-reduce = 2 (k-1)/k n / inside + 2 (h-1)/h n g / across + 2 L_in + 2 L_ac
 
-The engine overlaps these parts. So a long sum takes less than this formula, at best only the time
-of the longer part. A reduce-scatter is the first half of an all-reduce, an all-gather the second
-half. Sums of 16-bit numbers are sent between hosts in fp32, so their first half takes longer.
+The engine overlaps steps inside hosts with steps between hosts. So a large all-reduce takes less
+time than this formula; the least possible time is that of the slower kind of step alone. A
+reduce-scatter has steps 1 and 2, and an all-gather has steps 3 and 4. With several replicas on a
+host, step 2 sends sums of 16-bit numbers in fp32, so it takes longer.
 
-No algorithm that sums on one of the hosts can send less than (h - 1)/h n in each direction
-(Patarasu and Yuan, 2009). A ring sends as much with 2 (h - 1) latencies.
+No algorithm that computes the sums on the hosts themselves can send less than (h - 1)/h n bytes per
+host in each half (Patarasu and Yuan, 2009). A ring sends the same number of bytes, but has
+2 (h - 1) latencies.
 """
 
 from __future__ import annotations
@@ -60,7 +64,8 @@ class ReplicaLinks:
 def replicas_on(cluster: Cluster, ranks: Sequence[int]) -> ReplicaLinks:
     """Return the links between the given ranks of a cluster, which are replicas of one stage.
 
-    The other ranks of a host are assumed to form equal groups, which reduce at the same time.
+    The other ranks of a host are assumed to form groups of the same size (replicas of other
+    stages), which sum their gradients over the same network at the same time.
     """
     by_host = Counter(rank // cluster.ranks_per_host for rank in ranks)
     most = max(by_host.values())
@@ -108,12 +113,13 @@ def all_gather_seconds(num_bytes: int, replicas: ReplicaLinks) -> float:
 
 
 def _one_way(inside_bytes: float, across_bytes: float, replicas: ReplicaLinks) -> float:
-    """Return the seconds of half an all-reduce: one step inside hosts and one between hosts.
+    """Return the seconds of a reduce-scatter or an all-gather.
 
     Args:
-        inside_bytes: Bytes of one replica in the step inside hosts.
-        across_bytes: Bytes of one group of replicas in the step between hosts.
-        replicas: Replicas that sum their gradients, and their links.
+        inside_bytes: Bytes of one replica's gradients, for the exchange inside a host.
+        across_bytes: Bytes of the same gradients, for the exchange between hosts. The data type may
+            be wider there.
+        replicas: Replicas of one stage, and the links between them.
     """
     shared = across_bytes * replicas.groups_per_host
     inside = _step(inside_bytes, replicas.ranks_per_host, replicas.inside)

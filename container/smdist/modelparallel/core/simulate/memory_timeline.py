@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of a rank during each of its actions, computed from their order without times.
+"""Memory that a rank holds during each of its actions, computed from the order of actions.
 
     held = static + saved activations + receive buffers + workspace
 
-* Saved activations of a stage and microbatch are held from the start of F to the end of B, or to
-  the end of W if the backward pass is split.
-* A receive is posted one action ahead, and its buffer is freed after the action that uses it. So
-  during an action a rank holds the buffers of this action and of the next one. A value between two
-  stages of the same rank needs no buffer; it is held from the end of the action that computes it to
-  the end of the action that reads it.
-* The workspace of a stage is held during its action.
+* Static memory consists of weights, gradients and optimizer state.
+* Saved activations of a microbatch are held from the start of its forward pass to the end of its
+  backward pass. A split backward pass ends with the weight gradients.
+* A receive starts one action early. So a rank holds the receive buffers of the running action and
+  of the next one.
+* A value between two stages of the same rank needs no receive buffer. The value is held until the
+  action that reads the value ends.
+* The workspace of a stage is held while one of its actions runs.
 
-Values that wait to be sent are not counted again: they are saved activations of their stage. The
-batch is not counted either: microbatches are views of memory that the caller holds in any case.
+A value that waits to be sent is counted as a saved activation. The batch is not counted.
 """
 
 from __future__ import annotations
@@ -36,15 +36,16 @@ from smdist.modelparallel.core.simulate.timeline import Peak
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bytes:
-    """Bytes that an action allocates and frees.
+    """Bytes that each kind of action allocates and frees on each stage, for one microbatch.
 
-    Each list has one entry for each row. A row is the number of a kind of action on one stage.
+    The kinds are forward pass (F), backward pass (B), input gradients (I) and weight gradients (W).
+    Each list contains F of all stages, then B of all stages, then I and W.
 
     Attributes:
-        saved: Bytes of activations that are allocated at the action's start.
-        received: Bytes of receive buffers during the action and the action before it.
-        workspace: Bytes of workspace during the action.
-        after: Change of held bytes at the action's end; negative if more is freed than kept.
+        saved: Bytes of activations that are allocated when the action starts.
+        received: Bytes of receive buffers for the action's inputs.
+        workspace: Bytes of workspace while the action runs.
+        after: Change of the held bytes when the action ends; negative if memory is freed.
     """
 
     saved: list[int]
@@ -64,13 +65,14 @@ def held_bytes(
 
     Args:
         schedule: Schedule of the step.
-        rows: Number of the kind and stage of each action, by rank and position in its order.
+        rows: Number of the kind and stage of each action, as in `Tables.rows`.
         stages: Cost of each stage for one microbatch.
         edges: Values sent between stages.
         static_bytes: Bytes that each rank holds all the time, by rank.
 
     Returns:
-        Bytes by rank and position of the action, and the peak by rank.
+        Two tuples with one item for each rank: the bytes held during each action of the rank, and
+        the rank's peak.
     """
     by_row = _by_row(schedule, stages, edges)
     during = tuple(map(partial(_during, by_row), rows, static_bytes))
@@ -124,15 +126,15 @@ def _by_row(schedule: Schedule, stages: Sequence[NodeCost], edges: Sequence[Edge
 def _add_traffic(
     by_row: _Bytes, schedule: Schedule, does: Iterable[Do], traffic: list[StageTraffic]
 ) -> None:
-    """Add the bytes of values that stages receive, in the forward or in the backward pass.
+    """Add the bytes of values that stages send to each other in the forward or backward pass.
 
-    They are buffers if sender and receiver are on different ranks, otherwise values held within a
-    rank.
+    If sender and receiver are on different ranks, the bytes are added as receive buffers. On the
+    same rank they are held from the sending action to the receiving action.
 
     Args:
-        by_row: Bytes by kind of action and stage; its lists are changed.
+        by_row: Memory of all actions, to which the bytes are added.
         schedule: Schedule of the step.
-        does: Kinds of actions of this pass: F, or B and I.
+        does: Kinds of actions that send and receive in this pass.
         traffic: Bytes that stages send to each other in this pass.
     """
     for first in (ROW[do] * schedule.num_stages for do in does):

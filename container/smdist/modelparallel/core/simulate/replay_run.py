@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replay of a recorded run in the simulator, to compare measured and simulated step times.
 
-The inputs are the recorded times of each stage, averaged over steps, microbatches and replicas, and
-the times that messages took. The simulator computes the step time that follows from them and the
-schedule. A difference from the measured step time shows other delays. The time between two actions
-of a rank counts as part of the second action.
+The inputs are the schedule, the recorded times of each stage and the recorded times of messages.
+Times of stages are averaged over steps, microbatches and replicas. The simulator computes the step
+time that follows from these inputs. If the measured step time differs, there are delays that these
+averages do not contain. The time between two actions of a rank counts as part of the second action,
+without the time in which the rank waited for a message.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def replay(
 
     Args:
         schedule: Schedule of each pipeline.
-        edges: Values sent between its stages.
+        edges: Values sent between stages.
         tracks: Recorded events of all ranks.
         skip: Number of first steps to ignore. By default the first step is ignored, if there are
             others.
@@ -110,6 +111,7 @@ def replay(
             "at least one complete step is needed, with all actions of all ranks",
             "Record more steps with a backward pass, or pass a smaller skip",
             about="skip",
+            kind="missing",
         )
     costs = _costs(schedule, chosen)
     links = _links(tracks, edges, frozenset(begin))
@@ -134,7 +136,7 @@ class _Step:
     seconds: float
 
     def busy(self, rank: int) -> float:
-        """Return the seconds that a rank computed."""
+        """Return the seconds of this step in which a rank of the pipeline computed."""
         return sum(self.work[rank].values())
 
 
@@ -216,7 +218,8 @@ def _links(
 ) -> dict[tuple[int, ...], Link]:
     """Return a link for each pair (sender, receiver) of ranks of the pipeline.
 
-    Its latency is the median time of messages whose receiver was already waiting.
+    The latency of a link is the median time of its messages whose receiver was already waiting. A
+    link has no other cost: its bandwidth is unlimited.
 
     Args:
         tracks: Recorded events of all ranks.
@@ -234,7 +237,8 @@ def _awaited(
 ) -> Iterator[tuple[tuple[int, ...], float]]:
     """Yield ((sender, receiver), seconds) for each message that its receiver was waiting for.
 
-    Sender and receiver are ranks of the pipeline. The seconds begin at the end of the send.
+    Sender and receiver are ranks of the pipeline. The seconds are those from the end of the send to
+    the end of the receive.
 
     Args:
         tracks: Recorded events of all ranks.

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables of numbers for a schedule, so that the simulator's loop uses only lists and integers.
 
-A *row* is the number of a kind of action (F, B, I or W) of one stage. Rows are numbered
+A *row* is an index into lists that have one entry for each kind of action (F, B, I or W) of each
+stage. Entries of these lists have the order
 
     F of stage 0, F of stage 1, ..., B of stage 0, ..., I of stage 0, ..., W of stage 0, ...
 
-Costs are stored by row, because they are the same for all microbatches. A *cell* is the number of
-one action: kind, stage and microbatch. B and I of a stage and microbatch have the same cell,
-because both wait for the same gradients. Messages are counted by cell.
+Costs are stored in such lists, because all microbatches have the same costs.
+
+A *cell* is an index into lists that have one entry for each single action: kind, stage and
+microbatch. The number of missing inputs is stored in such a list. B and I of a stage and microbatch
+have the same cell, because both wait for the same gradients.
 """
 
 from __future__ import annotations
@@ -29,8 +32,10 @@ class Send(NamedTuple):
     """Message from an action to another action on the same microbatch.
 
     Attributes:
-        cell: Number of the receiving action for microbatch 0.
-        channel: Number of the channel from the sending to the receiving rank, or LOCAL.
+        cell: Cell of the receiving action for microbatch 0; see `Tables`. For another microbatch,
+            add its number.
+        channel: Number of the channel from the sending to the receiving rank; -1 (LOCAL) if both
+            actions are on the same rank.
         busy_seconds: Seconds in which the message occupies the channel.
         latency_seconds: Seconds from the end of `busy_seconds` until the message arrives.
     """
@@ -51,18 +56,18 @@ class StageTraffic(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tables:
-    """Tables that the simulator's loop reads.
+    """Order, durations and messages of the actions of a step, as lists for the simulator's loop.
 
-    A row is the number of a kind of action (F, B, I or W) of one stage. A cell is the number of one
-    action: kind, stage and microbatch.
+    A row is a number for the kind and stage of an action. A cell is a number for the kind, stage
+    and microbatch of an action. Rows and cells are indices into the other lists.
 
     Attributes:
-        rows: Row of each action, by rank and position in its order.
-        cells: Cell of each action, by rank and position in its order.
+        rows: Row of each action, by rank and position in the rank's order.
+        cells: Cell of each action, by rank and position in the rank's order.
         seconds: Seconds of an action, by row.
         sends: Messages that an action sends when it ends, by row.
         missing: Number of messages that an action waits for, by cell.
-        rank_of: Rank of an action, by cell // num_microbatches.
+        rank_of: Rank that runs an action; the index is cell // num_microbatches.
         num_microbatches: Number of microbatches of a step.
         num_channels: Number of channels: pairs of a sending and a receiving rank.
     """
@@ -78,7 +83,7 @@ class Tables:
 
 
 def chain(num_stages: int) -> tuple[Edge, ...]:
-    """Return values of 0 bytes from each stage to the next, the default of a simulation."""
+    """Return an edge from each stage to the next stage, for a value of 0 bytes."""
     return tuple(
         Edge(value="", source=stage, target=stage + 1, num_bytes=0, has_gradient=True)
         for stage in range(num_stages - 1)
@@ -98,7 +103,11 @@ def backward_traffic(edges: Iterable[Edge]) -> list[StageTraffic]:
 
 
 def _summed(values: Iterable[tuple[int, int, int]]) -> list[StageTraffic]:
-    """Return the sums of (source, target, bytes) for each source and target."""
+    """Return the total bytes for each pair of stages.
+
+    Args:
+        values: (source stage, target stage, bytes) of each value.
+    """
     total: dict[tuple[int, int], int] = {}
     for source, target, num_bytes in values:
         total[source, target] = total.get((source, target), 0) + num_bytes
@@ -113,7 +122,7 @@ def tables(
     edges: Sequence[Edge],
     link: Callable[[int, int], Link],
 ) -> Tables:
-    """Return the tables of a schedule.
+    """Return the order, durations and messages of a schedule's actions for the simulator's loop.
 
     Args:
         schedule: Schedule of the step.
@@ -143,7 +152,8 @@ def tables(
 def _numbered(schedule: Schedule) -> tuple[tuple[list[int], ...], tuple[list[int], ...]]:
     """Return the row and the cell of every action, each by rank and position in its order.
 
-    A row is the number of a kind of action on a stage. A cell is the number of one action.
+    A row is the index of the action's kind and stage. A cell is the index of its kind, stage and
+    microbatch.
     """
     num_stages, num_microbatches = schedule.num_stages, schedule.num_microbatches
     row = {do: number * num_stages for do, number in ROW.items()}
@@ -161,9 +171,10 @@ def _numbered(schedule: Schedule) -> tuple[tuple[list[int], ...], tuple[list[int
 def _sends(
     schedule: Schedule, edges: Sequence[Edge], link: Callable[[int, int], Link]
 ) -> tuple[list[tuple[Send, ...]], int]:
-    """Return the messages that an action sends, by row, and the number of channels.
+    """Return the messages that actions send, and the number of channels.
 
-    A row is the number of a kind of action on a stage. A channel goes from one rank to another.
+    The list of messages is `Tables.sends`: one tuple for each kind of action and stage. A channel
+    goes from one rank to another.
     """
     num_stages, num_microbatches = schedule.num_stages, schedule.num_microbatches
     sends: list[list[Send]] = [[] for _ in range(len(ROW) * num_stages)]
@@ -192,7 +203,7 @@ def _sends(
 
 
 def _missing(schedule: Schedule, edges: Sequence[Edge]) -> list[int]:
-    """Return the number of messages that each action waits for, by cell (number of the action)."""
+    """Return the number of messages that each action waits for, as in `Tables.missing`."""
     num_stages = schedule.num_stages
     missing = [0] * num_stages + [1] * (2 * num_stages)  # B and I wait for F, W for I
     for traffic in forward_traffic(edges):

@@ -79,7 +79,7 @@ def _pipeline(
     link: Callable[[int, int], Link],
     static_bytes: Sequence[int],
 ) -> Timeline:
-    """Return the timeline of the step without sums of gradients."""
+    """Return the simulated timeline of all actions of a step, without all-reduces of gradients."""
     numbers = tables(schedule, stages, edges, link)
     raise_all(repeated(schedule, numbers.cells))
     times = run(numbers)
@@ -98,11 +98,13 @@ def _pipeline(
 
 
 def _rank_reductions(pipeline: Timeline, seconds: Sequence[float]) -> Iterator[Reduction]:
-    """Yield the sum of each rank's gradients, which starts after the rank's last action.
+    """Yield the time in which each rank sums its gradients over replicas.
+
+    The sum starts after the rank's last action.
 
     Args:
-        pipeline: Timeline of the step without sums of gradients.
-        seconds: Seconds of the sum on each rank; 0 for no sum.
+        pipeline: Timeline of the step's actions.
+        seconds: Seconds of the sum, by rank; 0 for no sum.
     """
     for rank, takes in enumerate(seconds):
         if takes:
@@ -111,13 +113,13 @@ def _rank_reductions(pipeline: Timeline, seconds: Sequence[float]) -> Iterator[R
 
 
 def _stage_reductions(pipeline: Timeline, seconds: Sequence[float]) -> Iterator[Reduction]:
-    """Yield the sum of each stage's gradients, which starts after the stage's last backward pass.
+    """Yield the time in which the gradients of each stage are summed over replicas.
 
-    The sums of one rank run one after another.
+    The sum starts after the stage's last backward pass. The sums of one rank run one after another.
 
     Args:
-        pipeline: Timeline of the step without sums of gradients.
-        seconds: Seconds of each stage's sum; empty for no sums.
+        pipeline: Timeline of the step's actions.
+        seconds: Seconds of the sum, by stage; empty for no sums.
     """
     if not any(seconds):
         return

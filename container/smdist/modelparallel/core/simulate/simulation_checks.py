@@ -21,8 +21,8 @@ def faults(
     Args:
         schedule: Schedule to simulate.
         edges: Values sent between stages.
-        per_rank: Arguments with one entry for each rank, by name.
-        per_stage: Arguments with one entry for each stage, by name.
+        per_rank: Arguments of `simulate` with one entry for each rank, by their names.
+        per_stage: Arguments of `simulate` with one entry for each stage, by their names.
     """
     yield from _wrong_lengths(per_rank, schedule.num_ranks, "rank")
     yield from _wrong_lengths(per_stage, schedule.num_stages, "stage")
@@ -34,6 +34,7 @@ def faults(
             "gradients are summed once in a step, by rank or by stage",
             "Pass only one of the two",
             about="stage_reduce_seconds",
+            kind="conflict",
         )
 
 
@@ -72,18 +73,21 @@ def _wrong_actions(schedule: Schedule) -> Iterator[OptionError]:
                     f"this rank has the stages {sorted(stages)} and the microbatches 0 to "
                     f"{microbatches[-1]}",
                     "Remove the action, or correct its stage and microbatch",
-                    about=("orders", rank),
+                    about=("orders", rank, str(action)),
+                    kind="unknown_action",
                 )
                 break
 
 
 def repeated(schedule: Schedule, cells: Sequence[Sequence[int]]) -> Iterator[OptionError]:
-    """Yield an error for each rank that does an action twice; B and I count as the same action.
+    """Yield an error for each rank that runs an action twice.
+
+    A whole backward pass and its input gradients count as the same action.
 
     Args:
         schedule: Schedule to check.
-        cells: Number of each action, by rank and position in its order. Equal actions have equal
-            numbers.
+        cells: For each rank, a number for each of its actions, in order. Only equal actions have
+            equal numbers.
     """
     for rank, numbers in enumerate(cells):
         if len(set(numbers)) < len(numbers):
@@ -92,5 +96,6 @@ def repeated(schedule: Schedule, cells: Sequence[Sequence[int]]) -> Iterator[Opt
                 f"the order of rank {rank} repeats {schedule.orders[rank][again]}",
                 "each microbatch has one forward and one backward pass on a stage",
                 "Remove the repeated action",
-                about=("orders", rank),
+                about=("orders", rank, str(schedule.orders[rank][again])),
+                kind="repeated_action",
             )

@@ -7,8 +7,9 @@
     rank 1    .. F0 B0 F1 B1 F2 B2 F3 B3 reduce reduce reduce .............
 
 A rank is busy while it computes (F, B, I, W), and idle for the rest of `pipeline_seconds`; the idle
-time is the bubble. Sums of gradients over replicas (reductions) use the network only. They count as
-neither busy nor idle time; `exposed_seconds` has the time by which they delay the end of the step.
+time is the bubble. Sums of gradients over replicas (reductions) use the network only, so they count
+as neither busy nor idle time. `exposed_seconds` has the time that each rank spends only on
+communication: reductions after its last action, and waits for inputs that are being sent.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class SimulatedEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reduction:
-    """Sum of the gradients of one rank, or of one of its stages, over replicas.
+    """Time in which the gradients of one rank or of one stage are summed over replicas.
 
     Attributes:
         rank: Rank in the pipeline.
@@ -76,7 +77,7 @@ class Peak:
 
     @property
     def total_bytes(self) -> int:
-        """Sum of all four parts."""
+        """Total number of bytes that the rank holds at its peak."""
         kept = self.static_bytes + self.saved_bytes
         return kept + self.receive_bytes + self.workspace_bytes
 
@@ -113,7 +114,7 @@ class Timeline:
 
     @property
     def step_seconds(self) -> float:
-        """Seconds from the start of the step to the end of the last action or sum of gradients."""
+        """Seconds of the whole step, including the sums of gradients over replicas."""
         return max([self.pipeline_seconds, *(reduction.end for reduction in self.reductions)])
 
     @property
@@ -123,7 +124,7 @@ class Timeline:
 
     @property
     def idle_seconds(self) -> tuple[float, ...]:
-        """Seconds of `pipeline_seconds` in which each rank does not compute, by rank."""
+        """Seconds that each rank is idle before the last action of all ranks ends, by rank."""
         return tuple(self.pipeline_seconds - busy for busy in self.busy_seconds)
 
     @property
@@ -153,7 +154,7 @@ class Timeline:
         return tuple(peak.total_bytes for peak in self.peaks)
 
     def events(self) -> Iterator[SimulatedEvent]:
-        """Yield every action with its times and memory, rank by rank, in the order of its rank."""
+        """Yield every action with its times and memory: rank 0 first, in the order of execution."""
         for rank, order in enumerate(self.schedule.orders):
             times = zip(
                 order, self.starts[rank], self.ends[rank], self.held_bytes[rank], strict=True

@@ -38,12 +38,13 @@ class Captured:
     """Recorded forward pass of a model; the model itself is unchanged.
 
     Attributes:
-        graph: Graph of the program, which the planner reads.
-        program: The recorded calls, which stages run.
+        graph: Graph of the recorded calls, for the planner.
+        program: Recorded calls, for the stages.
         model: The user's model.
         example: Batch that the model was captured with.
         key: Shapes, types and settings that the program depends on; see `signature`.
-        notes: Modules that became units because they cannot be recorded, with the reasons.
+        notes: Modules that cannot be split because their operations cannot be recorded, with the
+            reasons.
     """
 
     graph: Graph = field(repr=False)
@@ -54,9 +55,10 @@ class Captured:
     notes: tuple[Note, ...] = ()
 
     def serves(self, example: Any) -> bool:
-        """Return True if the program can also run on `example`, with the model's present settings.
+        """Return True if the recorded calls can also run on the batch `example`.
 
-        This needs the same shapes, types and settings as at capture.
+        The batch must have the shapes and types of the captured batch. The model must have the
+        modes, attributes and hooks that it had at the capture.
         """
         return self.key == signature(self.model, arguments_of(example))
 
@@ -150,6 +152,9 @@ class _Search:
                 + (f" at {found.line}" if found.line else ""),
                 found.reason,
                 found.hint,
+                about=found.about,
+                kind=found.kind,
+                line=found.line,
             ) from found.__cause__
         twins = self._twins(found.module)
         self._closed |= twins
@@ -158,10 +163,9 @@ class _Search:
         self.notes.append(Note(UNCUT_MODULE, text, found.module))
 
     def _twins(self, name: str) -> set[str]:
-        """Return the names of all modules of the same class as the module `name`, itself included.
+        """Return the names of all modules of the same class as the module `name`.
 
-        They become units together, which saves a run of the model for each. For a class of PyTorch,
-        only `name` is returned.
+        For a class of PyTorch, only `name` is returned.
         """
         cls = type(self._model.get_submodule(name))
         if cls.__module__.startswith("torch."):
@@ -172,7 +176,7 @@ class _Search:
     def _with_hooks(self) -> set[str]:
         """Return the names of modules that have hooks and submodules.
 
-        They become units, since a stage runs the hooks of units only.
+        These modules are not split between stages, because stages run hooks of whole modules only.
         """
         return {
             name
@@ -195,7 +199,7 @@ def _check_names(model: nn.Module, *groups: Collection[str]) -> None:
     raise_all(
         CaptureError(
             f"there is no module {name!r}",
-            "opened and closed list names of modules",
+            "opened and closed have to contain names of modules of the model",
             _name_hint(name, known),
             about=name,
             kind="unknown_module",

@@ -4,7 +4,7 @@
 The function `crowded` finds modules that should not be split. A value is live from the call that
 makes it until the last call that reads it. If a model is split at some place, every value that is
 live there is sent to the next stage. Inside a block with a skip connection two values are live, and
-after the block only one. So blocks are not split, and a group of blocks may be split between them.
+after the block only one. So a block is not split, but a model may be split between two blocks.
 """
 
 from __future__ import annotations
@@ -114,9 +114,10 @@ def crowded(program: Program, opened: Iterable[str]) -> set[str]:
 
 
 def _under_way(program: Program) -> list[int]:
-    """Return, for each call, the number of floating-point values that are still needed after it.
+    """Return, for each call, the number of floating-point tensors that are needed after the call.
 
-    A value is needed if a later call reads it, or if it is part of the model's output.
+    Only results of calls count, not inputs of the model. A tensor is needed if a later call reads
+    it, or if it is part of the model's output.
     """
     last = {name: at for at, call in enumerate(program.calls) for name in call.reads}
     end = len(program.calls)

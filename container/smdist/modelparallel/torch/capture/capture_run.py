@@ -147,6 +147,7 @@ def _input(fake: FakeModel, leaf: Any, meta: torch.device) -> Any:
                 f"an input of the model is a {type(leaf).__name__} that contains a {carried(leaf)}",
                 "inputs have to be tensors, plain data, or lists, dicts and dataclasses of these",
                 "Pass the tensors that it contains",
+                kind="object_with_tensors",
             )
         return leaf
     check_plain(leaf, "an input of the model")

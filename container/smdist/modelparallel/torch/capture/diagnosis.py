@@ -28,8 +28,8 @@ def failure_of(model: nn.Module, arguments: tuple[Any, Any]) -> CaptureError | N
         arguments: Positional arguments and keyword arguments.
 
     Returns:
-        The error for the user. None if the model raises none, or cannot run because only its inputs
-        are on the meta device.
+        The error for the user; None if the model raises no error. The result is also None if the
+        inputs are on the meta device and the model is not: then the model does not run.
     """
     on_meta = any(parameter.is_meta for parameter in model.parameters())
     tensors = [leaf for leaf in flatten(arguments)[0] if isinstance(leaf, Tensor)]
@@ -54,6 +54,8 @@ def _failed(model: nn.Module, arguments: tuple[Any, Any], error: Exception) -> C
         f"{type(error).__name__}: {first_line(error)}",
         f"Run {'model(**batch)' if arguments[1] else 'model(batch)'} by itself, and correct the "
         "model or the example",
+        kind="failed",
+        line=line,
     )
 
 

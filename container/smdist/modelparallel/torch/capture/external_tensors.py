@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Detection of tensors that a unit uses although they are neither its own nor its arguments.
 
-A module can read other tensors through Python: through modules in a plain list, which PyTorch does
-not register, or through a global variable. This works in one process. If the unit is on another
-stage, it would have a copy that is never trained, or no tensor at all. So the arguments of
-functions inside a unit are checked: they must not be weights of other modules, or tensors that were
-made outside the unit.
+A unit is a module that is never split between stages. A module can read tensors of other modules:
+through a global variable, or through a plain list of modules, which PyTorch does not register. This
+works in one process. But if the unit and the other module are on different stages, the unit has
+only a copy of the tensor that is never trained, or no tensor at all.
+
+So the arguments of all functions that run inside a unit are checked. They must be neither weights
+of other modules nor tensors that were made outside the unit and not passed to it.
 """
 
 from __future__ import annotations
@@ -33,51 +35,55 @@ class ExternalTensors:
     Attributes:
         found: Description of the first such tensor in the present unit, for an error message:
             "uses ..."; "" if none was found.
+        culprit: Name of this tensor in the model, or of the call that made it; "" if none was
+            found.
     """
 
     def __init__(self, fake: FakeModel) -> None:
         self._names, self._made = fake.names, fake.mode.made
         self._unit = ""
         self._own: set[int] = set()
-        self.found = ""
+        self.found = self.culprit = ""
 
     def enter(self, unit: str, module: nn.Module, leaves: Iterable[Any]) -> None:
-        """Begin to check a unit; forget what was found in the unit before.
+        """Start the check of one module's call, and empty `found` and `culprit`.
 
         Args:
-            unit: Name of the unit's call.
-            module: The unit.
+            unit: Name of the call.
+            module: Module that is called.
             leaves: Tensors and other arguments of the call.
         """
-        self._unit, self.found = unit, ""
+        self._unit, self.found, self.culprit = unit, "", ""
         self._own = {id(leaf) for leaf in leaves if isinstance(leaf, Tensor)}
         for part in module.modules():
             for group in (part._parameters, part._buffers, part.__dict__):
                 self._own |= {id(value) for value in group.values() if isinstance(value, Tensor)}
 
     def watch(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Check the arguments of a function that runs inside the unit.
+        """Check the arguments of a function that runs inside the checked module.
 
-        The first tensor that the unit must not use is described in `found`.
+        The first tensor that the module must not use is described in the attributes `found` and
+        `culprit`.
         """
         for tensor in tensors_in((*args, *kwargs.values())):
             if not self.found and id(tensor) not in self._own:
-                self.found = self._objection(tensor)
+                self.found, self.culprit = self._objection(tensor)
 
     def mark(self, result: Any) -> None:
-        """Register the tensors of a result as made inside the present unit."""
+        """Register the tensors in `result` as made by the checked module."""
         for tensor in tensors_in((result,)):
             if isinstance(tensor, FakeTensor) and id(tensor) not in self._names:
                 tensor.__dict__[_MAKER] = self._unit
                 self._made.append(ref(tensor))
 
-    def _objection(self, tensor: Tensor) -> str:
+    def _objection(self, tensor: Tensor) -> tuple[str, str]:
         name = self._names.get(id(tensor))
         if name is not None:
-            return f"uses {name!r}, which is not in it"
+            return f"uses {name!r}, which is not in it", name
         maker = tensor.__dict__.get(_MAKER, self._unit)
-        is_own = maker == self._unit
-        return "" if is_own else f"uses a tensor of {maker!r} that is not one of its arguments"
+        if maker == self._unit:
+            return "", ""
+        return f"uses a tensor of {maker!r} that is not one of its arguments", maker
 
 
 def tensors_in(items: Iterable[Any]) -> Iterable[Tensor]:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from sagemaker_dist.errors import KeyPath
 from smdist.modelparallel.torch.capture.capture_errors import CaptureError
 from smdist.modelparallel.torch.capture.module_snapshot import snapshots
 
@@ -30,7 +31,8 @@ class Effects:
     Only operations since the last `clear()` are included.
 
     Attributes:
-        written: Ids of the memory that was changed in place, as from the function `memory`.
+        written: Ids of the storages that were changed in place; the function `memory` returns such
+            an id for a tensor.
         draws: Names of operations that may have drawn a random number, in order.
     """
 
@@ -93,7 +95,8 @@ def memory(tensor: Tensor) -> int:
 class FakeModel:
     """Fake tensors of a model: its parameters, buffers and other tensor attributes.
 
-    A tensor that has several names in the model is listed under the first of them.
+    A tensor that has several names in the model is listed under its first name only: the first one
+    in the order of `model.named_modules()`.
 
     Attributes:
         names: First name of each tensor, by the id of its fake tensor.
@@ -119,7 +122,7 @@ def on_fakes(
     Args:
         model: A model on any device.
         device: Device of the fake tensors that replace tensors on the meta device.
-        made: List of weak references to fake tensors that user code may store; filled in the block.
+        made: List to which weak references to fake tensors are added within the block.
 
     Raises:
         CaptureError: A parameter or buffer is of a class with its own behaviour, such as DTensor.
@@ -162,7 +165,7 @@ class _Maker:
     def _fake(self, real: Tensor, name: str) -> Tensor:
         known = self._made.get(id(real))
         if known is None:
-            check_plain(real, repr(name))
+            check_plain(real, repr(name), about=name)
             known = (self._make(real), real, name)
             self._made[id(real)] = known
         return known[0]
@@ -192,12 +195,13 @@ class _Maker:
         return self._bases[storage]
 
 
-def check_plain(real: Tensor, name: str) -> None:
+def check_plain(real: Tensor, title: str, *, about: str | KeyPath = ()) -> None:
     """Check that a tensor can be replaced by a fake one.
 
     Args:
         real: A tensor of the model or of its inputs.
-        name: Name of the tensor in an error's text.
+        title: Words for the tensor in an error's text.
+        about: Name of the tensor; () if it has none.
 
     Raises:
         CaptureError: The tensor is uninitialized, or of a subclass such as DTensor.
@@ -207,14 +211,18 @@ def check_plain(real: Tensor, name: str) -> None:
         return
     if isinstance(real, (nn.UninitializedParameter, nn.UninitializedBuffer)):
         raise CaptureError(
-            f"{name} has no shape yet",
+            f"{title} has no shape yet",
             "a lazy module determines its shapes in its first forward pass",
             "Run the model once on an example first",
+            about=about,
+            kind="no_shape",
         )
     raise CaptureError(
-        f"{name} is a {type(real).__name__}",
+        f"{title} is a {type(real).__name__}",
         "a tensor of a subclass with its own operations cannot be replaced by a fake tensor",
         "Capture the model before it is sharded or quantised",
+        about=about,
+        kind="tensor_subclass",
     )
 
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
+from sagemaker_dist.errors import KeyPath
 from smdist.modelparallel.torch.capture.argument_objects import carried, is_cache
 from smdist.modelparallel.torch.capture.capture_errors import CaptureError, Escalation
 from smdist.modelparallel.torch.capture.fake_model import FakeModel, memory
@@ -39,14 +40,13 @@ from smdist.modelparallel.torch.program.pytree import Form, flatten, unflatten
 
 @dataclass(slots=True)
 class Inside:
-    """Module that is no unit and whose forward function is running.
+    """Module whose forward function is running and whose operations are recorded.
 
     Attributes:
-        name: First name of the module in the model; "" is the model.
+        name: Name of the module in the model; "" for the model itself.
         module: The module.
         before: Snapshot of the module's attributes from before the call.
-        passes: True if the class has a `__call__` of its own and `nn.Module.__call__` has not begun
-            yet. A base class's `__call__` that runs then belongs to the same call of the module.
+        passes: True while the module's own `__call__` has not yet called `nn.Module.__call__`.
     """
 
     name: str
@@ -57,16 +57,16 @@ class Inside:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingCall:
-    """Call that has not run yet.
+    """Call that has not run yet, of a function or of a module that is recorded as one call.
 
     Attributes:
         name: Name of the call in the program.
-        module: Name of the unit; for a function, the module whose forward function calls it.
-        function: Function to call; None for a unit.
+        module: Name of the called module; for a function, the module that calls the function.
+        function: Function to call; None for a module.
         form: Nesting of (positional arguments, keyword arguments).
         leaves: Tensors and other arguments of the call, taken out of nested containers.
-        sources: Entry of the program for each leaf: a value, a model tensor or a constant.
-        checkpoint: Settings of the activation checkpoint around a unit; None if it has none.
+        sources: Origin of each leaf: a value, a model tensor or a constant.
+        checkpoint: Settings of the activation checkpoint around a module's call; None without one.
     """
 
     name: str
@@ -81,9 +81,11 @@ class PendingCall:
 def result_names(base: str, leaves: list[Any]) -> list[str]:
     """Return a name for each result of a call.
 
+    If exactly one result is a tensor, every result has the call's name. Otherwise the names are
+    "base#0", "base#1" and so on.
+
     Args:
-        base: Name of the call, which is also the result's name if exactly one result is a tensor.
-            Otherwise the names are "base#0", "base#1" and so on.
+        base: Name of the call.
         leaves: The results, taken out of nested containers.
     """
     tensors = sum(isinstance(leaf, Tensor) for leaf in leaves)
@@ -106,11 +108,11 @@ class ProgramWriter:
         origins: Origin of each tensor: a value of the program, or a tensor of the model.
         base: Gradient and autocast modes around the forward pass.
         effects: Changes in place and random operations since the last `effects.clear()`.
-        stack: Modules, other than units, whose forward functions are running, outermost first.
-        checkpoints: Settings of each running activation checkpoint, with the number of calls
-            before it.
+        stack: Modules whose forward functions are being recorded, outermost first.
+        checkpoints: Running activation checkpoints: the settings, and the number of calls recorded
+            before the checkpoint.
         pending: The first error that was raised, or None. A forward function may have caught it.
-        rng_calls: Functions that ran in each call, and functions that draw random numbers.
+        rng_calls: Counter of functions that draw random numbers.
     """
 
     def __init__(self, fake: FakeModel) -> None:
@@ -133,14 +135,20 @@ class ProgramWriter:
         """Discard a pending call that is not recorded, since it computes no tensor."""
         self._count[step.name.partition("@")[0]] -= 1
 
-    def escalate(self, reason: str, line: str = "") -> NoReturn:
-        """Raise Escalation, so that the module whose forward function is running becomes a unit.
+    def escalate(self, kind: str, reason: str, line: str = "", *, about: KeyPath = ()) -> NoReturn:
+        """Raise Escalation for the module whose forward function is running.
+
+        The module is then recorded as one call, without the operations inside it.
 
         Args:
-            reason: The obstacle, as a clause about the module: "it draws from ...".
+            kind: The obstacle as one word, such as "random_numbers".
+            reason: The obstacle, as a clause that begins with "it", such as "it changes 'weight' in
+                place".
             line: Line of the user's code; default: the line that is running.
+            about: Names of the modules or parameters that are the obstacle.
         """
-        self.fail(Escalation(self.owner, reason, line or line_of_user()))
+        line = line or line_of_user()
+        self.fail(Escalation(self.owner, kind, reason, line, about=about))
 
     def fail(self, found: Escalation | CaptureError) -> NoReturn:
         """Raise an error and store it, so that the run fails even if the user's code catches it."""
@@ -154,13 +162,15 @@ class ProgramWriter:
         form: Form,
         unit: str = "",
     ) -> PendingCall:
-        """Return the pending call of `function`, or of the unit named `unit`, with a new name.
+        """Return a description of a call that has not run yet.
+
+        The call is either of a function, or of a module that is recorded as one call.
 
         Args:
-            function: Function to call; None for a unit.
+            function: Function to call; None for a module.
             leaves: Arguments, taken out of nested containers.
             form: Nesting of the arguments; see `flatten`.
-            unit: Name of the unit; "" for a function.
+            unit: Name of the module to call; "" for a function.
         """
         owner = self.owner
         title = unit if function is None else f"{owner}:{title_of(function)}"
@@ -177,13 +187,13 @@ class ProgramWriter:
         )
 
     def source(self, leaf: Any) -> Argument:
-        """Return the program's entry for one argument: a value, a model tensor or a constant.
+        """Return the origin of an argument: a value, a model tensor or a constant.
 
         A value is an input of the model or the result of an earlier call.
 
         Raises:
-            Escalation: The argument cannot be recorded, so the module that passes it must become a
-                unit.
+            Escalation: The argument cannot be recorded. The module that passes the argument is then
+                recorded as one call.
             CaptureError: The argument is a key-value cache, or a tensor from outside the model
                 that requires a gradient.
         """
@@ -192,24 +202,28 @@ class ProgramWriter:
         if is_cache(leaf):
             self.fail(self._cached(leaf))
         if isinstance(leaf, torch.Generator):
-            self.escalate("it draws random numbers from a torch.Generator of its own")
+            why = "it draws random numbers from a torch.Generator of its own"
+            self.escalate("random_numbers", why)
         found = carried(leaf)
         if found:
-            self.escalate(f"it passes a {type(leaf).__name__} that contains a {found}")
+            why = f"it passes a {type(leaf).__name__} that contains a {found}"
+            self.escalate("object_with_tensors", why)
         return Constant(leaf)
 
     def _tensor(self, tensor: Tensor) -> Argument:
         module = self.origins.stale_since(tensor)
         if module is not None:
             why = "it changes a tensor in place, and views of that tensor are read later"
-            self.fail(Escalation(module, why, line_of_user()))
+            self.fail(Escalation(module, "stale_view", why, line_of_user()))
         known = self.origins.source(tensor)
         if isinstance(known, ModelTensor) and self.origins.is_claimed(tensor, known.name):
-            self.escalate(f"it reads {known.name!r}, which one of its modules changes")
+            why = f"it reads {known.name!r}, which one of its modules changes"
+            self.escalate("changed_buffer", why, about=(known.name,))
         if known is not None:
             return known
         if isinstance(tensor, FakeTensor) or is_functorch_wrapped_tensor(tensor):
-            self.escalate("it uses a tensor that a function made that capture cannot record")
+            why = "it uses a tensor that a function made that capture cannot record"
+            self.escalate("unrecorded_tensor", why)
         if tensor.requires_grad:
             self.fail(self._outside())
         return Constant(tensor)
@@ -225,11 +239,10 @@ class ProgramWriter:
             result: Return value of the call.
             positions: Positions of the arguments that the call changed in place.
             is_probed: True if the call ran on made-up numbers, since fake tensors have no values.
-            has_state: True if the call changed buffers of its unit.
+            has_state: True if the call changed buffers of the called module.
 
         Returns:
-            The result. A tensor that existed before the call is replaced by a view of it, so it
-            counts as a new value.
+            The result. Tensors that existed before the call may be replaced by views.
         """
         effects = self.effects
         is_random = bool(effects.draws) or is_probed
@@ -279,7 +292,7 @@ class ProgramWriter:
         return self.origins.publish(leaf, name), leaf
 
     def _alias(self, leaf: Tensor) -> Tensor:
-        """Return a view of a tensor, so that a call that returns its input makes a new value."""
+        """Return a view of a tensor, which can be recorded as a new tensor."""
         with torch.set_grad_enabled(leaf.requires_grad):
             return leaf.view_as(leaf)
 
@@ -307,29 +320,38 @@ class ProgramWriter:
         if step.function in WRITES_SECRETLY:
             weight = next((s.name for s in step.sources[1:3] if isinstance(s, ModelTensor)), weight)
         if weight is not None:
-            self.escalate(f"it changes {weight!r} in place")
+            self.escalate("changed_in_place", f"it changes {weight!r} in place", about=(weight,))
 
     def _check_change(self, step: PendingCall, at: int) -> None:
         weight = self.origins.weight_in({memory(step.leaves[at])})
         if weight is not None:
-            self.escalate(f"it lets {step.name!r} change {weight!r} in place")
+            why = f"it lets {step.name!r} change {weight!r} in place"
+            self.escalate("changed_in_place", why, about=(weight,))
         if not isinstance(step.sources[at], Ref):
-            self.escalate(f"it lets {step.name!r} change a tensor from outside the model in place")
+            why = f"it lets {step.name!r} change a tensor from outside the model in place"
+            self.escalate("changed_in_place", why)
         if step.function is None and shares(step.leaves, at):
-            self.escalate(f"it passes tensors of shared memory to {step.name!r}, which changes one")
+            why = f"it passes tensors of shared memory to {step.name!r}, which changes one"
+            self.escalate("shared_memory", why, about=(step.name,))
 
     def _outside(self) -> CaptureError:
+        line = line_of_user()
         return CaptureError(
-            f"a tensor that requires a gradient is used at {line_of_user()}",
+            f"a tensor that requires a gradient is used at {line}",
             "it is no parameter of the model, so no stage would have it",
             "Make it a parameter of the module that uses it",
+            kind="not_a_parameter",
+            line=line,
         )
 
     def _cached(self, leaf: Any) -> CaptureError:
-        name, kind = self.owner, type(leaf).__name__
+        name, kind, line = self.owner, type(leaf).__name__, line_of_user()
         return CaptureError(
             f"{repr(name) if name else 'the model'} passes a{'n' * (kind[0] in 'AEIOU')} {kind} "
-            f"from layer to layer at {line_of_user()}",
+            f"from layer to layer at {line}",
             "each layer writes to it, and layers on other stages would not receive these writes",
-            "Pass use_cache=False, as a part of the batch",
+            "Pass use_cache=False to the model, or set model.config.use_cache = False",
+            about=name or (),
+            kind="cache",
+            line=line,
         )

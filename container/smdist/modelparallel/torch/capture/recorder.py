@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recorder of a forward pass that runs on fake tensors.
 
-The recorder intercepts every function of PyTorch that forward functions call (through a function
-mode), and every module that they call (see recorder_hooks.py). Calls inside a unit are not
-recorded. Each other call is added to the program by the ProgramWriter.
+The recorder intercepts calls of modules and of PyTorch functions. A unit is a module that is never
+split between stages. A unit's call is recorded, but the calls inside a unit are not.
 """
 
 from __future__ import annotations
@@ -59,11 +58,11 @@ class CallRecorder(TorchFunctionMode):
     Args:
         writer: Writer that adds the calls to the program.
         units: Ids of the modules that are units.
-        names: First names of all modules, by the module's id.
-        before: Snapshots of each unit and the modules inside it, from before the pass, by the
-            unit's id.
+        names: Name of each module in the model, by the module's id.
+        before: Attributes of each unit and of the modules inside it before the pass, by the unit's
+            id.
         probe: Runs a unit on made-up numbers if it cannot run on fake tensors.
-        external: Detects tensors that a unit uses and that are not its own or its arguments.
+        external: Detects tensors that a unit must not use.
     """
 
     def __init__(
@@ -94,12 +93,12 @@ class CallRecorder(TorchFunctionMode):
         return id(module) in self._names
 
     def is_passing(self, module: nn.Module, level: type) -> bool:
-        """Return True if the running `__call__` is part of a module call that is already handled.
+        """Return True if a subclass's `__call__` has called this `__call__` through `super()`.
 
-        This is so if the `__call__` of the module's class has called that of a base class.
+        The module's call is then already intercepted, and must not be recorded again.
 
         Args:
-            module: The module that is called.
+            module: Module that is called.
             level: Class that defines the running `__call__`.
         """
         inside = self._writer.stack[-1] if self._writer.stack else None
@@ -111,13 +110,15 @@ class CallRecorder(TorchFunctionMode):
     def module(
         self, run: Callable[..., Any], module: nn.Module, arguments: Any, *, level: type
     ) -> Any:
-        """Run a module, record it as one call if it is a unit, and return the module's result.
+        """Run a module of the model, and return its result.
+
+        A module that is not split further is recorded as one call.
 
         Args:
             run: The original `__call__` to execute.
             module: The module.
             arguments: Positional arguments and keyword arguments.
-            level: Class that defines `run`.
+            level: Class of the module, or a base class, that defines `run`.
         """
         name = self._names[id(module)]
         if id(module) in self._units:
@@ -140,15 +141,15 @@ class CallRecorder(TorchFunctionMode):
         if not against and is_compiled_here():
             against = "it runs a function of torch.compile"
         if against:
-            self._writer.escalate(against)
+            self._writer.escalate("unsupported_function", against)
         try:
             step = self._writer.step(function, leaves, form)
             self._writer.effects.clear()
             with self._writer.rng_calls.running(function, self._writer.effects.draws):
                 result = function(*args, **kwargs)
         except NEEDS_NUMBERS as error:
-            title = title_of(function)
-            self._writer.escalate(f"it needs the values of a tensor ({title}: {first_line(error)})")
+            why = f"it needs the values of a tensor ({title_of(function)}: {first_line(error)})"
+            self._writer.escalate("needs_values", why)
         positions = self._writer.changed(leaves)
         if not positions and not any(isinstance(leaf, Tensor) for leaf in flatten(result)[0]):
             self._writer.forget(step)
@@ -160,14 +161,16 @@ class CallRecorder(TorchFunctionMode):
         function: Callable[..., Any],  # noqa: ARG002  it runs by itself
         settings: dict[str, Any],
     ) -> None:
-        """Begin an activation checkpoint; each unit inside it is recorded with the same settings.
+        """Mark the start of an activation checkpoint in the recording.
+
+        Modules that are recorded inside the checkpoint get its settings.
 
         Args:
             function: The checkpointed function.
             settings: Keyword arguments of `torch.utils.checkpoint`.
 
         Returns:
-            Always None: while `function` is recorded, it runs without a checkpoint.
+            None, so that the caller runs `function` directly.
         """
         self._writer.checkpoints.append((settings, len(self._writer.calls)))
 
@@ -175,11 +178,12 @@ class CallRecorder(TorchFunctionMode):
         """End the innermost activation checkpoint.
 
         Raises:
-            Escalation: The checkpoint contains no unit.
+            Escalation: No module's call was recorded in the checkpoint, only calls of functions.
         """
         _, start = self._writer.checkpoints.pop()
         if not any(call.is_unit for call in self._writer.calls[start:]):
-            self._writer.escalate("it checkpoints operations of its own, with no unit among them")
+            why = "it checkpoints operations of its own, with no unit among them"
+            self._writer.escalate("no_unit", why)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run a function of PyTorch; record it unless it runs inside a unit or another function.
@@ -196,7 +200,13 @@ class CallRecorder(TorchFunctionMode):
         return result
 
     def result(self, output: Any) -> tuple[tuple[Argument, ...], Form]:
-        """Return the model's output: the program's entry for each part of it, and its nesting."""
+        """Return the origins of the tensors in the model's output, and the nesting of the output.
+
+        Returns:
+            A pair. The first item has an origin for each object in the output: a value, a model
+            tensor or a constant. The second item is the nesting of the lists, tuples and dicts
+            around the objects.
+        """
         leaves, form = flatten(output)
         self._writer.stack.append(Inside("", nn.Module(), snapshot(nn.Module())))
         return tuple(self._writer.source(leaf) for leaf in leaves), form
@@ -210,12 +220,17 @@ class CallRecorder(TorchFunctionMode):
             differences = self._writer.stack[-1].before.differences()
             if differences:
                 line = line_of_change(module, differences[0])
-                self._writer.escalate(f"it changes its attribute {differences[0]!r}", line)
+                why, path = (
+                    f"it changes its attribute {differences[0]!r}",
+                    f"{name}.{differences[0]}",
+                )
+                self._writer.escalate("changed_attribute", why, line, about=(path.lstrip("."),))
         except CaptureError:
             raise
         except Exception as error:
             why = f"{type(error).__name__}: {first_line(error)}"
-            raise Escalation(name, why, line_of_user(error), is_error=True) from error
+            line = line_of_user(error)
+            raise Escalation(name, "failed_in_capture", why, line, is_error=True) from error
         finally:
             self._writer.stack.pop()
         return result
@@ -238,7 +253,8 @@ class CallRecorder(TorchFunctionMode):
             result, positions = self._try(module, step, error)
             is_probed = True
         if self._external.found:
-            self._writer.escalate(f"{name!r} {self._external.found}")
+            why, about = f"{name!r} {self._external.found}", (name, self._external.culprit)
+            self._writer.escalate("outside_tensor", why, about=about)
         self._check_arguments(name, arguments, (leaves, form), before)
         self._python_rng = python_draws()
         self._before[id(module)] = snapshots(module.modules())
@@ -246,27 +262,32 @@ class CallRecorder(TorchFunctionMode):
         return self._writer.write(step, result, positions, is_probed=is_probed, has_state=has_state)
 
     def _check_unit(self, name: str, module: nn.Module) -> None:
-        """Check that no other module has changed the attributes of a unit since its last run.
+        """Check that no other module has changed the attributes of a module.
 
         Args:
-            name: Name of the unit.
-            module: The unit.
+            name: Name of the module.
+            module: Module that is about to run, and is recorded as one call.
+
+        Raises:
+            Escalation: Another module has changed an attribute.
         """
         before = self._before.setdefault(id(module), snapshots(module.modules()))
         found = next((change for part in before for change in part.differences()), None)
         if found is not None:
-            self._writer.escalate(f"it changes {found!r} of {name!r}, which is another module")
+            why = f"it changes {found!r} of {name!r}, which is another module"
+            self._writer.escalate("changed_attribute", why, about=(f"{name}.{found}",))
 
     def _check_buffers(self, module: nn.Module, step: PendingCall, *, is_probed: bool) -> bool:
-        """Return True if a unit has changed buffers in its call.
+        """Return True if a module has changed buffers in its call.
 
         Args:
-            module: The unit.
-            step: Call of the unit.
-            is_probed: True if the unit ran on made-up numbers, since fake tensors have no values.
+            module: Module that is recorded as one call.
+            step: Call of the module.
+            is_probed: True if the module ran on made-up numbers, since fake tensors have no values.
 
         Raises:
-            Escalation: Another module reads such a buffer, or the unit is called more than once.
+            Escalation: Another module has read a buffer of this module, or an earlier call has
+                changed the same buffer.
         """
         origins = self._writer.origins
         written = self._probe.changed if is_probed else self._writer.effects.written
@@ -275,18 +296,22 @@ class CallRecorder(TorchFunctionMode):
             return False
         read = origins.claim(module.buffers())
         if read is not None:
-            self._writer.escalate(f"it reads {read!r}, which {step.name!r} changes")
+            why = f"it reads {read!r}, which {step.name!r} changes"
+            self._writer.escalate("changed_buffer", why, about=(read,))
         self._check_once(step, changed)
         return True
 
     def _check_once(self, step: PendingCall, changed: set[int]) -> None:
-        """Check that a unit which changes buffers is called only once.
+        """Check that a module which changes buffers is called only once.
 
-        Two calls on two stages would each change a buffer of their own.
+        If two stages called the module, each stage would change its own copy of the buffers.
 
         Args:
-            step: Call of the unit.
-            changed: Ids of the memory of the changed buffers, as from the function `memory`.
+            step: Call of the module.
+            changed: Ids of the storages of the changed buffers.
+
+        Raises:
+            Escalation: An earlier call has changed the same buffer.
         """
         now = tuple(self._writer.stack)
         for place in changed:
@@ -298,8 +323,10 @@ class CallRecorder(TorchFunctionMode):
             self._writer.fail(
                 Escalation(
                     both[-1].name,
+                    "repeated_call",
                     f"it calls {step.module!r} more than once, which changes {name!r} each time",
                     line_of_user(),
+                    about=(step.module, *([] if name is None else [name])),
                     hint="Use one instance of the module for each call",
                 )
             )
@@ -314,7 +341,12 @@ class CallRecorder(TorchFunctionMode):
         except ProbeError as failed:
             why, is_error = f"{step.module!r} {failed}", isinstance(failed, FailedError)
             raise Escalation(
-                self._writer.owner, why, line_of_user(error), is_error=is_error
+                self._writer.owner,
+                failed.kind,
+                why,
+                line_of_user(error),
+                about=(step.module,),
+                is_error=is_error,
             ) from error
 
     def _values_needed(
@@ -332,12 +364,16 @@ class CallRecorder(TorchFunctionMode):
         inside = (frame.f_locals.get("self") for frame, _ in walk_tb(error.__traceback__))
         names = [self._names[id(each)] for each in inside if id(each) in self._names]
         name = names[-1] if names else step.module
+        line = line_of_user(error)
         return CaptureError(
-            f"{name!r} needs the values of its inputs, at {line_of_user(error)}",
-            "the model is on the meta device, and the parameters of "
-            f"{step.module!r} are too large to make values up for them: {large}",
-            "Build the model with values (real weights for smp.plan, --measure for the command), "
-            "or plan it with fewer or smaller layers, such as experts",
+            f"{name!r} needs the values of its inputs, at {line}",
+            "the model is on the meta device, and zeros in place of the parameters of "
+            f"{step.module!r} would need too much memory, {large}",
+            "Pass --measure to the plan command, pass a model with real weights to smp.plan, or "
+            "make the layers smaller",
+            about=(name, step.module),
+            kind=large.kind,
+            line=line,
         )
 
     def _prints(self, leaves: list[Any]) -> list[Any]:
@@ -349,14 +385,14 @@ class CallRecorder(TorchFunctionMode):
         leaves, form = flatten(arguments)
         is_same = form == flat[1] and all(a is b for a, b in zip(leaves, flat[0], strict=True))
         if not is_same or self._prints(leaves) != before:
-            self._writer.escalate(f"it passes an object to {name!r}, which changes the object")
+            why = f"it passes an object to {name!r}, which changes the object"
+            self._writer.escalate("changed_object", why, about=(name,))
 
     def _check_python_rng(self) -> None:
         if python_draws() != self._python_rng:
             self._python_rng = python_draws()
-            self._writer.escalate(
-                "it draws random numbers from Python or NumPy, or seeds PyTorch's generators"
-            )
+            why = "it draws random numbers from Python or NumPy, or seeds PyTorch's generators"
+            self._writer.escalate("random_numbers", why)
 
     @contextmanager
     def _silent(self) -> Iterator[None]:

@@ -38,12 +38,12 @@ class Listener(Protocol):
         """Return True if a module belongs to the model."""
 
     def is_passing(self, module: nn.Module, level: type) -> bool:
-        """Return True if the running `__call__` is part of a module call that is already handled.
+        """Return True if a subclass's `__call__` has called this `__call__` through `super()`.
 
-        This is so if the `__call__` of the module's class has called that of a base class.
+        The module's call is then already intercepted, and must not be recorded again.
 
         Args:
-            module: The module that is called.
+            module: Module that is called.
             level: Class that defines the running `__call__`.
         """
 
@@ -60,7 +60,7 @@ class Listener(Protocol):
         """
 
     def function(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Handle the call of a function that counts as one call, and return the function's result.
+        """Handle the call of a function, and return the function's result.
 
         Args:
             function: The original function, to be executed by this method.
@@ -174,9 +174,13 @@ def _patched_checkpoint(recorder: Listener) -> Iterator[None]:
 
 
 def _aside(recorder: Listener) -> Iterator[None]:
-    """Replace PyTorch's generator of a checkpoint; notify the recorder when the checkpoint ends.
+    """Tell the recorder when the checkpointed function has ended.
 
-    PyTorch advances the generator once before and once after the checkpointed function.
+    PyTorch resumes this generator once before and once after the checkpointed function. The
+    generator replaces PyTorch's generator, so no activation checkpoint is made.
+
+    Args:
+        recorder: Recorder to notify.
     """
     yield
     recorder.leave_checkpoint()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that draw random numbers, and how many of them run in each call of a program.
+"""Counter of the functions that draw random numbers in a forward pass.
 
-Functions inside units count, too. A function that another function of PyTorch calls does not count
-by itself: attention with dropout inside is one function.
+A function that runs inside another function of PyTorch is not counted. An attention function that
+uses dropout internally counts as one function.
 """
 
 from __future__ import annotations
@@ -62,12 +62,19 @@ class RngCalls:
             self._functions.add(function)
 
     def end_call(self, name: str) -> None:
-        """Assign all functions since the end of the last call to the call `name`."""
+        """Assign the functions that ran since the last `end_call` to a recorded call.
+
+        Args:
+            name: Name of the recorded call.
+        """
         self._ran[name] = self._now
         self._now = []
 
     def drop(self) -> None:
-        """Remove the functions that ran since the end of the last call; they will run again."""
+        """Remove the functions that ran since the end of the last call.
+
+        They ran in a call that failed and starts again, so they would be counted twice.
+        """
         self._now = []
 
     def add_to(self, calls: Sequence[Call]) -> list[Call]:
@@ -82,7 +89,7 @@ class RngCalls:
 
     @property
     def whole_pass(self) -> RngCall:
-        """Random functions of the whole forward pass."""
+        """Random functions of the whole forward pass, as if the pass were one call."""
         functions = frozenset(self._functions)
         ran = (function for each in self._ran.values() for function in each)
         count = sum(function in functions for function in ran)

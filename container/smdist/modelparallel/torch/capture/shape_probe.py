@@ -26,27 +26,38 @@ STANDS_IN = "_smp_stands_in"  # marks a tensor without values that replaces one 
 
 
 class ProbeError(Exception):
-    """Error for a unit that cannot be recorded; its text follows the unit's name: "fails ..."."""
+    """Error for a module that cannot be recorded as one call.
+
+    The text begins with a verb, such as "fails ...", so that it can follow the module's name.
+
+    Attributes:
+        kind: Kind of the error, as `CaptureError.kind`.
+    """
+
+    kind = "varying_result"
 
 
 class FailedError(ProbeError):
-    """Error that a unit raises both on fake tensors and on made-up numbers."""
+    """Error for a module that fails both on fake tensors and on test inputs."""
+
+    kind = "failed_in_capture"
 
 
 class TooLargeError(ProbeError):
-    """Error for a unit on the meta device whose weights are too large to be replaced by zeros."""
+    """Error for a module on the meta device that is too large to run with zeros as weights."""
+
+    kind = "needs_values"
 
 
 class Probe:
-    """Runner of units on made-up numbers, to find the shapes of their results.
+    """Runner of modules on made-up numbers, to find the shapes of their results.
 
     Args:
         fake: The model's fake tensors, with the real ones that they replace.
         inputs: The model's real inputs, by the id of the fake tensor that replaces each.
 
     Attributes:
-        changed: Ids of the memory of the fake buffers that the last unit changed, as from the
-            function `memory`.
+        changed: Ids of the storages of the fake buffers that the last module changed.
     """
 
     def __init__(self, fake: FakeModel, inputs: Mapping[int, Tensor]) -> None:
@@ -57,21 +68,20 @@ class Probe:
     def run(
         self, module: nn.Module, form: Form, leaves: list[Any], error: Exception
     ) -> tuple[Any, list[int]]:
-        """Run a unit twice on made-up numbers, and return its result on fake tensors.
+        """Run a module twice on made-up numbers, and return its result on fake tensors.
 
         Args:
-            module: The unit.
+            module: The module.
             form: Nesting of the arguments.
             leaves: The arguments, taken out of nested containers; tensors are fake.
-            error: Error that the unit raised on fake tensors.
+            error: Error that the module raised on fake tensors.
 
         Returns:
-            The unit's result with fake tensors, and the positions of the leaves that it changed.
+            The module's result with fake tensors, and the positions of the leaves that it changed.
 
         Raises:
-            TooLargeError: The unit's weights on the meta device are too large to be replaced by
-                zeros.
-            FailedError: The unit fails on made-up numbers.
+            TooLargeError: Zeros in place of the module's weights would need too much memory.
+            FailedError: The module fails on made-up numbers.
             ProbeError: The nesting, a shape or a constant of the result depends on the numbers.
         """
         self._bytes = 0
@@ -84,8 +94,8 @@ class Probe:
                 raise
             except Exception as failed:
                 raise FailedError(
-                    f"fails both on fake tensors ({_says(error)}) and on made-up numbers "
-                    f"({_says(failed)})"
+                    f"fails both on tensors without values ({_says(error)}) and on real tensors "
+                    f"with made-up values ({_says(failed)})"
                 ) from failed
         first.compare(second)
         with self._fake.mode:
@@ -201,7 +211,7 @@ def _zeros(like: Tensor, device: torch.device, *, is_lazy: bool) -> Tensor:
     Args:
         like: Tensor whose shape and type are used.
         device: Device of the zeros.
-        is_lazy: True allocates memory on the CPU only for pages that are written later.
+        is_lazy: True to allocate each page of CPU memory when it is first written.
     """
     if not is_lazy or device.type != "cpu":
         return torch.zeros(like.shape, dtype=like.dtype, device=device)

@@ -86,9 +86,10 @@ def _leaf(leaf: Any) -> Hashable:
 
 
 def _settings(model: nn.Module) -> Iterator[Hashable]:
-    """Yield the attributes of each module that can be compared, and True if it has hooks.
+    """Yield the settings of each module: its comparable attributes, and whether it has hooks.
 
-    Attributes of other objects that the modules hold, such as a configuration, are included.
+    Comparable attributes are numbers, strings, functions, and containers of these. The comparable
+    attributes of a configuration object, or of another object in a module, are yielded as well.
     """
     seen: set[int] = set()
     for module in model.modules():
@@ -121,16 +122,16 @@ def has_hooks(module: nn.Module) -> bool:
 
 
 class SkeletonSync:
-    """Copier of modes and settings from a model to its skeleton, a copy without values.
+    """Copier of settings from a model to its skeleton: a copy of the model without values.
 
-    Users change the model's settings, but later captures use the skeleton.
+    Users change the settings of the model, but later captures use the skeleton.
 
     Args:
         model: The user's model.
-        skeleton: Its copy, with the same modules.
-        units: Names of modules that stages run as a whole. The forward functions of all other
-            modules only run at capture, so the objects in their attributes must not be replaced.
-        own_units: Names of the units that run on this rank.
+        skeleton: Copy of the model without values, with the same modules.
+        units: Names of the modules that are not split between stages.
+        own_units: Names of the `units` that run on this rank. Changes that these modules make to
+            their own attributes can be excluded from copying; see `ignore_changes`.
 
     Attributes:
         version: Number that grows with each change of the skeleton.
@@ -164,38 +165,40 @@ class SkeletonSync:
         self._parameters = list(zip(self._modules, modules, strict=True))
 
     def update(self) -> None:
-        """Copy the model's plain attributes, modes and `requires_grad` flags to the skeleton.
+        """Copy the model's settings to the skeleton: a copy of the model without values.
 
-        Plain attributes are numbers, strings, functions, and containers of these.
+        Settings are `requires_grad` flags, and attributes with numbers, strings, functions or
+        containers of these.
 
         Raises:
-            OptionError: The model has other modules or parameters than when it was split, or other
-                objects that its forward function may have read.
+            OptionError: Modules, parameters or other objects of the model were replaced after the
+                model was split.
         """
         for module, children in self._children:
             if tuple(module._modules.values()) != children:
-                raise _changed(self._model, self._difference())
+                raise _changed(self._model, *self._difference())
         for module, attributes, others in self._fixed:
             for key, value in others.items():
                 if attributes.get(key) is not value:
-                    how = f"{f'{module}.{key}'.lstrip('.')!r} is another {type(value).__name__}"
-                    raise _changed(self._model, how)
+                    name = f"{module}.{key}".lstrip(".")
+                    how = f"{name!r} is another {type(value).__name__}"
+                    raise _changed(self._model, how, name)
         for pair in self._pairs:
             self.version += pair.update()
         for name, (real, bare) in self._parameters:
             self._take(name, real._parameters, bare._parameters)
 
     def ignore_changes(self) -> None:
-        """Stop copying attributes that units changed while they ran, such as counters.
+        """Stop copying attributes that modules changed while they ran, such as counters.
 
-        Otherwise each step would have another signature, and the model would be captured each time.
+        Otherwise the model would be captured again in each step.
         """
         for pair in self._running:
             pair.ignore_changes()
 
     def _take(self, module: str, real: dict[str, Any], bare: dict[str, Any]) -> None:
         if real.keys() != bare.keys():
-            raise _changed(self._model, f"{module!r} has other parameters")
+            raise _changed(self._model, f"{module!r} has other parameters", module)
         for key, own in real.items():
             copy = bare[key]
             if own is None or copy is None:
@@ -204,26 +207,32 @@ class SkeletonSync:
                 copy.requires_grad_(own.requires_grad)
                 self.version += 1
             if own.shape != copy.shape:
-                how = f"{tuple(own.shape)}, not {tuple(copy.shape)}"
-                raise _changed(self._model, f"{f'{module}.{key}'.lstrip('.')!r} is {how}")
+                name = f"{module}.{key}".lstrip(".")
+                how = f"{name!r} is {tuple(own.shape)}, not {tuple(copy.shape)}"
+                raise _changed(self._model, how, name)
 
-    def _difference(self) -> str:
+    def _difference(self) -> tuple[str, str]:
+        """Return a text that says which modules differ, and the name of the first one."""
         now, was = dict(self._model.named_modules()), self._modules
         found = [name for name in {**was, **now} if now.get(name) is not was.get(name)]
         more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-        return f"{found[0]!r}{more} is new, gone or another module" if found else "modules moved"
+        if not found:
+            return "modules moved", ""
+        return f"{found[0]!r}{more} is new, gone or another module", found[0]
 
 
-def _changed(model: nn.Module, how: str) -> OptionError:
+def _changed(model: nn.Module, how: str, name: str) -> OptionError:
     return OptionError(
-        f"{type(model).__name__} changed after it was cut: {how}",
-        "stages run the modules, parameters and objects of the first step",
-        "Change the model before its first step, or wrap the new one",
+        f"{type(model).__name__} changed after it was split into stages; {how}",
+        "the stages still run the modules, parameters and objects of the first step",
+        "Change the model before its first step, or wrap the changed model again",
+        about=name or (),
+        kind="changed",
     )
 
 
 class _Pair:
-    """Attributes of an object in the model, and those of its copy in the skeleton.
+    """Pair of an object in the model and the object's copy, which gets the same settings.
 
     The object is a module, or another object with settings, such as a configuration.
     """
@@ -235,7 +244,13 @@ class _Pair:
         self._known = frozenset(self._source)
 
     def update(self) -> bool:
-        """Copy settings that were changed, added or removed; return True if there were any."""
+        """Copy changed settings from the model's object to its copy.
+
+        A setting that was removed from the object is removed from the copy.
+
+        Returns:
+            True if at least one setting was copied or removed.
+        """
         if self._source.keys() != self._known:
             self._names |= self._source.keys() - self._known
             self._known = frozenset(self._source)
@@ -243,7 +258,7 @@ class _Pair:
         return any(taken)
 
     def ignore_changes(self) -> None:
-        """Stop copying settings that were added or changed since the last update."""
+        """Exclude settings from `update` if they were added or changed since the last `update`."""
         self._known = frozenset(self._source)
         self._names -= {name for name in self._names if self._differs(name)}
 

@@ -19,14 +19,16 @@ from smdist.modelparallel.torch.program.program import Argument, ModelTensor, Re
 
 
 class TensorOrigins:
-    """Origins of all tensors while a forward pass is recorded.
+    """Names of all tensors in a forward pass that is being recorded.
+
+    A tensor is a recorded value, or a parameter, buffer or tensor attribute of the model.
 
     Args:
-        fake: The model's fake tensors.
+        fake: Fake tensors of the model, with their names.
 
     Attributes:
-        facts: Shape, type and device of each value, by the value's name.
-        aliases: Id of the memory of each value, as from the function `memory`, by the value's name.
+        facts: Shape, type and device of each recorded value, by name.
+        aliases: Id of the storage of each recorded value, by name.
     """
 
     def __init__(self, fake: FakeModel) -> None:
@@ -64,10 +66,12 @@ class TensorOrigins:
         return Ref(name)
 
     def weight_in(self, places: set[int]) -> str | None:
-        """Return the name of a tensor of the model in one of these memories; None if there is none.
+        """Return the name of a tensor of the model that uses one of these storages.
+
+        None if no tensor of the model uses one of them.
 
         Args:
-            places: Ids of memories, as from the function `memory`.
+            places: Ids of storages; the function `memory` returns such an id for a tensor.
         """
         return next((self._weights[place] for place in places if place in self._weights), None)
 
@@ -82,33 +86,32 @@ class TensorOrigins:
         return next((self._read[place] for place in places if place in self._read), None)
 
     def is_claimed(self, tensor: Tensor, name: str) -> bool:
-        """Register that a module that is no unit reads a tensor of the model.
+        """Return True if a unit changes a tensor of the model; record that others read the tensor.
+
+        A unit is a module that is not split further.
 
         Args:
-            tensor: The tensor that is read.
-            name: Its name in the model.
-
-        Returns:
-            True if a unit changes the tensor.
+            tensor: Tensor of the model, which is read outside of units.
+            name: Name of the tensor in the model.
         """
         self._read[memory(tensor)] = name
         return memory(tensor) in self._claimed
 
     def outdate(self, tensor: Tensor, module: str) -> None:
-        """Mark the other tensors in a tensor's memory as stale, after it was changed in place.
+        """Mark all other tensors that share memory with `tensor` as stale.
 
         Args:
-            tensor: The changed tensor.
-            module: Name of the module that changed it.
+            tensor: Tensor that was changed in place.
+            module: Name of the module that changed `tensor`.
         """
         for member in self._members.get(memory(tensor), ()):
             if member is not tensor:
                 self._stale[id(member)] = module
 
     def stale_since(self, tensor: Tensor) -> str | None:
-        """Return the name of the module that changed a tensor's memory through another tensor.
+        """Return the name of the module that made a tensor stale; None if the tensor is not stale.
 
-        None if no module has done so.
+        A tensor is stale after a module changed another tensor in the same memory in place.
         """
         return self._stale.get(id(tensor))
 
@@ -120,7 +123,7 @@ def changed(leaves: Sequence[Any], written: set[int]) -> list[int]:
 
     Args:
         leaves: Tensors and other arguments of a call.
-        written: Ids of the changed memories, as from the function `memory`.
+        written: Ids of the changed storages; the function `memory` returns such an id for a tensor.
     """
     found: dict[int, int] = {}
     for at, leaf in enumerate(leaves):

@@ -39,9 +39,10 @@ def default_units(model: nn.Module, *, opened: frozenset[str], closed: frozenset
 
 
 def composite_elements(model: nn.Module) -> set[str]:
-    """Return the names of elements of module lists that contain lists of equal blocks themselves.
+    """Return the names of groups of blocks, such as the stages of a ResNet.
 
-    Such an element is a group of blocks, as in a ResNet. The group may be split between its blocks.
+    Such a group is an element of a module list, and contains a list of modules of one class, the
+    blocks. The group may be split between two blocks.
     """
     return {
         f"{name}.{key}" if name else key

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoint files with SMP's names, which are written completely or not at all.
+"""Names and atomic writing of checkpoint files.
+
+A file is written completely or not at all. The paths are those of SMP's checkpoints, as in this
+example:
 
 path/
   newest            contains the newest tag
   10_partial/       checkpoint of tag "10", written by all ranks
-    .metadata       list of its values and their positions in files: written last, so a checkpoint
-                    without it is incomplete
+    .metadata       list of all values, with the file and position of each; this file is
+                    written last, so a checkpoint without it is incomplete
     3f_0_0.distcp   values of rank 0
   10                checkpoint of tag "10" in one file (partial=False)
 """
@@ -59,7 +62,10 @@ def sync_folder(folder: Path) -> None:
 
 
 def check_tag(tag: object) -> str:
-    """Return a tag, which is a string or an integer, as a file name.
+    """Check the tag of a checkpoint, and return it as a file name.
+
+    Args:
+        tag: Name of the checkpoint: a string or an integer.
 
     Raises:
         OptionError: The tag is no valid file name.
@@ -121,8 +127,9 @@ def new_save() -> str:
 def partial_tags(path: Path) -> list[str]:
     """Return the tags of the complete partial checkpoints in `path`, the newest first.
 
-    A partial checkpoint is a folder to which all ranks write. The tags are sorted by the save
-    numbers in file names, since copied files have other dates.
+    A partial checkpoint is a folder to which all ranks write. Each file name in it begins with a
+    number that grows from save to save. The tags are sorted by this number, since the dates of
+    files change when the files are copied.
     """
     found = [each.parent for each in path.glob(f"*{_PARTIAL}/{METADATA}")]
     dated = sorted(((_last_save(folder), folder.name) for folder in found), reverse=True)
@@ -150,7 +157,7 @@ def absent(path: Path, tag: str, *, partial: bool) -> CheckpointError:
     Args:
         path: Folder of checkpoints.
         tag: Tag of the missing checkpoint.
-        partial: True for a checkpoint that all ranks wrote, False for one in one file.
+        partial: True for a checkpoint that all ranks write, False for one that is a single file.
     """
     there, beside = partial_tags(path), full_tags(path)
     if tag in (beside if partial else there):
@@ -165,7 +172,10 @@ def absent(path: Path, tag: str, *, partial: bool) -> CheckpointError:
         else f"{str(path)!r} has none with this tag"
     )
     what = f"there is no {_kind(partial)} checkpoint {tag!r}"
-    return CheckpointError(what, why, hint, about="tag", kind="missing")
+    kind, about = "incomplete" if half else "missing", "tag"
+    if tag in (beside if partial else there):
+        about = "partial"
+    return CheckpointError(what, why, hint, about=about, kind=kind)
 
 
 def _kind(partial: bool) -> str:

@@ -29,7 +29,8 @@ def save_checkpoint(
 ) -> None:
     """Save a checkpoint that can be loaded under any layout; all ranks have to call it.
 
-    The checkpoint is written completely or not at all.
+    A layout is the number of ranks and the parallel degrees. The checkpoint is written completely
+    or not at all.
 
     Args:
         path: Folder to write to: one that all hosts share, or a local one on each host, whose
@@ -41,11 +42,11 @@ def save_checkpoint(
         user_content: Any object that can be pickled; rank 0's object is saved.
         translate_if_full: Accepted for SMP's scripts, without effect: values are always saved under
             the names in the user's model.
-        num_kept_partial_checkpoints: Number of partial checkpoints to keep in `path`; older ones
-            are removed. None keeps all.
+        num_kept_partial_checkpoints: Number of partial checkpoints to keep in `path`, including
+            the new one; older ones are removed. None keeps all.
         scheduler: Object with state_dict(); rank 0's state is saved.
-        data: Object with state_dict(), such as a data loader, whose state is the position of this
-            rank's replica in its data.
+        data: Object with state_dict(), such as a data loader. Its state is the position up to
+            which this rank's replica has read the training data.
 
     Raises:
         OptionError: An argument is wrong.
@@ -73,25 +74,27 @@ def resume_from_checkpoint(
 ) -> Any:
     """Load a checkpoint that was saved under any layout; all ranks have to call it.
 
+    A layout is the number of ranks and the parallel degrees.
+
     If the model is not split yet, its values are loaded when it is split. Unpickling runs code:
     load only checkpoints that you trust.
 
     Args:
         path: Folder to which the checkpoint was saved.
-        tag: Name of the checkpoint; None is the newest one, or the next older one if some of its
-            files are missing.
-        partial: The value of `partial` with which the checkpoint was saved.
+        tag: Name of the checkpoint. None is the newest one; with partial=True, an older one is
+            loaded if the newest one lacks files.
+        partial: True if each rank has saved a file; False if rank 0 has saved a single file.
         strict: True requires the same names in model and checkpoint; False allows names that only
             one of them has. Shapes must always be equal.
         load_optimizer: False does not load the optimizer's state.
         load_sharded_optimizer_state: False does not load the optimizer's state if the model is
             sharded over replicas.
-        translate_function: Function from the saved state dict of the model to one with the names of
-            this model; for partial=False only.
+        translate_function: Function that gets the saved state dict of the model, and returns a
+            state dict with the names of the present model; for partial=False only.
         model, optimizer: Objects to load into. Default: those that smp.DistributedModel (or
             smp.parallelize) and smp.DistributedOptimizer made last.
-        scheduler, data: Objects whose states are restored with load_state_dict(); `data` gets the
-            position of this rank's replica in its data.
+        scheduler, data: Objects whose states are restored with load_state_dict(). `data` gets the
+            position up to which this rank's replica had read the training data.
 
     Returns:
         The object that was saved as `user_content`.

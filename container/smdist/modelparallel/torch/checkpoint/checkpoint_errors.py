@@ -1,13 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors about checkpoints, and one-line texts for the errors that cause them."""
+"""Error class for checkpoints, and functions that return the cause of an error."""
 
 from __future__ import annotations
 
-from sagemaker_dist.errors import OptionError
+from typing import NamedTuple
+
+from sagemaker_dist.errors import KeyPath, OptionError
 
 
 class CheckpointError(OptionError):
-    """Error for a checkpoint that cannot be written or read, or belongs to another model."""
+    """Error for a checkpoint that cannot be written or read, or belongs to another model.
+
+    Attributes:
+        ranks: World ranks that failed, if the error is for some ranks only; otherwise ().
+    """
+
+    own_fields = ("ranks",)
+    ranks: tuple[int, ...] = ()
+
+
+class RankFailure(NamedTuple):
+    """Error of one rank, as data that is sent to other ranks.
+
+    Attributes:
+        text: Cause of the error, as one line; see `in_words`.
+        about: What the error is about, as `DistError.about`.
+        kind: Kind of the error: that of an OptionError, "file" for an OSError, otherwise "failed".
+    """
+
+    text: str
+    about: KeyPath
+    kind: str
 
 
 def root_of(error: BaseException) -> BaseException:
@@ -18,6 +41,14 @@ def root_of(error: BaseException) -> BaseException:
             return seen
         seen = seen.__cause__ or seen.__context__
     return error
+
+
+def failure_of(error: BaseException) -> RankFailure:
+    """Return an error as data to send to other ranks."""
+    root = root_of(error)
+    if isinstance(root, OptionError):
+        return RankFailure(in_words(error), root.about, root.kind)
+    return RankFailure(in_words(error), (), "file" if isinstance(root, OSError) else "failed")
 
 
 def in_words(error: BaseException) -> str:

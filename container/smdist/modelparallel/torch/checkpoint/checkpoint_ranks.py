@@ -28,7 +28,8 @@ class RankReplica:
         replica: Number of the rank's replica; None before the planner has chosen a plan.
         num_replicas: Number of replicas; None before the planner has chosen a plan.
         layout: Number of ranks, parallel degrees and placement strategy, by name.
-        run: Seed and step number of a split model; empty for a plain one.
+        run: Random seed and number of training steps, under the keys "seed" and "step". Empty for
+            a plain nn.Module.
     """
 
     rank: int
@@ -39,11 +40,11 @@ class RankReplica:
 
     @classmethod
     def of(cls, split: Any, team: Team) -> RankReplica:
-        """Return this rank, with the number of its replica.
+        """Return this rank's number, the number of its replica, and facts about the whole job.
 
         Args:
-            split: Model of smp.parallelize; None for a plain model, of which each rank has a
-                replica.
+            split: Model that smp.parallelize returned. None for an nn.Module that is not
+                split, of which each rank has a replica.
             team: All ranks.
         """
         if split is None:
@@ -67,8 +68,9 @@ class RankReplica:
 
         Args:
             states: Saved random states, by rank.
-            layout: Layout when they were saved, as in the attribute `layout`. If it has changed,
-                every rank gets rank 0's state.
+            layout: Layout of the job that saved them: number of ranks, parallel degrees and
+                placement strategy, by name. If the present job has another layout, every rank
+                gets the state of rank 0.
         """
         known = self.layout.keys() & layout.keys()
         is_same = all(self.layout[name] == layout[name] for name in known)
@@ -82,7 +84,8 @@ class RankReplica:
             num_replicas: Number of replicas when the positions were saved.
 
         Raises:
-            CheckpointError: The number of replicas has changed, and their positions differed.
+            CheckpointError: The number of replicas has changed, and the saved positions of the
+                replicas are not all equal.
         """
         if self.num_replicas is not None and self.num_replicas == num_replicas:
             return next(state for replica, state in states if replica == self.replica)
@@ -92,8 +95,8 @@ class RankReplica:
         raise CheckpointError(
             f"the checkpoint has data positions of {num_replicas} replicas, and now there are"
             f" {self.num_replicas}",
-            "each replica had a part of the data and another position in it",
-            "Pass data=None, and skip the samples that were used already yourself",
+            "each replica had another part of the data and another position in this part",
+            "Pass data=None, and let your script skip the samples that were used already",
             about="data",
         )
 

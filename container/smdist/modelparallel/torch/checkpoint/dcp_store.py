@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files of PyTorch's distributed checkpoints, with checksums and safe replacement.
 
-`torch.distributed.checkpoint` can read the files. They differ from its own files in this:
+`torch.distributed.checkpoint` can read these files. Files that PyTorch writes differ in three ways:
 
-    names       each file name begins with the number of its save, so files of two saves, or of
-                two hosts that upload to one folder, never have the same name
-    .metadata   replaces the old file in one rename when all values are on disk: before that the
-                old checkpoint is complete, and after it the new one
-    checksums   are stored for each value, since PyTorch does not verify those of its archives
+    names       Here, each file name begins with a number of the save. So files of two saves, or of
+                two hosts that upload to one folder, never have the same name.
+    .metadata   Here, a rename replaces this file after all values are on disk. Before the rename,
+                the folder contains the old checkpoint, and after it the new one.
+    checksums   Here, each value has a checksum, and loading verifies it. PyTorch does not verify
+                the checksums inside the archives that it writes.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class ShardWriter(StorageWriter):
         """Do nothing; PyTorch calls this for a new checkpoint id, and the folder is fixed."""
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """Do nothing; PyTorch calls this before the first plan."""
+        """Do nothing; PyTorch calls this before the ranks plan what each of them writes."""
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """Return this rank's plan unchanged; PyTorch calls this before it writes."""
@@ -156,13 +157,13 @@ class ShardReader(StorageReader):
         """Do nothing; PyTorch calls this for a new checkpoint id, and the folder is fixed."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:  # noqa: ARG002  PyTorch's
-        """Return the metadata of the checkpoint."""
+        """Return the metadata of the checkpoint: shape, type, file and position of each value."""
         return self._metadata
 
     def set_up_storage_reader(
         self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
     ) -> None:
-        """Do nothing; PyTorch calls this before the first plan."""
+        """Do nothing; PyTorch calls this before the ranks plan what each of them reads."""
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
         """Return this rank's plan unchanged; PyTorch calls this before it reads."""
@@ -173,13 +174,16 @@ class ShardReader(StorageReader):
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Read the values, or parts of values, that the plan lists, into their tensors.
+        """Read the values that the plan lists; copy them into the tensors that `planner` provides.
+
+        The plan may list a part of a value only.
 
         Returns:
             A future that is complete already.
 
         Raises:
-            CheckpointError: A file is not on this host, or values are corrupt (all are listed).
+            CheckpointError: A file is not on this host, or values are corrupt. The error lists all
+                corrupt values.
         """
         by_file: dict[str, list[ReadItem]] = {}
         for item in plan.items:
@@ -199,12 +203,15 @@ class ShardReader(StorageReader):
         return done
 
     def _read(self, stream: IO[bytes], item: ReadItem, planner: LoadPlanner) -> Iterable[str]:
-        """Read one value, or a part of it, into its tensor; yield its name if it is corrupt.
+        """Read one value, or a part of it, into a tensor of the load planner.
 
         Args:
             stream: The open file that contains the value.
             item: Item of the load plan: the value, and the part of it to read.
             planner: Load planner, which has the tensor to fill.
+
+        Yields:
+            The name of the value if it is corrupt; otherwise nothing.
         """
         info = self._info(item.storage_index)
         stream.seek(info.offset)
@@ -303,6 +310,7 @@ def _missing_error(name: str, folder: Path) -> CheckpointError:
         f"the file {name} is not in {str(folder)!r}",
         "a rank on another host wrote it to its own disk",
         "Copy the folders of all hosts into one, as SageMaker does with S3 before a restart",
+        about=name,
         kind="missing_file",
     )
 
@@ -313,5 +321,6 @@ def _corrupt_error(names: list[str], files: list[str]) -> CheckpointError:
         f"the values of {shown} are corrupt",
         f"their checksums are wrong, in the files {', '.join(files[:4])}",
         "Copy the files again, or load an older tag",
+        about=tuple(names),
         kind="corrupt",
     )

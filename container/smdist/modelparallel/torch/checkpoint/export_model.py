@@ -2,13 +2,14 @@
 """Export of the whole model to safetensors files with Hugging Face's file names: `smp.export`.
 
     folder/
-      config.json                            the model's, if it has one
-      model-00001-of-00002.safetensors       from stage 0
-      model-00002-of-00002.safetensors       from stage 1
-      model.safetensors.index.json           file of each tensor: written last
+      config.json                            the model's `config`, if the model has one
+      model-00001-of-00002.safetensors       tensors of stage 0
+      model-00002-of-00002.safetensors       tensors of stage 1
+      model.safetensors.index.json           name of the file of each tensor; written last
 
-`transformers` can load that folder. Each stage writes its own files, one tensor after another, so
-no rank ever has the whole model in memory. Tied parameters are written once.
+`transformers` can load that folder. Each rank writes the tensors of its stages, one after another,
+so no rank ever has the whole model in memory. If several ranks have a tensor, the first of them
+writes it. Tied parameters are written once.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ def export(
     Args:
         path: Folder to write to: one that all hosts share, or a local one on each host, whose
             files are copied together afterwards.
-        model: Model to export; default: the model of smp.DistributedModel or smp.parallelize.
+        model: Model to export. Default: the one that smp.DistributedModel or smp.parallelize made
+            last.
         max_file_bytes: Largest size of a file; a file with a single tensor may be larger.
 
     Raises:
@@ -98,10 +100,11 @@ def export(
 
 
 def exported_names(holding: LocalValues) -> dict[str, str]:
-    """Return the name under which each value of a model is exported, by its first name.
+    """Return the name under which each value of a model is exported, by the value's own name.
 
-    A tied parameter has several names in the model. Models of Hugging Face list some of them in
-    `_tied_weights_keys`. It is exported under the first name that is not listed there.
+    A tied parameter has several names in the model. Its own name is the first one in the state
+    dict. Models of Hugging Face list some of the names in `_tied_weights_keys`. The parameter is
+    exported under its first name that is not in this list.
     """
     tied = getattr(holding.whole, "_tied_weights_keys", None) or ()
     patterns = [re.compile(each) for each in tied]
@@ -148,7 +151,7 @@ def _check_types(found: Mapping[str, ValueOwner]) -> None:
     if objects:
         raise CheckpointError(
             f"{', '.join(objects[:8])} cannot be exported",
-            "safetensors files contain tensors only, and these values are none",
+            "safetensors files contain tensors only, and these values are other objects",
             "Save the model with save_checkpoint(partial=False)",
             about=objects[0],
         )
@@ -165,8 +168,9 @@ def _files(found: Mapping[str, ValueOwner], names: Mapping[str, str], most: int)
     """Return the files to write; each rank writes the tensors that it has.
 
     Args:
-        found: Rank that writes each tensor, and the tensor's description, by first name.
-        names: Exported name of each tensor, by first name.
+        found: Rank that writes each tensor, and the tensor's description, by the tensor's name in
+            the model (the first one if the tensor is tied).
+        names: Name of each tensor in the export, by its name in the model.
         most: Largest size of a file in bytes; a single tensor may be larger.
     """
     parts: list[tuple[int, dict[str, Slot]]] = []

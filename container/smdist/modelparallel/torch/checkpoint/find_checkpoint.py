@@ -50,7 +50,8 @@ class CheckpointSource:
             states, data positions, and the scheduler's state.
         user_content: The object that the user saved.
         metadata: Files and positions of values; None for a checkpoint in one file.
-        values: Values of a checkpoint in one file, by the keys of a partial checkpoint; else empty.
+        values: Values of a checkpoint in one file, by key; empty for a partial checkpoint, which
+            all ranks wrote. The keys are the same as in a partial checkpoint.
     """
 
     tag: str
@@ -133,6 +134,7 @@ def _unfinished(path: Path, tag: str, metadata: Metadata, team: Team) -> Checkpo
         f"{len(lost)} of {len(file_sizes(metadata))} files are missing or too short, such as"
         f" {', '.join(lost[:4])}",
         team.share(hint),
+        about=tuple(lost),
         kind="incomplete",
     )
 
@@ -170,12 +172,12 @@ def read_values(
     Args:
         folder: Folder of the checkpoint.
         metadata: Metadata of the checkpoint.
-        into: The values to read, by key: a tensor is filled, and any other entry, such as None, is
-            replaced by the object that is read.
+        into: Dict with a key for each value to read. A tensor in this dict is filled with the
+            value. Anything else, such as None, is replaced by the value.
         progress: Counter of the bytes that are read; None prints no progress.
 
     Returns:
-        `into`, with all values.
+        `into`, with the values that were read.
 
     Raises:
         CheckpointError: Values are corrupt.

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints in one file, with the whole model and optimizer, which rank 0 gathers and writes.
 
-    torch.load(path)["model"]    state dict of the model under its own names, for any script
+Any script can read the model's state dict from such a file. The names are those of the user's
+model:
 
-Objects other than tensors are stored as bytes, so that opening the file runs no code from it.
+    state_dict = torch.load(file)["model"]
+
+Objects other than tensors are stored as pickled bytes, so that opening the file runs no code of it.
 """
 
 from __future__ import annotations
@@ -47,9 +50,8 @@ def write_full(
     Args:
         path: Folder of checkpoints.
         tag: Name of the checkpoint and of the file.
-        values: Values on this rank, by key. The dict also has the checkpoint's record (a
-            description of all values, and states of the ranks) and the user content; these two
-            are removed from it.
+        values: Values on this rank, by key. The function removes two keys from this dict: RECORD
+            (description of the checkpoint) and USER_CONTENT (the user's own object).
         holding: The model and its values on this rank.
         team: All ranks.
 
@@ -83,14 +85,15 @@ def write_full(
 
 
 def find_full(path: Path, tag: object, translate: Translate | None, team: Team) -> CheckpointSource:
-    """Open a checkpoint in one file on every rank; its values are read later, when they are loaded.
+    """Open a checkpoint that was saved as one file; every rank opens this file.
+
+    The values are read from the file later, when they are loaded.
 
     Args:
         path: Folder of checkpoints.
         tag: Name of the checkpoint; None is the newest one.
-        translate: Function from the saved state dict of the model to one with other names; None
-            changes no names.
-        team: All ranks, which have to call this.
+        translate: Function that converts the saved state dict of the model; None for no conversion.
+        team: All ranks; each of them must call this function.
 
     Raises:
         CheckpointError: The file does not exist, or cannot be read.
@@ -131,12 +134,13 @@ def _opened(path: Path, tag: str, translate: Translate | None) -> CheckpointSour
 
 
 def _of(model: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a manifest, the list of a checkpoint's contents, for a new state dict.
+    """Return a manifest that lists the values of a translated state dict.
+
+    A manifest is the list of a checkpoint's contents: names, shapes and types of values.
 
     Args:
-        model: State dict that the user's translate function returned; its values replace those
-            that the manifest lists.
-        manifest: Manifest of the checkpoint.
+        model: State dict that the user's translate function returned.
+        manifest: Manifest of the checkpoint, before the translation.
     """
     entries = [
         {
@@ -168,7 +172,11 @@ def _pickled(key: str, value: Any) -> bytes:
         torch.save(value, stream)
     except Exception as error:
         raise CheckpointError(
-            f"{key} cannot be pickled", in_words(error), "Leave it out of the checkpoint"
+            f"{key} cannot be pickled",
+            in_words(error),
+            "Leave it out of the checkpoint",
+            about=key,
+            kind="not_picklable",
         ) from error
     return stream.getvalue()
 

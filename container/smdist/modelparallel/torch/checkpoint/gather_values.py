@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gathering of values from several ranks, one value at a time.
 
-The ranks of one replica together have the whole model, so they can gather it without the others.
-Scripts for SMP do this on ranks with dp_rank 0 only. If values are sharded over replicas (FSDP2),
-the ranks of all replicas have to take part.
+The ranks of one replica together have the whole model, so they can gather it without the ranks of
+other replicas. Scripts for SMP gather on the ranks with dp_rank 0 only. If values are sharded over
+replicas (FSDP2), the ranks of all replicas have to take part.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class ValueOwner:
     """Rank that provides a value when it is gathered, and a description of the value.
 
     Attributes:
-        owner: Number in the team of the first rank that has the value.
-        fact: That rank's description of it.
+        owner: Number of the rank among the ranks that gather.
+        fact: Description of the value.
     """
 
     owner: int
@@ -66,8 +66,8 @@ class ValueOwner:
 def team_of(holding: LocalValues) -> Team:
     """Return the ranks that together have all values of a model.
 
-    These are the ranks of this rank's replica. But they are all ranks of the world if values are
-    sharded over replicas, if the model is not split yet, or if it is a plain module.
+    These are usually the ranks of this rank's replica. The result is all ranks of the world if
+    values are sharded over replicas, if the model is not split yet, or if it is a plain module.
     """
     split = holding.split
     if split is None or not split.is_cut or split.is_sharded:
@@ -121,12 +121,15 @@ def whole(value: Any, found: ValueOwner, team: Team) -> Tensor | None:
 
 
 def gathered(values: Mapping[str, Any], team: Team, *, to_rank0: bool) -> Iterator[tuple[str, Any]]:
-    """Yield each key with its value, gathered from a team of ranks; all of them have to iterate.
+    """Yield the values of all ranks of a team, each with its key; all ranks have to iterate.
+
+    A sharded tensor is yielded whole.
 
     Args:
         values: Values on this rank, by key.
         team: Ranks that have the values.
-        to_rank0: True yields values on the team's first rank only, and nothing on the others.
+        to_rank0: True yields values on the team's first rank only, and nothing on the others;
+            False yields them on every rank of the team.
     """
     for key, found in directory(values, team).items():
         if found.fact.shape is None:
@@ -174,19 +177,17 @@ def _move(data: Tensor, owner: int, team: Team, to_rank0: bool) -> None:
 
 
 def gather_state_dict(model: nn.Module, to_rank0: bool = False) -> dict[str, Any]:
-    """Return the state dict of a whole model under its own names, on the CPU.
+    """Return the state dict of a whole model, on the CPU; all ranks of a replica have to call it.
 
-    Before the model is split, and with sharding="optimizer" or "full", all ranks have to call it.
-    Otherwise, all ranks of a replica have to call it, on one replica (such as dp_rank 0) or on
-    several. A call blocks until the others call too.
+    Other replicas need not call it. But if the model is not split, or was made with
+    sharding="optimizer" or "full", all ranks of the world have to call it.
 
     Args:
         model: The result of `smp.parallelize`, or a plain module.
-        to_rank0: True returns the state on rank 0 of the world only, and an empty dict on others.
+        to_rank0: True returns the state on rank 0 of the world only, and {} on other ranks.
 
     Returns:
-        Values by name. Buffers are those of this rank's replica, or of the first replica if values
-        are gathered from all ranks.
+        Values by their names in the user's model. All buffers are from the same replica.
 
     Raises:
         CheckpointError: A value of the model is on no rank.

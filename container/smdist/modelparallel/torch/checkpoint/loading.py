@@ -161,11 +161,11 @@ class Loading:
 
 
 def _keys(holding: LocalValues, saved: Manifest) -> dict[str, str]:
-    """Return the checkpoint's key of each value on this rank, by the value's first name.
+    """Return the checkpoint's keys for this rank's values, by the names of the values.
 
     Args:
         holding: The model and its values on this rank.
-        saved: Description of the checkpoint; a value may have another name there.
+        saved: Description of the checkpoint.
     """
     names = _saved_names(holding, saved)
     return {here: f"{MODEL}{there}" for here, there in names.items() if here in holding.values}

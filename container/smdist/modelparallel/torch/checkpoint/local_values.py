@@ -24,16 +24,18 @@ from smdist.modelparallel.torch.parallel import Parallel
 class LocalValues:
     """Model with its values on this rank.
 
-    A tied parameter has several names in the model; it is listed under the first of them.
+    A tied parameter has several names in the model. Its first name is the first one in the state
+    dict of the whole model. Any other value has a single name, which is also its first name.
 
     Attributes:
         title: Class name of the model.
         entries: Names, shapes and types of all values of the model, on all ranks.
-        first: First name of a value, by each of its names.
-        values: Values on this rank, by first name; tensors share memory with the model's.
-        pieces: Stages on this rank, or the plain model.
+        first: First name of a value, by each of the value's names.
+        values: Values on this rank, by first name; the tensors share memory with the model.
+        pieces: Modules that contain these values: the stages on this rank; or the whole model if
+            it is not split.
         whole: The whole model; on the meta device if the model is split.
-        split: Model of smp.parallelize; None for a plain model.
+        split: The model, if smp.parallelize made it; None for a plain module.
     """
 
     title: str
@@ -50,7 +52,10 @@ class LocalValues:
         return self.split is not None and self.split.is_cut
 
     def names(self) -> dict[int, str]:
-        """Return the first name of each parameter on this rank, by the id of the parameter."""
+        """Return the name of each parameter on this rank, by the id of the parameter.
+
+        A tied parameter has several names; the result has the first one in the state dict.
+        """
         return {
             id(parameter): self.first.get(name, name)
             for piece in self.pieces
@@ -58,7 +63,10 @@ class LocalValues:
         }
 
     def parameters(self) -> dict[str, nn.Parameter]:
-        """Return the parameters on this rank, by first name."""
+        """Return the parameters on this rank, by name.
+
+        A tied parameter has several names; the result has the first one in the state dict.
+        """
         return {
             self.first.get(name, name): parameter
             for piece in self.pieces
@@ -69,7 +77,8 @@ class LocalValues:
         """Copy values into the model on this rank; values that are not given stay unchanged.
 
         Args:
-            values: New values, by first name; those of other ranks are ignored.
+            values: New values, by name: for a tied parameter, by the first of its names in the
+                state dict. Values that are not on this rank are ignored.
         """
         for piece in self.pieces:
             keys = {key: self.first.get(key, key) for key in piece.state_dict()}
@@ -78,11 +87,11 @@ class LocalValues:
 
 
 def local_values_of(model: nn.Module) -> LocalValues:
-    """Return a model together with its values on this rank.
+    """Return a model together with its parameters and buffers on this rank.
 
     Args:
-        model: A plain module, also in DistributedDataParallel or compiled, or one that
-            `smp.parallelize` or `smp.DistributedModel` made.
+        model: Model of `smp.parallelize` or `smp.DistributedModel`, or a plain module. A plain
+            module may be compiled, or wrapped in DistributedDataParallel.
 
     Raises:
         OptionError: The model is no module.
@@ -113,8 +122,12 @@ def local_values_of(model: nn.Module) -> LocalValues:
 def check_complete(holding: LocalValues, team: Team) -> None:
     """Check that the ranks of a team together have all values of a model; all have to call it.
 
+    Args:
+        holding: The model and its values on this rank.
+        team: The ranks.
+
     Raises:
-        CheckpointError: No rank has a value, or a value is on the meta device.
+        CheckpointError: A value of the model is on none of the ranks, or is on the meta device.
     """
     here = list(holding.values)
     held = {name for names in team.gather(here) for name in names}

@@ -36,7 +36,8 @@ def values_of(optimizer: Any, names: Mapping[int, str]) -> dict[str, Any]:
 
     Args:
         optimizer: PyTorch's optimizer.
-        names: First name of each parameter in the model, by the parameter's id.
+        names: Name of each parameter in the model, by the parameter's id; for a tied parameter,
+            the first of its names.
     """
     return {
         state_key(names[id(parameter)], key): value
@@ -50,7 +51,8 @@ def state_of(optimizer: Any, names: Mapping[int, str], team: Team) -> OptimizerS
 
     Args:
         optimizer: PyTorch's optimizer.
-        names: First names of this rank's parameters, by id.
+        names: Name in the model of each parameter on this rank, by the parameter's id; for a tied
+            parameter, the first of its names.
         team: All ranks that take part in the checkpoint.
 
     Raises:
@@ -68,7 +70,7 @@ def state_of(optimizer: Any, names: Mapping[int, str], team: Team) -> OptimizerS
     if len({len(each) for each in groups}) > 1:
         counts = ", ".join(str(len(each)) for each in groups)
         raise CheckpointError(
-            f"the optimizers of the ranks have {counts} groups",
+            f"the optimizers of the ranks have {counts} parameter groups",
             "the optimizer needs the same groups on all ranks, some of which may be empty",
             "Make the optimizer with the same groups on every rank",
             about="optimizer",
@@ -89,6 +91,7 @@ def _group(group: Mapping[str, Any], names: Mapping[int, str]) -> Group:
             "optimizer state is saved and loaded by the names of parameters in the model",
             "Make the optimizer with model.parameters() of the model that you pass",
             about="optimizer",
+            kind="unknown",
         )
     options = {key: value for key, value in group.items() if key not in _NOT_OPTIONS}
     return Group(names=tuple(names[id(p)] for p in group["params"]), options=options)
@@ -105,15 +108,14 @@ def targets(
     saved: OptimizerState,
     stored: Metadata | Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return empty tensors to load the state of this rank's parameters into, by checkpoint key.
+    """Return empty tensors into which optimizer state is loaded, by key in the checkpoint.
 
-    A value that is no tensor gets None.
+    The result has None for a value that is no tensor.
 
     Args:
-        parameters: Parameters on this rank that the optimizer has, by their names in the
-            checkpoint.
-        saved: Description of the saved state.
-        stored: The checkpoint's values or its metadata, which have the shapes and types.
+        parameters: Parameters of the optimizer on this rank, by their names in the checkpoint.
+        saved: Names of the optimizer's values in the checkpoint.
+        stored: Shapes and types: PyTorch's metadata of the checkpoint, or the values by key.
     """
     facts = stored.state_dict_metadata if isinstance(stored, Metadata) else stored
     return {
@@ -157,8 +159,8 @@ def put(
     Args:
         optimizer: PyTorch's optimizer, which is changed.
         parameters: Parameters on this rank, by their names in the checkpoint.
-        saved: Description of the saved state: the names of the values of each parameter.
-        values: New values, by checkpoint key.
+        saved: Names of the optimizer's values in the checkpoint, such as "exp_avg".
+        values: New values of the optimizer, by key in the checkpoint.
     """
     options = {id(p): group for group in optimizer.param_groups for p in group["params"]}
     for name, parameter in parameters.items():
@@ -196,13 +198,15 @@ def _placed(key: str, value: Any, parameter: nn.Parameter, group: Mapping[str, A
 def put_options(optimizer: Any, saved: OptimizerState, groups: tuple[Group, ...]) -> None:
     """Set the options of every parameter group, such as the learning rate, to the saved ones.
 
-    A group gets the options with which its parameters were saved. It keeps its options if its
-    parameters were saved with different ones, or not at all.
+    A group gets the options of the saved group that has its parameters. If several saved groups
+    have them, and the options of these groups differ, the options stay unchanged. A group without
+    parameters gets the options of the saved group with the same index, if the numbers of groups
+    are equal.
 
     Args:
         optimizer: The optimizer to change.
-        saved: Description of the saved state.
-        groups: The optimizer's groups on all ranks, with parameter names as in the checkpoint.
+        saved: Saved optimizer state, with the saved groups and their options.
+        groups: Groups of the optimizer, with parameter names as in the checkpoint.
     """
     for number, (group, own) in enumerate(zip(optimizer.param_groups, groups, strict=True)):
         found = options_for(saved, own, number, len(groups))
@@ -234,11 +238,12 @@ def renamed(state: OptimizerState, names: Mapping[str, str]) -> OptimizerState:
 
 
 def trained(optimizer: Any, names: Mapping[int, str]) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield each of the optimizer's parameters on this rank, with its first name in the model.
+    """Yield the name in the model and the parameter, for each parameter that the optimizer has.
 
     Args:
-        optimizer: PyTorch's optimizer.
-        names: First names of this rank's parameters, by id.
+        optimizer: PyTorch's optimizer, which has parameters of this rank.
+        names: Name in the model of each parameter on this rank, by the parameter's id; for a tied
+            parameter, the first of its names.
     """
     for group in optimizer.param_groups:
         for parameter in group["params"]:

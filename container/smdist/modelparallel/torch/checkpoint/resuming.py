@@ -64,12 +64,23 @@ class Resuming:
         return find_full(self.path, self.tag, self.translate_function, team)
 
     def _wanted(self, model: nn.Module) -> Any:
-        """Return the optimizer to load into; None if its state is not to be loaded."""
+        """Return the optimizer to load into; None if no optimizer state is to be loaded.
+
+        Args:
+            model: Model to load into. If the user passed no optimizer, the result is the
+                smp.DistributedOptimizer of this model.
+        """
         skips = not self.load_sharded_optimizer_state and _is_sharded(model)
         return None if skips or not self.load_optimizer else optimizer_of(self.optimizer, model)
 
     def _restore_positions(self, source: CheckpointSource, model: nn.Module, team: Team) -> None:
-        """Restore this rank's random state, the scheduler and the position in the data."""
+        """Restore the random state, the scheduler and the position in the data on this rank.
+
+        Args:
+            source: The checkpoint, which has these states.
+            model: Model to load into.
+            team: All ranks, which have to call this.
+        """
         place = RankReplica.of(model if is_split(model) else None, team)
         record, manifest = source.record, source.manifest
 

@@ -83,7 +83,11 @@ def _header(slots: Mapping[str, Slot]) -> bytes:
 
 
 def refused(slots: Mapping[str, Slot]) -> Iterator[OptionError]:
-    """Yield an error for each tensor whose type safetensors does not support."""
+    """Yield an error for each tensor whose type safetensors does not support.
+
+    Args:
+        slots: Shape and type of each tensor, by name.
+    """
     for name, slot in slots.items():
         if slot.dtype not in _NAMES:
             yield OptionError(
@@ -91,4 +95,5 @@ def refused(slots: Mapping[str, Slot]) -> Iterator[OptionError]:
                 "safetensors does not support this type",
                 "Convert it, or save the model with save_checkpoint(partial=False)",
                 about=name,
+                kind="unsupported_dtype",
             )

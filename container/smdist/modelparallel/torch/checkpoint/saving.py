@@ -31,7 +31,11 @@ from smdist.modelparallel.torch.checkpoint.atomic_files import (
     partial_tags,
     write_newest,
 )
-from smdist.modelparallel.torch.checkpoint.checkpoint_errors import CheckpointError, in_words
+from smdist.modelparallel.torch.checkpoint.checkpoint_errors import (
+    CheckpointError,
+    failure_of,
+    in_words,
+)
 from smdist.modelparallel.torch.checkpoint.checkpoint_progress import CheckpointProgress
 from smdist.modelparallel.torch.checkpoint.checkpoint_ranks import RankReplica, random_state
 from smdist.modelparallel.torch.checkpoint.dcp_store import ShardWriter, num_bytes_of
@@ -123,7 +127,12 @@ class Saving:
         return Content(holding=holding, values=values, record=record, user_content=content)
 
     def _positions(self, place: RankReplica, team: Team) -> dict[str, Any]:
-        """Return random states and data positions of all ranks, and the scheduler's state."""
+        """Return the states of all ranks' random generators, of the data and of the scheduler.
+
+        Args:
+            place: This rank, with the number of its replica.
+            team: All ranks; each of them must call this method.
+        """
         hint = "Pass scheduler= and data= objects with a method state_dict()"
         what = f"checkpoint {self.tag!r} cannot be made"
 
@@ -208,9 +217,9 @@ def _write(
 
 
 class _Planner(DefaultSavePlanner):
-    """Save planner for `torch.distributed.checkpoint` with an error for objects it cannot pickle.
+    """Planner of `torch.distributed.checkpoint` for saving.
 
-    The error has the name of the object.
+    If an object cannot be pickled, the planner raises an error with the object's name.
     """
 
     def resolve_data(self, write_item: WriteItem) -> torch.Tensor | io.BytesIO:
@@ -226,6 +235,8 @@ class _Planner(DefaultSavePlanner):
                 f"{write_item.index.fqn} cannot be pickled",
                 in_words(error),
                 "Leave it out of the checkpoint",
+                about=write_item.index.fqn,
+                kind="not_picklable",
             ) from error
 
 
@@ -244,11 +255,16 @@ def _save_error(what: str, failed: CheckpointException, team: Team) -> BaseExcep
     mine = errors.get(team.rank)
     if isinstance(mine, (KeyboardInterrupt, SystemExit)):
         return mine
-    return failure(what, {rank: in_words(error) for rank, error in errors.items()}, _HINT)
+    return failure(what, {rank: failure_of(error) for rank, error in errors.items()}, _HINT)
 
 
 def _remove(folder: Path, is_unwanted: Any) -> None:
-    """Remove a folder's files of values, if `is_unwanted` returns True for the file name."""
+    """Remove files with values from the folder of a partial checkpoint.
+
+    Args:
+        folder: Folder of the checkpoint.
+        is_unwanted: Function of a file name; returns True if the file is to be removed.
+    """
     for each in folder.glob(f"*{SUFFIX}"):
         if is_unwanted(each.name):
             each.unlink(missing_ok=True)

@@ -31,9 +31,15 @@ def model_of(model: nn.Module | None) -> nn.Module:
 
 
 def optimizer_of(optimizer: Any, model: nn.Module) -> Any:
-    """Return `optimizer`; if it is None, the script's smp.DistributedOptimizer for this model.
+    """Return `optimizer`; if it is None, return the script's last smp.DistributedOptimizer.
 
-    None if there is no such optimizer.
+    Args:
+        optimizer: The user's optimizer, or None.
+        model: Model of the optimizer.
+
+    Returns:
+        The optimizer; None if there is none. A smp.DistributedOptimizer is returned only if `model`
+        is the last model that smp.parallelize made.
     """
     if optimizer is not None or not is_split(model):
         return optimizer

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files with one object of each rank of a pipeline: `smp.save` and `smp.load`.
 
-The file of pipeline rank 1 is `<f>_1`, or `<f>_1_0` if tensors are split too. Such a file contains
-that rank's object; only files of `save_checkpoint` can be loaded under other layouts.
+The file of pipeline rank 1 is `<f>_1`. With tensor parallelism it is `<f>_1_0`, where 0 is the
+tensor-parallel rank. Such a file contains that rank's object, and can be loaded under the same
+layout only. Checkpoints of `save_checkpoint` can be loaded under other layouts.
 """
 
 from __future__ import annotations
@@ -29,13 +30,14 @@ def save(
 ) -> None:
     """Save an object of this rank to a file named after `f` and the rank's number in the pipeline.
 
-    Ranks need not call it together. Only ranks of the first replica write; on other ranks the
-    call does nothing.
+    With tensor parallelism, the file name also has the tensor-parallel rank. Ranks need not call
+    it together. Only ranks of the first replica write; on other ranks the call does nothing.
 
     Args:
         obj: The object, as for `torch.save`.
         f: Path of the file, without the rank's number.
-        partial: False writes `f` itself on rank 0, and nothing on other ranks.
+        partial: False writes a single file, with the path `f` itself: rank 0 of the world writes
+            its object, and other ranks write nothing.
         pickle_module, pickle_protocol: As for `torch.save`.
 
     Raises:
@@ -77,7 +79,7 @@ def load(
         f: Path of the file, without the rank's number.
         map_location, pickle_module: As for `torch.load`.
         pickle_load_args: Further keyword arguments for `torch.load`.
-        partial: The value of `partial` with which the file was saved.
+        partial: True reads the file of this rank; False reads the single file of rank 0.
 
     Raises:
         CheckpointError: The file does not exist, or cannot be read.

@@ -6,11 +6,15 @@ If one rank fails, all ranks raise the same error.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from sagemaker_dist.errors import OptionError
-from smdist.modelparallel.torch.checkpoint.checkpoint_errors import CheckpointError, in_words
+from smdist.modelparallel.torch.checkpoint.checkpoint_errors import (
+    CheckpointError,
+    RankFailure,
+    failure_of,
+)
 from smdist.modelparallel.torch.session.rank_team import RankTeam, caught
 
 _T = TypeVar("_T")
@@ -30,12 +34,12 @@ class Team(RankTeam):
             hint: Advice for the user, at the end of the error.
 
         Raises:
-            CheckpointError: The function failed on some ranks; every rank raises this error, which
-                names them.
-            OptionError: The function raised this same error on all ranks.
+            CheckpointError: The function failed on at least one rank. All ranks raise this error,
+                which names the failed ranks.
+            OptionError: The function failed on all ranks, each time with an equal OptionError.
         """
         value, error = caught(run)
-        failed = self.failures(error, in_words)
+        failed = self.failures(error, failure_of)
         if not failed:
             return value  # type: ignore[return-value]
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
@@ -54,31 +58,35 @@ class Team(RankTeam):
             hint: Advice for the user, at the end of the error.
 
         Raises:
-            OptionError: The function failed: its own OptionError, or a CheckpointError for any
-                other error; the same on all ranks.
+            OptionError: The function raised this error; all ranks raise it.
+            CheckpointError: The function raised any other error; all ranks raise a CheckpointError
+                with its text.
         """
 
         def portable(error: BaseException) -> OptionError:
             if isinstance(error, OptionError):
                 return error
-            return failure(what, {self.in_world(0): in_words(error)}, hint)
+            return failure(what, {self.in_world(0): failure_of(error)}, hint)
 
         return self.run_on_first(run, portable)
 
 
-def failure(what: str, failed: dict[int, str], hint: str) -> CheckpointError:
+def failure(what: str, failed: Mapping[int, RankFailure], hint: str) -> CheckpointError:
     """Return one error for the failures of several ranks.
 
     Args:
         what: First words of the error: "checkpoint 'a' cannot be written".
-        failed: Text of each failed rank's error, by rank; ranks with equal texts are grouped.
+        failed: Error of each failed rank, by rank; ranks with equal texts are grouped. If all
+            have the same `about` and `kind`, the returned error has them, too.
         hint: Advice for the user, at the end of the error.
     """
     ranks: dict[str, list[int]] = {}
-    for rank, text in failed.items():
-        ranks.setdefault(text, []).append(rank)
+    for rank, each in failed.items():
+        ranks.setdefault(each.text, []).append(rank)
     whys = [f"{_names(of)}: {text}" for text, of in ranks.items()]
-    return CheckpointError(what, "; ".join(whys), hint)
+    fields = {(each.about, each.kind) for each in failed.values()}
+    about, kind = fields.pop() if len(fields) == 1 else ((), "failed")
+    return CheckpointError(what, "; ".join(whys), hint, about, kind, ranks=tuple(failed))
 
 
 def _names(ranks: list[int]) -> str:

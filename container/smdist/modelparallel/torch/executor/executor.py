@@ -63,18 +63,23 @@ def module_of(error: BaseException, stage: StageModule | None, *, is_forward: bo
 
 
 def _between(stage: StageModule) -> str:
-    """Return a description of the code between the units of a stage: "code around h.0 to h.3".
+    """Return a description of a stage's code outside its units, such as "code around h.0 to h.3".
 
-    A unit is a module that is never split.
+    A unit is a module that is never split. In this example, the stage's first unit is h.0, and its
+    last one is h.3.
     """
     units = stage.route.units
     return f"code around {units[0]} to {units[-1]}" if units else _USER_CODE
 
 
 def _in_traceback(error: BaseException, stage: StageModule) -> str:
-    """Return the name of the stage's unit whose code appears in an error's traceback.
+    """Return the name of the first unit of a stage in the traceback of an error.
 
-    A unit is a module that is never split. The result is "" if no unit of the stage appears.
+    A unit is a module that is never split. The result is "" if the traceback has none of them.
+
+    Args:
+        error: Error whose traceback is searched, from the outermost call on.
+        stage: Stage that was running.
     """
     units = {id(stage.unit(name)): name for name in stage.route.units}
     trace = error.__traceback__
@@ -98,10 +103,10 @@ class Executor:
             backend must support message tags.
         hooks: Functions called before and after each backward action; None to call none.
         on_event: Function that records times; None to record nothing. It is called as
-            on_event(kind, stage, microbatch, start, end, detail), with times in seconds of
-            `time.perf_counter` and a text that is mostly "". An action has the kind "F" (forward),
-            "B" (backward), "I" (backward for inputs) or "W" (backward for parameters). The wait
-            for its inputs is "recv", the sending of its results "send".
+            on_event(kind, stage, microbatch, start, end, detail). Start and end are seconds of
+            `time.perf_counter`; the detail is "". The kind of an action is "F" (forward), "B"
+            (backward), "I" (backward for inputs) or "W" (backward for parameters). The kind "recv"
+            is the wait for the inputs of an action, "send" the sending of its results.
 
     Attributes:
         on_event: The argument; it may be replaced between steps.
@@ -132,10 +137,10 @@ class Executor:
         self.memory = MemoryCounter()
 
     def adopt(self, captured: Captured, placement: Placement) -> None:
-        """Run another recording of the model's forward pass in later steps.
+        """Use a new recording of the model's forward pass in all later steps.
 
-        It has the same units (modules that are never split) as the first recording, but was made in
-        another mode, such as evaluation, or for inputs of other shapes.
+        The new recording was made in another mode, such as evaluation, or for inputs of other
+        shapes. Its units (modules that are never split) are those of the first recording.
 
         Args:
             captured: New recording of the forward pass.
@@ -155,11 +160,11 @@ class Executor:
         """Run one pipeline step: all actions of this rank, in order.
 
         Args:
-            feed: Function that runs the user's code of one microbatch. Its arguments are the number
-                of the microbatch, and a function to call in place of the model. It returns a
-                result, and (tensor, gradient) pairs from which the backward pass starts.
-            draws: Function that returns the source of random numbers of a microbatch, by its
-                number.
+            feed: Function `feed(microbatch, call)` that runs the user's code of one microbatch. The
+                user's code calls `call` in place of the model. `feed` returns a result, and a list
+                of (tensor, gradient) pairs from which the backward pass starts.
+            draws: Function that gets the number of a microbatch, and returns the source of its
+                random numbers.
             backward: False to run forward passes only, and keep no data for backward passes.
 
         Returns:
@@ -183,7 +188,9 @@ class Executor:
 
     @contextmanager
     def guarded(self, doing: str) -> Iterator[None]:
-        """Surround collective work that is no action: if it fails on one rank, all ranks raise.
+        """Surround collective work other than forward and backward passes.
+
+        If the block raises on one rank, all ranks raise a StepError.
 
         Args:
             doing: Name of the work for the error message, such as "the sum of gradients".
@@ -236,7 +243,9 @@ class Executor:
         self._placement = placement
 
     def _rank_schedule(self, backward: bool) -> RankSchedule:
-        """Return this rank's actions of a step, from a cache if the same stages exchange values.
+        """Return this rank's forward and backward passes of a step, in order.
+
+        Results are cached.
 
         Args:
             backward: False to leave out the backward passes.

@@ -5,8 +5,8 @@ With the backend "smdist", the communication engine sends the failure to all ran
 pending operation fails with it.
 
 Other backends, such as Gloo, cannot do this. There the failing rank writes the failure to the
-store of the process group, and closes its connections. Ranks that wait for its messages get an
-error, read the failure from the store, and close their own connections.
+store of the process group, and closes its connections. Ranks that wait for messages of the failing
+rank get an error, read the failure from the store, and close their own connections.
 """
 
 from __future__ import annotations
@@ -92,11 +92,11 @@ class Alarm:
         peer = "another rank"
         if error.peer is not None:
             peer = f"rank {self._world(error.peer)} (pipeline rank {error.peer})"
-        why = f"a message to or from {peer} failed ({error_text(error.cause)})"
+        why = f"communication with {peer} failed: {error_text(error.cause)}"
         gone = self._gone(error)
-        fault = self._fault(action, f"a message to or from {peer}", why, gone=gone)
+        fault = self._fault(action, f"a transfer to or from {peer}", why, gone=gone)
         self._send(fault)
-        hint = f"See the log of {peer}, or of another rank that ended earlier"
+        hint = f"Read the log of {peer}, and of each rank that ended earlier"
         return StepError(fault, hint if gone is None else "")
 
     def _gone(self, error: BaseException) -> int | None:
@@ -155,8 +155,8 @@ class Alarm:
     def _close(self) -> None:
         """Close this rank's connections to the other ranks, so that their pending operations fail.
 
-        Gloo closes all connections of a group when one receive times out, so one is made to time
-        out. With the backend "smdist" nothing is done.
+        Gloo closes all connections of a group when a receive times out. So this method posts
+        receives that time out after 1 ms. With the backend "smdist" it does nothing.
         """
         own, size = dist.get_rank(self._group), dist.get_world_size(self._group)
         for peer in range(0 if self._is_ours else size):

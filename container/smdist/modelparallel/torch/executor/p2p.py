@@ -47,7 +47,8 @@ class MemoryCounter:
     Each counter has the present amount and its peak.
 
     Attributes:
-        receive_bytes: Bytes of receive buffers; each counts until the action that reads it ends.
+        receive_bytes: Bytes of receive buffers. Each buffer counts until the forward or backward
+            pass that reads it has ended.
         send_bytes: Bytes of tensors whose sends may be incomplete.
         held: Number of microbatches whose forward pass has run and whose backward pass has not,
             summed over this rank's stages.

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Actions of one rank in a step, and the limit of its messages in flight to each other rank.
+"""Actions of one rank in a step, and a limit for the messages in flight between two ranks.
 
-An action is a forward or backward pass of one stage for one microbatch.
+An action is a forward or backward pass of one stage for one microbatch. The limit is as small as
+possible without a deadlock, plus a reserve for small delays.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ class RankSchedule:
 
     Attributes:
         actions: Actions in the order in which the rank runs them.
-        last: Last backward action of each of this rank's stages.
-        split: (stage, microbatch) pairs whose backward pass is two actions: I computes gradients
-            of inputs, a later W those of parameters.
+        last: Last backward action of each stage of this rank.
+        split: (stage, microbatch) pairs whose backward pass is two actions: I computes the
+            gradients of the stage's inputs, and W later those of its parameters.
         window: Largest number of actions whose messages may be in flight at once from this rank to
-            another one. Values and gradients are counted separately.
+            one other rank. Values and gradients are counted separately.
     """
 
     actions: _Order
@@ -42,12 +43,12 @@ class RankSchedule:
     def of(
         cls, schedule: Schedule, rank: int, edges: Iterable[Edge], *, backward: bool
     ) -> RankSchedule:
-        """Select one rank's actions from a schedule, and compute its limit of messages in flight.
+        """Select one rank's actions from a schedule, and compute the limit of messages in flight.
 
         Args:
             schedule: Actions of all ranks of a pipeline.
             rank: Number of the rank in its pipeline.
-            edges: Values that stages send to each other; they determine the messages.
+            edges: Values that one stage sends to another one; the limit depends on them.
             backward: False to leave out the backward passes.
         """
         orders = [
@@ -64,7 +65,11 @@ class RankSchedule:
 
 
 def _pairs(edges: Iterable[Edge]) -> Iterator[tuple[int, int, bool]]:
-    """Yield (sending stage, receiving stage, True if a gradient is sent back) for each edge."""
+    """Yield (sending stage, receiving stage, True if a gradient is sent back) for each edge.
+
+    Args:
+        edges: Values that one stage sends to another one.
+    """
     return ((edge.source, edge.target, edge.has_gradient) for edge in edges)
 
 
@@ -72,6 +77,9 @@ def _least_window(
     orders: list[_Order], rank_of: tuple[int, ...], pairs: frozenset[tuple[int, int, bool]]
 ) -> int:
     """Return the smallest limit of messages in flight with which no deadlock can occur.
+
+    The limit applies to each pair of ranks, and to values and gradients separately. All messages
+    that one action sends to another action count as one.
 
     Args:
         orders: Actions of each rank, in order.
@@ -83,7 +91,7 @@ def _least_window(
     longest = max((len(messages) for messages in channels.values()), default=1)
 
     def ends(window: int) -> bool:
-        """Return True if all ranks can finish their actions with this limit."""
+        """Return True if there is no deadlock with at most `window` messages in flight."""
         done = run(_bounded(waits, channels, window)).done
         return done == [len(order) for order in orders]
 
@@ -97,7 +105,7 @@ _Channels = dict[tuple[int, int, Do], list[tuple[int, int]]]
 def _flow(
     orders: list[_Order], rank_of: tuple[int, ...], pairs: frozenset[tuple[int, int, bool]]
 ) -> tuple[Waits, _Channels]:
-    """Find which actions wait for actions of other stages, and which messages ranks send.
+    """Return which actions wait for other stages, and which messages the ranks exchange.
 
     Args:
         orders: Actions of each rank, in order.
@@ -106,9 +114,7 @@ def _flow(
             exchange values.
 
     Returns:
-        For each rank and action, the actions that must end before it. For each sending rank,
-        receiving rank and direction, the messages in the order in which they are sent: the index of
-        the sending action and that of the receiving action.
+        Dependencies of each action, and the messages from each rank to each other rank.
     """
     place: dict[tuple[Do, int, int], tuple[int, int]] = {
         (Do.B if action.do is Do.I else action.do, action.stage, action.microbatch): (rank, index)
@@ -130,15 +136,15 @@ def _flow(
 
 
 def _bounded(waits: Waits, channels: _Channels, window: int) -> Waits:
-    """Return the dependencies between actions, with those added that a limit of messages causes.
-
-    A rank can send a message only after the receiver has read the one sent `window` messages
-    before.
+    """Add dependencies, so that a limited number of messages is in flight.
 
     Args:
-        waits: For each rank and action, the actions that must end before it, if there is no limit.
-        channels: Messages by sending rank, receiving rank and direction, in the order of sending.
-        window: Largest number of messages in flight from one rank to another in one direction.
+        waits: Dependencies of each action without this limit.
+        channels: Messages from each rank to each other rank, in the order of sending.
+        window: Largest number of messages in flight from one rank to another.
+
+    Returns:
+        Dependencies of each action with this limit.
     """
     bounded = [list(order) for order in waits]
     for (source, target, _), messages in channels.items():

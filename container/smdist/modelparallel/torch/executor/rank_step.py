@@ -50,18 +50,18 @@ class PassedOn(BaseException):
 
 
 class UserCodeRun:
-    """One run of the user's code of a microbatch, in which the model's call runs one stage.
+    """Run of the user's code for one microbatch and one stage.
 
-    The object itself is the function that the user's code calls in place of the model.
+    The user's code calls this object in place of the model.
 
     Args:
-        run: Function that runs the stage. It gets the model's arguments, and returns the values
-            that the stage computed, by name.
-        output: Function that builds the model's output from these values; None if the stage is not
-            the last one.
+        run: Function that runs the stage. It gets the model's arguments, and returns the stage's
+            values by name.
+        output: Function that builds the model's output from the values of the last stage; None for
+            any other stage.
 
     Attributes:
-        values: Values that the stage computed, by name; empty before it has run.
+        values: Values that the stage computed, by name; empty until the stage has run.
     """
 
     def __init__(
@@ -82,11 +82,11 @@ class UserCodeRun:
 
         Raises:
             PassedOn: The stage has run, and is not the last one.
-            OptionError: The user's code has called the model before.
+            OptionError: The user's code calls the model for the second time in this run.
         """
         self._calls += 1
         if self._calls > 1:
-            self._error = _wrong("called the model twice in one microbatch")
+            self._error = _wrong("called the model twice in one microbatch", "called_twice")
             raise self._error
         try:
             self.values = self._run(arguments)
@@ -101,16 +101,17 @@ class UserCodeRun:
         """Run the user's code of one microbatch.
 
         Args:
-            feed: The user's code: a function of the microbatch's number and the model's call.
+            feed: Function `feed(microbatch, call)` with the user's code, which calls `call` in
+                place of the model.
             microbatch: Number of the microbatch.
 
         Returns:
             Result of the user's code, and (tensor, gradient) pairs from which the backward pass
-            starts; (None, []) if the stage is not the last one.
+            starts. If the stage is not the last one, (None, []).
 
         Raises:
-            OptionError: The user's code called the model twice or never, caught `PassedOn`, or
-                returned something else.
+            OptionError: The user's code did not call the model exactly once, returned a wrong type,
+                or caught `PassedOn`, the exception that ends the code early.
         """
         is_passed, answer = False, None
         try:
@@ -120,11 +121,12 @@ class UserCodeRun:
         if self._error is not None:
             raise self._error  # the feed may have caught this error
         if not self._calls:
-            raise _wrong("never called the model")
+            raise _wrong("never called the model", "not_called")
         if is_passed:
             return None, []
         if self._output is None:
-            raise _wrong("caught PassedOn, which must end it on every stage but the last")
+            what = "caught PassedOn, which must end it on every stage but the last"
+            raise _wrong(what, "caught_signal")
         return _checked(answer)
 
 
@@ -141,30 +143,43 @@ def seed(draws: RngStream) -> None:
 
 
 def _checked(answer: Any) -> tuple[Any, Roots]:
-    """Return the result and the list of (tensor, gradient) pairs that the user's code returned.
+    """Check that the user's code returned a result and a list; return both.
+
+    Args:
+        answer: Return value of the user's code: a tuple of any result and a list of (tensor,
+            gradient) pairs, from which the backward pass starts.
 
     Raises:
-        OptionError: It returned something else.
+        OptionError: `answer` is not such a tuple.
     """
     is_pair = isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], list)
     if not is_pair:
         raise OptionError(
-            f"the feed returned {type(answer).__name__}",
-            "a feed returns its result, and a list of (tensor, gradient) from which the backward"
-            " pass starts",
-            "Return such a pair, with an empty list if there is no backward pass",
+            f"the function `feed` returned an object of type {type(answer).__name__}",
+            "it has to return a tuple of two items: any result, and a list of (tensor, gradient)"
+            " pairs from which the backward pass starts",
+            "Return (result, pairs), or (result, []) if there is no backward pass",
+            about="feed",
+            kind="type",
         )
     result, roots = answer
     return result, roots
 
 
-def _wrong(what: str) -> OptionError:
+def _wrong(what: str, kind: str) -> OptionError:
     """Return the error for user code that does not call the model exactly once.
 
     Args:
         what: Mistake, such as "never called the model".
+        kind: The mistake as one word.
     """
-    return OptionError(f"the feed {what}", "a feed takes one microbatch through the model", _HINT)
+    return OptionError(
+        f"the function `feed` {what}",
+        "each call of `feed` runs one microbatch, and has to call the model exactly once",
+        _HINT,
+        about="feed",
+        kind=kind,
+    )
 
 
 OnEvent = Callable[[str, int, int, float, float, str], None]
@@ -199,12 +214,10 @@ class SavedMicrobatch:
     """Data of one microbatch on one stage, kept from the forward to the backward pass.
 
     Attributes:
-        received: Values received from earlier stages that need a gradient, by name. They are leaves
-            of the autograd graph.
-        passed_on: Values sent to later stages, which will send back their gradients, by name. If
-            the backward pass is a single action, only the gradient edges of these values are kept,
-            so that their memory can be freed.
-        roots: (tensor, gradient) pairs of the user's code from which the backward pass starts.
+        received: Tensors from earlier stages that need a gradient, by name.
+        passed_on: Tensors whose gradients later stages will send back, by name. A tensor may be
+            replaced by its `GradientEdge`, so that its memory can be freed.
+        roots: (tensor, gradient) pairs from which the backward pass starts in the user's code.
     """
 
     received: Mapping[str, Tensor]
@@ -220,8 +233,9 @@ class StepResources:
         stages: This rank's stages by number.
         stage_edges: Messages that all stages exchange.
         memory: Counter of the bytes in message buffers, and of microbatches in flight.
-        hooks: Functions called before and after each backward action; None for none.
-        on_event: Function that gets the times of each action, receive and send; None for none.
+        hooks: Functions called before and after each backward action; None to call none.
+        on_event: Function called with the times of each action, receive and send; None to call
+            none.
     """
 
     stages: Mapping[int, StageModule]
@@ -235,7 +249,7 @@ class RankStep:
     """One pipeline step on one rank: runs all its actions.
 
     Args:
-        resources: Objects of the executor that each of its steps uses.
+        resources: Stages, hooks and counters of the executor.
         rank_schedule: Actions of this rank, in order.
         stage_io: Sender and receiver of values and gradients.
         keeps: True to keep the data of forward passes, for the backward passes that follow.
@@ -272,8 +286,8 @@ class RankStep:
 
         Args:
             feed: Function that runs the user's code of one microbatch.
-            draws: Function that returns the source of random numbers of a microbatch, by its
-                number.
+            draws: Function that gets the number of a microbatch, and returns the source of its
+                random numbers.
         """
         actions = self._rank_schedule.actions
         for action in actions[:1]:
@@ -295,7 +309,7 @@ class RankStep:
 
         Args:
             action: Forward pass of one stage for one microbatch.
-            feed: Function that runs the user's code; the model's call in it runs the stage.
+            feed: Function that runs the user's code of one microbatch.
             draws: Source of random numbers of the microbatch.
         """
         begin = perf_counter()
@@ -324,9 +338,10 @@ class RankStep:
     def _user_code_run(
         self, action: Action, received: dict[str, Tensor], draws: RngStream
     ) -> UserCodeRun:
-        """Prepare a run of the user's code in which the model's call runs the stage of an action.
+        """Return an object that runs the user's code of one microbatch for one stage.
 
-        The stage's values are also checked, and sent to later stages.
+        When the user's code calls the model, this object runs the stage instead. It then checks the
+        stage's values, and sends them to later stages.
 
         Args:
             action: Forward pass of the stage.
@@ -388,7 +403,7 @@ class RankStep:
         self._resources.memory.held.add(1)
 
     def _backward(self, action: Action) -> None:
-        """Run a backward action: receive gradients, compute between the hooks, send gradients."""
+        """Run one backward action of a stage, including its messages."""
         begin = perf_counter()
         gradients = self._stage_io.receive_gradients(action) if action.do is not Do.W else {}
         start = self._record("recv", action, begin) if action.do is not Do.W else begin
@@ -430,18 +445,17 @@ class RankStep:
         self._stage_io.send_gradients(action, found)
         self._record("send", action, begin)
 
-    def _record(self, kind: str, action: Action, start: float, detail: str = "") -> float:
+    def _record(self, kind: str, action: Action, start: float) -> float:
         """Report an event that ends now to `on_event`; return the present time in seconds.
 
         Args:
             kind: Kind of the event, such as "F" or "recv".
             action: Action to which the event belongs.
             start: Time at which the event began, in seconds.
-            detail: Further text for `on_event`.
         """
         end = perf_counter()
         if self._resources.on_event is not None:
-            self._resources.on_event(kind, action.stage, action.microbatch, start, end, detail)
+            self._resources.on_event(kind, action.stage, action.microbatch, start, end, "")
         return end
 
 
@@ -458,11 +472,11 @@ def _backward(roots: list[tuple[Tensor | GradientEdge, Tensor | None]]) -> None:
 
 
 def _copied(value: Any, places: frozenset[int]) -> Any:
-    """Return a copy of a tensor that uses one of certain storages; return any other value itself.
+    """Copy a tensor if its memory is listed in `places`; return any other value unchanged.
 
     Args:
         value: Tensor or any other object.
-        places: Memory addresses of the storages.
+        places: Memory addresses.
     """
     is_shared = isinstance(value, Tensor) and value.untyped_storage().data_ptr() in places
     return value.clone() if is_shared else value

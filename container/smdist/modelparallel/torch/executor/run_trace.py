@@ -72,8 +72,9 @@ class Recorder:
         """Record an event that has just ended.
 
         Args:
-            kind: Kind of the event: "F", "B", "I" or "W" for an action, "recv" or "send" for the
-                messages of one.
+            kind: Kind of the event. An action is "F" (forward), "B" (backward), "I" (backward for
+                inputs) or "W" (backward for parameters). The wait for the inputs of an action is
+                "recv", the sending of its results "send".
             stage: Number of the stage.
             microbatch: Number of the microbatch.
             times: Start and end in seconds, and optionally a detail as text.
@@ -182,7 +183,7 @@ class Run:
                 one, unless it is the only one.
 
         Raises:
-            OptionError: No step was recorded completely, or none remains.
+            OptionError: No step was recorded completely, or none remains after `skip`.
         """
         return replay(self.schedule, self.edges, self.tracks, skip=skip)
 
@@ -299,7 +300,7 @@ def _send_times(clock: Callable[[], float], group: dist.ProcessGroup | None, oth
 
 
 def _compare(clock: Callable[[], float], group: dist.ProcessGroup | None) -> tuple[float, float]:
-    """Measure how much the clock of rank 0 differs, by several round trips of messages.
+    """Compare the clock of rank 0 with this rank's clock, by several round trips of messages.
 
     Args:
         clock: Function that returns the present time of this rank in seconds.

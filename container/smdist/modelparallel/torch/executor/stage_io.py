@@ -5,12 +5,16 @@ A value is sent from the stage that computes it to each stage that reads it. In 
 each of these stages sends back a gradient of the value. The gradients are summed in the order of
 the stages, so that sums are reproducible.
 
-`StageEdges` computes once the sender, receiver, memory layout and tag of each message:
+An edge is a value that one stage sends to another one. `StageEdges` computes once the sender,
+receiver, memory layout and tag of the messages of each edge:
 
-    tag = base + 2 * (number of the edge * microbatches + microbatch) + direction
+    tag = base + 2 * (number of the edge * number of microbatches + microbatch) + direction
 
-Gradients are sent with one flag for each of them. If autograd computed no gradient for a value, the
-flag is 0, and the receiver has None in place of the gradient, as a single process would.
+The base is a constant. Messages of other Python modules have smaller tags. The direction is 0 for
+values, and 1 for gradients.
+
+A flag is sent for each gradient. If autograd computed no gradient for a value, the flag is 0. The
+receiver then has None in place of the gradient, as in training on one process.
 
 `check_values` checks that the sent values have the shapes and dtypes that they had when the model's
 forward pass was recorded.
@@ -38,14 +42,14 @@ BACKWARD: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageEdge:
-    """Value that one stage computes and another one reads, with the layout of its messages.
+    """Edge: a value that one stage computes and another one reads, with the layout of its messages.
 
     Attributes:
-        number: Index of the edge among all edges of the placement.
-        edge: Edge of the placement: name of the value, both stages, and existence of a gradient.
+        number: Index of the edge among all edges of the model.
+        edge: Name of the value, both stages, and a flag: True if a gradient is sent back.
         facts: Shape, dtype, strides and device of the value, as recorded.
         source_rank: Pipeline rank of the stage that computes the value.
-        target_rank: Pipeline rank of the stage that reads it.
+        target_rank: Pipeline rank of the stage that reads the value.
         shape: Shape of the message, whose dimensions are in the order `order`.
         order: Dimensions of the value from the largest stride to the smallest; None if they already
             are in this order.
@@ -69,7 +73,7 @@ class StageEdge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientBundle:
-    """Gradients that one stage sends back to another one, for all values that it got from there.
+    """Gradients that one stage sends back to another one, for all values received from that stage.
 
     The first message has one flag for each gradient, 0 if there is none. The gradients follow, each
     in a message of its own.
@@ -80,7 +84,7 @@ class GradientBundle:
         target: Stage that read the values; it sends the gradients.
         source_rank: Pipeline rank of `source`.
         target_rank: Pipeline rank of `target`.
-        wires: Edges of the values, in the order of the placement.
+        wires: Values whose gradients are sent, each with the layout of its messages.
     """
 
     number: int
@@ -136,9 +140,9 @@ class StageEdges:
         """Return the tag of a message; no other message of the step has the same tag.
 
         Args:
-            number: `StageEdge.number` for a value or gradient, `GradientBundle.number` for flags.
+            number: Number of the `StageEdge` or `GradientBundle` to which the message belongs.
             microbatch: Number of the microbatch.
-            direction: FORWARD for a value, BACKWARD for a gradient or flags.
+            direction: FORWARD in the forward pass, BACKWARD in the backward pass.
         """
         return _BASE + 2 * (number * self._microbatches + microbatch) + direction
 
@@ -261,7 +265,7 @@ class StageIO:
         return summed
 
     def release(self, action: Action) -> None:
-        """Subtract the receive buffers of an action from the memory counter, when it has ended."""
+        """Subtract the receive buffers of an action that has ended from the memory counter."""
         for message in self._messages.pop(action):
             self._p2p.freed(message.buffer)
 
@@ -303,15 +307,18 @@ class StageIO:
         Args:
             tensor: Contiguous tensor on the CPU.
             peer: Pipeline rank of the receiver.
-            number: Number of the edge, or of the bundle for its flags; the tag is computed from it.
-            action: Action that sends: forward for a value, backward for a gradient or flags.
+            number: Number from which the tag of the message is computed.
+            action: Forward or backward action that sends the tensor.
         """
         direction = FORWARD if action.do is Do.F else BACKWARD
         tag = self._stage_edges.tag(number, action.microbatch, direction)
         self._p2p.send(tensor, (peer, direction), tag, most=self._most)
 
     def _posted(self, action: Action) -> Iterator[PendingMessage]:
-        """Start the receives of an action; yield their messages in the order of later reading."""
+        """Start the receives of an action, and yield their messages.
+
+        The messages must be read in the same order later.
+        """
         if action.do is Do.F:
             for wire in self._stage_edges.incoming[action.stage]:
                 if not wire.is_local:
@@ -323,7 +330,15 @@ class StageIO:
                     yield from self._posted_bundle(bundle, action.microbatch)
 
     def _posted_bundle(self, bundle: GradientBundle, microbatch: int) -> Iterator[PendingMessage]:
-        """Start to receive the flags and gradients that one stage sends back, and yield them."""
+        """Start to receive the gradients that one stage sends back.
+
+        Args:
+            bundle: Gradients to receive.
+            microbatch: Number of the microbatch.
+
+        Yields:
+            First, a message that says which gradients exist. Then, one message for each gradient.
+        """
         peer, tag = bundle.target_rank, self._stage_edges.tag
         flags = tag(bundle.number, microbatch, BACKWARD)
         yield self._p2p.receive((len(bundle.wires),), torch.uint8, peer, flags)
@@ -348,15 +363,15 @@ class StageIO:
     def _arrived(
         self, bundle: GradientBundle, microbatch: int, messages: Iterator[PendingMessage]
     ) -> list[Tensor | None]:
-        """Return the gradients that one stage sent back, in the order of `bundle.wires`.
+        """Return the gradients that one stage sent back.
 
         Args:
             bundle: Gradients to receive.
             microbatch: Number of the microbatch.
-            messages: Posted receives of the action that are not read yet.
+            messages: Messages of the backward action that are not read yet.
 
         Returns:
-            Gradient of each value; None if autograd computed none for it.
+            Gradient of each value in `bundle`, in order; None for a value without a gradient.
         """
         if bundle.is_local:
             return self._gradients.pop((bundle.number, microbatch))
@@ -397,7 +412,11 @@ def unpacked(buffer: Tensor, wire: StageEdge) -> Tensor:
 
 
 def _local_device(device: torch.device) -> torch.device:
-    """Return the current device of this process that has the same type, such as its own GPU."""
+    """Return the current device of this process, such as its own GPU.
+
+    Args:
+        device: Device of any process; the result has the same type, such as "cuda".
+    """
     module = torch.get_device_module(device)
     return torch.device(device.type, module.current_device())
 
@@ -429,23 +448,24 @@ def check_values(
     for wire in wires:
         value, facts = values[wire.edge.value], wire.facts
         if not isinstance(value, Tensor):
-            raise _unlike(wire, program, f"is {type(value).__name__}, not a tensor")
+            raise _unlike(wire, program, f"is {type(value).__name__}, not a tensor", "type")
         if value.shape != facts.shape or value.dtype != facts.dtype:
             found = f"{value.dtype}{tuple(value.shape)}"
-            raise _unlike(wire, program, f"is {found}, not {facts.dtype}{facts.shape}")
+            kind = "dtype" if value.shape == facts.shape else "shape"
+            raise _unlike(wire, program, f"is {found}, not {facts.dtype}{facts.shape}", kind)
         if keeps and value.requires_grad and not wire.edge.has_gradient:
-            raise _unlike(
-                wire, program, "requires a gradient, and required none when the model was captured"
-            )
+            what = "requires a gradient, and required none when the model was captured"
+            raise _unlike(wire, program, what, "gradient")
 
 
-def _unlike(wire: StageEdge, program: Program, what: str) -> OptionError:
+def _unlike(wire: StageEdge, program: Program, what: str, kind: str) -> OptionError:
     """Return the error for a value that differs from the recorded forward pass.
 
     Args:
         wire: Edge on which the value is sent.
         program: Recorded forward pass, in which the module that made the value is found.
         what: Difference, such as "is NoneType, not a tensor".
+        kind: What differs, as one word: "type", "shape", "dtype" or "gradient".
     """
     name = wire.edge.value
     makers = [call.module for call in program.calls if name in call.writes]
@@ -455,4 +475,6 @@ def _unlike(wire: StageEdge, program: Program, what: str) -> OptionError:
         f"stage {wire.edge.target} expects the value as it was when the model was captured",
         "Let the forward function return the same shapes and dtypes for each microbatch, or put"
         " the module that makes this value and those that read it into one module",
+        about=name,
+        kind=kind,
     )

@@ -48,7 +48,7 @@ class Fault:
 
     @property
     def where(self) -> str:
-        """Text with the failed rank, action and module, and the process that ended, if one did."""
+        """Text that says which rank failed, and in what work."""
         rank = f"rank {self.rank} (pipeline rank {self.pipeline_rank})"
         work, parts = self.action, _ACTION.fullmatch(self.action)
         if parts is not None:

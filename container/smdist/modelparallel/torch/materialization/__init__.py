@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Control of a rank's memory, so that a rank has only the values of its own stages.
 
-skeleton       copies the whole model without values, to capture it for other batches later
-release        frees the values of other stages, in the user's model too
-materialize    gives values to this rank's stages, if the model was created without values
+A tensor without values is on the meta device and takes no memory.
+
+skeleton       copies the whole model without values
+release        frees the values of other ranks' stages, in the user's model too
+materialize    initialises this rank's stages, if the model was created without values
 delay_param_initialization, model_creation      create models without values
 """
 

@@ -4,8 +4,9 @@
     with smp.model_creation(dtype=torch.bfloat16):
         model = GPT(config)
 
-Only parameters lose their values, each when it is registered. Buffers, such as the tables of rotary
-embeddings, are computed as usual.
+A parameter without values is on the meta device and takes no memory. Parameters are moved there one
+by one, when a module registers them. Buffers, such as the tables of rotary embeddings, keep their
+values.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ _num_blocks = 0
 
 @contextmanager
 def delay_param_initialization(enabled: bool = True) -> Iterator[None]:
-    """Create parameters without values in the block; ranks initialise those of their stages later.
+    """Create parameters without values, on the meta device, inside a `with` block.
 
-    That happens when the model is split. The modules' own initialisation then draws the values,
-    seeded by the names of parameters, so they do not depend on how the model is split. Of nested
-    blocks the innermost one counts.
+    When the model is split, each rank initialises the parameters of its own stages. The modules'
+    own initialisation draws the values, seeded by the names of parameters. So the values do not
+    depend on how the model is split. If blocks are nested, `enabled` of the innermost one is used.
 
     Args:
         enabled: False creates parameters with values as usual.
@@ -53,7 +54,10 @@ def delay_param_initialization(enabled: bool = True) -> Iterator[None]:
 def model_creation(
     tensor_parallelism: bool = False, dtype: torch.dtype | None = None, **tp_config: Any
 ) -> Iterator[None]:
-    """Create a model in the block: its parameters have no values, and a given dtype.
+    """Create a model inside a `with` block: its parameters have no values, and a given dtype.
+
+    The parameters are on the meta device. When the model is split, each rank initialises those of
+    its own stages.
 
     Args:
         tensor_parallelism: Must be False, since tensors are not split over ranks.
@@ -61,7 +65,7 @@ def model_creation(
         tp_config: Settings of tensor parallelism; none are supported.
 
     Raises:
-        OptionError: Arguments are wrong or not supported; all faults at once.
+        OptionError: Arguments are wrong or not supported; all faults are reported at once.
     """
     raise_all(_refused(tensor_parallelism, dtype, tp_config))
     before = torch.get_default_dtype()

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Initialisation of this rank's stages of a model without values.
+"""Initialisation of this rank's stages, if the model was created without values.
 
-The values do not depend on how the model is split.
+A tensor without values is on the meta device. The new values do not depend on how the model is
+split.
 
 The modules' own initialisation runs: first `reset_parameters` of each module, as in PyTorch, then
-`_init_weights` of the model around it, as in transformers. It runs on a skeleton: a copy of the
-whole model in which only the tensors of this rank have memory.
+`_init_weights` of the model around it, as in transformers. Both run on a copy of the whole model
+(the skeleton), in which only the tensors of this rank's stages have memory.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from smdist.modelparallel.torch.materialization.seeded_init import SeededInit, m
 from smdist.modelparallel.torch.materialization.skeleton import entries, like, replace, skeleton
 
 _DONE = "_is_hf_initialized"  # transformers does not initialise tensors with this attribute
-_HINT = "Load a checkpoint, define reset_parameters() in the module, or create it with values"
+_HINT = "Load a checkpoint, define reset_parameters() in the module, or create the model on the CPU"
 
 
 def materialize(
@@ -36,9 +37,9 @@ def materialize(
 ) -> tuple[str, ...]:
     """Initialise the tensors of this rank's stages that are on the meta device.
 
-    They are replaced by new tensors, in the model too, so optimizers need the new parameters.
-    Tensors with values keep them, and tensors of other stages stay on the meta device. The new
-    values do not depend on how the model is split.
+    New tensors replace these tensors, in the model too, so an optimizer must get the new
+    parameters. Tensors that have values already keep them. Tensors of other ranks' stages stay on
+    the meta device. The new values do not depend on how the model is split.
 
     Args:
         model: The whole model, whose modules the stages share.
@@ -49,11 +50,12 @@ def materialize(
             a checkpoint is loaded, sets such a tensor to 0.
 
     Returns:
-        Names of the tensors that no module initialised; if one has several names, the first.
+        Names of the tensors that no module initialised, each once; of a tied parameter, the first
+        name in the order of the model's modules.
 
     Raises:
-        OptionError: With `strict`, no module initialises a tensor (one fault for each); or an
-            initialisation fails.
+        OptionError: The initialisation of a module fails. With `strict`, also if no module
+            initialises a tensor; all such tensors are reported at once.
     """
     old = _wanted(model, stages)
     place = device or torch.device("cpu")
@@ -70,7 +72,7 @@ def materialize(
 def _wanted(model: nn.Module, stages: Mapping[int, nn.Module]) -> dict[str, Tensor]:
     """Return the tensors of the stages that are on the meta device, by name in the model.
 
-    A tensor with several names in the model has the first of them.
+    A tied tensor is listed once, by the first of its names in the order of the model's modules.
     """
     names = _first_names(model)
     held = {id(tensor) for stage in stages.values() for tensor in entries(stage.modules())}
@@ -154,12 +156,12 @@ def _inside_out(
     Args:
         name: Name of the module in the model; "" for the model itself.
         module: The module.
-        owner: `_init_weights` of the innermost module around this one that has it, or None.
-        seen: Ids of modules that were yielded already; extended here.
+        owner: Method `_init_weights` of an outer module; None if no outer module has this method.
+        seen: Ids of the modules that were visited already. The function adds to this set.
 
     Yields:
-        Name, module, and `_init_weights` of the module itself or of the innermost module around it
-        that has this method; None if none has it.
+        Name, module, and the method `_init_weights` for this module: its own method, or that of an
+        outer module. None if there is no such method.
     """
     seen.add(id(module))
     owner = _method(module, "_init_weights", 1) or owner
@@ -170,12 +172,12 @@ def _inside_out(
 
 
 def _method(module: nn.Module, name: str, arguments: int) -> Callable[..., Any] | None:
-    """Return a module's method that can be called with this many arguments; None if it has none.
+    """Return a method of a module, if it can be called with a number of arguments; else None.
 
     Args:
         module: The module.
         name: Name of the method.
-        arguments: Number of arguments.
+        arguments: Number of positional arguments.
     """
     if not callable(getattr(type(module), name, None)):
         return None
@@ -193,9 +195,11 @@ def _run(name: str, initialise: Callable[[], Any]) -> None:
     except Exception as error:
         raise OptionError(
             f"{name or 'the model'!r} cannot be initialised",
-            f"its own initialisation fails if the model has no values: "
+            "the model was created on the meta device, and its initialisation function raised "
             f"{type(error).__name__}: {error}",
             _HINT,
+            about=name or (),
+            kind="failed",
         ) from error
 
 
@@ -207,4 +211,5 @@ def _without_values(model: nn.Module, name: str) -> OptionError:
         "around it has a method that initialises it",
         _HINT,
         about=name,
+        kind="no_values",
     )

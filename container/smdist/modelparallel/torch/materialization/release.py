@@ -48,7 +48,10 @@ def release(model: nn.Module, stages: Mapping[int, nn.Module]) -> int:
 
 
 def _storages(tensors: object) -> dict[int, int]:
-    """Return the size in bytes of each storage of these tensors, by the storage's number."""
+    """Return the size in bytes of each storage (block of memory) that these tensors use.
+
+    The key is a number that identifies the storage.
+    """
     assert not isinstance(tensors, Tensor)
     return {
         t.untyped_storage()._cdata: t.untyped_storage().nbytes()
@@ -59,10 +62,12 @@ def _storages(tensors: object) -> dict[int, int]:
 def keep_unused(
     model: nn.Module, program: Program, placement: Placement, stages: Mapping[int, StageModule]
 ) -> None:
-    """Add the parameters and buffers that no stage uses to stage 0, on the rank that has it.
+    """Add the parameters and buffers that no stage uses to stage 0.
+
+    On ranks without stage 0, nothing is changed.
 
     Args:
-        model: The whole model; call this function before any of it is released.
+        model: The whole model, before `release` frees a part of it.
         program: The captured program.
         placement: The stage of every call.
         stages: The stages of this rank, by number.

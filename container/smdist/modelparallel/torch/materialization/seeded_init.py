@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Seeding of random numbers in an initialisation, so that they do not depend on the split.
+"""Seeds for a model's initial values, which do not depend on how the model is split over ranks.
 
     wte.weight.normal_()      seeded by (seed, "wte.weight", 1: first draw for this tensor)
     torch.randn(4)            seeded by (seed, name of the running module, 1: its first draw)
 
-A rank initialises only its own tensors. Others are on the meta device, where operations draw no
-random numbers.
+The generator is seeded anew for each random operation. A rank initialises only the tensors of its
+own stages. Other tensors are on the meta device, where operations draw no random numbers.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def memory(tensor: Tensor) -> int:
 class SeededInit(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Dispatch mode that seeds each random operation, and counts the elements that are written.
 
-    Attributes:
-        module: Name of the module whose initialisation runs; set by the caller.
-        written: Number of elements that operations wrote to each tensor, by its name.
-
     Args:
         seed: Seed of the whole training run.
-        names: Names of tensors, by the number of their memory; see `memory`.
+        names: Name of each tensor, by the id of the tensor's memory.
+
+    Attributes:
+        module: Name of the module whose initialisation runs; set by the caller.
+        written: Number of elements that were written to each tensor, by the tensor's name.
     """
 
     def __init__(self, seed: int, names: Mapping[int, str]) -> None:

@@ -81,9 +81,10 @@ def skeleton(model: nn.Module) -> nn.Module:
 
 
 def _without_values(model: nn.Module) -> dict[int, Any]:
-    """Return a memo for `deepcopy`: the tensor that a copy has in place of each one, by its id.
+    """Return a `memo` dict for `deepcopy`, which makes it copy a model without values.
 
-    Parameters and buffers are replaced by tensors on the meta device; other tensors are shared.
+    The key is the id of a tensor of the model, the value is the tensor to put into the copy. For a
+    parameter or buffer, the value is on the meta device. Any other tensor is shared with the model.
     """
     memo: dict[int, Any] = {}
     for module in model.modules():
@@ -99,9 +100,9 @@ def _without_values(model: nn.Module) -> dict[int, Any]:
 
 
 def _stubborn(model: nn.Module) -> dict[int, Any]:
-    """Return a memo for `deepcopy`: attributes of modules that cannot be copied, by their id.
+    """Return a `memo` dict for `deepcopy`, which makes it share attributes that cannot be copied.
 
-    The copy then shares them with the model.
+    The dict has attributes of the model's modules, such as a lock, by their id.
     """
     kept: dict[int, Any] = {}
     own = ("_parameters", "_buffers", "_modules")

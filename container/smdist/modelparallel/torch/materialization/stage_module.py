@@ -38,7 +38,10 @@ def _alone(_: Call) -> AbstractContextManager[None]:
 
 
 class Level(nn.Module):
-    """Module of a stage that has only submodules, so that their names are those of the model."""
+    """Container of a stage's modules, such as `transformer` in the name "transformer.h.0".
+
+    With such containers, a module has the same name in the stage as in the model.
+    """
 
 
 class StageModule(Level):
@@ -79,27 +82,28 @@ class StageModule(Level):
 
     @property
     def running(self) -> Call | None:
-        """Call that runs now, or the one that failed; None if no call is running.
+        """Call of a module or operation that runs now; None if no call is running.
 
-        In a backward pass it is the unit (module) whose gradients are computed.
+        After an exception, it is the call that failed. In a backward pass, it is the call of the
+        unit (undivided module) whose gradients are computed.
         """
         return self._running
 
     def rest(self) -> None:
-        """Set `running` to None, after the end of a backward pass."""
+        """Record that no call of the stage is running."""
         self._running = None
 
     def serve(self, captured: Captured, placement: Placement) -> None:
-        """Switch to another captured program of the same model.
+        """Use another recording of the model's forward pass from now on.
 
-        It may be for other shapes of the batch, or for train instead of eval mode.
+        It may be for another batch shape, or for train instead of eval mode.
 
         Args:
-            captured: The model, captured again.
-            placement: Stages of its calls.
+            captured: The model with the new recording.
+            placement: Stages of all calls in the new recording.
 
         Raises:
-            OptionError: The program calls modules or reads parameters that this stage lacks.
+            OptionError: The recording needs modules or parameters that this stage lacks.
         """
         _check_state(captured.program, placement)
         route = Route.of(captured.program, placement, self._stage)
@@ -116,7 +120,7 @@ class StageModule(Level):
         )
 
     def unit(self, name: str) -> nn.Module:
-        """Return the module of this name in the stage, which the user may have replaced."""
+        """Return the module that now has this name in the stage."""
         module: nn.Module = self
         for key in name.split("."):
             found = module._modules[key]
@@ -130,16 +134,17 @@ class StageModule(Level):
         """Run the forward pass of the stage.
 
         Args:
-            received: Values of earlier stages, by name: all in `route.receives`.
+            received: Values that earlier stages sent, by name. All names in `route.receives` are
+                required.
             arguments: Positional and keyword arguments of the whole model.
             around: Function that returns a context for each call that draws random numbers.
 
         Returns:
-            The values in `route.sends`, by name; on the last stage, the model's outputs too.
+            Values for later stages, by name. On the last stage, also the model's outputs.
 
         Raises:
-            OptionError: The arguments, or the result of a unit, differ in nesting, shape or a
-                constant from those at capture.
+            OptionError: The model's arguments, or the result of a module, are not like those in the
+                recorded forward pass.
         """
         values: dict[str, Any] = {**self._program.bind(arguments), **received}
         self._machine(around).run(self._following(values), values)
@@ -153,7 +158,8 @@ class StageModule(Level):
         """Yield the stage's calls in order, and set `running` to each of them.
 
         Args:
-            values: Results of earlier calls, by name; filled by the loop that runs the calls.
+            values: Results of earlier calls, by name. The caller, which runs each yielded call,
+                adds its results.
         """
         for call in self._route.calls:
             self._running = call
@@ -203,9 +209,9 @@ class Route:
         sends: Names of values for later stages.
         outputs: On the last stage, names of the values that the model returns.
         units: Names of the modules that the stage calls.
-        held: Names of other parameters, buffers and attributes that the stage reads.
-        copies: Values that are copied before a call changes them in place, since they share memory
-            with values that are received, sent or inputs of the model.
+        held: Names of the model's tensors, such as parameters, that the stage uses outside of the
+            modules in `units`.
+        copies: Names of values that must be copied before a call changes them in place.
         spent: Values that the stage frees after a call, by the call's name.
     """
 
@@ -221,10 +227,10 @@ class Route:
 
     @classmethod
     def of(cls, program: Program, placement: Placement, stage: int) -> Route:
-        """Return the route of one stage of a program.
+        """Return the calls of one stage, and the names of its values.
 
         Args:
-            program: Program of the whole model.
+            program: Recorded forward pass of the whole model.
             placement: Stages of all calls, and values sent between stages.
             stage: Number of the stage.
         """
@@ -288,19 +294,22 @@ def _missing(stage: StageModule, route: Route) -> Iterator[OptionError]:
     modules = {name for name, _ in stage.named_modules()}
     for name in route.units:
         if name not in modules:
-            yield _not_here(f"calls {name!r}", stage)
+            yield _not_here(f"calls {name!r}", stage, name)
     for name in route.held:
         path, _, key = name.rpartition(".")
         if path not in modules or not hasattr(stage.get_submodule(path), key):
-            yield _not_here(f"reads {name!r}", stage)
+            yield _not_here(f"reads {name!r}", stage, name)
 
 
-def _not_here(what: str, stage: StageModule) -> OptionError:
+def _not_here(what: str, stage: StageModule, name: str) -> OptionError:
     units = ", ".join(map(repr, stage.route.units))
     return OptionError(
         f"the model now {what}",
-        f"this stage was made without it; it has the modules {units}",
+        "this stage was created for an earlier forward pass, which called only the modules"
+        f" {units} on this stage",
         "Plan with an example and in a mode (train or eval) in which all modules are called",
+        about=name,
+        kind="missing",
     )
 
 

@@ -1,14 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts of one run of a trial: its operations and its memory.
+"""Counts of operations and memory for one module or function of a model, run by itself.
 
-A trial is one call of the forward pass that is run by itself.
-
-* Operations computed and bytes read and written: see op_counter.py.
+* Operations, and bytes that they read and write: see op_counter.py.
 * Saved memory: storages that autograd saves for the backward pass, each counted once, as a whole.
-  Parameters and buffers do not count. Tensors that custom functions store in attributes are not
-  counted.
-* Workspace: the largest memory in use at one time, without tensors from before the run and without
-  those that are saved.
+  Parameters and buffers do not count.
+* Workspace: memory that is needed only during the run.
 """
 
 from __future__ import annotations
@@ -45,17 +41,16 @@ class Output:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """Operations and memory of one run of a trial, without times.
+    """Operations and memory of one module or function, run forward and backward.
 
     Attributes:
-        forward: Work of the forward pass, operation by operation.
-        backward: Work of the whole backward pass.
-        input_gradient: Work of the part of the backward pass that gives gradients of the inputs.
-        hidden_bytes: Bytes saved for the backward pass that are no input's and no output's memory.
+        forward: Operations of the forward pass.
+        backward: Operations of the whole backward pass.
+        input_gradient: Operations that compute the gradients of the inputs.
+        hidden_bytes: Bytes saved for the backward pass, without memory of inputs and outputs.
         kept_inputs: Positions of the inputs that are saved for the backward pass.
         outputs: Memory of each tensor of the result.
-        workspace_bytes: Bytes that are needed only during the forward or the backward pass, at the
-            peak.
+        workspace_bytes: Largest number of bytes that are needed only while a pass runs.
     """
 
     forward: tuple[OpWork, ...]
@@ -68,14 +63,14 @@ class Account:
 
 
 def account(trial: Trial, state: set[int]) -> tuple[Account, Prepared]:
-    """Run a trial once, forward and backward, and count its operations and memory.
+    """Run a module or function once, forward and backward, and count its operations and memory.
 
     Args:
-        trial: Call to run, while its module has temporary parameters and buffers.
-        state: Numbers of the storages of these parameters and buffers; see `storage_of`.
+        trial: Module or function with its inputs.
+        state: Ids of the storages of its parameters and buffers, from `storage_of`.
 
     Returns:
-        The counts, and the run with its results.
+        The counts, and the run, which has the output tensors.
     """
     run, counter = trial.prepared(), OpCounter()
     inputs = [storage_of(tensor) for tensor in run.inputs]
@@ -134,7 +129,7 @@ def _saved() -> Iterator[dict[int, int]]:
     """Collect the storages that autograd saves within the block.
 
     Yields:
-        Bytes of each storage, by the storage's number; filled during the block.
+        Bytes of each storage, by the storage's id from `storage_of`; filled during the block.
     """
     found: dict[int, int] = {}
     holding: list[Any] = []  # keeps storages alive, so that none reuses a number

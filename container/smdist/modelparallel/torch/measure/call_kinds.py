@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kinds of calls: calls of one kind cost the same, so only one of them is measured.
+"""Kinds of calls in a forward pass.
 
-Two units are of one kind if these are equal: their classes, those of all modules inside them, the
-`extra_repr()` of these modules, their modes, their plain attributes, and the shapes of their
-parameters, buffers and arguments.
+Calls of one kind cost the same, so only one of them is measured.
 
-Attributes that only number layers, such as `layer_idx`, are not compared. Layers that compute
-different things according to their number differ in another attribute or shape, too.
+A unit is a module that is called as a whole. Two units are of one kind if they get arguments of the
+same shapes, and if the unit and all modules inside it have the same
+
+* class and `extra_repr()`;
+* mode (training or evaluation);
+* attributes that are numbers, strings, dtypes or functions;
+* shapes of parameters and buffers.
+
+Layer numbers in attributes such as `layer_idx` are not compared.
 """
 
 from __future__ import annotations

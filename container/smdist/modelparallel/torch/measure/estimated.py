@@ -82,10 +82,10 @@ class Estimating:
 
 
 def made_up(facts: TensorFacts, device: torch.device) -> Tensor:
-    """Return a tensor with the shape and dtype of another: random if floating-point, else ones.
+    """Return a tensor for `facts`, with random values if its dtype is floating-point, else ones.
 
     Args:
-        facts: Shape, strides, dtype and requires_grad of the tensor at capture.
+        facts: Shape, strides, dtype and requires_grad of the new tensor.
         device: Device of the new tensor.
     """
     made = torch.empty_strided(facts.shape, facts.stride, dtype=facts.dtype, device=device)

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measurement of costs: each kind of call runs by itself, one after the other, on real tensors.
+"""Measurement of costs: modules and functions of a model run one by one, on real tensors.
 
-The results of the first call of a kind are used for all calls of that kind. So only one call and
-the values that later calls read are in memory at any time. A model that is too large for a machine
-can be measured, as long as each of its units fits.
+Of modules and functions that cost the same, only the first one is run. A model that is too large
+for a machine can be measured, if each module that is not split further fits.
 
-Workspace is the memory that a call needs only while it runs; on CUDA it is read from the allocator.
+Workspace is memory that is needed only during a run. On CUDA it is read from the allocator.
 """
 
 from __future__ import annotations
@@ -28,7 +27,8 @@ from smdist.modelparallel.torch.program.program import Call, TensorFacts
 def workspace_bytes(trial: Trial, found: Account, device: torch.device) -> int:
     """Return the bytes that a trial needs only while it runs, not those saved for backward.
 
-    On CUDA they are read from the allocator, in another run; elsewhere they are those in `found`.
+    On CUDA, the trial runs again, and the bytes are read from the allocator. On other devices, the
+    bytes in `found` are returned.
 
     Args:
         trial: Call to run, while its module has temporary parameters and buffers.
@@ -57,13 +57,13 @@ def _reset(device: torch.device) -> int:
 
 
 class Measuring:
-    """Measurement of the costs of all calls of a program.
+    """Measurement of the costs of all calls in a model's forward pass.
 
     Args:
-        parts: Calls of the captured model.
-        values: Tensors of the batch, by the names of their values.
-        repeats: Timed runs of each kind of call.
-        seconds: Time after which each remaining kind is timed only once.
+        parts: Calls in the forward pass.
+        values: Tensors of the batch, by name.
+        repeats: Number of timed runs of a call.
+        seconds: Time after which each remaining call is timed only once.
         title: Words at the beginning of progress lines.
     """
 
@@ -122,8 +122,8 @@ class Measuring:
 def as_captured(value: Tensor, facts: TensorFacts, device: torch.device) -> Tensor:
     """Return a copy of a tensor of the batch on a device.
 
-    A tensor on the meta device is replaced by random floating-point numbers, or by ones if it has
-    another dtype.
+    A tensor on the meta device has no values. Its copy has random values if its dtype is
+    floating-point, and ones if not.
 
     Args:
         value: Tensor of the batch.

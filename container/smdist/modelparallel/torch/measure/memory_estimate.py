@@ -18,10 +18,10 @@ _TEXTS: Final = ("allocate memory", "not enough memory", "out of memory")
 
 
 def largest_unit_bytes(graph: Graph, costs: Costs, factor: float) -> int:
-    """Return a lower bound of the memory of the unit that needs most, for a larger microbatch.
+    """Return a lower bound of the bytes that the largest node needs for a larger microbatch.
 
-    Saved copies of weights do not grow with the samples, so they are left out. The workspace is
-    left out too, since much of it may be gradients of weights.
+    A node is a module or function in the model's graph. Copies of weights, and memory that
+    is needed only while a pass runs, are not counted.
 
     Args:
         graph: Graph of the model for the smaller microbatch.
@@ -42,7 +42,7 @@ def _bytes(graph: Graph, costs: Costs, node: Node, factor: float) -> int:
 
 
 def measuring_bytes(graph: Graph, costs: Costs, factor: float) -> int:
-    """Return an estimate of the bytes that measuring a larger microbatch needs beside the model.
+    """Estimate the bytes that measuring a larger microbatch needs in addition to the model.
 
     Args:
         graph: Graph of the model for the smaller microbatch.

@@ -45,11 +45,11 @@ class OpWork:
 
 
 class OpCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Mode that counts the work of operations within its `with` block, and the memory in use.
+    """Mode that counts operations and memory within its `with` block.
 
     Attributes:
-        work: Work of each operation since the last `take`.
-        alive: Bytes of the tensors made in the block that still exist.
+        work: Floating-point operations and bytes of each operation since the last `take`.
+        alive: Bytes of the tensors that were made in the block and still exist.
         peak: Largest value of `alive` since the last `take`.
     """
 
@@ -63,7 +63,7 @@ class OpCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _should_skip_dynamo(cls) -> bool:
         """Return False, so that PyTorch does not disable Dynamo around each operation.
 
-        That would take most of the time of a count.
+        Disabling Dynamo would take most of the time of a count.
         """
         return False
 
@@ -86,10 +86,10 @@ class OpCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def ignore(self, known: set[int]) -> None:
-        """Leave storages that existed before the run out of `alive` and `peak`.
+        """Exclude some storages from the counts `alive` and `peak`.
 
         Args:
-            known: Numbers of these storages; see `storage_of`.
+            known: Ids of the storages, from `storage_of`.
         """
         self._known |= known
 
@@ -108,7 +108,7 @@ class OpCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.alive -= num_bytes
 
     def take(self) -> tuple[tuple[OpWork, ...], int]:
-        """Return the work and the peak of bytes since the last call of `take`, and reset both."""
+        """Return `work` and `peak` (the largest number of bytes in use), and reset both."""
         work, peak = tuple(self.work), self.peak
         self.work, self.peak = [], self.alive
         return work, peak
@@ -134,7 +134,7 @@ def _dense(tree: Any) -> list[Tensor]:
 
 
 def _touched_bytes(tensor: Tensor) -> int:
-    """Return the bytes of a tensor's distinct elements; an expanded dimension has length 1."""
+    """Return the bytes of a tensor's elements; an expanded dimension counts as length 1."""
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     return prod(size for size, stride in pairs if stride) * tensor.element_size()
 
@@ -168,10 +168,10 @@ def seconds(work: Sequence[OpWork], device: Device) -> float:
 
 
 def check_speed(device: Device) -> None:
-    """Check that at least one speed of a device is known, for estimates.
+    """Check that a device has a speed: operations per second, bytes per second, or both.
 
     Raises:
-        OptionError: Neither speed is known, or one is 0 or less.
+        OptionError: The device has no speed, or a speed is 0 or less.
     """
     speeds = {
         "flops_per_second": device.flops_per_second,
@@ -181,7 +181,7 @@ def check_speed(device: Device) -> None:
     require(
         bool(known) and all(speed > 0 for speed in known.values()),
         what=f"the speeds of device {device.name!r} are {speeds}",
-        why="an estimate divides operations and bytes by at least one speed above 0",
+        why="an estimate needs at least one speed, and each speed has to be above 0",
         hint="Set Device(flops_per_second=..., bytes_per_second=...), or measure on the device",
         about="device",
     )

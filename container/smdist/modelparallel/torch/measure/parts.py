@@ -59,15 +59,17 @@ class SavedTensors:
         self._counted = set(self._memory)
 
     def saved_by(self, call: Call, account: Account) -> tuple[int, tuple[str, ...]]:
-        """Count the memory that one call saves; calls are passed in the order of execution.
+        """Count the bytes that autograd keeps for the backward pass of one call.
+
+        Pass the calls in the order of execution.
 
         Args:
             call: The call.
-            account: Work and memory of a run of the call.
+            account: Work and memory of the call.
 
         Returns:
-            Number of bytes that the call saves and no earlier call saved, and the names of all
-            values that it saves.
+            Number of bytes that were not counted for an earlier call, and the names of all values
+            that are kept for this call.
         """
         kept = [call.reads[position] for position in sorted(account.kept_inputs)]
         for name, output in zip(call.writes, account.outputs, strict=True):
@@ -94,11 +96,11 @@ _BETWEEN_SECONDS = {True: 0.2, False: 10.0}  # between two reports: on a termina
 class MeasureProgress:
     """Progress of a measurement or an estimate, on stderr after the first three seconds.
 
-    On a terminal it is one line that is overwritten; elsewhere a new line every ten seconds.
+    A terminal shows one line, which is overwritten. A file gets a new line every ten seconds.
 
     Args:
-        total: Number of calls of the model.
-        done: First word of the line: "measured" or "estimated".
+        total: Number of parts of the model.
+        done: Beginning of each line, such as "measured".
     """
 
     def __init__(self, total: int, done: str) -> None:
@@ -128,7 +130,7 @@ class MeasureProgress:
         if self._is_open:
             sys.stderr.write("\r\x1b[K")
         seconds = time.perf_counter() - self._begin
-        words = "%s %d kinds of %d parts in %.1f s"
+        words = "%s %d of %d parts of the model (one of each kind) in %.1f s"
         _log.info(words, self._done, num_kinds, self._total, seconds)
 
 
@@ -183,15 +185,15 @@ class Parts:
     def trial(
         self, call: Call, inputs: Sequence[Tensor], make: Making
     ) -> Iterator[tuple[Trial, StandIns]]:
-        """Prepare one call to be run by itself within the block.
+        """Prepare one call so that it can be run by itself within the `with` block.
 
         Args:
             call: The call.
             inputs: Tensors that the call reads, in order.
-            make: Function that makes the temporary replacement of a parameter or buffer.
+            make: Function from a parameter or buffer of the model to a temporary replacement.
 
-        Returns:
-            Context manager for the call with its inputs, and the replaced parameters and buffers.
+        Yields:
+            The prepared call, and the temporary parameters and buffers that it uses.
         """
         module = self.model.get_submodule(call.module) if call.is_unit else None
         tensors = {name: held(name, self.model) for name in call.held}
@@ -216,12 +218,14 @@ class Parts:
             )
 
     def walk(self, look: Look, proceed: Proceed, done: str) -> Mapping[str, NodeCost]:
-        """Run the first call of each kind, and return the cost of every call, by its name.
+        """Return the cost of every call by name, but run only the first call of each kind.
+
+        Calls of one kind cost the same.
 
         Args:
-            look: Function that runs the first call of a kind. Its arguments are the call and the
-                number of kinds left.
-            proceed: Function that is called with every call and the result of its kind, in order.
+            look: Function that runs a call and returns the result. The second argument of `look`
+                is the number of kinds that have not run yet.
+            proceed: Function that gets each call, in order, with the result for the call's kind.
             done: First word of progress lines: "measured" or "estimated".
         """
         progress, memory = MeasureProgress(len(self.calls), done), SavedTensors(self.inputs)
@@ -248,7 +252,7 @@ def _run(machine: ProgramInterpreter, call: Call, tensors: Sequence[Tensor]) -> 
 
 
 def _moved(call: Call, device: torch.device) -> Call:
-    """Return a copy of the call with its constants moved to a device."""
+    """Return a copy of a call whose constant arguments, such as tensors, are on a device."""
     return replace(call, arguments=tuple(_on(each, device) for each in call.arguments))
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stand-ins: temporary parameters and buffers for a trial run, so that the model's own stay as is.
+"""Temporary parameters and buffers (stand-ins), so that a trial run does not change the model.
 
-A stand-in has its own gradient and no hooks. On the model's device, the stand-in of a parameter
-shares the parameter's memory. Buffers are always copied, so that BatchNorm's statistics do not
-change. The stand-in of a tensor on meta has random values.
+A stand-in has its own gradient and no hooks. If the trial runs on the model's device, the stand-in
+of a parameter shares the parameter's memory. Buffers are always copied, so that BatchNorm's
+statistics do not change. If a parameter or buffer is on meta, its stand-in has made-up values.
 
 Other attributes of modules are restored after the run as well.
 """
@@ -28,11 +28,12 @@ Making = Callable[[Tensor], Tensor]
 
 
 def real(device: torch.device) -> Making:
-    """Return a function that makes the stand-in of a parameter or buffer on a device.
+    """Return a function that makes a temporary replacement of a parameter or buffer on `device`.
 
-    * A parameter on that device shares its memory with its stand-in.
-    * A parameter on another device, and any buffer, is copied.
-    * A parameter on meta is replaced by random numbers, a buffer on meta by ones or zeros.
+    * For a parameter on this device, the replacement shares the parameter's memory.
+    * For a parameter on another device, and for any buffer, the replacement is a copy.
+    * For a parameter on meta, it has random values; for a buffer on meta, ones. If the dtype is
+      not floating-point, it has zeros.
     """
 
     def make(tensor: Tensor) -> Tensor:
@@ -46,7 +47,9 @@ def real(device: torch.device) -> Making:
 
 
 def fake(mode: FakeTensorMode, device: torch.device) -> Making:
-    """Return a function that makes the fake stand-in of a tensor: without values.
+    """Return a function that makes a fake tensor as temporary replacement of a tensor.
+
+    The fake tensor has the shape, strides and dtype of the tensor, but no values.
 
     Args:
         mode: Mode in which the fake tensors are made.
@@ -78,13 +81,13 @@ def _random(tensor: Tensor, device: torch.device) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandIns:
-    """Temporary parameters and buffers of one trial.
+    """Temporary parameters and buffers (stand-ins) of one call that is run by itself.
 
     Attributes:
-        held: Stand-ins of tensors that are arguments of the call, by the name of the model's
-            tensor; those in the call's module are not listed.
-        storages: Numbers of the storages of all stand-ins; see `storage_of`.
-        is_trained: True if one of them receives a gradient.
+        held: Stand-ins that are passed to the call as arguments, by the name of the replaced
+            tensor.
+        storages: Ids of the storages of all stand-ins.
+        is_trained: True if a stand-in requires a gradient.
     """
 
     held: Mapping[str, Tensor]
@@ -96,15 +99,14 @@ class StandIns:
 def standing_in(
     module: nn.Module | None, held: Mapping[str, Tensor], make: Making
 ) -> Iterator[StandIns]:
-    """Replace a module's parameters and buffers by stand-ins within the block.
+    """Replace a module's parameters and buffers by temporary ones (stand-ins) within the block.
 
-    A stand-in that requires a gradient begins with a gradient of zeros, to which the backward pass
-    adds. In the same way, all microbatches of a step but the first add to a gradient.
+    Gradients of stand-ins are zeros at first.
 
     Args:
-        module: Module to change; None for a call of a function.
-        held: Further tensors of the model that the call reads, by name.
-        make: Function that makes a stand-in.
+        module: Module to change until the end of the block; None to change no module.
+        held: Further tensors that get stand-ins, by name.
+        make: Function that gets a tensor of the model, and returns the stand-in.
 
     Yields:
         The stand-ins.

@@ -2,8 +2,8 @@
 """Timing of the passes of one trial: lower quartiles of several runs, after a warm-up.
 
 Lower quartiles are used rather than medians, since a disturbance makes a run slower, never faster.
-The warm-up is needed: the first write to new memory on a virtual machine takes ten times as long as
-the backward pass of an embedding.
+The warm-up run is not timed, because the first write to new memory is slow. For the gradient of an
+embedding on a virtual machine, this write took ten times as long as the backward pass.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class Times:
 
 
 def timed(trial: Trial, *, device: torch.device, repeats: int, seconds: float) -> Times:
-    """Return the times of a trial that has run once before, as a warm-up.
+    """Measure the times of a module or function, which must have run once before.
 
     Args:
-        trial: Call to run, while its module has temporary parameters and buffers.
+        trial: Module or function with its inputs.
         device: Device that is synchronized before and after each pass.
-        repeats: Number of runs, at least one.
+        repeats: Largest number of runs; one run is always made.
         seconds: Time after which no further run begins.
     """
     runs: list[Times] = []

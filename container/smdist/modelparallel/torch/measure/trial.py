@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trial: one call of a forward pass that can be run by itself, any number of times.
+"""Trial: one call of a module or function that can be run by itself, any number of times.
 
-A run changes neither the model nor the batch: gradients are added to copies of the inputs and to
-temporary parameters (see stand_in.py).
+The call is one step of a model's forward pass. A run changes neither the model nor the batch:
+gradients are added to copies of the inputs and to temporary parameters (see stand_in.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Run = Callable[[list[Tensor]], list[Tensor]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """Call of a forward pass with its inputs, to be run by itself.
+    """Call of a module or function in a model's forward pass, with inputs, to be run by itself.
 
     Attributes:
         run: Function from the input tensors to the tensors of the result.
@@ -36,18 +36,18 @@ class Trial:
     is_trained: bool = False
 
     def prepared(self) -> Prepared:
-        """Return a new run of the trial, with its own copies of inputs that the run may change."""
+        """Return an object that runs this call once and leaves `inputs` unchanged."""
         return Prepared(self)
 
 
 class Prepared:
-    """One run of a trial: call `forward`, then `seed`, then one of the two backward passes.
+    """One run of a module or function by itself, forward and backward.
 
-    Inputs that require a gradient are clones of autograd leaves, since a unit may change its input
-    in place.
+    Call `forward`, then `seed`, then `backward` or `backward_to_inputs`. The method `seed` makes
+    the gradients with which the backward pass begins.
 
     Attributes:
-        leaves: Autograd leaves, which receive the gradients of the inputs.
+        leaves: Autograd leaves that receive the gradients of the inputs.
         inputs: Input tensors of the run.
         results: Tensors of the result, after `forward`.
     """
@@ -104,10 +104,10 @@ class Prepared:
 
 
 def storages(tensors: Iterable[Tensor]) -> set[int]:
-    """Return the numbers of the storages of these tensors; see `storage_of`."""
+    """Return the storages of these tensors, each as the id from `storage_of`."""
     return {storage_of(tensor) for tensor in tensors}
 
 
 def storage_of(tensor: Tensor) -> int:
-    """Return a number that identifies a tensor's storage, as long as that storage exists."""
+    """Return an id of a tensor's storage, which is unique as long as the storage exists."""
     return int(tensor.untyped_storage()._cdata)

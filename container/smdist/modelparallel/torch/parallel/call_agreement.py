@@ -12,9 +12,9 @@ Before a training step all ranks of the world take part, since an error on one r
 replicas.
 
 Frozen parameters. After the model is split, `model.named_parameters()` has only the parameters of
-this rank. A loop that freezes some of them therefore changes another part of the model on each
-rank, but a recording needs all of these settings. So `sync_frozen` copies them from the ranks that
-hold a parameter to the other ranks.
+this rank. If the user freezes parameters in a loop over them, each rank changes only its own. But
+each rank records the whole model, and so needs `requires_grad` of all parameters. `sync_frozen`
+copies a change of `requires_grad` from the ranks that hold the parameter to the other ranks.
 """
 
 from __future__ import annotations
@@ -99,7 +99,8 @@ def find_capture(split: PartitionedModel, arguments: Arguments) -> CapturedCall:
 def _key(split: PartitionedModel, arguments: Arguments) -> Hashable:
     """Return the cache key of a call: shapes and dtypes of its arguments, and the model's modes.
 
-    All modules are read only if these shapes or a mode differ from those of the previous call.
+    The key of the previous call is returned again, without a loop over all modules, if shapes,
+    dtypes and modes are the same as in that call.
     """
     short = split.skeleton_sync.version, signature(_EMPTY_MODULE, arguments)
     if split.latest_signature is None or split.latest_signature[0] != short:
@@ -159,6 +160,7 @@ def _check_units(before: Graph, now: Graph) -> None:
         f"{now.model} now {' and '.join(changes)}",
         "its stages were made for the modules that ran in the first step",
         "Change the model before its first step, or call smp.parallelize on the changed model",
+        kind="changed",
     )
 
 
@@ -208,7 +210,8 @@ class DifferenceError(DisagreementError):
     """Error on all ranks, because ranks of one pipeline called the model differently.
 
     Its `kind` is the difference: "inputs" for the shapes or dtypes of arguments, "model" for modes
-    or frozen parameters, "data" for the values of arguments.
+    or frozen parameters, "data" for the values of arguments. For "data", `about` has the names of
+    these arguments.
     """
 
 
@@ -222,7 +225,7 @@ def agree(
 
     Args:
         groups: Process groups of the model.
-        axis: Ranks that exchange digests: the world before a training step, else this pipeline.
+        axis: Ranks that call this function: the world before a training step, else this pipeline.
         descriptions: Texts that describe the call of this rank, under the keys "inputs", "model"
             and "data". Equal calls have equal texts in every process.
         fault: Error that prevents this rank from running the call; None if there is none.
@@ -278,7 +281,8 @@ def _raise_difference(
     Args:
         groups: Process groups of the model.
         axis: Ranks that take part: the world or this pipeline.
-        descriptions: Texts that describe the call of this rank, by kind.
+        descriptions: Texts that describe the call of this rank, under the keys "inputs", "model"
+            and "data".
         fault: Error of this rank; None if there is none.
 
     Raises:
@@ -310,8 +314,10 @@ def _difference(
             "model" and "data".
     """
     kind = next(kind for kind in _DIFFERENCES if first.get(kind) != other.get(kind))
+    about: tuple[str, ...] = ()
     if kind == "data" and kind in first and kind in other:
-        detail = f"they differ in {_arguments(first[kind], other[kind])}"
+        about = _arguments(first[kind], other[kind])
+        detail = f"they differ in {', '.join(map(repr, about))}"
     else:
         values = (each.get(kind, "nothing") for each in (first, other))
         detail = ", ".join(f"rank {r} has {v}" for r, v in zip(ranks, values, strict=True))
@@ -320,18 +326,20 @@ def _difference(
         f"rank {ranks[1]} has {what} than rank {ranks[0]} of the same pipeline",
         f"all ranks of one pipeline run the same batch; {detail}",
         hint,
+        about=about,
         kind=kind,
+        rank=ranks[1],
     )
 
 
-def _arguments(first: str, other: str) -> str:
-    """Return the names of the arguments whose values differ on two ranks, such as "'x', 'mask'".
+def _arguments(first: str, other: str) -> tuple[str, ...]:
+    """Return the names of the arguments whose values differ on two ranks, such as ("x", "mask").
 
     Args:
         first, other: Text with the checksum of each argument, on each of the two ranks.
     """
     pairs = zip(first.split("; "), other.split("; "), strict=False)
-    return ", ".join(repr(a.rpartition(" ")[0]) for a, b in pairs if a != b)
+    return tuple(a.rpartition(" ")[0] for a, b in pairs if a != b)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -350,14 +358,14 @@ class FrozenParams:
 
 
 def sync_frozen(split: PartitionedModel, axis: Axis) -> bool:
-    """Copy changes of `requires_grad` from the ranks that hold a parameter; collective over `axis`.
+    """Copy changes of `requires_grad` to the other ranks of a pipeline; collective over `axis`.
 
-    A change is copied to the other ranks of a pipeline only if all ranks that hold the parameter
-    made it. Other differences remain, and `agree` reports them.
+    If several ranks hold a parameter, all of them must have changed it. If only some have, the
+    change is not copied, and the function `agree` raises an error later.
 
     Args:
         split: Model that is split into stages.
-        axis: Ranks that take part: the world or this pipeline.
+        axis: Ranks that call this function: the world or this pipeline.
 
     Returns:
         True if a change was found in any pipeline; the same on all ranks of `axis`.
@@ -394,13 +402,15 @@ def _frozen_view(split: PartitionedModel) -> FrozenParams:
 
 
 def _agreed_changes(ranks: list[FrozenParams]) -> dict[str, bool]:
-    """Find the parameters that all ranks holding them have frozen or unfrozen since the last step.
+    """Find the parameters that were frozen or unfrozen since the last step.
+
+    A parameter counts only if all ranks that hold the parameter have made the same change.
 
     Args:
-        ranks: Frozen parameters as each rank of a pipeline sees them.
+        ranks: Frozen parameters of each rank of a pipeline.
 
     Returns:
-        For each changed parameter, by name: True if it is frozen now, False if it is trained.
+        Names of the changed parameters, with True for a frozen and False for a trained parameter.
     """
     agreed = ranks[0].agreed
     changed: dict[str, bool] = {}

@@ -47,6 +47,8 @@ def forward(state: ModelState, arguments: Arguments) -> Any:
             f"{type(state.model).__name__} is called outside of a step, with gradients enabled",
             "its backward pass runs on several ranks, which only a step can do",
             "Call it in a function with @smp.step, or under torch.no_grad()",
+            about="model",
+            kind="outside_step",
         )
     state.check_caught_up()
     if state.split is None:
@@ -72,6 +74,8 @@ def backward(state: ModelState, tensors: Any, gradients: Any) -> None:
             "model.backward() is called outside of a step",
             "the backward pass runs on several ranks, which only a step can do",
             "Call it in a function with @smp.step",
+            about=("model", "backward"),
+            kind="outside_step",
         )
     microbatch_call = MicrobatchCall(answer=lambda _: None)
     microbatch_call.backward(tensors, gradients)

@@ -55,11 +55,11 @@ _PLANNER_OPTIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlicedBatch(Batch):
-    """Batch of a step function, whose code must run to get the model's arguments.
+    """Batch of a step function; the function has to run to provide the model's arguments.
 
     Attributes:
-        cut_into: Function that gets a number of microbatches, runs the user's code of the first
-            one, and returns the arguments with which it calls the model.
+        cut_into: Function that splits the batch, and returns the model's arguments in the first
+            microbatch. It gets the number of microbatches.
     """
 
     cut_into: Callable[[int], Any]
@@ -130,10 +130,10 @@ def groups_of(plan: Plan, settings: Settings) -> Groups:
         return session.current().decide(degree)
     require(
         settings.groups.pp_size == degree,
-        what=f"the plan has {degree} ranks in a pipeline, and the groups have"
-        f" {settings.groups.pp_size}",
-        why="every rank of a pipeline runs its own stages of the plan",
-        hint=f"Pass groups of a layout with pipeline_parallel_degree {degree}",
+        what=f"the plan is for {degree} ranks in a pipeline, but the process groups in 'groups'"
+        f" have {settings.groups.pp_size}",
+        why="the two numbers have to be equal",
+        hint=f"Pass process groups that were made with pipeline_parallel_degree={degree}",
         about="groups",
     )
     return settings.groups
@@ -169,7 +169,7 @@ def _cluster(model: nn.Module) -> Cluster:
     If hosts have different numbers of ranks, all ranks are described as one host.
 
     Args:
-        model: Model of the user; if it is on a GPU, the devices are such GPUs.
+        model: Model of the user. If it is on a GPU, the devices are GPUs of the same type.
     """
     here = session.current()
     size, local = here.size, here.local_size

@@ -66,14 +66,20 @@ def _into(state: ModelState, values: Mapping[str, Any], strict: bool) -> None:
     shaped = {name: t for name, t in own.items() if isinstance(t, Tensor) and name in values}
     wrong = [name for name, t in shaped.items() if t.shape != values[name].shape]
     faults = [
-        _fault(f"{name!r} is missing in the state dict", "this rank's stages have it", name)
+        _fault(
+            f"{name!r} is missing in the state dict",
+            "the model has a parameter or buffer of this name on this rank",
+            name,
+            "missing",
+        )
         for name in missing
     ]
     faults += [
         _fault(
             f"{name!r} has the shape {tuple(values[name].shape)} in the state dict",
-            f"the model's tensor has the shape {tuple(own[name].shape)}",
+            f"in the model, its shape is {tuple(own[name].shape)}",
             name,
+            "shape",
         )
         for name in wrong
     ]
@@ -96,13 +102,14 @@ def _copy(tensor: Tensor, value: Tensor) -> None:
     tensor.copy_(value)
 
 
-def _fault(what: str, why: str, name: str) -> OptionError:
+def _fault(what: str, why: str, name: str, kind: str) -> OptionError:
     """Return the error for one parameter or buffer that cannot be loaded.
 
     Args:
         what: Text that says what is wrong in the state dict.
         why: Text that says why it is wrong.
         name: Name of the parameter or buffer.
+        kind: Kind of the error.
     """
-    hint = "Load the state dict of the same model, of the whole one or of the same stages"
-    return OptionError(what, why, hint, about=name)
+    hint = "Load a state dict of the same model: of the whole model, or of this rank's stages"
+    return OptionError(what, why, hint, about=name, kind=kind)

@@ -18,7 +18,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from sagemaker_dist.errors import OptionError, require
+from sagemaker_dist.errors import OptionError
 from smdist.dataparallel.torch import step_report
 from smdist.dataparallel.torch.training_progress import TrainingProgress
 from smdist.modelparallel.core.placement import Placement
@@ -62,17 +62,17 @@ class PartitionedModel:
         replicas: Object that reduces gradients over replicas.
         captures: Recorded forward passes and their placements, by cache key of the call; the least
             recently used one is first.
-        compared_calls: Descriptions of the calls whose data ranks have compared once; equal on all
-            ranks of the pipeline.
-        executors: Executors by the number of microbatches of forward passes alone; the key None
-            stands for the schedule of the plan, with backward passes.
-        configured_for: Key in `executors` and recorded forward pass that the stages are set to;
-            None before the first step.
+        compared_calls: Descriptions of the calls for which the ranks of the pipeline have already
+            compared their batches.
+        executors: Executors, one for each schedule. The key None is the schedule of the plan, with
+            backward passes. A number n is a schedule of forward passes for n microbatches.
+        configured_for: Key in `executors` and recorded forward pass of the latest step. None if the
+            stages must be configured again before the next step.
         on_event: Function that receives the events of all executors; None if no trace is recorded.
         latest_signature: Short key of the latest call, which is quick to compute, and its cache
             key; None before the first call.
-        frozen_names: Version of the skeleton at the last call of `frozen`, and the names found
-            then.
+        frozen_names: Cached result of `frozen`, and the version number of the skeleton for which it
+            was computed: (version, names).
         agreed_frozen: Names of the parameters that were frozen on all ranks in the latest step.
     """
 
@@ -170,13 +170,12 @@ class PartitionedModel:
     def executor(
         self, parts: int | None, schedule: Callable[[], Schedule], hooks: StageHooks
     ) -> Executor:
-        """Return an executor that runs the latest recorded forward pass; make it when first needed.
+        """Return the executor for training or for forward passes; make it when first needed.
 
         Args:
-            parts: Number of microbatches of forward passes alone; None for the schedule of the
-                plan, with backward passes.
-            schedule: Function that makes the schedule of a new executor.
-            hooks: Functions that a new executor calls around backward actions.
+            parts: None for training. For forward passes only, the number of microbatches.
+            schedule: Function that returns the schedule; called only for a new executor.
+            hooks: Functions that a new executor calls before and after each backward action.
         """
         if parts not in self.executors:
             group = self.groups.of(Axis.PP)
@@ -267,13 +266,13 @@ class ModelState:
         split: Model that is split into stages; None before the first step.
         microbatch_call: Microbatch whose user code is running; None if none is.
         step_number: Number of training steps that have finished.
-        passes: Number of training steps that have begun.
+        passes: Number of training steps that this process has begun, including failed ones.
         waiting: Functions to call as soon as the model is split, in order.
         is_loaded: True if one of these functions loads all parameters and buffers.
-        is_returning: True while `model.backward` runs outside of a step.
+        is_returning: True while `model.backward`, called outside of a step, computes gradients.
         has_trained: True once a training batch has had the size of `global_batch_size`.
-        forwards: Number of forward passes without training since the last step, by step number and
-            gradient mode.
+        forwards: Number of forward passes without training, by (step_number, True if gradients are
+            enabled).
         steps: Counter of steps for the progress lines of rank 0.
     """
 
@@ -326,8 +325,7 @@ class ModelState:
 
         Args:
             function: Function that needs the stages.
-            loads: True if the function loads all parameters and buffers, so that they need no
-                values before.
+            loads: True if the function loads all parameters and buffers.
         """
         if self.split is not None:
             function()
@@ -345,9 +343,11 @@ class ModelState:
         if self.split is not None or (given is not None and given.basis != plan.basis):
             raise OptionError(
                 f"{type(self.model).__name__} cannot be cut by the plan of the state dict",
-                "it has another plan already",
-                "Load the state dict into a model without a plan, or with the same plan",
+                "the model is already cut into stages, or has another plan",
+                "Load the state dict before the first step, into a model without a plan or with the"
+                " same plan",
                 about="plan",
+                kind="conflict",
             )
         self.settings = replace(self.settings, plan=plan)
 
@@ -357,17 +357,17 @@ class ModelState:
         Args:
             microbatch: Number of the microbatch.
             count: Number of microbatches of a replica in the step.
-            repeat: Number of the forward pass among those since the last training step; each one
-                draws other numbers.
+            repeat: Number of forward passes without training since the last training step; it
+                makes each of these passes draw other random numbers. 0 in a training step.
         """
         replica = self.split.groups.rdp_rank if self.split is not None else 0
         number = replica * count + microbatch
         return RngStream(seed=self.seed, step=self.step_number, microbatch=number, repeat=repeat)
 
     def catch_up(self) -> None:
-        """Call the functions that wait until the model is split into stages.
+        """Call the functions that `when_cut` has queued, the first one first.
 
-        If one raises an exception, it remains waiting together with those after it.
+        If a function raises an exception, this function and all later ones stay in the queue.
         """
         waiting, self.waiting = self.waiting, []
         for at, each in enumerate(waiting):
@@ -378,29 +378,32 @@ class ModelState:
                 raise
 
     def check_caught_up(self) -> None:
-        """Check that no function waits any more, if the model is split into stages.
+        """Check that all functions that waited for the model's split into stages have run.
+
+        Before the split, nothing is checked.
 
         Raises:
-            OptionError: One of the functions has failed, so values may be missing.
+            OptionError: One of the functions, such as the loading of a checkpoint, has failed.
         """
-        require(
-            self.split is None or not self.waiting,
-            what=f"{type(self.model).__name__} is not ready for a step",
-            why=f"{len(self.waiting)} of the functions that run after its cut, such as the loading"
-            " of a checkpoint, have not run, because one of them failed",
-            hint="Fix the cause of that error, and start the job again",
-        )
+        if self.split is not None and self.waiting:
+            raise OptionError(
+                f"{type(self.model).__name__} is not ready for a step",
+                f"{len(self.waiting)} of the functions that run as soon as it is split into stages,"
+                " such as the loading of a checkpoint, have not run, because one of them failed",
+                "Fix the cause of that error, and start the job again",
+                kind="not_ready",
+            )
 
     def check_size(self, size: int) -> None:
-        """Check the size of a training batch against the option `global_batch_size`.
+        """Check the number of samples on all replicas against the option `global_batch_size`.
 
-        The first training batch must have this size; later ones may be smaller.
+        The first training batch must have exactly this number. Later batches may have fewer.
 
         Args:
-            size: Number of samples of one replica; 0 if unknown.
+            size: Number of samples on each replica; 0 if unknown.
 
         Raises:
-            OptionError: The batch is larger, or the first one is smaller.
+            OptionError: The batch has too many samples, or the first batch has too few.
         """
         wanted = self.settings.options.global_batch_size
         assert self.split is not None
@@ -418,10 +421,10 @@ class ModelState:
         self.has_trained = True
 
     def next_repeat(self) -> int:
-        """Return how many forward passes without training have run since the last training step.
+        """Return the number of the next forward pass since the last training step, from 0.
 
-        The present pass is then counted. The number makes its random numbers differ from those of
-        the other passes.
+        Each call counts one pass. Passes with gradients enabled and passes without gradients have
+        separate counts. The random numbers of a pass depend on its number.
         """
         kind = self.step_number, torch.is_grad_enabled()
         for old in [each for each in self.forwards if each[0] != self.step_number]:
@@ -472,4 +475,5 @@ def not_called(step_function: StepFunction) -> OptionError:
         f"{step_function.name} returned without calling the model",
         "a step runs each microbatch through the model once",
         "Call the model in the function, or remove @smp.step from it",
+        kind="not_called",
     )

@@ -145,10 +145,7 @@ def spread(value: Any, parameter: nn.Parameter) -> Any:
 
 
 def _watch_others() -> None:
-    """Install a hook that replaces parameters in other optimizers before their first step.
-
-    These are the optimizers that were not registered when the model was split into stages.
-    """
+    """Install the hook `_before_step`, which runs before each step of any optimizer."""
     global _is_hooked
     if not _is_hooked:
         register_optimizer_step_pre_hook(_before_step)
@@ -158,10 +155,11 @@ def _watch_others() -> None:
 def _before_step(
     optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
-    """Replace an optimizer's parameters before its first step; clip gradients before each step.
+    """Prepare an optimizer's step: set the parameters of this rank, and clip gradients.
 
-    Torch calls this before the step of any optimizer. Nothing is done for optimizers without
-    parameters of the current parallel model.
+    Torch calls this function before each step of any optimizer. Before the first step after the
+    split, parameters of the whole model are replaced by parameters of this rank. Optimizers of
+    other models are left unchanged.
 
     Args:
         optimizer: Optimizer whose `step` is called.
@@ -181,9 +179,9 @@ def _before_step(
 
 
 def _check_all_are_of(optimizer: torch.optim.Optimizer, model: SplitModel) -> None:
-    """Raise an OptionError if an optimizer of the model also has other trained parameters.
+    """Raise an OptionError if an optimizer of the model also trains parameters of no stage.
 
-    Those of a loss function, for example, have gradients only on the ranks of the last stage.
+    For example, parameters of a loss function have gradients only on the ranks of the last stage.
     """
     if model.groups.mp_size * model.groups.rdp_size == 1 or not _is_of(optimizer, model):
         return
@@ -196,6 +194,7 @@ def _check_all_are_of(optimizer: torch.optim.Optimizer, model: SplitModel) -> No
         why="such parameters have gradients on the ranks of the last stage alone, and these are not"
         " averaged over replicas",
         hint="Move these parameters into the model, or give them an optimizer of their own",
+        about="optimizer",
     )
 
 
@@ -224,8 +223,9 @@ def _clip(optimizer: torch.optim.Optimizer, max_norm: float, closure: object) ->
     require(
         closure is None,
         what=f"{type(optimizer).__name__}.step got a closure, and gradient_clipping is {max_norm}",
-        why="gradients are clipped before the optimizer's step, and a closure computes them in it",
-        hint="Call the closure before optimizer.step(), and leave it out there",
+        why="gradients are clipped before optimizer.step() runs, but a closure computes them later,"
+        " inside optimizer.step()",
+        hint="Call the closure before optimizer.step(), and call optimizer.step() without it",
         about="gradient_clipping",
     )
     scale = getattr(optimizer, "grad_scale", None)  # set if the optimizer itself unscales
@@ -287,7 +287,7 @@ def _is_of_model(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _tensors(model: SplitModel) -> Iterable[Tensor]:
-    """Return the parameters of this rank's stages and those of the user's own module."""
+    """Return the parameters of this rank's stages, then all parameters of the user's module."""
     return [*model.parameters(), *model.module.parameters()]
 
 
@@ -304,4 +304,5 @@ def _has_values(module: nn.Module, *_: Any) -> None:
             f" tensors, such as {gone[0]!r}",
             "the model was cut into stages, and other ranks hold these tensors",
             "Call state_dict() of the DistributedModel around it, or smp.export(path, model)",
+            kind="no_values",
         )

@@ -145,7 +145,7 @@ class Parallel(nn.Module):
 
     @property
     def skeleton(self) -> nn.Module:
-        """Copy of the whole model whose tensors have no values, also for stages of other ranks.
+        """Copy of the whole model, with the modules of all ranks; its tensors have no values.
 
         Raises:
             OptionError: The model is not split into stages yet.
@@ -174,9 +174,10 @@ class Parallel(nn.Module):
     def _split(self) -> PartitionedModel:
         if self._state.split is None:
             raise OptionError(
-                f"{type(self._state.model).__name__} is not cut into stages yet",
-                "its first step cuts it, since that needs a batch",
+                f"{type(self._state.model).__name__} is not split into stages yet",
+                "the first step splits the model",
                 "Run a step first, or pass example= to smp.parallelize",
+                kind="too_early",
             )
         return self._state.split
 
@@ -185,8 +186,7 @@ class Parallel(nn.Module):
 
         Args:
             function: Function that needs the stages.
-            loads: True if the function loads all parameters and buffers, so that they need no
-                values before.
+            loads: True if the function loads all parameters and buffers.
         """
         self._state.when_cut(function, loads=loads)
 
@@ -204,7 +204,8 @@ class Parallel(nn.Module):
         Outside of steps, all ranks of a pipeline must call it with the same batch.
 
         Returns:
-            Output of the model. In a step function, the call returns only on the last stage.
+            Output of the model. In a step function, the call returns only on the rank of the last
+            stage; on other ranks it ends the function.
 
         Raises:
             OptionError: Outside of a step, gradients are enabled and the model has several stages.
@@ -224,8 +225,9 @@ class Parallel(nn.Module):
             grad_tensors: Gradient of each tensor; None stands for 1, for tensors with one element.
 
         Raises:
-            OptionError: It is called outside of a step and the model has several stages, or a
-                tensor has no gradient.
+            OptionError: The method is called outside of a step and the model has several stages; or
+                a tensor requires no gradient; or a tensor with several elements has no gradient in
+                `grad_tensors`; or the numbers of tensors and gradients differ.
         """
         if self._state.microbatch_call is not None:
             self._state.microbatch_call.backward(tensors, grad_tensors)
@@ -352,9 +354,9 @@ class Parallel(nn.Module):
         return self.local_values(**options)
 
     def local_values(self, **options: Any) -> dict[str, Any]:
-        """Return the parameters and buffers on this rank, as `Parallel.state_dict` does.
+        """Return the parameters and buffers on this rank, by their names in the user's model.
 
-        The result is the same if a subclass overrides `state_dict`.
+        The result does not change if a subclass overrides `state_dict`.
 
         Args:
             options: Keyword arguments of `torch.nn.Module.state_dict`.

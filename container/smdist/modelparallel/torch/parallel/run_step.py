@@ -46,7 +46,8 @@ def run(state: ModelState, step_function: StepFunction, *, parts: int | None = N
     Args:
         state: State of the parallel model.
         step_function: User's code of the step, with its batch.
-        parts: Number of microbatches for forward passes alone; None for the schedule of the plan.
+        parts: Number of microbatches for a step with forward passes only. None takes the number of
+            microbatches in the plan.
 
     Returns:
         Result of the user's code for each microbatch, the same on all ranks of the pipeline.
@@ -87,8 +88,8 @@ def _agreed_call(
 ) -> tuple[CapturedCall, list[Arguments]]:
     """Return this rank's recorded forward pass and microbatches, if ranks agree on the call.
 
-    If ranks differ because some have frozen parameters since the last step, these settings are
-    copied to the other ranks, and ranks compare once more.
+    If ranks differ, changes of `requires_grad` are copied between them. After such changes, the
+    ranks compare once more.
 
     Args:
         state: State of the parallel model.
@@ -194,16 +195,16 @@ def _train(state: ModelState, split: PartitionedModel, feed: Any, count: int) ->
 
 @contextmanager
 def complete(state: ModelState, split: PartitionedModel) -> Iterator[bool]:
-    """Surround the backward passes of a step; reduce gradients after the last step of a series.
+    """Return a context for the backward passes of a step; on exit, gradients are reduced.
 
-    A series is `passes_per_step` steps, whose gradients are summed on each replica.
+    If gradients of several steps are summed, only the last of these steps reduces gradients.
 
     Args:
         state: State of the parallel model.
         split: Stages of this rank, with their replicas.
 
     Yields:
-        True if the step is the last of its series.
+        True if this step reduces gradients.
     """
     series = state.settings.passes_per_step
     if state.passes % series == 0:
@@ -218,10 +219,10 @@ def complete(state: ModelState, split: PartitionedModel) -> Iterator[bool]:
 
 
 class GradientHooks:
-    """Functions called around backward actions, by which replicas reduce gradients.
+    """Functions that an executor calls before and after each backward action of a stage.
 
-    Gradients are reduced only in the last step of a series. A series is `passes_per_step` steps,
-    whose gradients are summed.
+    The functions reduce gradients over replicas. If gradients of several steps are summed, only the
+    last of these steps reduces gradients.
     """
 
     def __init__(self, state: ModelState) -> None:
@@ -238,9 +239,9 @@ class GradientHooks:
         self._state.split.replicas.hooks.before_backward(stage, is_last and self._reduces)
 
     def after_backward(self, stage: int, is_last: bool) -> None:
-        """Start the reduction of a stage's gradients after its last backward action in a series.
+        """Start to reduce a stage's gradients after its last backward action in a step.
 
-        A series is `passes_per_step` steps, whose gradients are summed.
+        If gradients of several steps are summed, only the last of these steps reduces gradients.
 
         Args:
             stage: Number of the stage.
@@ -278,12 +279,13 @@ def forward_only(plan: Plan, num_microbatches: int) -> Schedule:
 
 
 def _executor(state: ModelState, split: PartitionedModel, parts: int | None) -> Executor:
-    """Return the executor of a step, made when first needed.
+    """Return the executor of a step; make it when it is first needed.
 
     Args:
         state: State of the parallel model.
         split: Stages of this rank.
-        parts: Number of microbatches for forward passes alone; None for the schedule of the plan.
+        parts: Number of microbatches of a step with forward passes only. None takes the schedule of
+            the plan, which has backward passes, too.
     """
 
     def schedule() -> Schedule:

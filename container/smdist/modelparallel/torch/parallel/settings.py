@@ -36,7 +36,8 @@ class Settings:
         seed: Seed of all random numbers.
         fusion_bytes: Size of a buffer, in bytes, in which gradients of replicas are reduced.
         averages: True to average gradients over microbatches, False to sum them.
-        passes_per_step: Number of steps whose gradients are summed before replicas reduce them.
+        passes_per_step: Number of calls of the step function for one optimizer step. Their
+            gradients are summed before replicas reduce them.
         broadcasts_buffers: True to copy the buffers of replica 0 to all replicas before each step.
         costs: Source of the planner's times: "auto", "measure" or "estimate".
     """
@@ -78,6 +79,7 @@ def _contradictions(plan: Plan, options: ModelParallel) -> Iterator[OptionError]
             yield OptionError(
                 f"{name} is {option!r}, and a plan is given",
                 f"the plan sets {name} to {value!r}",
-                f"Leave {name} out, or make another plan with it",
+                f"Leave {name} out, or make another plan with this value",
                 about=name,
+                kind="conflict",
             )

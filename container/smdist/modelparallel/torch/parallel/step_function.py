@@ -32,8 +32,8 @@ class StepFunction:
         cut: Function that splits the arguments into a number of microbatches, and returns the
             arguments of each one.
         inputs: Arguments for the whole step, which ranks of a pipeline compare.
-        size: Function that returns the number of samples in the arguments; 0 if it is unknown,
-            because an object among them is split by a method of its own.
+        size: Function that returns the number of samples in `inputs`. It returns 0 if only objects
+            with a method `smp_slice` are split, since their length is unknown.
         detaches: True if results of `function` are detached from the autograd graph.
     """
 
@@ -75,13 +75,14 @@ class MicrobatchCall:
                 it.
         """
         self.num_calls += 1
-        require(
-            self.num_calls == 1,
-            what="the model is called twice in one step function",
-            why="a step runs each microbatch through the pipeline once",
-            hint="Put both calls into the forward function of one module and make that the parallel"
-            " model, or use two steps",
-        )
+        if self.num_calls != 1:
+            raise OptionError(
+                "the model is called twice in one step function",
+                "a step runs each microbatch through the pipeline once",
+                "Put both calls into the forward function of one module and make that the parallel"
+                " model, or use two steps",
+                kind="called_twice",
+            )
         output = self.answer(arguments)
         return watched(output, self._refusal())
 
@@ -103,16 +104,19 @@ class MicrobatchCall:
             len(given) == len(starts),
             what=f"backward got {len(starts)} tensors and {len(given)} gradients",
             why="each tensor needs a gradient of its own",
-            hint="Pass grad_tensors with one item for each tensor, None for one of one element",
+            hint="Pass grad_tensors with one item for each tensor. The item may be None if the"
+            " tensor has one element",
             about="grad_tensors",
         )
         self.roots += [self._root(tensor, own) for tensor, own in zip(starts, given, strict=True)]
 
     def _root(self, tensor: Any, gradient: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return a tensor and its gradient times `scale`, from which the backward pass starts.
+        """Check a tensor that the user passed to `model.backward`, and return it with its gradient.
+
+        The returned gradient is multiplied by the loss scale.
 
         Args:
-            tensor: Tensor that the user passed to `model.backward`.
+            tensor: Tensor from which the backward pass starts, such as the loss.
             gradient: Gradient of the tensor; None stands for 1.
 
         Raises:
@@ -169,21 +173,22 @@ def watched(output: Any, hook: Callable[[Tensor], None]) -> Any:
 def plain_backward() -> OptionError:
     """Return the error for a call of `loss.backward()` in place of `model.backward(loss)`."""
     return OptionError(
-        "backward() is called on a tensor that the model's output leads to",
+        "backward() is called on a tensor that is computed from the model's output",
         "a tensor cannot run the backward pass of stages on other ranks",
         "Call model.backward(loss) in place of loss.backward()",
+        kind="plain_backward",
     )
 
 
 def example_of(arguments: Arguments, model: nn.Module) -> Any:
-    """Return a model's arguments as one object: a tuple, or a dict by name if there are keywords.
+    """Return a model's arguments as one object: a tuple, or a dict if any is a keyword argument.
 
     Args:
         arguments: Positional arguments and keyword arguments of the model's call.
-        model: Model, whose forward function has the names of positional arguments.
+        model: Model; the signature of its forward function gives names to positional arguments.
 
     Raises:
-        OptionError: There are keywords, and a positional argument has no name.
+        OptionError: There are keyword arguments, and a positional argument has no name.
     """
     args, kwargs = arguments
     if not kwargs:
@@ -192,14 +197,16 @@ def example_of(arguments: Arguments, model: nn.Module) -> Any:
 
 
 def normal(arguments: Arguments, model: nn.Module) -> Arguments:
-    """Convert the arguments of a model's call so that all are positional, or all are keywords.
+    """Convert the arguments of a model's call, so that they are all positional or all by keyword.
+
+    They are all by keyword if the call has at least one keyword argument.
 
     Args:
         arguments: Positional arguments and keyword arguments.
-        model: Model, whose forward function has the names of positional arguments.
+        model: Model; the signature of its forward function gives names to positional arguments.
 
     Raises:
-        OptionError: There are keywords, and a positional argument has no name.
+        OptionError: There are keyword arguments, and a positional argument has no name.
     """
     example = example_of(arguments, model)
     return ((), dict(example)) if isinstance(example, dict) else (example, {})
@@ -209,7 +216,7 @@ def _by_name(model: nn.Module, arguments: Arguments) -> dict[str, Any]:
     """Return all arguments of a model's call as a dict by name.
 
     Args:
-        model: Model, whose forward function has the names of positional arguments.
+        model: Model; the signature of its forward function gives names to positional arguments.
         arguments: Positional arguments and keyword arguments.
 
     Raises:
@@ -281,7 +288,8 @@ class StepOutput(Sequence[Tensor]):
             raise OptionError(
                 f"microbatches returned tensors of shapes {sorted(shapes)}",
                 "only tensors of equal shapes can be stacked or added",
-                "Use concat(), or the list outputs",
+                "Use concat(), or read single tensors from the list `outputs`",
+                kind="shapes",
             )
         return torch.stack(self.outputs)
 
@@ -309,6 +317,7 @@ class StepOutput(Sequence[Tensor]):
             what=f"a StepOutput was formatted as {spec!r}",
             why=f"it has {len(self.outputs)} tensors, one per microbatch",
             hint=f"Format the mean: f'{{loss.reduce_mean():{spec}}}'",
+            kind="not_a_number",
         )
         return repr(self)
 
@@ -322,6 +331,7 @@ class StepOutput(Sequence[Tensor]):
             "a StepOutput cannot be converted to a number",
             f"it has {len(self.outputs)} tensors, one per microbatch",
             "Call float(loss.reduce_mean())",
+            kind="not_a_number",
         )
 
     def item(self) -> float:
@@ -337,10 +347,10 @@ class StepOutput(Sequence[Tensor]):
 
 
 def gathered(results: Sequence[Any]) -> Any:
-    """Combine the nested results of all microbatches to one result with the same containers.
+    """Combine the nested results of all microbatches into one result with the same containers.
 
-    Each tensor in it becomes a StepOutput with the tensors of all microbatches, any other value a
-    list of all microbatches' values; None stays None. If the containers differ between
+    A tensor becomes a StepOutput, which has the tensors of all microbatches. None stays None. Any
+    other value becomes a list of the values of all microbatches. If the containers differ between
     microbatches, the list of results is returned.
 
     Args:
@@ -355,7 +365,10 @@ def gathered(results: Sequence[Any]) -> Any:
 
 
 def _column(leaves: list[Any]) -> Any:
-    """Combine the values that the microbatches' results have at one place.
+    """Combine values from the same position in the results of all microbatches.
+
+    Args:
+        leaves: One value for each microbatch.
 
     Returns:
         A StepOutput if all are tensors; None if all are None; else the list of values.

@@ -136,9 +136,9 @@ def _loss(output: Any, target: Any, loss: Loss) -> Any:
 
 
 def _parts(step_function: StepFunction, planned: int) -> int:
-    """Return the number of microbatches of an evaluation: the plan's, if it divides the batch.
+    """Return the number of microbatches for an evaluation.
 
-    Else it is the greatest common divisor of the batch size and the plan's number.
+    This is the greatest common divisor of the batch size and `planned`.
 
     Args:
         step_function: Step with its batch.
@@ -157,7 +157,8 @@ def _step_function(
 
     Args:
         name: Name of the step, for messages.
-        function: Function of one microbatch's model arguments and target.
+        function: Function that runs one microbatch. It gets the model's arguments and the targets
+            of this microbatch.
         batch: Arguments of the model: a tensor, a tuple or a dict.
         targets: Data that the loss function needs besides the model's output; None if there is
             none.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cluster of one host, for plans of a local model: its devices are like the one of the model."""
+"""Cluster of one host, whose devices are like the device that the model is on."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ _USABLE: Final = 0.9  # share of a GPU's memory; CUDA, NCCL and fragmentation ta
 
 
 def cluster_of(world: int | Cluster, model: nn.Module) -> Cluster:
-    """Return the cluster to plan for.
+    """Return the cluster that `smp.plan` plans for.
 
     Args:
         world: A Cluster, which is returned unchanged, or the number of ranks of one host.
-        model: The model; if it is on a GPU, the host has such GPUs.
+        model: The model. If it is on a GPU, all GPUs of the host are assumed to be of this type.
+            Otherwise the host has no device of known memory or speed.
 
     Raises:
         OptionError: `world` is neither a Cluster nor an integer of at least 1.

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Planning of a model's split, `smp.plan`: the fastest plan for a number of ranks.
+"""Search for the fastest plan by which a model is split over ranks: `smp.plan`.
 
-The model's forward pass is recorded at each size of microbatch that the planner tries. The costs of
-its units are measured, or estimated if the model is on the meta device; then the core's planner
-chooses a plan. A model that is too large for all ranks together is refused before any measurement.
+The search needs the time and memory of the model's modules. These costs are measured or estimated.
+A model that is too large for all ranks together is refused before any measurement.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def check_memory(model: nn.Module, problem: Problem) -> None:
         problem: Cluster and options to plan for, with the memory of a rank.
 
     Raises:
-        OptionError: The model needs more memory than there is.
+        OptionError: The model needs more memory than all ranks together have.
     """
     limit, state = problem.memory_limit_bytes, problem.state
     if limit is None:
@@ -55,11 +54,12 @@ def check_memory(model: nn.Module, problem: Problem) -> None:
         least = -(-int(held) // limit)
         raise OptionError(
             f"device_memory is {size(limit)}",
-            f"no plan fits in that: weights, gradients and optimizer state of"
+            f"no plan fits, since weights, gradients and optimizer state of"
             f" {type(model).__name__} take {size(held)}, and {ranks} ranks have"
             f" {size(limit * ranks)} together",
             f"Use {least} or more ranks in a pipeline, or an optimizer with less state",
             about="device_memory",
+            kind="memory",
         )
 
 
@@ -75,7 +75,7 @@ def plan(
     memory_weight: float | None = None, auto_partition: bool = True,
     default_partition: int | None = None, costs: str = "auto", state: StateBytes = _ADAM,
 ) -> Plan:  # fmt: skip
-    """Find the plan with which a model trains fastest on a number of ranks or a cluster.
+    """Find the plan with which a model trains fastest on a number of ranks or on a cluster.
 
     Args:
         model: The model, with values or on the meta device.
@@ -85,10 +85,11 @@ def plan(
         microbatches: Number of parts that the batch is split into; "auto" tries several.
         pipeline_parallel_degree: Number of ranks in a pipeline; "auto" tries several.
         data_parallel_degree: Number of pipelines, each with a replica; "auto" tries several.
-        pipeline: Schedule; "auto" tries all. Some take active_microbatches or virtual_stages.
+        pipeline: Name of the schedule, such as "1f1b"; "auto" tries all schedules.
         active_microbatches: Largest number of microbatches in flight, for "interleaved".
         virtual_stages: Number of stages on each rank. Default: the planner chooses.
-        optimize, memory_weight: Balance stages by "speed" or "memory", or by a weight from 0 to 1.
+        optimize: "speed" balances mainly the time of stages, "memory" balances their memory.
+        memory_weight: In place of optimize: weight of memory, from 0 (time alone) to 1.
         auto_partition: False puts modules on the stages given by `smp.partition` and
             `smp.set_partition`, and all others on stage `default_partition`.
         default_partition: See auto_partition.
@@ -99,7 +100,7 @@ def plan(
         The plan, with a forecast of its step time and memory.
 
     Raises:
-        OptionError: All faults, by module or option; or no plan fits into the memory.
+        OptionError: All faults of modules and options; or no plan fits into the memory.
     """
     options: dict[str, Any] = {
         "microbatches": _number(microbatches), "active_microbatches": active_microbatches,
@@ -135,12 +136,14 @@ def forecast(
 ) -> Plan:  # fmt: skip
     """Return a plan with a new forecast of its step time and memory, for instance after an edit.
 
-    Stages, schedule and microbatches stay as they are. A plan that was not edited also keeps its
-    notes, except those about an unknown speed or memory size that is known now.
+    Stages, schedule and number of microbatches are not changed.
 
     Args:
         plan: A plan, for instance from `Plan.load`.
-        model, example, world, device_memory, costs, state: See `smp.plan`.
+        model: The model, with values or on the meta device.
+        example: Arguments of the model for the batch of one replica; dimension 0 is samples.
+        world, device_memory, costs, state: As in `smp.plan`: where the model will be trained, and
+            the source of the times and bytes.
 
     Raises:
         PlanError: The plan does not fit the model (all faults), or a rank needs too much memory.
@@ -175,15 +178,16 @@ class Plan(core.Plan):
             The picture; a notebook displays it.
 
         Raises:
-            OptionError: The plan was loaded or edited, so that it has no costs of units; or the
-                path has no ending of a picture format.
+            OptionError: The plan was loaded or edited, so the times of its modules are not known.
+                Or the file's ending names no picture format.
             SetupError: matplotlib is not installed.
         """
         if self._problem is None or self.forecast is None or self.is_stale:
             raise OptionError(
                 f"the plan of {self.model} cannot be drawn",
-                "it was loaded or edited, so the costs of its units are not known",
+                "it was loaded or edited, so the time and memory of its modules are not known",
                 "Draw the plan that smp.forecast(plan, model, example, world) returns",
+                kind="no_costs",
             )
         done = replay(self, self._problem)
         costs = done.view.costs

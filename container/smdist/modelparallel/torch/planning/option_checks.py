@@ -24,7 +24,8 @@ def option_faults(
 
     Args:
         cluster: Cluster to run on; None skips the checks that need it.
-        batch_size: Number of samples in the batch of one replica; None skips its checks.
+        batch_size: Number of samples in the batch of one replica; None skips the checks that need
+            it.
         options: Options of `smp.plan`, by name; those that are left out are not checked.
     """
     own = list(_own_faults(options))
@@ -56,16 +57,18 @@ def _faults(base: Mapping[str, Any], options: Mapping[str, Any]) -> list[OptionE
 
 
 def _never(_: int, __: frozenset[str]) -> tuple[Graph, Any]:
-    raise AssertionError("this problem is never solved")
+    raise AssertionError(
+        "the check of the options requested the costs of a model, which it must not do. Report this"
+        " as a bug of smdist"
+    )
 
 
 def _own_faults(options: Mapping[str, Any]) -> Iterator[OptionError]:
     pipeline, known = options.get("pipeline", AUTO), [AUTO, *SCHEDULES]
     if pipeline not in known:
         why = "there is no schedule of this name"
-        yield OptionError(
-            f"pipeline is {pipeline!r}", why, closest(str(pipeline), known), about="pipeline"
-        )
+        what, hint = f"pipeline is {pipeline!r}", closest(str(pipeline), known)
+        yield OptionError(what, why, hint, about="pipeline", kind="unknown")
     auto = options.get("auto_partition", True)
     if not isinstance(auto, bool):
         why = "it has to be True (the planner chooses the stages) or False (you do)"
@@ -86,6 +89,5 @@ def _own_faults(options: Mapping[str, Any]) -> Iterator[OptionError]:
     if word in OPTIMIZE and isinstance(weight, int | float) and 0 <= weight <= 1:
         why = "both choose between speed and memory, optimize as a word, the other as a number"
         hint = "Leave one of them out"
-        yield OptionError(
-            f"optimize is {word!r} and memory_weight is {weight!r}", why, hint, about="optimize"
-        )
+        what = f"optimize is {word!r} and memory_weight is {weight!r}"
+        yield OptionError(what, why, hint, about="optimize", kind="conflict")

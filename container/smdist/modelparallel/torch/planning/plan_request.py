@@ -46,7 +46,7 @@ class Request:
     Attributes:
         batch_size: Number of samples in the batch of one replica.
         cluster: Cluster to plan for.
-        memory_bytes: Memory that a rank may use; None for that of the cluster's device, if known.
+        memory_bytes: Bytes that a rank may use; None to use the memory of the cluster's device.
         state: Bytes in memory per element of a trained parameter.
         sampler: Source of the graphs and costs of the model.
     """

@@ -51,7 +51,7 @@ class Sampler:
         memory_bytes: Memory that a rank may use; None if unknown.
 
     Raises:
-        OptionError: `costs` is none of these.
+        OptionError: `costs` is not "measure", "estimate" or "auto".
     """
 
     def __init__(
@@ -79,11 +79,11 @@ class Sampler:
 
         Args:
             num_microbatches: Number of equal parts that the batch is split into.
-            opened: Names of modules that may be split, so that the modules inside are units.
+            opened: Names of modules that are divided into the modules inside them.
 
         Raises:
             CaptureError: The model's forward pass cannot be captured.
-            SizeError: The model cannot be captured at this size, or memory does not suffice.
+            SizeError: A microbatch cannot be recorded, or needs too much memory.
         """
         key = (num_microbatches, opened)
         if key not in self._known:
@@ -107,17 +107,17 @@ class Sampler:
         return f"{title}, opened {', '.join(sorted(opened))}" if opened else title
 
     def _capture(self, num_microbatches: int, opened: frozenset[str]) -> Captured:
-        """Capture the model's forward pass for one microbatch of this size.
+        """Record the model's forward pass for one microbatch.
 
-        If that fails, the whole batch is tried, to find out if the size is the cause.
+        If this fails, the whole batch is tried, to find the cause of the failure.
 
         Args:
             num_microbatches: Number of equal parts that the batch is split into.
-            opened: Names of modules that may be split, so that the modules inside are units.
+            opened: Names of modules that are divided into the modules inside them.
 
         Raises:
-            SizeError: Only this size fails.
-            CaptureError: The model cannot be captured at all.
+            SizeError: The microbatch fails, but the whole batch does not.
+            CaptureError: The failure has another cause than the size of the microbatch.
         """
         example = self._batch.microbatch(num_microbatches)
         try:
@@ -128,7 +128,7 @@ class Sampler:
             capture(self._model, self._batch.example, opened=opened)
             raise self._size_error(num_microbatches, f"{error.what}: {error.why}") from error
 
-    def _size_error(self, num_microbatches: int, why: str) -> SizeError:
+    def _size_error(self, num_microbatches: int, why: str, kind: str = "") -> SizeError:
         samples = self._samples(num_microbatches)
         name = type(self._model).__name__
         error = SizeError(
@@ -136,6 +136,8 @@ class Sampler:
             f" {self._batch.size} samples",
             why,
             "Pass another number as microbatches=; fewer microbatches have more samples each",
+            about="microbatches",
+            kind=kind,
         )
         error.num_microbatches = num_microbatches
         return error
@@ -148,7 +150,7 @@ class Sampler:
 
         Args:
             num_microbatches: Number of equal parts that the batch is split into.
-            opened: Names of modules that may be split, so that the modules inside are units.
+            opened: Names of modules that are divided into the modules inside them.
         """
         smaller = [many for many, of in self._known if of == opened and many > num_microbatches]
         if not self.measures or not smaller:
@@ -159,28 +161,30 @@ class Sampler:
         needed = largest_unit_bytes(graph, costs, factor)
         if self._limit is not None and needed > self._limit:
             why = f"a unit would need {size(needed)}, and device_memory is {size(self._limit)}"
-            raise self._size_error(num_microbatches, why)
+            raise self._size_error(num_microbatches, why, "memory")
         free, needed = free_bytes(self._model), measuring_bytes(graph, costs, factor)
         if free is not None and needed > free:
             why = f"measuring it would take {size(needed)}, and {size(free)} are free here"
-            raise self._size_error(num_microbatches, why)
+            raise self._size_error(num_microbatches, why, "machine_memory")
 
     def note(self, error: SizeError) -> Note:
-        """Return a note for the plan that this size of microbatch was not tried, with the reason.
+        """Return a note that says why a size of microbatch was not tried.
 
         Args:
-            error: Error of that size.
+            error: Error that was raised for this size.
         """
         samples = self._samples(error.num_microbatches)
         count = f"{samples} sample{'s' if samples > 1 else ''}"
         return Note(UNTRIED_SIZE, f"Microbatches of {count} were not tried: {error.why}")
 
     def notes(self, num_microbatches: int, opened: frozenset[str]) -> tuple[Note, ...]:
-        """Return notes for the plan on one capture of the model, and on an unknown device speed.
+        """Return the notes from the recording of the forward pass, for the plan.
+
+        If costs are estimated for a device of unknown speed, one more note says so.
 
         Args:
             num_microbatches: Number of equal parts that the batch is split into.
-            opened: Names of modules that may be split, so that the modules inside are units.
+            opened: Names of modules that are divided into the modules inside them.
         """
         found = self._notes.get((num_microbatches, opened), ())
         if self.measures or _is_known(self._device):
@@ -198,7 +202,7 @@ class Sampler:
     def _costs(self, captured: Captured, num_microbatches: int, opened: frozenset[str]) -> Costs:
         if not self.measures:
             return estimate(captured, self._device if _is_known(self._device) else _UNKNOWN)
-        begin, why = time.perf_counter(), ""
+        begin, why, kind = time.perf_counter(), "", ""
         title = self._title(num_microbatches, opened) + self._expected(num_microbatches, opened)
         try:
             return measure(captured, budget_seconds=self._left / 2, title=title)
@@ -206,6 +210,7 @@ class Sampler:
             text = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
             if is_out_of_memory(error):
                 why = f"this machine has too little memory to measure it ({text})"
+                kind = "machine_memory"
             elif num_microbatches == 1:
                 raise
             else:
@@ -214,7 +219,7 @@ class Sampler:
             self._left = max(0.0, self._left - (time.perf_counter() - begin))
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-        raise self._size_error(num_microbatches, why)
+        raise self._size_error(num_microbatches, why, kind)
 
     def _expected(self, num_microbatches: int, opened: frozenset[str]) -> str:
         """Return an upper bound of the measuring time for progress lines: " (up to 12 s)".
@@ -223,7 +228,7 @@ class Sampler:
 
         Args:
             num_microbatches: Number of equal parts that the batch is split into.
-            opened: Names of modules that may be split, so that the modules inside are units.
+            opened: Names of modules that are divided into the modules inside them.
         """
         known = [(many, took) for (many, of), took in self._took.items() if of == opened]
         least = min((each for each in known if each[0] > num_microbatches), default=None)

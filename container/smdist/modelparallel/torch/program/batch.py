@@ -53,7 +53,7 @@ class Batch:
         if len(set(lengths.values())) > 1:
             listed = ", ".join(f"{name}: {length}" for name, length in lengths.items())
             why = "a batch is split into microbatches along dimension 0 of all its tensors"
-            hint = "Pass tensors with equally many samples, and make any others in the model"
+            hint = "Pass only tensors with the same length of dimension 0"
             raise OptionError(
                 f"example has tensors with different lengths of dimension 0 ({listed})",
                 why,
@@ -86,6 +86,7 @@ class Batch:
                 f"a batch of {self.size} samples cannot be split into that many equal parts",
                 f"Use one of {', '.join(map(str, divisors(self.size)))}",
                 about="microbatches",
+                kind="indivisible",
             )
         samples = self.size // num_microbatches
         rows = slice(index * samples, (index + 1) * samples)
@@ -98,8 +99,8 @@ def _check_kind(example: object) -> None:
     if not isinstance(example, torch.Tensor | dict) and type(example) is not tuple:
         raise OptionError(
             f"example is of type {type(example).__name__}",
-            "it has to be the model's arguments: a tensor, a tuple of positional arguments or"
-            " a dict of keyword arguments",
+            "it has to contain the model's arguments as a tensor, a tuple of positional arguments"
+            " or a dict of keyword arguments",
             "Pass one of these",
             about="example",
         )

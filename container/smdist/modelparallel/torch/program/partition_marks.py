@@ -91,7 +91,8 @@ def marks_of(model: nn.Module) -> dict[str, int]:
 def around_marks(marks: Mapping[str, int]) -> frozenset[str]:
     """Return the names of all modules that contain a module with a stage assigned by hand.
 
-    They must be split into smaller units, since a unit is on one stage as a whole.
+    These modules must be divided. A module that is not divided is on one stage as a whole, and so
+    the module inside it could not be on another stage.
 
     Args:
         marks: Assigned stages, by the module's name.
@@ -111,7 +112,9 @@ def _require_stage(stage: object) -> None:
 
 
 def _count_blocks(change: int) -> None:
-    """Count running blocks of `partition`; `nn.Module.__init__` is patched while there are any.
+    """Count the blocks `with partition(stage)` that are running.
+
+    While there is such a block, `nn.Module.__init__` is patched.
 
     Args:
         change: 1 when a block begins, -1 when it ends.

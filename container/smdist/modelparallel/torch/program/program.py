@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Program: the forward pass of a model as a list of calls, any part of which can be run alone.
 
-    h      = wte(input_ids)                      a unit: a module of the user, recorded as one call
+    wte    = wte(input_ids)                      a unit: a module of the user, recorded as one call
     :add   = add(wte, wpe)                       glue: one operation between units
     h.0    = h.0(:add, attention_mask=None)
 
@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from sagemaker_dist.errors import OptionError, raise_all
+from sagemaker_dist.errors import KeyPath, OptionError, raise_all
 from smdist.modelparallel.torch.program.pytree import Form, flatten, paths, unflatten
 
 _DEVICES = ("cpu", "cuda")
@@ -137,10 +137,10 @@ class TensorFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RngCall:
-    """Functions in one call of a program that may draw random numbers, such as dropout.
+    """Random functions, such as dropout, inside one recorded call of a module or function.
 
-    These random functions are numbered in the order in which the whole forward pass runs them. So
-    a number depends neither on units nor on stages.
+    Random functions are numbered in the order in which the whole forward pass runs them. So the
+    numbers do not depend on how the model is split.
 
     Attributes:
         first: Number of random functions that run before the call.
@@ -153,11 +153,10 @@ class RngCall:
     functions: frozenset[Callable[..., Any]] = field(repr=False)
 
     def name(self, index: int) -> str:
-        """Return a name for a random function of the call, from which its seed is made.
+        """Return a unique name of a random function. The function's seed is made from the name.
 
         Args:
-            index: Number of the random function within the call, from 0. Functions from `count` on
-                did not run at capture; they get names that no other function has.
+            index: Number of the random function within the call, from 0.
         """
         if index < self.count:
             return str(self.first + index)
@@ -184,7 +183,8 @@ class Call:
             a constant.
         changed: Positions in `arguments` of tensors that the call changes in place, each with the
             name of the changed value.
-        modes: Modes of the call; None if they are those around the forward pass.
+        modes: Gradient, inference and autocast modes of the call. None if they are the same as at
+            the start of the forward pass.
         checkpoint: Settings of `torch.utils.checkpoint` around a unit; None if it has none.
         is_random: True if the call may draw random numbers.
         rng: Random functions that the call runs.
@@ -240,7 +240,7 @@ class Program:
             constants, which must be the same in every run.
         output_form: Nesting of the model's output.
         outputs: All parts of the output, in the order of `output_form`.
-        base: Modes around the forward pass at capture.
+        base: Gradient, inference and autocast modes at the start of the recorded forward pass.
         facts: Shape, type and device of every value, by its name.
         aliases: Id of each value's memory, by name; values that share memory have the same id.
         rng: Random functions of the whole forward pass.
@@ -273,17 +273,17 @@ class Program:
         """
         leaves, form = flatten(arguments)
         if form != self.input_form:
-            raise _unlike("the model's arguments are nested differently than at capture")
+            raise _unlike("the model's arguments are nested differently than at capture", "nesting")
         names = paths(form)
         pairs = list(zip(self.inputs, leaves, names, strict=True))
-        raise_all(_unlike(what) for pair in pairs for what in _differences(*pair, facts=self.facts))
+        raise_all(error for pair in pairs for error in _differences(*pair, facts=self.facts))
         return {source.value: leaf for source, leaf, _ in pairs if isinstance(source, Ref)}
 
     def assemble(self, values: Mapping[str, Any], held: Callable[[str], Tensor]) -> Any:
         """Return the model's output, built from the values that the calls computed.
 
         Args:
-            values: Tensors by name, with all those in the output.
+            values: Computed tensors, by name.
             held: Function from a name to the model's parameter, buffer or tensor attribute.
         """
         return unflatten(self.output_form, [_resolve(o, values, held) for o in self.outputs])
@@ -299,9 +299,9 @@ class ProgramInterpreter:
         held: Function from a name to the model's parameter, buffer or tensor attribute.
         copies: Names of values that are copied before a call changes them in place, because their
             old contents are still needed.
-        spent: Names of values that no later call reads, by the name of the call after which they
-            are freed.
-        around: Function that returns a context for a call, which seeds its random functions.
+        spent: Maps the name of a call to the names of values that are freed after the call.
+        around: Function from a call to a context manager. Only calls that may draw random numbers
+            are run in their context.
     """
 
     program: Program
@@ -349,21 +349,24 @@ class ProgramInterpreter:
         return module if call.checkpoint is None else _checkpointed(module, call.checkpoint)
 
 
-def _unlike(what: str) -> OptionError:
-    why = "a program is recorded for arguments of one nesting, shape, type and constants"
-    return OptionError(what, why, "Capture the model again with these arguments")
+def _unlike(what: str, kind: str, about: str | KeyPath = ()) -> OptionError:
+    why = "the forward pass was recorded with other arguments"
+    return OptionError(what, why, "Capture the model again with these arguments", about, kind)
 
 
 def _differences(
     source: Argument, leaf: Any, path: str, *, facts: Mapping[str, TensorFacts]
-) -> Iterator[str]:
+) -> Iterator[OptionError]:
     if isinstance(source, Ref):
         expected = facts[source.value]
         found = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
         if found != (expected.shape, expected.dtype):
-            yield f"{source.value!r} is {_text(leaf)}, not {expected.dtype}{expected.shape}"
+            what = f"{source.value!r} is {_text(leaf)}, not {expected.dtype}{expected.shape}"
+            is_shape = found[0] != expected.shape
+            yield _unlike(what, "shape" if is_shape else "dtype", source.value)
     elif isinstance(source, Constant) and not _is_same(leaf, source.value):
-        yield f"{path.partition('.')[2]!r} is {_text(leaf)}, not {source.value!r}"
+        name = path.partition(".")[2]
+        yield _unlike(f"{name!r} is {_text(leaf)}, not {source.value!r}", "constant", name)
 
 
 def _is_same(leaf: Any, captured: Any) -> bool:
@@ -416,7 +419,10 @@ def _check_leaf(call: Call, source: Argument, leaf: Any, program: Program) -> No
 def _changed(call: Call, what: str) -> OptionError:
     return OptionError(
         f"{call.module or 'the model'!r} {what}",
-        "its result depends on the values of its inputs, and the calls after it were recorded for "
+        "the result depends on the values of the inputs, but the later calls were recorded for "
         "another result",
-        "Pass the module that calls it as closed=, or let it return tensors of fixed shapes",
+        "Return tensors of fixed shapes, or call capture(closed=[...]) with the name of the calling"
+        " module",
+        about=call.module or (),
+        kind="varying_result",
     )

@@ -68,7 +68,12 @@ def flatten(data: Any) -> tuple[list[Any], Form]:
 
 
 def unflatten(form: Form, leaves: Sequence[Any]) -> Any:
-    """Return nested data of a form, built from a list of its values; all containers are new."""
+    """Build nested data from a flat list of values; all containers are new.
+
+    Args:
+        form: Nesting of the data, as `flatten` returns it.
+        leaves: Values of the data, from left to right.
+    """
     return _build(form, iter(leaves))
 
 
@@ -79,7 +84,7 @@ def map_leaves(function: Callable[[Any], Any], data: Any) -> Any:
 
 
 def paths(form: Form, prefix: str = "") -> Iterator[str]:
-    """Yield the path of each value in data of a form, such as "batch.x" or "0.mask".
+    """Yield the path of each value in nested data, such as "batch.x" or "0.mask".
 
     Args:
         form: Nesting of the data.
@@ -115,7 +120,7 @@ def _is_ordered(cls: type) -> bool:
 def _fields(data: Any) -> list[tuple[Any, Any]] | None:
     """Return the fields of a dataclass instance as pairs of name and value.
 
-    None if it contains no tensors, since it then counts as one value.
+    None if the instance contains no tensors, or is a module; it then counts as a single value.
     """
     if isinstance(data, torch.nn.Module):
         return None

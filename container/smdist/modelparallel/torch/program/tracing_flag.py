@@ -13,7 +13,8 @@ _is_tracing: ContextVar[bool] = ContextVar("is_tracing", default=False)
 def is_tracing() -> bool:
     """Return True if the calling forward function is being recorded, on tensors without values.
 
-    A model can check this, as in SMP, to skip side effects such as writing a log.
+    A model can check this to skip side effects, such as writing a log. SMP v1 has the same
+    function.
     """
     return _is_tracing.get()
 

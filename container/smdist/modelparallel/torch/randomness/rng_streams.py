@@ -51,7 +51,10 @@ class RngStream:
     def around(self, call: Call) -> AbstractContextManager[None]:
         """Return a context in which each random function of a call is seeded.
 
-        After the block, the generators have their earlier states again.
+        After the block, the random generators have their earlier states again.
+
+        Args:
+            call: Recorded call of a module or function in the model's forward pass.
         """
         return _seeded(Seeding(self, call.rng))
 
@@ -64,10 +67,12 @@ class RngStream:
 
 @contextmanager
 def drawing(program: Program, draws: RngStream) -> Iterator[None]:
-    """Seed the random functions of a whole model in the block, so that they draw as in its stages.
+    """Seed the random functions of a whole model that runs in the block.
+
+    They draw the same random numbers as when the model is split into stages.
 
     Args:
-        program: Captured program of the model.
+        program: Recorded forward pass of the model.
         draws: Seed, step and microbatch.
     """
     with _seeded(Seeding(draws, program.rng)):
@@ -75,12 +80,12 @@ def drawing(program: Program, draws: RngStream) -> Iterator[None]:
 
 
 class Seeding(TorchFunctionMode):
-    """Function mode that seeds the generators before each random function of one call.
+    """`TorchFunctionMode` that seeds the random generators before each random function.
 
     Args:
-        draws: Seed, step and microbatch.
-        rng: Random functions of the call, with their numbers in the forward pass.
-        done: Number of these functions that have run already.
+        draws: Origin of the seeds: seed of the training run, step and microbatch.
+        rng: Random functions to seed.
+        done: Number of random functions that have run already.
     """
 
     def __init__(self, draws: RngStream, rng: RngCall, done: int = 0) -> None:
@@ -88,7 +93,7 @@ class Seeding(TorchFunctionMode):
         self._draws, self._rng, self._done = draws, rng, done
 
     def start(self) -> None:
-        """Seed the generators once, for functions in compiled code, which this mode cannot see."""
+        """Seed the generators at the start of a call, for random functions in compiled code."""
         seed_generators(self._draws.seed_of(f"{self._rng.first}:"))
 
     def again(self, function: Callable[..., Any], *, runs_here: int = 0) -> Callable[..., Any]:
@@ -98,7 +103,8 @@ class Seeding(TorchFunctionMode):
 
         Args:
             function: Function to run.
-            runs_here: Number of first runs that happen inside this mode; they are seeded already.
+            runs_here: Number of first runs that happen while this `Seeding` is active. Only later
+                runs are seeded anew.
         """
         done, runs = self._done, 0
 
@@ -178,18 +184,22 @@ _between: Any = functions._SingleLevelFunction
 
 
 def follow_checkpoints() -> None:
-    """Patch PyTorch's checkpoints permanently, so that a second run draws the first one's numbers.
+    """Patch activation checkpointing, so that recomputation draws the same random numbers again.
 
-    It may be called once only.
+    The patch is permanent. Call this function only once.
     """
     vars(checkpoints)[_plain_generator.__name__] = _generator
     _between.apply = classmethod(_apply)
 
 
 def _generator(function: Callable[..., Any], *settings: Any, **options: Any) -> Any:
-    """Start a checkpoint whose second run draws the random numbers of the first run.
+    """Start an activation checkpoint whose recomputation draws the same random numbers again.
 
-    It replaces PyTorch's function `_checkpoint_without_reentrant_generator`.
+    PyTorch calls this function in place of its own `_checkpoint_without_reentrant_generator`.
+
+    Args:
+        function: Function that is recomputed in the backward pass.
+        settings, options: Other arguments of PyTorch's function.
     """
     seeding = seeding_now()
     again = function if seeding is None else seeding.again(function)

@@ -99,7 +99,7 @@ class Shards:
                 group._init_mp_dtypes()
 
     def _root(self, stage: int) -> FSDPModule:
-        """Return the stage of this number, as the FSDP module that it is."""
+        """Return the stage with this number, typed as an FSDP module."""
         root = self._stages[stage]
         assert isinstance(root, FSDPModule)
         return root
@@ -112,9 +112,9 @@ class Shards:
         stage.set_requires_gradient_sync(False)
 
     def _fill_gradients(self, root: FSDPModule) -> None:
-        """Add zeros as gradients of parameters for which only another replica has one; collective.
+        """Set a zero gradient where only other replicas have a gradient; collective.
 
-        FSDP needs the gradient on every replica to reduce it.
+        FSDP reduces the gradient of a parameter only if every replica has a gradient.
 
         Args:
             root: Stage whose last backward pass has ended.
@@ -135,12 +135,12 @@ class Shards:
 
 
 def _has_run(root: FSDPModule) -> bool:
-    """Tell whether a stage has run; FSDP sets its root module in the first forward pass."""
+    """Return True if a stage has run forward at least once."""
     return bool(root._get_fsdp_state()._is_root)
 
 
 def keeps_gathered(sharding: str, *, splits_backward: bool) -> bool:
-    """Tell whether gathered parameters are kept until the end of a step.
+    """Return True if gathered parameters are kept until the end of a step.
 
     Args:
         sharding: "optimizer" or "full".
@@ -153,8 +153,8 @@ def keeps_gathered(sharding: str, *, splits_backward: bool) -> bool:
 def _mesh(groups: Groups, shard_degree: int, device_type: str) -> DeviceMesh:
     """Make FSDP's device mesh over the replicas of this rank's stages; collective over all ranks.
 
-    It has one dimension, over which parameters are sharded. If there are more replicas than
-    `shard_degree`, it has two: "copies" and "shards".
+    The mesh has one dimension, over which parameters are sharded. If there are more replicas than
+    `shard_degree`, it has two dimensions: "shards", and "copies" of the shards.
 
     Args:
         groups: Process groups of this rank.
@@ -186,10 +186,10 @@ def _device_type(stages: Iterable[nn.Module]) -> str:
 
 
 def _unshardable(stages: Mapping[int, StageModule], *, bf16: bool) -> set[nn.Parameter]:
-    """Return the parameters that FSDP cannot shard: those that several stages hold, and scalars.
+    """Return the parameters that FSDP cannot shard.
 
-    With `bf16` it returns all parameters of a module that has such a shared parameter, since a
-    module computes in one dtype.
+    These are scalars, and parameters that several stages of this rank share. With `bf16`, all other
+    parameters of a module with a shared parameter are added. A module computes in one dtype.
     """
     count = Counter(parameter for stage in stages.values() for parameter in stage.parameters())
     shared = {parameter for parameter, number in count.items() if number > 1}
@@ -263,9 +263,9 @@ def _shard(
 def _separate(stage: StageModule, apart: set[nn.Parameter]) -> list[nn.Module]:
     """Return the modules of a stage to which FSDP is applied one by one.
 
-    Each has a parameter to shard, and shares no parameter with another of the stage's modules. A
-    module whose result a later call changes in place is left out, since FSDP would lose its hook on
-    that result.
+    Such a module has a parameter to shard, and shares no parameter with another module of the
+    stage. A module whose result a later call changes in place is left out, since FSDP would lose
+    its hook on that result.
 
     Args:
         stage: Stage to shard.
@@ -314,13 +314,16 @@ def _odd(parameters: Iterable[nn.Parameter], apart: set[nn.Parameter]) -> set[nn
 
 
 def _parts(root: FSDPModule) -> list[Any]:
-    """Return FSDP's records of a stage's gathered parameters, in the same order on all replicas."""
+    """Return the `FSDPParam` objects of a stage's parameters that have been gathered at least once.
+
+    The order is the same on all replicas.
+    """
     parts = (part for group in _groups(root) for part in group.fsdp_params)
     return [part for part in parts if hasattr(part, "_unsharded_param")]
 
 
 def _groups(root: FSDPModule) -> list[Any]:
-    """Return FSDP's parameter groups of a stage."""
+    """Return the `FSDPParamGroup` objects of a stage and of its modules."""
     states = root._get_fsdp_state()._state_ctx.all_states
     return [group for state in states for group in state._fsdp_param_groups]
 
@@ -328,17 +331,17 @@ def _groups(root: FSDPModule) -> list[Any]:
 def _complete(part: Any) -> None:
     """Move a parameter's gradient to the attribute that FSDP reduces.
 
-    A backward pass for the gradients of weights alone stores it in another attribute.
+    A backward pass for the gradients of weights alone stores the gradient in another attribute.
 
     Args:
-        part: FSDP's record of the parameter.
+        part: `FSDPParam` of the parameter.
     """
     part.accumulate_unsharded_grad_if_needed()
     part.to_accumulated_grad_if_needed()
 
 
 def _has_gradient(part: Any) -> bool:
-    """Tell whether FSDP's record of a parameter has a gradient."""
+    """Return True if the `FSDPParam` of a parameter has a gradient that is not reduced yet."""
     return part.unsharded_accumulated_grad is not None or part._unsharded_param.grad is not None
 
 

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradient clipping by the norm of the whole model, not by that of one rank's stages.
+"""Gradient clipping by the norm of the whole model, not by the norm of one rank's stages.
 
-Once a parallel model exists, `torch.nn.utils.clip_grad_norm_` clips in this way too. The two torch
-functions that it calls are replaced, so this also works if a script has imported it under another
-name. Gradients of other models are passed to torch's own functions.
+Once a parallel model exists, `torch.nn.utils.clip_grad_norm_` clips in this way, too. This module
+replaces the two functions that torch's `clip_grad_norm_` calls. So a script may have imported
+`clip_grad_norm_` before, or under another name. Gradients of other models are passed to torch's own
+functions.
 
-Every rank of the pipeline must call it, also a rank without gradients or trained parameters. A tied
-parameter counts once, on the rank of its first stage.
+Every rank of the pipeline must call `clip_grad_norm_`, also a rank without gradients or trained
+parameters. A tied parameter counts once, on the rank of its first stage.
 
 A parameter outside of the model, such as one of the loss function, has a gradient on the rank of
 the last stage alone, and counts there. Its gradient is not averaged over replicas, so put such
@@ -47,7 +48,10 @@ class ClippedModel(Protocol):
         """True if this rank has the last stage, and with it the loss."""
 
     def counted_elsewhere(self) -> Iterable[nn.Parameter]:
-        """Return this rank's tied parameters that count in the norm on another pipeline rank."""
+        """Return this rank's tied parameters that another pipeline rank counts in the norm.
+
+        A tied parameter is held by several ranks, and counts on the rank of its first stage.
+        """
 
 
 _registered: list[ref[Any]] = []  # in the order in which models are cut
@@ -99,7 +103,7 @@ def clip_grad_norm_(
 
 
 def _hook() -> None:
-    """Replace the two functions of torch that `clip_grad_norm_` calls."""
+    """Replace the two functions that torch's `clip_grad_norm_` calls by those of this module."""
     for name, ours in (("_get_total_norm", _norm), ("_clip_grads_with_norm_", _clip)):
         _plain[name] = getattr(clip_grad, name)
         setattr(clip_grad, name, ours)
@@ -115,9 +119,10 @@ def _norm(
     error_if_nonfinite: bool = False,
     foreach: bool | None = None,
 ) -> Tensor:
-    """Return the norm of gradients over all stages of their model; replaces `_get_total_norm`.
+    """Return the norm of gradients over all stages of their parallel model.
 
-    Gradients of other models get the norm of torch's own function.
+    This function replaces torch's `_get_total_norm`, and has the same arguments. For gradients of
+    other models it calls torch's own function.
     """
     found = [tensors] if isinstance(tensors, Tensor) else list(tensors)
     # no_grad() adds one frame between this function and the caller
@@ -130,7 +135,7 @@ def _norm(
     if error_if_nonfinite and not total.isfinite():
         raise RuntimeError(
             f"the norm of order {norm_type} of the gradients of all stages is {total.item()}, so "
-            "they cannot be clipped; with error_if_nonfinite=False they are scaled all the same"
+            "the gradients cannot be clipped. Pass error_if_nonfinite=False to scale them anyway"
         )
     return total.to(found[0].device) if found else total
 
@@ -142,7 +147,16 @@ def _clip(
     total_norm: Tensor,
     foreach: bool | None = None,
 ) -> None:
-    """Scale gradients in place to at most `max_norm`; replaces torch's `_clip_grads_with_norm_`."""
+    """Scale gradients in place so that their norm is at most `max_norm`.
+
+    This function replaces torch's `_clip_grads_with_norm_`.
+
+    Args:
+        parameters: Parameters of this rank; those without a gradient are skipped.
+        max_norm: Largest norm of the gradients of all stages afterwards.
+        total_norm: Norm of the gradients of all stages before.
+        foreach: Passed to torch's own function for gradients of other models; else ignored.
+    """
     every = [parameters] if isinstance(parameters, Tensor) else list(parameters)
     gradients = [each.grad for each in every if each.grad is not None]
     if _split_of(gradients) is None:
@@ -163,7 +177,7 @@ def _split_of(gradients: list[Tensor]) -> ClippedModel | None:
 
 
 def _live() -> Iterator[ClippedModel]:
-    """Yield the registered models that still exist, in the order in which they were cut."""
+    """Yield the registered models that still exist, in the order of registration."""
     for reference in _registered:
         split = reference()
         if split is not None:
@@ -171,16 +185,16 @@ def _live() -> Iterator[ClippedModel]:
 
 
 def _split_by_caller(frame: FrameType) -> ClippedModel | None:
-    """Return the parallel model for a clipping call that passes no gradients.
+    """Find the parallel model in a call of `clip_grad_norm_` that finds no gradients on this rank.
 
-    The other ranks of the pipeline wait for this rank, so it must take part in the norm.
+    The other ranks of the pipeline wait for this rank to compute the norm with them.
 
     Args:
         frame: Frame of the function that called torch's `_get_total_norm`.
 
     Returns:
-        The model of the parameters in that frame; None if they are of no parallel model. If there
-        are no parameters, the model that was split last, or None.
+        Model that has the parameters to clip. If there are no parameters, the latest model. None if
+        there is no such model.
     """
     passed = frame.f_locals.get("parameters")
     if isinstance(passed, list) and passed:
@@ -193,8 +207,12 @@ def _split_by_caller(frame: FrameType) -> ClippedModel | None:
 def _counted(gradients: list[Tensor], split: ClippedModel) -> list[Tensor]:
     """Return the gradients that this rank adds to the norm of its pipeline.
 
-    Tied parameters that another rank counts are left out. So are gradients of no parallel model,
-    except on the rank of the last stage.
+    Each gradient must count on one rank only. So tied parameters that another rank counts are left
+    out. Gradients outside of all parallel models count only on the rank of the last stage.
+
+    Args:
+        gradients: Gradients to clip on this rank.
+        split: Parallel model whose gradients are clipped.
     """
     elsewhere = {id(p.grad) for p in split.counted_elsewhere()}
     own = {id(p.grad) for each in _live() for p in each.held.values()}

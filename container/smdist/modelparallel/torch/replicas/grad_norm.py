@@ -84,10 +84,14 @@ def _power(tensor: Tensor, order: float) -> Tensor:
 
 
 def _merged(powers: Tensor, order: float) -> Tensor:
-    """Combine one rank's results of `_powers` into a vector of one element.
+    """Combine the values of all tensors of one rank into a vector of one element.
 
-    It is their sum; for order inf (or -inf) their maximum (or minimum); for order 0 the number of
-    tensors that are not zero, as in torch.
+    The element is the sum of the values. For order inf (or -inf) it is their maximum (or minimum),
+    and for order 0 the number of values that are not 0, as in torch.
+
+    Args:
+        powers: For each tensor, its norm to the power `order`; for order 0 or inf, the norm.
+        order: Order of the norm.
     """
     if order == math.inf:
         return torch.cat([powers, powers.new_zeros(1)]).amax(0, keepdim=True)

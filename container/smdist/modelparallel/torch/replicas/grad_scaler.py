@@ -135,6 +135,7 @@ def _refusal(fault: str) -> OptionError:
         f"GradScaler cannot unscale gradients of rank {rank}: {text}",
         "float16 cannot represent scaled gradients and small updates",
         "Keep parameters in float32, and use torch.autocast in the step",
+        kind="unsupported_dtype",
     )
 
 

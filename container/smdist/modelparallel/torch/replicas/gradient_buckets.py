@@ -4,13 +4,15 @@
     stage 1   B0 B1 B2 B3 |-- all-reduce of its buffers --|
     stage 0         B0 B1 B2 B3 ...                        |-- all-reduce --|   finish
 
-B0 is the backward pass of microbatch 0, and so on. A bucket has parameters of one dtype that
-exactly the same stages of this rank hold. Its all-reduce starts after the last backward pass of
-these stages. So all replicas start buckets in the same order, which the schedule determines.
+B0 is the backward pass of microbatch 0, and so on. All parameters of a bucket have one dtype and
+belong to the same stages of this rank: to one stage, or to several stages that share them. The
+all-reduce of a bucket starts after the last backward pass of these stages. So all replicas start
+the all-reduces in the same order, which the schedule determines.
 
-A parameter may have a gradient on some replicas only. A replica without one sends zeros. The first
-bucket of some stages also has a flag for each of their parameters, to find out which ones have a
-gradient on any replica.
+A parameter may have a gradient on some replicas only. A replica without a gradient sends zeros. The
+first bucket of each set of stages also has one flag for each parameter of this set: 1 if the rank
+has a gradient. After the all-reduce, the flags show which parameters have a gradient on any
+replica.
 
 `OwnedParam` is a parameter with its stages. `broadcast` copies values from replica 0 to the
 others.
@@ -36,8 +38,8 @@ class OwnedParam:
     """Parameter that one or several stages of this rank hold.
 
     Attributes:
-        name: Name of the parameter in the model, the same on all ranks; if there are several, the
-            first.
+        name: Name of the parameter in the model, the same on all ranks. If the model has the
+            parameter under several names, this is the first one.
         parameter: Parameter of this rank's stages.
         stages: Stages of this rank that hold it.
     """
@@ -50,7 +52,7 @@ class OwnedParam:
 def owned_params(
     stages: Mapping[int, nn.Module], graph: Graph, *, trained: bool = True
 ) -> tuple[OwnedParam, ...]:
-    """Return the parameters of some stages, in the order of the graph: the same on every replica.
+    """Return the parameters of some stages, in an order that is the same on every replica.
 
     Args:
         stages: Stages of this rank, by number.
@@ -80,15 +82,19 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def numbers(gradient: Tensor) -> Tensor:
-    """Return the dense tensor that holds a gradient's elements, in order to scale them in place.
+    """Return the dense tensor that holds a gradient's elements, to scale them in place.
 
-    It is the values of a sparse gradient, the shard of a DTensor, or the gradient itself.
+    For a sparse gradient these are its values, for a DTensor its shard on this rank. Otherwise the
+    gradient itself is returned.
     """
     return gradient._values() if gradient.is_sparse else local(gradient)
 
 
 def added(earlier: Tensor, more: Tensor) -> Tensor:
-    """Add two gradients in place, and return the one that holds the sum: sparse if both are."""
+    """Add two gradients, and return the sum; it is sparse if both gradients are sparse.
+
+    One of the two tensors is changed in place to hold the sum, and is returned.
+    """
     if earlier.is_sparse and not more.is_sparse:
         earlier, more = more, earlier
     if more.is_sparse:
@@ -116,7 +122,12 @@ def flags(parameters: list[nn.Parameter], like: Tensor) -> Tensor:
 
 
 def set_gradient(parameter: nn.Parameter, values: Tensor | None) -> None:
-    """Set a parameter's gradient from a vector of its elements on this rank; None removes it."""
+    """Set or remove the gradient of a parameter.
+
+    Args:
+        parameter: Parameter to change.
+        values: Elements of the gradient on this rank, as a vector. None removes the gradient.
+    """
     if values is None:
         parameter.grad = None
         return
@@ -151,14 +162,23 @@ class GradientBuckets:
         self._running.clear()
 
     def end(self, stage: int) -> None:
-        """Start the buckets that are complete after the last backward pass of this stage."""
+        """Start the all-reduces of buckets whose gradients are final.
+
+        Call this after the last backward pass of a stage in a step.
+
+        Args:
+            stage: Number of the stage.
+        """
         self._ended.add(stage)
         for each in self._sets:
             if each not in self._running and each.stages <= self._ended:
                 self._start(each)
 
     def finish(self) -> None:
-        """Wait for all buckets, and set averages as gradients; None where no replica has one."""
+        """Wait for all all-reduces, and set the averages as gradients.
+
+        A parameter's gradient becomes None if no replica has a gradient of it.
+        """
         for each in self._running:
             each.finish()
         self._running.clear()
@@ -169,7 +189,7 @@ class GradientBuckets:
 
 
 class _BucketSet:
-    """Buckets of the parameters that exactly the same stages of this rank hold."""
+    """Buckets of all parameters that belong to one stage, or to the same group of stages."""
 
     def __init__(self, stages: frozenset[int], buckets: list[list[nn.Parameter]]) -> None:
         self.stages = stages
@@ -211,12 +231,15 @@ class _PendingReduction:
 def _start_reduction(
     bucket: list[nn.Parameter], flagged: list[nn.Parameter], group: dist.ProcessGroup
 ) -> _PendingReduction:
-    """Copy the gradients of a bucket to a buffer, start its all-reduce, and return both.
+    """Copy the gradients of a bucket to a buffer, and start an all-reduce of the buffer.
 
     Args:
         bucket: Parameters of the bucket; their gradients become None.
         flagged: Parameters for which the buffer also has flags: 1 if this rank has a gradient.
         group: Process group of the replicas.
+
+    Returns:
+        The buffer, and the handle to wait for the all-reduce.
     """
     with torch.no_grad():
         buffer = torch.cat([*flattened(bucket), flags(flagged, like=bucket[0].detach())])
@@ -234,11 +257,14 @@ def _start_reduction(
 def _sets(
     held: Sequence[OwnedParam], fusion_bytes: int
 ) -> Iterator[tuple[frozenset[int], list[list[nn.Parameter]]]]:
-    """Yield pairs of stage numbers and the buckets of parameters that exactly these stages hold.
+    """Group parameters by the stages that hold them, and divide each group into buckets.
 
     Args:
         held: All parameters whose gradients are averaged.
         fusion_bytes: Largest size of a bucket in bytes.
+
+    Yields:
+        Numbers of the stages of a group, and the buckets of the group.
     """
     by_stages: dict[frozenset[int], dict[torch.dtype, list[nn.Parameter]]] = {}
     for each in held:
@@ -249,7 +275,10 @@ def _sets(
 
 
 def _buckets(parameters: list[nn.Parameter], fusion_bytes: int) -> Iterator[list[nn.Parameter]]:
-    """Yield lists of consecutive parameters of at most `fusion_bytes`; a larger one is alone."""
+    """Yield lists of consecutive parameters that have at most `fusion_bytes` bytes together.
+
+    A parameter with more bytes has a list of its own.
+    """
     bucket: list[nn.Parameter] = []
     num_bytes = 0
     for parameter in parameters:

@@ -40,7 +40,7 @@ _TAG = 1 << 20  # no message between stages, in the same group, has this tag
 
 
 class TiedParams:
-    """Tied parameters of one rank: those that stages on other ranks of the pipeline hold, too.
+    """Tied parameters of one rank, which stages on other ranks of the pipeline hold, too.
 
     Args:
         ties: Tied parameters of the whole model, with their stages.
@@ -65,9 +65,9 @@ class TiedParams:
                 self._families.setdefault(holders, []).append(own[tie.parameter])
 
     def counted_elsewhere(self) -> Iterator[nn.Parameter]:
-        """Yield the tied parameters that count in the norm of gradients on another rank.
+        """Yield this rank's tied parameters that another rank counts in the norm of gradients.
 
-        A tied parameter counts on the rank of its first stage.
+        A tied parameter is held by several ranks, and counts on the rank of its first stage.
         """
         for holders, parameters in self._families.items():
             if holders[0] != self._group.rank():
@@ -168,8 +168,8 @@ class Replicas:
         schedule: Schedule of a step.
         groups: Process groups of this rank.
         graph: Graph of the whole model, with the names of its parameters.
-        sharding: "none" if every replica holds whole stages. "optimizer" shards them and gathers
-            parameters once per step; "full" gathers them each time that their module runs.
+        sharding: Sharding of each stage over its replicas: "none", "optimizer" (the optimizer state
+            is sharded) or "full" (parameters, too).
         shard_degree: Number of replicas over which one copy is sharded; None for all replicas.
         bf16: True to compute in bfloat16, while parameters keep their dtype; needs sharding.
         fusion_bytes: Size of the buffer of one all-reduce, in bytes.
@@ -203,7 +203,11 @@ class Replicas:
         self._collect()
 
     def _collect(self) -> None:
-        """List this rank's parameters, and those whose gradients are averaged or summed."""
+        """Store the lists of this rank's parameters.
+
+        These are all parameters, trained parameters, parameters whose gradients are averaged over
+        replicas, and tied parameters, whose gradients are summed over ranks of the pipeline.
+        """
         group = self._groups.of(Axis.RDP)
         every = owned_params(self._stages, self._graph, trained=False)
         held = [each for each in every if each.parameter.requires_grad]
@@ -215,12 +219,15 @@ class Replicas:
         self._elsewhere = list(self._ties_of(every).counted_elsewhere())
 
     def _ties_of(self, held: Sequence[OwnedParam]) -> TiedParams:
-        """Return those of the parameters `held` that stages on other ranks hold, too."""
+        """Return those parameters of `held` that stages on other ranks hold, too."""
         pipeline = self._groups.of(Axis.PP)
         return TiedParams(self._placement.ties, self._schedule.rank_of, held, pipeline)
 
     def _update_trained(self) -> None:
-        """Renew the lists of parameters if the script froze or unfroze some, on all ranks."""
+        """Update the lists of trained parameters if the script has frozen or unfrozen some.
+
+        The script must do so on all ranks.
+        """
         trained = [name for name, p in self._every.items() if p.requires_grad]
         if trained == list(self._held):
             return
@@ -240,7 +247,10 @@ class Replicas:
 
     @property
     def hooks(self) -> Replicas:
-        """Hooks that an executor calls before and after each backward action; the object itself."""
+        """Hooks for an executor, which calls them before and after each backward action.
+
+        The methods of this object are the hooks, so the object itself is returned.
+        """
         return self
 
     def prepare(self) -> None:
@@ -277,9 +287,9 @@ class Replicas:
         return self._schedule.rank_of[-1] == self._groups.pp_rank
 
     def counted_elsewhere(self) -> Iterable[nn.Parameter]:
-        """Return this rank's tied parameters that count in the norm on another pipeline rank.
+        """Return this rank's tied parameters that another pipeline rank counts in the norm.
 
-        A tied parameter counts on the rank of its first stage.
+        A tied parameter is held by several ranks, and counts on the rank of its first stage.
         """
         return self._elsewhere
 
@@ -331,7 +341,11 @@ class Replicas:
             self._shards.end(stage)
 
     def finish(self) -> None:
-        """Wait for reductions, sum tied gradients, and add the gradients of earlier steps."""
+        """Finish the gradients of a step.
+
+        Wait for the all-reduces over replicas. Sum the gradients of tied parameters over the ranks
+        that hold them. Then add the gradients that parameters had before the step.
+        """
         for stage in sorted(self._stages.keys() - self._ended):
             self._end(stage)
         self._means.finish()

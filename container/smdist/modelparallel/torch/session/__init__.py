@@ -82,6 +82,7 @@ def current() -> Session:
             "there is no session of model parallelism",
             "smp.init() was not called, or torch's default process group was destroyed later",
             "Call smp.init() first",
+            kind="not_initialized",
         )
     return session
 

@@ -27,7 +27,10 @@ from smdist.modelparallel.torch.session.session import Session
 
 @runtime_checkable
 class SplitModel(Protocol):
-    """Interface of the model class `Parallel`, for modules that `Parallel` itself imports."""
+    """Interface of the model class `Parallel`.
+
+    Python modules that `Parallel` imports use it, since they cannot import `Parallel` in turn.
+    """
 
     @property
     def session(self) -> Session:
@@ -98,6 +101,7 @@ def require_model() -> SplitModel:
             "there is no parallel model for the step",
             "the step has no model among its arguments, and this process has made none",
             "Wrap the model before the step: model = smp.DistributedModel(model)",
+            kind="missing",
         )
     return found
 
@@ -121,11 +125,17 @@ def refuse_in_step(what: str) -> None:
             f"{what} is called inside a step",
             "a step function runs once per microbatch, and gradients are complete after the step",
             "Call it after the step, outside of the step function",
+            about=tuple(what.removesuffix("()").split(".")),
+            kind="inside_step",
         )
 
 
 def register_optimizer(optimizer: Any) -> None:
-    """Register an optimizer, so that the split of a model leaves it only this rank's parameters."""
+    """Register an optimizer for changes when a model is split.
+
+    The split then replaces the parameters of the whole model in the optimizer by those of this
+    rank. The optimizer is registered with a weak reference.
+    """
     _optimizers.add(optimizer)
 
 

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collectives, sends and receives of Python objects, over a process group that has CPU tensors.
+"""Collectives, sends and receives of Python objects over a group that supports CPU tensors.
 
-Sends and receives use a single tag, so they need a group of their own. Broadcasts and gathers use
-the collectives of a group. These cannot be confused with the sends and receives of a pipeline.
+All sends and receives of objects have the same tag. So they need a process group that nothing else
+uses for sends. Broadcasts and gathers of objects may use any group.
 
-An object is pickled and sent as tensors of bytes. A small object is a single message:
+An object is pickled and sent as tensors of bytes, in these messages:
 
-    head   1 KiB, always: length of the body, and its first bytes
-    rest   bytes of the body that do not fit in the head
-    parts  memory of large tensors, which is neither pickled nor copied
+    head   length of the body, and the first bytes of the body; always 1 KiB
+    rest   further bytes of the body; not sent if the body fits in the head
+    parts  bytes of large tensors, one message for each tensor; they are not pickled
 
-The body holds the sizes of the parts and the pickled object, including the bytes of small tensors.
-If an object cannot be pickled, the text of the error is sent in its place, since receivers wait.
+The body contains the sizes of the parts and the pickled object, including the bytes of small
+tensors. If an object cannot be pickled, the text of the error is sent in place of the object, so
+that receivers do not wait forever.
 """
 
 from __future__ import annotations
@@ -40,7 +41,16 @@ _KINDS: Final = (Tensor, nn.Parameter)
 
 
 class UnsentError(DistError):
-    """Error of a receiver whose sender could not pickle the object."""
+    """Error of a receiver whose sender could not pickle the object.
+
+    Attributes:
+        sender: Name of the sending rank, such as "rank 1".
+    """
+
+    default_kind = "not_picklable"
+
+    own_fields = ("sender",)
+    sender: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +76,15 @@ class PackedObject:
 
 
 class _About(NamedTuple):
-    """Properties of a tensor that are sent beside its bytes, as a plain tuple."""
+    """Properties of a tensor that are sent together with its bytes.
+
+    Attributes:
+        dtype: Type of the elements.
+        shape: Shape of the tensor.
+        requires_grad: True for a leaf tensor that requires a gradient.
+        is_parameter: True for an nn.Parameter.
+        is_cuda: True if the tensor is on a GPU; a receiver with a GPU moves it there.
+    """
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -76,7 +94,7 @@ class _About(NamedTuple):
 
 
 def pack(obj: object) -> PackedObject:
-    """Pickle an object and return its messages; on failure, messages with the error's text."""
+    """Pickle an object, and return it as messages to send; on failure, the error's text instead."""
     file, parts = io.BytesIO(), list[Tensor]()
     try:
         _Packer(file, parts).dump(obj)
@@ -91,7 +109,7 @@ def pack(obj: object) -> PackedObject:
 
 
 def empty_head() -> Tensor:
-    """Return a buffer in which to receive the head of an object."""
+    """Return a buffer to receive the first message of an object, which is called its head."""
     return torch.empty(HEAD_BYTES, dtype=torch.uint8)
 
 
@@ -100,7 +118,8 @@ class ReceivedObject:
     """Messages of one object, all received but not yet unpickled.
 
     Attributes:
-        length: Number of bytes of the body; for an error's text, minus its number of bytes.
+        length: Number of bytes of the body. A negative number means that the sender failed: then
+            the body begins with the error's text, which has -length bytes.
         body: Sizes of the parts, then the pickled object; or the text of the sender's error.
         parts: Memory of each large tensor in the object, as a tensor of bytes.
     """
@@ -123,17 +142,21 @@ class ReceivedObject:
                 f"{sender} could not send its object",
                 self.body[: -self.length].decode(errors="replace").rstrip("."),
                 "Send an object that pickle supports",
+                sender=sender,
             )
         start = _COUNT.size + len(self.parts) * _LENGTH.size
         return _Unpacker(io.BytesIO(self.body[start : self.length]), self.parts).load()
 
 
 def collect(head: Tensor, fetch: Callable[[Tensor], object]) -> ReceivedObject:
-    """Receive the messages of an object that follow its head, and return all of them.
+    """Receive the rest of an object whose first message has arrived.
 
     Args:
-        head: First message of the object, received already.
-        fetch: Function that receives the next message into the tensor that it is given.
+        head: First message of the object.
+        fetch: Function that receives the sender's next message into a given tensor.
+
+    Returns:
+        Content of all messages, not yet unpickled.
     """
     data = _bytearray(head)
     length, body = int(_LENGTH.unpack_from(data)[0]), data[_LENGTH.size :]
@@ -153,9 +176,10 @@ def collect(head: Tensor, fetch: Callable[[Tensor], object]) -> ReceivedObject:
 
 
 class _Packer(pickle.Pickler):
-    """Pickler that stores plain tensors outside of the pickle; see `_is_plain`.
+    """Pickler that stores ordinary tensors as bytes, outside of the pickle.
 
-    A tensor that the object contains twice is stored once.
+    A tensor that the object contains twice is stored once. Other tensors are pickled as usual, such
+    as quantized, nested and sparse ones.
     """
 
     def __init__(self, file: io.BytesIO, parts: list[Tensor]) -> None:
@@ -165,10 +189,13 @@ class _Packer(pickle.Pickler):
         self._alive: list[Tensor] = []  # keeps tensors alive, so that no id is reused
 
     def persistent_id(self, obj: Any) -> _Reference | None:
-        """Return the reference to pickle in place of a plain tensor; None to pickle another object.
+        """Return a reference that pickle stores in place of an ordinary tensor.
 
-        A reference is a tuple: number of the tensor, its properties, and its bytes (or the index of
-        its part).
+        A reference is a tuple: number of the tensor, its properties, and its bytes. Bytes of a
+        large tensor are sent as a separate message, and the reference has the message's index.
+
+        Returns:
+            The reference; None for any other object, which is then pickled as usual.
         """
         if type(obj) not in _KINDS or not _is_plain(obj):
             return None
@@ -178,7 +205,10 @@ class _Packer(pickle.Pickler):
         return self._known[id(obj)]
 
     def _memory(self, tensor: Tensor) -> int | bytes:
-        """Return the bytes of a small tensor; make a large one a part and return its index."""
+        """Return the bytes of a small tensor, or the message number of a large tensor.
+
+        The bytes of a large tensor are sent as a separate message.
+        """
         flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
         flat = flat.view(torch.uint8)
         if flat.numel() < _PART_BYTES:
@@ -196,10 +226,13 @@ class _Unpacker(pickle.Unpickler):
         self._made: dict[int, Tensor] = {}
 
     def persistent_load(self, pid: Any) -> Tensor:
-        """Return the tensor of a reference; for an equal tensor number, the same object.
+        """Return the tensor that a reference in the pickle describes.
+
+        References with the same tensor number give the same tensor object.
 
         Args:
-            pid: Reference that `_Packer.persistent_id` returned.
+            pid: Reference that `_Packer.persistent_id` returned: number, properties and bytes of
+                the tensor.
         """
         number, about, memory = pid
         if number not in self._made:
@@ -209,7 +242,11 @@ class _Unpacker(pickle.Unpickler):
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Tell whether a tensor is fully described by its bytes and `_About`; others are pickled."""
+    """Return True if a tensor can be restored from its bytes and a few properties.
+
+    This is not so for quantized, nested and sparse tensors, for tensors on devices other than CPU
+    and CUDA, and for tensors with attributes that the user has added.
+    """
     return (
         tensor.layout is torch.strided
         and tensor.device.type in ("cpu", "cuda")
@@ -220,7 +257,7 @@ def _is_plain(tensor: Tensor) -> bool:
 
 
 def _about(tensor: Tensor) -> _About:
-    """Return the properties that are sent beside a tensor's bytes."""
+    """Return the properties of a tensor, such as its shape, that are sent with its bytes."""
     return _About(
         dtype=tensor.dtype,
         shape=tuple(tensor.shape),
@@ -241,7 +278,12 @@ def _tensor(flat: Tensor, about: _About) -> Tensor:
 
 
 def _head(length: int, start: bytes) -> Tensor:
-    """Return the head of an object: the length of its body, then the body's first bytes `start`."""
+    """Return the first message of an object, padded with zeros to HEAD_BYTES.
+
+    Args:
+        length: Number of bytes of the packed object; negative if an error text is sent instead.
+        start: First bytes of the packed object, or the error text.
+    """
     return _bytes_tensor((_LENGTH.pack(length) + start).ljust(HEAD_BYTES, b"\0"))
 
 
@@ -315,7 +357,8 @@ def broadcast_object(obj: T, source: int, group: dist.ProcessGroup) -> T:
         group: Process group of the ranks.
 
     Raises:
-        UnsentError: The source could not pickle the object; the source raises the cause itself.
+        UnsentError: The source could not pickle the object. The source itself raises the error of
+            pickle instead.
     """
     if group.size() == 1:
         return obj
@@ -336,7 +379,8 @@ def all_gather_object(obj: T, group: dist.ProcessGroup) -> list[T]:
     """Return the objects of all ranks on every rank of a group, in group order; collective.
 
     Raises:
-        UnsentError: A rank could not pickle its object; that rank raises the cause itself.
+        UnsentError: Another rank could not pickle its object. That rank itself raises the error of
+            pickle instead.
     """
     if group.size() == 1:
         return [obj]
@@ -361,7 +405,7 @@ def cpu_barrier(group: dist.ProcessGroup) -> None:
 def _gathered(
     head: Tensor, rank: int, mine: PackedObject, group: dist.ProcessGroup
 ) -> ReceivedObject:
-    """Broadcast the messages after the head of one rank's object; collective.
+    """Broadcast one rank's object, without its first message (head), to a group; collective.
 
     Args:
         head: Head of that object, which this rank has already.

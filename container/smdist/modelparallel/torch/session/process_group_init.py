@@ -59,11 +59,12 @@ def _check_complete(config: RankConfig) -> None:
             "ranks need all of these variables to connect",
             "Start ranks with distribution= or torchrun, or unset RANK and WORLD_SIZE to run alone",
             about=missing[0],
+            kind="missing",
         )
 
 
 def take_device(config: RankConfig) -> None:
-    """Make the GPU with this rank's number on the host the current CUDA device.
+    """Select this rank's GPU: make the GPU number `local_rank` the current CUDA device.
 
     Without GPUs, or without a launcher that sets this number, nothing is done.
 
@@ -78,11 +79,16 @@ def take_device(config: RankConfig) -> None:
             f"rank {config.local_rank} of {config.host_label} has no GPU of its own",
             f"the host has {count} GPUs, and each rank uses one",
             f"Start at most {count} ranks per host, or hide the GPUs with CUDA_VISIBLE_DEVICES=''",
+            about="LOCAL_RANK",
+            kind="missing_gpu",
         )
     torch.cuda.set_device(config.local_rank)
 
 
 def _backend() -> str:
-    """Return the backend for torch.distributed: "smdist", for CUDA tensors NCCL if available."""
+    """Return the backend for torch.distributed.
+
+    It is "smdist" for CPU tensors and "nccl" for CUDA tensors; without NCCL, "smdist" for all.
+    """
     has_nccl = torch.cuda.is_available() and dist.is_nccl_available()
     return f"cpu:{_OURS},cuda:nccl" if has_nccl else _OURS

@@ -44,7 +44,10 @@ class Groups:
     by_members: Mapping[_Members, dist.ProcessGroup] = field(repr=False)
 
     def of(self, axis: Axis) -> dist.ProcessGroup:
-        """Return this rank's process group of an axis; its order of ranks is that of `members`."""
+        """Return this rank's process group of an axis, such as its pipeline (PP).
+
+        The process group numbers its ranks in the order in which `members` lists them.
+        """
         return self.by_members[self.members(axis)]
 
     def members(self, axis: Axis) -> _Members:
@@ -115,7 +118,8 @@ def make_groups(layout: RankLayout) -> Groups:
     """Make the process groups of all axes of a layout, and return them; collective over all ranks.
 
     Raises:
-        OptionError: There is no default group, it has another size, or it carries no CPU tensors.
+        OptionError: There is no default group, it has another number of ranks than the layout, or
+            its backend does not support CPU tensors.
     """
     world = default_group()
     if layout.size != world.size():
@@ -124,6 +128,7 @@ def make_groups(layout: RankLayout) -> Groups:
             "every rank of the group needs a position in the layout",
             f"Make the layout with size={world.size()}",
             about="size",
+            kind="difference",
         )
     rank = world.rank()
     made = {tuple(range(layout.size)): world}
@@ -171,6 +176,7 @@ def default_group() -> dist.ProcessGroup:
             "torch.distributed is not initialized",
             "model parallelism makes its process groups from the default group",
             "Call smp.init() first",
+            kind="not_initialized",
         )
     if torch.device("cpu") not in world._device_types:
         raise OptionError(
@@ -178,11 +184,15 @@ def default_group() -> dist.ProcessGroup:
             "stages also send each other CPU tensors, which this backend does not support",
             'Use init_process_group("cpu:smdist,cuda:nccl"), or let smp.init() do it',
             about="backend",
+            kind="unsupported",
         )
     return world
 
 
 def _in_order(layout: RankLayout) -> list[_Members]:
-    """Return the members of every group of a layout, each once, in the same order on all ranks."""
+    """Return the world ranks in every process group of a layout.
+
+    The order of the groups is the same on all ranks. Groups with the same members are listed once.
+    """
     every = (members for axis in Axis for members in layout.all_members(axis))
     return list(dict.fromkeys(every))

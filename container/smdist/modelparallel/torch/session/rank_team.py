@@ -23,7 +23,15 @@ T = TypeVar("T")
 
 
 class DisagreementError(OptionError):
-    """Error raised because ranks are about to do different things, or another rank has failed."""
+    """Error raised because ranks are about to do different things, or another rank has failed.
+
+    Attributes:
+        rank: World rank that failed, or that does something else than the others; None if the
+            error is not for one rank.
+    """
+
+    own_fields = ("rank",)
+    rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +51,7 @@ class RankTeam:
 
     @classmethod
     def here(cls) -> Self:
-        """Return all ranks of torch.distributed; this process alone if it is not initialized."""
+        """Return a team of all ranks, or of this process without torch.distributed initialized."""
         is_alone = not (dist.is_available() and dist.is_initialized())
         return cls() if is_alone else cls(dist.get_rank(), dist.get_world_size())
 
@@ -87,19 +95,19 @@ class RankTeam:
         return found
 
     def failures(
-        self, error: BaseException | None, describe: Callable[[BaseException], str]
-    ) -> dict[int, str]:
+        self, error: BaseException | None, describe: Callable[[BaseException], T]
+    ) -> dict[int, T]:
         """Exchange the errors of all ranks of the team; collective.
 
         Args:
             error: Error of this rank; None if its work succeeded.
-            describe: Function that converts an error to text.
+            describe: Function that converts an error to data that can be sent, such as its text.
 
         Returns:
-            Text of each failed rank's error, by world rank; the same on all ranks.
+            Result of `describe` for each failed rank, by world rank; the same on all ranks.
         """
-        texts = self.gather(None if error is None else describe(error))
-        return {self.in_world(at): text for at, text in enumerate(texts) if text is not None}
+        found = self.gather(None if error is None else describe(error))
+        return {self.in_world(at): each for at, each in enumerate(found) if each is not None}
 
     def run_on_first(
         self,
@@ -142,8 +150,8 @@ def raise_together(group: dist.ProcessGroup, doing: str) -> Iterator[None]:
 
     Args:
         group: Process group of the ranks.
-        doing: Work of the block, for the error's text: "the capture of the model". Ranks must not
-            communicate in it.
+        doing: Work of the block, for the error's text: "the capture of the model". The block must
+            not communicate with other ranks.
 
     Raises:
         BaseException: The block failed on this rank; this is its error.
@@ -161,7 +169,7 @@ def raise_together(group: dist.ProcessGroup, doing: str) -> Iterator[None]:
 
 
 def raise_first(failed: Mapping[int, str], doing: str) -> None:
-    """Raise an error for the first failed rank; do nothing if no rank failed.
+    """Raise an error for one failed rank, the first in `failed`; do nothing if no rank failed.
 
     Args:
         failed: Text of each failed rank's error, by world rank.
@@ -183,7 +191,11 @@ def rank_failure(rank: int, doing: str, text: str) -> DisagreementError:
         text: Text of the error on that rank.
     """
     return DisagreementError(
-        f"rank {rank} failed in {doing}", text.rstrip("."), "See the error of that rank"
+        f"rank {rank} failed in {doing}",
+        text.rstrip("."),
+        "See the error of that rank",
+        kind="failed",
+        rank=rank,
     )
 
 

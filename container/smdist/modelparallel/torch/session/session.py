@@ -70,6 +70,7 @@ class Session:
                 "pipeline_parallel_degree is 'auto', and the planner chooses it in the first step",
                 "Use groups after the first step, or pass smp.init a pipeline_parallel_degree",
                 about="pipeline_parallel_degree",
+                kind="too_early",
             )
         return self._groups
 
@@ -113,6 +114,7 @@ class Session:
                 f"the groups of this session have pipeline_parallel_degree {groups.pp_size}",
                 f"Use a plan with {groups.pp_size} ranks in a pipeline, or start another job",
                 about="pipeline_parallel_degree",
+                kind="conflict",
             )
 
     def _check_agreed(self, degree: int) -> None:
@@ -125,4 +127,5 @@ class Session:
                     "all ranks make the same process groups",
                     "Choose the degree on one rank, and send it to the others with smp.broadcast",
                     about="pipeline_parallel_degree",
+                    kind="difference",
                 )

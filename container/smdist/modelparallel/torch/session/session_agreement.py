@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 
 from sagemaker_dist.contract.model_parallel import ModelParallel
 from sagemaker_dist.errors import OptionError
+from smdist.modelparallel.torch.session.rank_team import DisagreementError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,9 +16,9 @@ class RankOptions:
     """Options and host of one rank, which all ranks exchange.
 
     Attributes:
-        options: Options of the rank; None if they have an error. The path in `plan` may differ by
-            host.
-        plan: Digest of the contents of the plan's file; "" without a plan.
+        options: Options of the rank; None if they have an error. The path of the plan file, in
+            `options.plan`, may differ between hosts.
+        plan: Digest of the contents of the plan file; "" without a plan.
         fault: Text of the rank's error; "" if there is none.
         host: Name of the host, equal on all ranks of one host.
         local_rank: Number of the rank on its host, if a launcher set it; otherwise None.
@@ -37,24 +38,28 @@ def check(every: Sequence[RankOptions]) -> None:
         every: Options and hosts of all ranks, by rank.
 
     Raises:
-        OptionError: A rank has an error or other options; the error names the first such rank.
+        DisagreementError: A rank has an error or other options; the error names the first such
+            rank.
     """
     for rank, each in enumerate(every):
         if each.fault:
-            raise OptionError(
+            raise DisagreementError(
                 f"smp.init failed on rank {rank}",
                 each.fault.rstrip("."),
                 "Fix the configuration of that rank",
+                kind="failed",
+                rank=rank,
             )
     for rank, each in enumerate(every):
-        differences = list(_differences(every[0], each))
+        differences = dict(_differences(every[0], each))
         if differences:
-            raise OptionError(
+            raise DisagreementError(
                 f"smp.init got different configurations on ranks 0 and {rank}",
-                "; ".join(differences),
+                "; ".join(differences.values()),
                 "Pass the same configuration on every rank",
-                about="config",
+                about=("config", *differences),
                 kind="difference",
+                rank=rank,
             )
 
 
@@ -81,21 +86,27 @@ def check_same(running: ModelParallel, options: ModelParallel) -> None:
     Raises:
         OptionError: Options differ; the error names them.
     """
-    differences = list(_differences(RankOptions(options=running), RankOptions(options=options)))
+    differences = dict(_differences(RankOptions(options=running), RankOptions(options=options)))
     if running != options:
         raise OptionError(
-            f"smp.init was called again with another configuration ({'; '.join(differences)})",
+            "smp.init was called again with another configuration"
+            f" ({'; '.join(differences.values())})",
             "a process has one session, and its process groups are made already",
             "Call smp.init once, or again with the same configuration",
+            about=("config", *differences),
+            kind="conflict",
         )
 
 
-def _differences(first: RankOptions, other: RankOptions) -> Iterator[str]:
-    """Yield a text for each option in which two ranks differ: "microbatches is 4 and 8"."""
+def _differences(first: RankOptions, other: RankOptions) -> Iterator[tuple[str, str]]:
+    """Yield the name of each option in which two ranks differ, and a text.
+
+    The text is such as "microbatches is 4 and 8".
+    """
     for each in fields(ModelParallel):
         here, there = getattr(first.options, each.name), getattr(other.options, each.name)
         is_compared = each.name != "plan" or None in (here, there) or not (first.plan or other.plan)
         if here != there and is_compared:
-            yield f"{each.name} is {here!r} and {there!r}"
+            yield each.name, f"{each.name} is {here!r} and {there!r}"
     if first.plan != other.plan and first.plan and other.plan:
-        yield "the files of the plan have different contents"
+        yield "plan", "the files of the plan have different contents"

@@ -21,7 +21,7 @@ from sagemaker_dist.contract.distribution_keys import MODEL, OPTIONS, SMDIST
 from sagemaker_dist.contract.model_parallel import ModelParallel
 from sagemaker_dist.contract.smp import smp_faults
 from sagemaker_dist.contract.smp.keys import V1, V2
-from sagemaker_dist.errors import OptionError, closest, raise_all, require
+from sagemaker_dist.errors import OptionError, closest, raise_all
 from smdist.modelparallel.core.plan import Plan
 from smdist.modelparallel.core.plan.fingerprint import digest
 
@@ -49,7 +49,7 @@ def chosen(config: Config, of_job: ModelParallel | None) -> ModelParallel:
         of_job: Options of the job; None if the script runs without a launcher.
 
     Raises:
-        OptionError: Options are wrong or contradict each other; all faults at once.
+        OptionError: Options are wrong or contradict each other; the error lists all faults.
     """
     own = read(config)
     if of_job is None:
@@ -64,39 +64,45 @@ def chosen(config: Config, of_job: ModelParallel | None) -> ModelParallel:
 
 
 def with_plan(options: ModelParallel) -> tuple[ModelParallel, str]:
-    """Set the pipeline degree to that in the file of option `plan`, if there is one.
+    """Read the plan file, and set the option `pipeline_parallel_degree` to the plan's degree.
+
+    The option `plan` is the path of the file. Without this option, the options do not change.
 
     Returns:
-        Options with this degree, and a digest of the file; unchanged options and "" without a plan.
+        The options, and a digest of the plan. The digest is "" if there is no plan.
 
     Raises:
-        OptionError: The file cannot be read, or its plan has another degree than the options.
+        OptionError: The file cannot be read, or `pipeline_parallel_degree` is already set to
+            another number.
     """
     if options.plan is None:
         return options, ""
     plan = Plan.load(options.plan)
     degree = plan.pipeline_parallel_degree
-    require(
-        options.pipeline_parallel_degree in (_AUTO, degree),
-        what=f"pipeline_parallel_degree is {options.pipeline_parallel_degree!r}",
-        why=f"the plan in {options.plan!r} has pipeline_parallel_degree {degree}",
-        hint="Leave pipeline_parallel_degree out, or name another plan",
-        about=_DEGREE,
-    )
+    if options.pipeline_parallel_degree not in (_AUTO, degree):
+        raise OptionError(
+            f"pipeline_parallel_degree is {options.pipeline_parallel_degree!r}",
+            f"the plan in {options.plan!r} has pipeline_parallel_degree {degree}",
+            "Leave pipeline_parallel_degree out, or name another plan",
+            about=_DEGREE,
+            kind="conflict",
+        )
     plan_digest = digest([json.dumps(plan.document(), sort_keys=True)])
     return replace(options, pipeline_parallel_degree=degree), plan_digest
 
 
 def read(config: Config) -> ModelParallel | None:
-    """Convert smp.init's configuration to `ModelParallel`; return None if it is None or empty.
+    """Convert smp.init's configuration to `ModelParallel`; return None without a configuration.
 
-    A dict has either the keys of `ModelParallel` or those of SMP v1. It is read in the first way if
-    it has a key that SMP lacks, or is a result of `ModelParallel.distribution()`. Otherwise SMP
-    v1's defaults apply; degree, microbatches and pipeline may also be "auto". A path names a JSON
-    file of such a dict.
+    A dict has the keys of `ModelParallel` or the keys of SMP v1. If all its keys exist in SMP v1,
+    the defaults of SMP v1 apply. A result of `ModelParallel.distribution()` is accepted, too.
+
+    Args:
+        config: `ModelParallel(...)`, a dict, or the path of a JSON file that contains a dict. None
+            and an empty dict are no configuration.
 
     Raises:
-        OptionError: The configuration has another type, or is wrong; all faults at once.
+        OptionError: The configuration has another type, or is wrong; the error lists all faults.
     """
     if config is None or isinstance(config, ModelParallel):
         return config
@@ -105,8 +111,8 @@ def read(config: Config) -> ModelParallel | None:
     if not isinstance(config, Mapping):
         raise OptionError(
             f"{_WHERE} is of type {type(config).__name__}",
-            "it contains the parameters of SMP v1, or those of ModelParallel",
-            "Pass a dict, the path of a JSON file of one, or ModelParallel(...)",
+            "it has to be a dict with the parameters of SMP v1, or with those of ModelParallel",
+            "Pass a dict, the path of a JSON file with such a dict, or ModelParallel(...)",
             about="config",
         )
     if SMDIST in config:
@@ -125,7 +131,8 @@ def _section(config: Mapping[str, Any]) -> dict[str, Any]:
     if len(config) != 1 or not isinstance(section, Mapping):
         raise OptionError(
             f"{_WHERE} is {dict(config)!r}",
-            f"it may have the keys {SMDIST!r} and, below it, {MODEL!r} alone, with a dict as value",
+            f"the outer dict must have only the key {SMDIST!r}, and the dict in it only the key"
+            f" {MODEL!r}, whose value must be a dict",
             f"Pass {{{SMDIST!r}: {{{MODEL!r}: {{...}}}}}}, or the innermost dict alone",
             about="config",
         )
@@ -140,13 +147,14 @@ def _from_dict(config: Mapping[str, Any]) -> ModelParallel:
     """
     ours = [name for name in config if name in _OUR_KEYS and name not in V1]
     smps = [name for name in config if name in V1 and name not in _OUR_KEYS]
-    require(
-        not (ours and smps),
-        what=f"{_WHERE} mixes keys of ModelParallel and of SMP v1",
-        why=f"only ModelParallel has {_names(ours)}, and only SMP v1 has {_names(smps)}",
-        hint="Use the keys of ModelParallel(...) alone, or those of SMP v1 alone",
-        about="config",
-    )
+    if ours and smps:
+        raise OptionError(
+            f"{_WHERE} mixes keys of ModelParallel and of SMP v1",
+            f"only ModelParallel has {_names(ours)}, and only SMP v1 has {_names(smps)}",
+            "Use the keys of ModelParallel(...) alone, or those of SMP v1 alone",
+            about="config",
+            kind="conflict",
+        )
     if ours:
         return _from_ours(config)
     unknown = _unknown(config, {*V1, *V2, *_OUR_KEYS})
@@ -161,7 +169,7 @@ def _from_ours(config: Mapping[str, Any]) -> ModelParallel:
     """Convert a dict with the keys of `ModelParallel`.
 
     Raises:
-        OptionError: A key is unknown, or a value is wrong; all faults at once.
+        OptionError: A key is unknown, or a value is wrong; the error lists all faults.
     """
     faults = _unknown(config, _OUR_KEYS)
     known = {name: value for name, value in config.items() if name in _OUR_KEYS}
@@ -185,8 +193,9 @@ def _no_key(name: str) -> OptionError:
     if name in {*V1, *V2}:
         why = "only SMP has this key, and the other keys are those of ModelParallel"
         hint = "Leave it out; docs/distributions.md lists the keys of ModelParallel"
-        return OptionError(what, why, hint, about=name)
-    return OptionError(what, "no such key exists", closest(name, {*V1, *_OUR_KEYS}), about=name)
+        return OptionError(what, why, hint, about=name, kind="conflict")
+    hint = closest(name, {*V1, *_OUR_KEYS})
+    return OptionError(what, "smp.init does not know this key", hint, about=name, kind="unknown")
 
 
 def _is_open(name: str, value: object) -> bool:
@@ -228,10 +237,10 @@ def _file(path: Path) -> Any:
 
 
 def _of_job(of_job: ModelParallel) -> set[str]:
-    """Return the names of the options whose value is the job's, not the script's.
+    """Return the names of the options that the job sets; they override those of the script.
 
-    These are the options that differ from their default in the job, options that belong together
-    with one of them (such as `pipeline` and `virtual_stages`), and `engine`.
+    These are the options whose value in the job is not the default, the options that belong
+    together with one of them (such as `pipeline` and `virtual_stages`), and `engine`.
     """
     changed = {each.name for each in fields(of_job) if getattr(of_job, each.name) != each.default}
     families = [family for family in _TOGETHER if family & changed]
@@ -252,16 +261,19 @@ def _too_late(engine: DataParallel) -> Iterator[OptionError]:
                 "ranks and their engine have started before the script runs",
                 f"Pass it to the job in distribution={variable}",
                 about=("engine", each.name),
+                kind="too_late",
             )
 
 
 def _note(own: ModelParallel, of_job: ModelParallel, taken: set[str]) -> None:
-    """Log a warning with the values of the script that the job overrides, except for defaults.
+    """Log a warning about options of the script that the job overrides.
+
+    Options that have their default values in the script are not mentioned.
 
     Args:
         own: Options of the script.
         of_job: Options of the job.
-        taken: Names of the options whose value is the job's.
+        taken: Names of the options that are taken from the job.
     """
     plain = ModelParallel()
     overridden = [

@@ -2,8 +2,8 @@
 """Activation checkpointing with SMP's functions: a module saves only its inputs for backward.
 
 The backward pass computes the other activations again. The checkpoint wraps the module's own
-forward function, so it takes effect on the rank that has the module. If the module is split, each
-of its parts is checkpointed.
+forward function, so it takes effect on the rank that has the module. If the module is split over
+several ranks, each part is checkpointed by itself.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ def set_activation_checkpointing(
 ) -> None:
     """Checkpoint the activations of a module in all later steps, as in SMP v1.
 
-    Call it before the first step, which splits the model. Unlike in SMP, the module may be split:
-    each part of it then saves its own inputs.
+    Call this function before the first step, which splits the model. Unlike in SMP, the module may
+    be split over several ranks: each part of the module then saves its own inputs.
 
     Args:
         module: Module of the model; an `nn.Sequential` is checkpointed in groups of its modules.
-        preserve_rng_state: True if the second computation draws the same random numbers.
+        preserve_rng_state: True if the recomputation in the backward pass draws the same random
+            numbers as the forward pass.
         pack_args_as_tuple: For an `nn.Sequential`: True passes a tuple from one module to the next
             as one argument, as the Sequential itself does; False unpacks it.
         strategy: Groups of an `nn.Sequential`: "each" is every module by itself, "contiguous" is
@@ -58,12 +59,13 @@ def set_activation_checkpointing(
 
 
 def checkpoint(module: nn.Module, *args: Any, preserve_rng_state: bool = True) -> Any:
-    """Call a module with activation checkpointing; SMP v1 has it in `patches.checkpoint`.
+    """Call a module with activation checkpointing, as SMP v1's `patches.checkpoint.checkpoint`.
 
     Args:
         module: Module to call.
         args: Positional arguments of the module.
-        preserve_rng_state: True if the second computation draws the same random numbers.
+        preserve_rng_state: True if the recomputation in the backward pass draws the same random
+            numbers as the forward pass.
 
     Returns:
         The result of the module.
@@ -85,7 +87,12 @@ def checkpoint_sequential(
     Args:
         sequential: Sequential to call.
         input: Input of its first module.
-        strategy, preserve_rng_state, pack_args_as_tuple: See `set_activation_checkpointing`.
+        strategy: Groups: "each" is every module by itself, "contiguous" is all modules together,
+            "group_2" (or another number) is groups of 2 modules.
+        preserve_rng_state: True if the recomputation in the backward pass draws the same random
+            numbers as the forward pass.
+        pack_args_as_tuple: True passes a tuple from one module to the next as one argument; False
+            unpacks it.
 
     Returns:
         The result of the last module.
@@ -108,9 +115,10 @@ def _wrap(module: nn.Module, preserves: bool) -> None:
 
 
 def _checkpointed(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """Run a module's original forward function in a checkpoint; it replaces `module.forward`.
+    """Run the original forward function of the module `self` with activation checkpointing.
 
-    It is bound to the module as a method, so a copy of the module gets a method of its own.
+    This function replaces `self.forward`. It is bound as a method, so that the `forward` of a copy
+    of the module refers to the copy.
     """
     return torch_checkpoint(
         self.__dict__.get(_PLAIN) or MethodType(type(self).forward, self),
@@ -158,7 +166,7 @@ def _faults(
     if not is_sequence and (packs or strategy != "each" or needs_one):
         why = "pack_args_as_tuple and strategy apply to an nn.Sequential only"
         what = f"the module is a {type(module).__name__}"
-        hint = "Leave these arguments out, or pass the nn.Sequential inside the module"
+        hint = "Leave both arguments out, or pass the nn.Sequential inside the module"
         yield OptionError(what, why, hint, about="module")
     model = current_model()
     if model is not None and model.is_cut and any(m is module for m in model.module.modules()):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages between ranks with SMP's functions: objects that can be pickled, tensors included.
+"""SMP's functions that send objects between ranks: any that can be pickled, tensors included.
 
     if smp.rank() == 0:
         smp.broadcast(vocabulary, smp.WORLD)
@@ -9,11 +9,11 @@
     names = smp.allgather(name, smp.PP_GROUP)
 
 Only the root calls `broadcast`, as in SMP: all other ranks of the group call `recv_from` with the
-root's number. Every call blocks until its rank's part is done, at most for the timeout of the
-process group.
+root's number. A call that sends blocks until the receivers have the object; a call that receives
+blocks until the object has arrived. A call fails after the timeout of the process group.
 
-Messages between two ranks arrive in the order in which they were sent, and are kept apart from
-those of a pipeline. CUDA tensors are copied through the CPU to the receiver's own device.
+Messages between two ranks arrive in the order in which they were sent. They cannot be mixed up with
+the pipeline's own messages. CUDA tensors are copied through the CPU to the receiver's own device.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
-from sagemaker_dist.errors import OptionError, require
+from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core.rank_layout import Axis
 from smdist.modelparallel.torch.session import current, object_collectives
 from smdist.modelparallel.torch.session.object_collectives import UnsentError
@@ -120,14 +120,14 @@ def _process_group(group: CommGroup) -> dist.ProcessGroup:
 
 
 def _axis(group: object) -> Axis:
-    require(
-        isinstance(group, CommGroup),
-        what=f"group is {group!r}",
-        why="it has to be a group of smp",
-        hint=f"Pass one of {', '.join(f'smp.{each.name}' for each in CommGroup)}",
-        about="group",
-    )
-    assert isinstance(group, CommGroup)
+    if not isinstance(group, CommGroup):
+        raise OptionError(
+            f"group is {group!r}",
+            "it has to be a group of smp",
+            f"Pass one of {', '.join(f'smp.{each.name}' for each in CommGroup)}",
+            about="group",
+            kind="unknown",
+        )
     return group.value
 
 
@@ -142,24 +142,25 @@ def _other(rank: int, rank_type: object, name: str) -> int:
     Raises:
         OptionError: There is no such rank, or it is this one.
     """
-    require(
-        isinstance(rank_type, RankType),
-        what=f"rank_type is {rank_type!r}",
-        why="it has to be a kind of rank of smp",
-        hint=f"Pass one of {', '.join(f'smp.{each.name}' for each in RankType)}",
-        about="rank_type",
-    )
-    assert isinstance(rank_type, RankType)
+    if not isinstance(rank_type, RankType):
+        raise OptionError(
+            f"rank_type is {rank_type!r}",
+            "it has to be a member of smp.RankType",
+            f"Pass one of {', '.join(f'smp.{each.name}' for each in RankType)}",
+            about="rank_type",
+            kind="unknown",
+        )
     session = current()
     members = session.members(rank_type.value)
     _check(name, rank, len(members))
-    require(
-        members[rank] != session.rank,
-        what=f"{name} is {rank} as a {rank_type.name}",
-        why="that is this rank itself, and a rank cannot send to itself",
-        hint="Pass the number of another rank",
-        about=name,
-    )
+    if members[rank] == session.rank:
+        raise OptionError(
+            f"{name} is {rank} as a {rank_type.name}",
+            "that is this rank itself, and a rank cannot send to itself or receive from itself",
+            "Pass the number of another rank",
+            about=name,
+            kind="this_rank",
+        )
     return members[rank]
 
 
@@ -168,6 +169,7 @@ def _check(name: str, rank: object, size: int) -> None:
         raise OptionError(
             f"{name} is {rank!r}",
             f"the group has {f'ranks 0 to {size - 1}' if size > 1 else 'rank 0 alone'}",
-            "Pass the number of one of them",
+            "Pass the number of a rank of this group",
             about=name,
+            kind="unknown",
         )

@@ -9,7 +9,7 @@ from typing import Any, NoReturn, Self
 
 from torch import Tensor, nn
 
-from sagemaker_dist.errors import OptionError, closest, raise_all, require
+from sagemaker_dist.errors import OptionError, closest, raise_all
 from smdist.modelparallel.torch import session
 from smdist.modelparallel.torch.checkpoint import gather_state_dict
 from smdist.modelparallel.torch.parallel.load_state_dict import PLAN
@@ -25,7 +25,7 @@ _FLAGS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:
-    """Arguments of `smp.DistributedModel`, except the module itself, under SMP's names."""
+    """Arguments of `smp.DistributedModel` under their names in SMP v1, except the module itself."""
 
     trace_device: str
     trace_execution_times: bool
@@ -40,9 +40,9 @@ class ModelOptions:
 
     @property
     def costs(self) -> str:
-        """Source from which the planner gets costs of modules: "estimate", "measure" or "auto".
+        """Method by which the planner finds the costs of modules: "estimate", "measure" or "auto".
 
-        "auto" measures them, except on the meta device.
+        "auto" measures the costs, but estimates those of modules on the meta device.
         """
         if self.trace_device == "cpu":
             return "estimate"
@@ -109,8 +109,8 @@ class DistributedModel(Parallel):
     """Model that is split into stages by its first step; one per script, as in SMP v1.
 
     Unlike in SMP, the model is not traced on a device: its forward pass runs once on tensors
-    without values, and the costs of its modules are measured on the device where they are.
-    `trace_device="cpu"` estimates the costs instead, for models that fit on no device.
+    without values, and each module's costs are measured on the device where the module is. With
+    `trace_device="cpu"` the costs are estimated instead, for models that fit on no device.
 
     The plan depends on measurements, so two runs of one job may be split differently if ranks are
     busy with other work. To keep a plan, save it on rank 0 once the model is split,
@@ -122,22 +122,24 @@ class DistributedModel(Parallel):
 
     Args:
         module: Any module, also on the meta device.
-        trace_device: "gpu" measures costs, and estimates those of modules on the meta device;
-            "cpu" estimates all.
-        trace_execution_times: True measures modules on the meta device too; not with
+        trace_device: "gpu" measures the costs of modules, but estimates those of modules on the
+            meta device; "cpu" estimates all.
+        trace_execution_times: True measures modules on the meta device too; not allowed with
             trace_device="cpu".
         overlapping_allreduce: Must be True: gradients are reduced while other stages compute.
         backward_passes_per_step: Number of steps whose gradients are added up before reduction.
-        average_grads_across_microbatches: True averages gradients, False sums them.
+        average_grads_across_microbatches: True averages gradients over the microbatches of a step,
+            False sums them.
         bucket_cap_mb: Size of the buffers in which gradients are reduced, in MiB.
         trace_memory_usage: Same effect as trace_execution_times.
-        broadcast_buffers: True copies buffers of the first replica to all before each step.
+        broadcast_buffers: True copies the module's buffers from the first replica to all others
+            before each step.
         find_unused_parameters: No effect; unused parameters are always allowed.
         gradient_as_bucket_view: Must be False.
 
     Raises:
-        OptionError: Arguments are wrong or not supported, all of them at once; or there is another
-            DistributedModel.
+        OptionError: Arguments are wrong or not supported (all faults are reported), or there is
+            another DistributedModel.
     """
 
     def __init__(
@@ -158,12 +160,14 @@ class DistributedModel(Parallel):
         )  # fmt: skip
         raise_all(arguments.faults())
         other = current_model()
-        require(
-            not isinstance(other, DistributedModel),
-            what="there is a DistributedModel already",
-            why="a script can have only one",
-            hint="Put both models into one module, use smp.parallelize, or delete the first",
-        )
+        if isinstance(other, DistributedModel):
+            raise OptionError(
+                "there is a DistributedModel already",
+                "a script can have only one",
+                "Put both models into one module, use smp.parallelize, or delete the first",
+                about="module",
+                kind="conflict",
+            )
         super().__init__(module, _settings(arguments))
 
     @property
@@ -172,11 +176,17 @@ class DistributedModel(Parallel):
         return self.is_cut
 
     def get_module(self) -> nn.Module:
-        """Return the user's model; once it is split, only tensors of this rank have values."""
+        """Return the user's model.
+
+        Once the model is split, only parameters and buffers of this rank have values in it.
+        """
         return self.module
 
     def local_parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
-        """Return an iterator over this rank's parameters; see `nn.Module.parameters`."""
+        """Return an iterator over this rank's parameters.
+
+        With `recurse`, those of submodules are included, as in `nn.Module.parameters`.
+        """
         return self.parameters(recurse)
 
     def local_named_parameters(
@@ -189,7 +199,10 @@ class DistributedModel(Parallel):
         return self.named_parameters(prefix, recurse)
 
     def local_buffers(self, recurse: bool = True) -> Iterator[Tensor]:
-        """Return an iterator over this rank's buffers; see `nn.Module.buffers`."""
+        """Return an iterator over this rank's buffers.
+
+        With `recurse`, those of submodules are included, as in `nn.Module.buffers`.
+        """
         return self.buffers(recurse)
 
     def local_named_buffers(
@@ -217,7 +230,7 @@ class DistributedModel(Parallel):
     def local_state_dict(self, **options: Any) -> dict[str, Any]:
         """Return the state dict of this rank's stages, marked by SMP's key "_smp_is_partial".
 
-        Once the model is split, the dict contains its plan too.
+        Once the model is split, the dict also contains the plan by which it was split.
 
         Args:
             options: Options of `nn.Module.state_dict`.
@@ -228,13 +241,14 @@ class DistributedModel(Parallel):
     def state_dict(self, *, gather_to_rank0: bool = False, **options: Any) -> Any:
         """Return the state dict of the whole model, under the names of the user's model.
 
-        Once the model is split, all ranks of a replica have to call it; all replicas may do so, or
-        that of dp_rank 0 alone, as in SMP v1. With sharding="optimizer" or "full", all ranks have
-        to call it, since each replica has a part; a call blocks until the others call too.
+        Once the model is split, this method is collective: a call blocks until the other ranks of
+        the replica call it too. As in SMP v1, either all replicas call it, or only the replica with
+        dp_rank 0. With sharding="optimizer" or "full", all ranks of the world have to call it,
+        because each replica has only a part of the values.
 
         Args:
-            gather_to_rank0: True if only rank 0 of the world gets the values; others get an empty
-                dict.
+            gather_to_rank0: True if only rank 0 of the world gets the values; other ranks get an
+                empty dict.
             options: Options of `nn.Module.state_dict`; used only before the model is split.
         """
         if not self.is_cut:
@@ -249,18 +263,21 @@ class DistributedModel(Parallel):
     ) -> Any:
         """Load a state dict of the whole model, or of this rank's stages.
 
-        Values of one rank, and those for a model on the meta device, are loaded when the model is
-        split, if it is not split yet.
+        If the model is already split, values are loaded at once. If not, some values are loaded
+        only when the first step splits the model. These are values of one rank's stages, and all
+        values for a model on the meta device.
 
         Args:
-            state_dict: Result of `state_dict` or `local_state_dict`, or of the user's model.
-            strict: True if the names in the state dict and in the model have to be equal.
-            same_partition_load: True if the values are of this rank, with the same stages. A result
-                of `local_state_dict` is recognized without this argument; if the model is not split
-                yet, it is split by the plan in that result.
+            state_dict: Result of `state_dict` or `local_state_dict` of this class, or of
+                `state_dict` of the user's model.
+            strict: False to ignore parameters and buffers that are missing in the state dict.
+            same_partition_load: True if the state dict has only the values of this rank's stages. A
+                result of `local_state_dict` is recognized without this argument. If the
+                result contains a plan, the first step splits the model by this plan.
 
         Returns:
-            Missing and unexpected names, as `nn.Module.load_state_dict` does.
+            Missing and unexpected names, as from `nn.Module.load_state_dict`; both are empty if the
+            model is already split or the values are loaded later.
         """
         if same_partition_load:
             state_dict = {**state_dict, "_smp_is_partial": True}
@@ -287,6 +304,8 @@ class DistributedModel(Parallel):
             "replicas reduce their gradients together, so all of them have to run equally many "
             "steps",
             "Give all replicas equally many batches, with DistributedSampler and drop_last=True",
+            about=("model", "join"),
+            kind="unsupported",
         )
 
     def register_comm_hook(self, *_: Any, **__: Any) -> NoReturn:
@@ -294,7 +313,10 @@ class DistributedModel(Parallel):
         raise OptionError(
             "model.register_comm_hook() is not supported",
             "gradients are averaged without hooks",
-            "Leave it out; to send fewer bytes, use sharding with bf16=True",
+            "Leave the hook out; to send fewer bytes, pass sharding= and bf16=True to"
+            " ModelParallel",
+            about=("model", "register_comm_hook"),
+            kind="unsupported",
         )
 
 

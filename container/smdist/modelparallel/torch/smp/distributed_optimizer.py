@@ -23,9 +23,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     It may be made before the model is split into stages, and learning rate schedulers accept it. As
     in SMP v1, `step` and `zero_grad` are for the parameters of this rank, and `state_dict` gathers
-    the whole state. Unlike in SMP, that state has the names of parameters beside their numbers, so
-    it can be loaded with other stages or another number of ranks. To scale losses, use a
-    GradScaler.
+    the whole state. Unlike in SMP, the state dict identifies parameters by their names too, not
+    only by numbers. So it can be loaded into a model that is split into other stages, or over
+    another number of ranks. To scale losses, use a GradScaler.
 
     Args:
         optimizer: A `torch.optim.Optimizer` with the model's parameters.
@@ -75,7 +75,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     @property
     def state(self) -> Any:  # type: ignore[override]
-        """State of the wrapped optimizer, by parameter."""
+        """State of the wrapped optimizer: a dict of values, such as momentum, per parameter."""
         return self._inner.state
 
     @property
@@ -113,9 +113,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """Return the optimizer state of all stages, with parameters numbered as in the whole model.
 
-        Once the model is split, all ranks of a replica have to call it; all replicas may do so, or
-        that of dp_rank 0 alone. With sharding="optimizer" or "full", all ranks have to call it,
-        since each replica has a part of the state; a call blocks until the others call too.
+        Once the model is split, this method is collective: a call blocks until the other ranks of
+        the replica call it too. Either all replicas call it, or only the replica with dp_rank 0.
+        With sharding="optimizer" or "full", all ranks of the world have to call it, because each
+        replica has only a part of the state.
         """
         model = current_parallel()
         if model is None or not model.is_cut:
@@ -130,13 +131,16 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return local_state(self._inner, model)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Load an optimizer state; if the model is not split yet, it is loaded when that is split.
+        """Load the state of this rank's parameters from a state dict.
+
+        If the model is not split yet, the state dict is kept, and loaded when the first step splits
+        the model.
 
         Args:
             state_dict: Result of `state_dict`, or of `local_state_dict` for the same stages.
 
         Raises:
-            OptionError: The state is for other parameters, such as those of another rank.
+            OptionError: The state dict is for other parameters, such as those of another rank.
         """
         model = current_parallel()
         if model is None:
@@ -146,7 +150,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
             model.when_cut(lambda: load_state(self._inner, model, state_dict))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a parameter group; once the model is split, with parameters of this rank only."""
+        """Add a parameter group, as `torch.optim.Optimizer.add_param_group` does.
+
+        Once the model is split, the group may contain only parameters of this rank.
+        """
         self._inner.add_param_group(param_group)
 
     def __getattr__(self, name: str) -> Any:
@@ -161,7 +168,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 def _refused(
     static: object, dynamic: object, arguments: Mapping[str, Any] | None
 ) -> Iterator[OptionError]:
-    why = "a GradScaler scales gradients and checks them on all ranks, not the optimizer"
+    why = "this optimizer does not scale the loss, but a GradScaler does"
     if static != 1.0:
         yield OptionError(
             f"static_loss_scale is {static!r}", why, _SCALER, about="static_loss_scale"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State dicts of an optimizer whose parameters are on several ranks: of all ranks, or of one.
+"""State dicts of an optimizer whose parameters are on several ranks: the whole one, or one rank's.
 
-PyTorch identifies parameters by numbers; here the state dict has the parameters' names too. So a
-rank can load the state of its own parameters from the whole state dict, and refuses the state dict
-of another rank.
+PyTorch's state dict identifies parameters only by numbers; these state dicts have the parameters'
+names, too. So a rank can find the state of its own parameters in the whole state dict, and can
+refuse the state dict of another rank.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _HINT: Final = "Load a result of state_dict(), or of local_state_dict() with the
 def whole_state(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Any]:
     """Gather the optimizer state of all stages, with parameters numbered as in the whole model.
 
-    It is collective over the ranks of a replica; if parameters are sharded over replicas, over all
-    ranks.
+    The call is collective: all ranks of a replica have to make it. If parameters are sharded over
+    replicas, all ranks of the world have to.
 
     Args:
         optimizer: PyTorch's optimizer of this rank's parameters.
         model: The split model.
 
     Returns:
-        State dict of the optimizer, with the parameters' names.
+        State dict in PyTorch's form; the additional key "_smp_names" has the parameters' names.
     """
     holding = local_values_of(model)
     team, names = team_of(holding), holding.names()
@@ -70,7 +70,10 @@ def whole_state(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str,
 
 
 def local_state(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Any]:
-    """Return the state dict of this rank's optimizer, with the names of its parameters.
+    """Return the state dict of this rank's optimizer.
+
+    In addition to PyTorch's keys, "_smp_names" has the parameters' names, and "_smp_is_partial" is
+    True.
 
     Args:
         optimizer: PyTorch's optimizer of this rank's parameters.
@@ -92,7 +95,8 @@ def load_state(
         values: Result of `whole_state`, or of `local_state` for the same stages.
 
     Raises:
-        OptionError: The state dict has no names, other groups, or lacks a parameter of this rank.
+        OptionError: The state dict has no parameter names, lacks one of this rank's parameters, or
+            has another number of parameter groups than the optimizer.
     """
     holding = local_values_of(model)
     parameters = dict(trained(optimizer, holding.names()))
@@ -137,12 +141,13 @@ def _faults(
     if NAMES not in values:
         why = "parameters are on several ranks, where their numbers are ambiguous"
         what = "the optimizer's state has no names of parameters"
-        yield OptionError(what, why, _HINT, about=NAMES)
+        yield OptionError(what, why, _HINT, about=NAMES, kind="missing")
         return
     count = len(optimizer.param_groups)
     if len(values[NAMES]) != count:
         what = f"the optimizer's state has {len(values[NAMES])} groups"
-        yield OptionError(what, f"the optimizer has {count} groups", _HINT, about="param_groups")
+        why = f"the optimizer has {count} groups"
+        yield OptionError(what, why, _HINT, about="param_groups", kind="difference")
         return
     known = {name for names in values[NAMES] for name in names}
     missing = [entry.name for entry in holding.entries if entry.name in parameters]
@@ -151,4 +156,4 @@ def _faults(
         what = f"the optimizer's state has no entry for {missing[0]!r}"
         more = f" and {len(missing) - 1} more parameters" if len(missing) > 1 else ""
         why = "this rank's stages have these parameters" if more else "this rank's stages have it"
-        yield OptionError(f"{what}{more}", why, _HINT, about=missing[0])
+        yield OptionError(f"{what}{more}", why, _HINT, about=missing[0], kind="missing")

@@ -18,7 +18,10 @@ from smdist.modelparallel.torch.session import current
 
 
 class CommGroup(Enum):
-    """Groups of this rank, for `smp.broadcast`, `smp.allgather` and `smp.barrier`."""
+    """Groups that contain this rank, for `smp.broadcast`, `smp.allgather` and `smp.barrier`.
+
+    The names are those of SMP v1: DP_GROUP, for example, is the data parallel group.
+    """
 
     WORLD = Axis.WORLD
     MP_GROUP = Axis.MP
@@ -29,7 +32,10 @@ class CommGroup(Enum):
 
 
 class RankType(Enum):
-    """Groups of this rank, in which `smp.send` and `smp.recv_from` number other ranks."""
+    """Group in which `smp.send` and `smp.recv_from` number the other rank.
+
+    The group contains this rank. PP_RANK, for example, stands for the pipeline of this rank.
+    """
 
     WORLD_RANK = Axis.WORLD
     MP_RANK = Axis.MP
@@ -84,7 +90,7 @@ def pp_size() -> int:
 
 
 def tp_rank() -> int:
-    """Return the number of this rank among those over which its tensors are split: always 0."""
+    """Return this rank's tensor parallel rank: always 0, since tensors are not split."""
     return current().groups.tp_rank
 
 

@@ -3,8 +3,8 @@
 
 `Slicing` splits the function's arguments into microbatches as SMP v1 does:
 
-* Tensors are split along dimension 0, or along the axis that is given for the argument. This
-  includes tensors in lists, tuples, dicts, sets and dataclasses.
+* Tensors are split along dimension 0, or along the axis that `input_split_axes` has for the
+  argument. This includes tensors in lists, tuples, dicts, sets and dataclasses.
 * Objects with a method `smp_slice(num_mb, mb, axis)` return their own parts.
 * Arguments in `non_split_inputs` are passed whole, and so are all other objects.
 """
@@ -44,10 +44,10 @@ class Slicing:
     axes: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def check(self, function: Callable[..., Any]) -> None:
-        """Check that a function has all arguments that `whole` and `axes` list.
+        """Check that a function has every argument that the rules of splitting name.
 
         Raises:
-            OptionError: The function lacks some of them; one fault for each.
+            OptionError: The function lacks an argument; one fault for each missing argument.
         """
         parameters = inspect.signature(function).parameters.values()
         if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
@@ -59,6 +59,7 @@ class Slicing:
                 f"{function.__qualname__} has no argument of this name",
                 f"Use one of {', '.join(known)}",
                 about=name,
+                kind="unknown",
             )
             for name in [*sorted(self.whole), *self.axes]
             if name not in known
@@ -104,6 +105,7 @@ class Slicing:
             f"{function.__qualname__} got no tensor to split into microbatches",
             "a step runs the microbatches of the batch in its arguments",
             "Pass the batch itself to the function, not a DataLoader",
+            kind="no_tensor",
         )
 
     def _leaves(self, found: list[tuple[str, Any]]) -> Iterator[Leaf]:
@@ -133,11 +135,12 @@ class Slicing:
 
 
 def _uneven(path: str, length: int, number: int) -> OptionError:
-    usable = ", ".join(map(str, divisors(length))) if length else "another batch"
+    usable = ", ".join(map(str, divisors(length))) if length else "none"
     return OptionError(
         f"{path!r} has {length} samples",
         f"they cannot be split into {number} equal microbatches",
-        f"Drop the last batch (drop_last=True), pad it, or use {usable} microbatches",
+        "Drop the last batch (drop_last=True) or pad it. Numbers of microbatches that fit:"
+        f" {usable}",
         about=path,
     )
 
@@ -197,11 +200,14 @@ def _cut(value: Any, axis: int, part: tuple[int, int]) -> Any:
 
 
 def _rebuilt(value: Any, parts: list[tuple[Any, Any]]) -> Any:
-    """Return a copy of a container with new elements; the container itself if none has changed.
+    """Return a copy of a container with new elements.
+
+    If no element has changed, the container itself is returned.
 
     Args:
-        value: Dict, list, tuple, set or dataclass.
-        parts: Keys (or positions, or names of fields) and new elements, all of them.
+        value: Container to copy: dict, list, tuple, set or dataclass.
+        parts: All elements of the result, as pairs of key and element. The key is that of the dict,
+            the position, or the name of the dataclass's field.
     """
     if all(new is old for (_, new), (_, old) in zip(parts, _parts(value), strict=True)):
         return value
@@ -219,7 +225,10 @@ def _rebuilt(value: Any, parts: list[tuple[Any, Any]]) -> Any:
 
 
 def _mapping(value: dict[Any, Any], parts: dict[Any, Any]) -> Any:
-    """Return a dict of `value`'s class with these items; a plain dict if the class raises."""
+    """Return a dict with the items `parts`, made by the class of `value`, such as OrderedDict.
+
+    The result is a plain dict if the class cannot be called with a dict.
+    """
     try:
         return type(value)(parts)
     except Exception:
@@ -242,36 +251,39 @@ def step(
     function: Function | None = None, *, non_split_inputs: Sequence[str] = (),
     input_split_axes: Mapping[str, int] | None = None, detach_outputs: bool = True,
 ) -> Any:  # fmt: skip
-    """Decorate a function to be one step of a pipeline, which runs it once per microbatch.
+    """Decorate a function so that a call of it runs the pipeline over a whole batch.
 
         loss = train_step(model, x, y).reduce_mean()
 
-    As in SMP v1, all ranks of a pipeline call it with the same batch, which is split along
-    dimension 0. The function calls the model once and `model.backward(loss)`. The optimizer,
-    clipping and the scaler's step belong outside. BatchNorm and `len(x)` see one microbatch. The
-    first call plans and splits the model. Gradients are complete when the step returns.
+    As in SMP v1, all ranks of a pipeline call the decorated function with the same batch. The batch
+    is split along dimension 0, and the user's function runs once per microbatch. It has to call the
+    model once, and then `model.backward(loss)`; without `model.backward` there is only a forward
+    pass. The function must not call the optimizer, gradient clipping or the GradScaler: call these
+    after the step. BatchNorm and `len(x)` see one microbatch. The first call plans and splits the
+    model. Gradients are complete when a call returns.
 
-    Unlike in SMP, only the rank of the last stage runs the function to its end. On other ranks it
-    stops at the model's call; its results are copied to all ranks. For the first microbatch, the
-    code before the model's call runs twice. Random numbers do not depend on how the model is split.
-    Without `model.backward` there is only a forward pass. Under torch.no_grad() a single replica
-    may run the step.
+    Unlike in SMP, only the rank of the last stage runs the user's function to its end, and the
+    results are copied to all ranks. On other ranks the function stops where it calls the model. For
+    the first microbatch, the code before the model's call runs twice. Random numbers do not depend
+    on how the model is split. Under torch.no_grad() a single replica may run the step.
 
     Args:
         function: Function of the user; None if the decorator has options, `@smp.step(...)`.
         non_split_inputs: Names of arguments that are passed whole to every microbatch.
-        input_split_axes: Dimension to split, by argument, if it is not 0.
-        detach_outputs: True detaches results from the autograd graph; otherwise they are part of
-            it on the last stage's rank only.
+        input_split_axes: Dimension along which an argument is split, by the argument's name; 0 for
+            arguments not listed.
+        detach_outputs: True detaches results from the autograd graph. With False, results on the
+            last stage's rank are part of the graph; on other ranks they are not.
 
     Returns:
         The decorated function. Its result is that of `function`, with a `StepOutput` in place of
         each tensor, and a list with an element per microbatch in place of any other value but None.
 
     Raises:
-        OptionError: The function lacks a listed argument; in a call, the batch cannot be split into
-            equal microbatches, raised on every rank before anything runs.
-        StepError: In a call, some rank failed.
+        OptionError: The function lacks an argument named in `non_split_inputs` or
+            `input_split_axes`. A call raises it if the batch cannot be split into equal
+            microbatches; then it is raised on every rank before any microbatch runs.
+        StepError: In a call, a rank failed.
     """
     if function is None:
         return lambda found: step_of(
@@ -281,11 +293,13 @@ def step(
 
 
 def step_of(function: Function, slicing: Slicing, detaches: bool) -> Function:
-    """Return the decorated form of a step function, which splits the batch and runs the pipeline.
+    """Return the decorated form of a user's function.
+
+    A call of the result splits the batch into microbatches and runs the pipeline over them.
 
     Args:
         function: Function of the user.
-        slicing: Rules by which its arguments are split.
+        slicing: Rules by which the function's arguments are split.
         detaches: True detaches results from the autograd graph.
     """
     slicing.check(function)
@@ -293,12 +307,13 @@ def step_of(function: Function, slicing: Slicing, detaches: bool) -> Function:
     @wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
         model = _model_in((args, kwargs))
-        require(
-            model._state.microbatch_call is None,
-            what=f"{function.__qualname__} is called inside another step",
-            why="a step is a whole run of the pipeline, so steps cannot be nested",
-            hint="Remove @smp.step from the inner function",
-        )
+        if model._state.microbatch_call is not None:
+            raise OptionError(
+                f"{function.__qualname__} is called inside another step",
+                "a step is a whole run of the pipeline, so steps cannot be nested",
+                "Remove @smp.step from the inner function",
+                kind="inside_step",
+            )
         step_function = StepFunction(
             name=function.__qualname__,
             function=function,
@@ -326,10 +341,12 @@ def _slicing(whole: Sequence[str], axes: Mapping[str, int] | None) -> Slicing:
 
 
 def _model_in(arguments: Arguments) -> Parallel:
-    """Return the model among the arguments of a step; without one, the current model.
+    """Return the model among the arguments of a step.
+
+    If the arguments contain no model, return the model that the script created last.
 
     Raises:
-        OptionError: There are several models among the arguments, or no model at all.
+        OptionError: The arguments contain several models, or the script has created no model.
     """
     found = {id(each): each for each in _models(arguments)}
     require(
@@ -356,7 +373,9 @@ def _models(value: Any) -> Iterator[Parallel]:
 
 
 def _data(function: Function, arguments: Arguments) -> dict[str, Any]:
-    """Return the arguments of a step by name, except models; ranks then compare them.
+    """Return the arguments of a step by name, except models.
+
+    The caller compares them between the ranks of a pipeline, which must all get the same batch.
 
     Args:
         function: The step function.

@@ -11,31 +11,42 @@ _WHY = "tensor parallelism is not supported: modules are placed on ranks as a wh
 _HINT = "Leave it out, and use a larger pipeline_parallel_degree or sharding='full'"
 
 
+def _unsupported(name: str, arguments: str = "") -> OptionError:
+    """Return the error for a function of tensor parallelism.
+
+    Args:
+        name: Name of the function in scripts.
+        arguments: Arguments of the call in brackets, for the error's text.
+    """
+    about = tuple(name.split("."))
+    return OptionError(f"{name}{arguments}", _WHY, _HINT, about=about, kind="unsupported")
+
+
 def tensor_parallelism(enabled: bool = True, **_: Any) -> NoReturn:
     """Raise OptionError, since tensor parallelism is not supported."""
-    raise OptionError(f"smp.tensor_parallelism(enabled={enabled!r})", _WHY, _HINT)
+    raise _unsupported("smp.tensor_parallelism", f"(enabled={enabled!r})")
 
 
 def set_tensor_parallelism(*_: Any, **__: Any) -> NoReturn:
     """Raise OptionError, since tensor parallelism is not supported."""
-    raise OptionError("smp.set_tensor_parallelism", _WHY, _HINT)
+    raise _unsupported("smp.set_tensor_parallelism")
 
 
 def tp_register(*_: Any, **__: Any) -> NoReturn:
     """Raise OptionError, since tensor parallelism is not supported."""
-    raise OptionError("smp.tp_register", _WHY, _HINT)
+    raise _unsupported("smp.tp_register")
 
 
 def tp_register_with_module(*_: Any, **__: Any) -> NoReturn:
     """Raise OptionError, since tensor parallelism is not supported."""
-    raise OptionError("smp.tp_register_with_module", _WHY, _HINT)
+    raise _unsupported("smp.tp_register_with_module")
 
 
 class UnsupportedModule:
     """Module of SMP v1 that is not supported; every access to an attribute raises.
 
     Args:
-        name: Name as scripts write it.
+        name: Name of the module in scripts, such as "smp.nn".
         why: Reason why the module is not supported.
         hint: Alternative to use instead.
     """
@@ -47,7 +58,8 @@ class UnsupportedModule:
         if name.startswith("_"):
             raise AttributeError(name)
         own, why, hint = self._error_parts
-        raise OptionError(f"{own}.{name}", why, hint)
+        about = (*own.split("."), name)
+        raise OptionError(f"{own}.{name}", why, hint, about=about, kind="unsupported")
 
 
 nn = UnsupportedModule("smp.nn", _WHY, "Use the layers of torch.nn, which need no changes")

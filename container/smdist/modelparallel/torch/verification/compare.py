@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Relative differences between the tensors of two runs.
 
-The difference of a tensor is relative to its norm, ||g - g'|| / ||g||.
+A relative difference is the norm of the difference of two tensors, divided by the norm of the first
+tensor.
 
-Some gradients are zero except for rounding errors, such as that of an attention's key bias. They
-must not look different. So a tensor's root mean square counts as at least a thousandth of that of
-all tensors together.
+Some gradients are zero except for rounding errors, such as the gradient of an attention's key bias.
+A difference between rounding errors must not count. So the divisor has a minimum, which is computed
+from all tensors of the first run.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ _FLOOR = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worst:
-    """Largest difference, and the tensor that has it.
+    """Largest relative difference between the tensors of two runs.
 
     Attributes:
-        error: Relative difference; infinite if one run has no such tensor, or if shapes or types
-            differ.
-        name: Name of the tensor; "" if nothing was compared.
+        error: Relative difference; infinite if a tensor is missing in one run, or if shapes or
+            types differ.
+        name: Name of the tensor that differs most; "" if nothing was compared.
     """
 
     error: float = 0.0

@@ -2,10 +2,10 @@
 """Run of all stages of a split model in one process, forward and backward.
 
 A value that one stage passes to another is detached from the autograd graph, as in a message
-between processes. Its gradient is added to that of the sending stage by hand.
+between processes. So autograd does not pass its gradient to the sending stage; this module does.
 
-While a stage runs forward, the parameters and buffers of the others are NaN, so reading them gives
-wrong results.
+While a stage runs forward, the parameters and buffers of all other stages are NaN. If the stage
+reads one of them by mistake, its results differ from those of the whole model.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def replay(
         stages: All stages, in order.
         placement: Placement with the values that stages send to each other.
         arguments: Positional and keyword arguments of the whole model.
-        roots_of: Function from the model's output to pairs of a tensor, where the backward pass
-            begins, and its gradient.
+        roots_of: Function from the model's output to the tensors at which the backward pass
+            begins, each as a pair (tensor, gradient).
         draws: Seed, step and microbatch, from which random numbers are drawn.
 
     Returns:

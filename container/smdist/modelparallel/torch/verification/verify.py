@@ -56,9 +56,9 @@ class Verified:
         parameter: Name of that gradient's parameter; empty if no gradient was computed.
         output_error: Relative difference of the output that differs most.
         buffer_error: Relative difference of the buffer that differs most after the run.
-        stages: Names of the units, by stage.
-        captured: The captured model.
-        placement: Stages of the units, and values sent between stages.
+        stages: Names of the modules on each stage.
+        captured: Recorded forward pass of the model.
+        placement: Stage of each module, and the values sent between stages.
         microbatches: Number of microbatches that the batch was split into.
         microbatch_error: Effect of microbatches alone: relative difference between the whole
             model's gradients over microbatches and over the whole batch. None for one microbatch,
@@ -149,7 +149,7 @@ class _Numbers:
 class _Runs:
     """Runner of the whole model and of its stages, for comparison.
 
-    Each run restores the model, so all runs begin with the same one.
+    Each run restores the model afterwards, so all runs begin with the same state of the model.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class _Runs:
         self._model = captured.model
 
     def plain(self, parts: list[Any]) -> _Numbers:
-        """Run the whole model forward and backward, one microbatch after the other.
+        """Run the whole model on each microbatch; return outputs, gradients and buffers.
 
         Args:
             parts: Arguments of the model, by microbatch.
@@ -175,7 +175,7 @@ class _Runs:
         return self._each(parts, run)
 
     def split(self, parts: list[Any]) -> _Numbers:
-        """Run all stages forward and backward, one microbatch after the other.
+        """Run the split model on each microbatch; return outputs, gradients and buffers.
 
         Args:
             parts: Arguments of the model, by microbatch.
@@ -279,11 +279,10 @@ def _microbatch_error(whole: _Numbers, parts: _Numbers, number: int) -> float | 
 def _off(kind: str, found: Worst, tolerance: float) -> VerifyError:
     module = found.name.rpartition(".")[0] or "the model"
     return VerifyError(
-        f"the split model has another {kind} {found.name!r} in {module!r}: it differs by "
-        f"{found.error:.1e} of its norm, more than {tolerance:.0e}",
-        "an effect of one stage does not reach another stage, such as a side effect of a forward "
-        "function",
-        "Do not split the module with that effect: pass stages= that have all of it on one stage",
+        f"the {kind} {found.name!r} of {module!r} differs between the split and the whole model by "
+        f"{found.error:.1e} of its norm, more than the tolerance {tolerance:.0e}",
+        "a side effect of a forward function on one stage does not reach the other stages",
+        "Pass stages= that put the modules with a common side effect on one stage",
         about=found.name,
         kind=kind,
     )
@@ -346,7 +345,8 @@ def _checked(loss: Any) -> Tensor:
 def _cotangent(tensor: Tensor, generator: torch.Generator, place: tuple[int, int]) -> Tensor:
     """Return random gradients for the output of one microbatch.
 
-    They are rows of the random gradients for the whole batch, so microbatches have different ones.
+    Random gradients are made for the whole batch, and the rows of this microbatch are returned. So
+    each microbatch gets different gradients.
 
     Args:
         tensor: Output of the microbatch.

@@ -19,18 +19,19 @@ Stages = int | Sequence[Sequence[str]]
 
 
 class StagedPlan(Protocol):
-    """Interface of a plan for `smp.verify`: an object that has the stages of a model.
+    """Interface of a plan for `smp.verify`: an object with `stages` and `opened`.
 
-    If the object also has `num_microbatches` or a method `check(graph)`, these are used.
+    Two more members are optional. `num_microbatches` is the default number of microbatches. The
+    method `check(graph)` checks that the plan fits the model, and returns a `Placement`.
     """
 
     @property
     def stages(self) -> tuple[tuple[str, ...], ...]:
-        """Names of the units, by stage."""
+        """Names of the modules in each stage; these modules are not split further."""
 
     @property
     def opened(self) -> tuple[str, ...]:
-        """Names of modules that are split, so that the modules inside them are units."""
+        """Names of modules that are divided into the modules inside them."""
 
 
 def check_request(
@@ -74,15 +75,15 @@ def cut(batch: Any, microbatches: int | None, plan: StagedPlan | None) -> list[A
 
 
 def placement_of(graph: Graph, stages: Stages | None, plan: StagedPlan | None) -> Placement:
-    """Assign the units of a model to stages.
+    """Assign the modules of a model to stages.
 
     Args:
-        graph: Graph of the captured model.
-        stages: Number of stages, or the names of the units by stage; None is 2.
-        plan: Plan that has the stages, in place of `stages`; or None.
+        graph: Graph of the model's recorded forward pass.
+        stages: Number of stages, or the names of the modules on each stage. None means 2 stages.
+        plan: Plan that has the stages; None if `stages` is used.
 
     Raises:
-        OptionError: A stage is empty, a unit is missing, or the plan is for another model.
+        OptionError: A stage is empty, a module is missing, or the plan is for another model.
     """
     check = getattr(plan, "check", None)
     if check is not None:
@@ -119,7 +120,7 @@ def _faults(
     if plan is not None and stages is not None:
         why = "a plan has stages of its own"
         hint = "Pass either stages or plan"
-        yield OptionError(f"stages is {stages!r} beside a plan", why, hint, about="stages")
+        yield OptionError(f"stages is {stages!r} and a plan is given", why, hint, about="stages")
     if not tolerance > 0:
         yield OptionError(
             f"tolerance is {tolerance!r}",

@@ -20,50 +20,37 @@ def test_none_is_needed_where_every_unit_is_marked():
     assert (("wte", "h.0", "h.1"), ("lm_head",)) == find_plan(by_hand(ALL)).stages
 
 
-def test_units_without_a_mark_are_named():
+def test_units_without_a_mark_are_refused():
     with pytest.raises(PlanError) as error:
         find_plan(by_hand({"h": 0, "lm_head": 1}))
 
-    assert (
-        "auto_partition is False without a default_partition: these modules have no mark and need "
-        "a stage: wte. Mark them, or pass a stage from 0 to 1 as default_partition."
-        == str(error.value)
-    )
+    assert (("auto_partition",), "missing") == (error.value.about, error.value.kind)
 
 
 @pytest.mark.parametrize(
-    ("stage", "options"),
+    ("stage", "options", "kind"),
     [
-        (5, {}),
-        (2, {}),
-        (3, {"ranks": 4}),
-        (2, {"ranks": 4, "pipeline_parallel_degree": 2}),
-        ("0", {}),
-        (-1, {}),
-        (True, {}),
+        (5, {}, "option"),
+        (2, {}, "option"),
+        (3, {"ranks": 4}, "empty_stage"),
+        (2, {"ranks": 4, "pipeline_parallel_degree": 2}, "option"),
+        ("0", {}, "option"),
+        (-1, {}, "option"),
+        (True, {}, "option"),
     ],
 )
-def test_a_default_out_of_range_is_refused(stage, options):
+def test_a_default_out_of_range_is_refused(stage, options, kind):
     """The error is about the default, not about the marks."""
     with pytest.raises(PlanError) as error:
         by_hand(ALL, default_partition=stage, **options)
 
-    assert ("default_partition",) == error.value.about
-
-
-def test_the_error_says_which_defaults_are_valid():
-    with pytest.raises(PlanError) as error:
-        by_hand(ALL, default_partition=3, ranks=4)
-
-    assert (
-        "default_partition is 3: stage 2 would have no module, because no module is marked for it."
-        " Pass a stage from 0 to 2." == str(error.value)
-    )
+    assert (("default_partition",), kind) == (error.value.about, error.value.kind)
 
 
 def test_the_default_may_be_the_last_stage():
     marks = {"wte": 0, "h": 0}
 
+    assert 2 == by_hand(ALL, default_partition=2, ranks=4).default_partition
     assert ("lm_head",) == find_plan(by_hand(marks, default_partition=1)).stages[1]
 
 
@@ -80,7 +67,7 @@ def test_enormous_counts_are_refused(name):
     """The check comes before the search for divisors, which would not end."""
     model = Model(batch=10**400) if name == "batch_size" else Model()
     options = {} if name == "batch_size" else {name: 10**400}
-    with pytest.raises(PlanError, match="an integer with more than 40 digits") as error:
+    with pytest.raises(PlanError) as error:
         problem(model, **options)
 
-    assert (name,) == error.value.about
+    assert ((name,), "too_large") == (error.value.about, error.value.kind)

@@ -60,10 +60,10 @@ def test_how_many_buffers_channels_need(name, virtual_stages, expected):
 
 def test_too_few_buffers_are_refused():
     """SMP's interleaved sends two forwards before the receiver takes the first of them."""
-    with pytest.raises(OptionError, match="wait for each other with 1 buffers") as raised:
+    with pytest.raises(OptionError) as raised:
         check_schedule(_made("interleaved", 4, 8), buffers=1)
 
-    assert "deadlock" == raised.value.kind
+    assert ("deadlock", ("buffers",)) == (raised.value.kind, raised.value.about)
 
 
 def test_a_dropped_and_a_doubled_action_are_reported_together():
@@ -82,62 +82,61 @@ def test_a_dropped_and_a_doubled_action_are_reported_together():
 
 
 @pytest.mark.parametrize(
-    ("drawing", "kind", "about", "expected"),
+    ("drawing", "kind", "about"),
     [
         (
             "rank 0  F0 B0===\nrank 1  F0 I0",
             "missing_action",
             ("orders", 1, "1W0"),
-            "rank 1 lacks 1W0: each stage needs a forward and a backward pass for each microbatch",
         ),
         (
             "rank 0  F0 B0===\nrank 1  F0 B0=== W0",
             "repeated_action",
             ("orders", 1, "1W0"),
-            "rank 1 has 1W0 and 1B0: B already includes I and W",
         ),
         (
             "rank 0  F0 B0===\nrank 1  B0=== F0",
             "action_order",
             ("orders", 1, "1B0"),
-            "rank 1 has 1B0 before 1F0: 1B0 needs the result of 1F0",
         ),
         (
             "rank 0  F0 B0===\nrank 1  F0 B0=== 0F0",
             "unknown_action",
             ("orders", 1, "0F0"),
-            "rank 1 has 0F0: stage 0 is on rank 0",
         ),
         (
             "rank 0  F0 B0===\nrank 1  F0 B0=== 2F0",
             "unknown_action",
             ("orders", 1, "2F0"),
-            "rank 1 has 2F0: the stages are 0 to 1",
         ),
         (
             "rank 0  F0 B0=== F1 B1===\nrank 1  F0 F1 B0=== B1===",
             "deadlock",
             ("orders",),
-            "the ranks wait for each other: rank 0 waits at 0B0 for 1B0 of rank 1; rank 1 waits at"
-            " 1F1 for 0F1 of rank 0",
         ),
         (
             "rank 0  F0 F1 B1=== B0===\nrank 1  F1 B1=== F0 B0===",
             "message_order",
             ("orders", 0, "0F1"),
-            "rank 1 receives the result of 0F1 before that of 0F0: rank 0 sends the result of 0F0"
-            " first",
         ),
     ],
 )
-def test_an_error_names_rank_and_action(drawing, kind, about, expected):
-    """Each kind of fault has its own kind and text."""
+def test_an_error_names_rank_and_action(drawing, kind, about):
     with pytest.raises(OptionError) as raised:
         check_schedule(parse_drawing(drawing))
 
-    hint = "Correct the order, or make the schedule with make_schedule()."
     assert (kind, about) == (raised.value.kind, raised.value.about)
-    assert f"{expected}. {hint}" == str(raised.value)
+
+
+def test_the_text_of_a_deadlock_has_all_ranks_that_wait():
+    drawing = "rank 0  F0 B0=== F1 B1===\nrank 1  F0 F1 B0=== B1==="
+    with pytest.raises(OptionError) as raised:
+        check_schedule(parse_drawing(drawing))
+
+    assert (
+        "the ranks wait for each other: rank 0 waits at 0B0 for 1B0 of rank 1; rank 1 waits at 1F1"
+        " for 0F1 of rank 0. Correct the order, or make the schedule with make_schedule()."
+    ) == str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from schedule_grid import NAMED, grid, made
 
-from smdist.modelparallel.core.schedule import Do, make_schedule, peak_in_flight
+from smdist.modelparallel.core.schedule import SCHEDULES, Do, make_schedule, peak_in_flight
 from smdist.modelparallel.core.schedule.drawing import COLUMNS, ends_in_columns
 
 
@@ -44,6 +44,11 @@ def test_peaks_are_the_closed_forms(name, virtual_stages):
         expected = tuple(PEAKS[name](p, m, virtual_stages, rank, q) for rank in range(p))
 
         assert expected == peak_in_flight(made(name, shape)), shape
+
+
+def test_every_schedule_has_a_closed_form_of_its_peaks():
+    """zero_bubble_v has a test of its own."""
+    assert set(SCHEDULES) == {*PEAKS, "zero_bubble_v"}
 
 
 def test_peaks_of_zbv_are_those_of_1f1bs_first_rank_everywhere():

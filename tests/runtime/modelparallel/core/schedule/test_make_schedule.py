@@ -70,8 +70,8 @@ def test_a_bad_request_is_refused(request_, expected):
         ),
         (
             {"name": "zero_bubble_v", "virtual_stages": 3},
-            "virtual_stages is 3: schedule 'zero_bubble_v' needs exactly 2 on each rank. Pass"
-            " virtual_stages=2, or use schedule 'interleaved_1f1b' or 'looped_bfs' or"
+            "virtual_stages is 3: schedule 'zero_bubble_v' needs exactly 2 stages on each"
+            " rank. Pass virtual_stages=2, or use schedule 'interleaved_1f1b' or 'looped_bfs' or"
             " 'zero_bubble'.",
         ),
         (

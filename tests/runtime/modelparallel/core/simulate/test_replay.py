@@ -117,7 +117,7 @@ def test_a_drawing_says_which_replica_it_is_of_and_how_long_its_own_step_took(re
 def test_skipped_steps_are_reported():
     schedule = make_schedule("1f1b", num_ranks=2, num_microbatches=2)
     tracks = tracks_of(simulate(schedule, [cost(), cost()]), steps=2)
-    with pytest.raises(
-        OptionError, match="2 complete steps were recorded, and 2 of them are skipped"
-    ):
+    with pytest.raises(OptionError) as error:
         replay(schedule, chain(2), tracks, skip=2)
+
+    assert (("skip",), "missing") == (error.value.about, error.value.kind)

@@ -11,8 +11,10 @@ BATCH = torch.ones(3, 4)
 
 
 def test_a_wrapper_for_data_parallelism_is_refused():
-    with pytest.raises(CaptureError, match=r"DataParallel.*Pass the model that it wraps"):
+    with pytest.raises(CaptureError) as caught:
         capture(nn.DataParallel(nn.Linear(4, 4)), BATCH)
+
+    assert ("wrapped", ()) == (caught.value.kind, caught.value.about)
 
 
 def test_a_model_compiled_as_a_whole_is_refused():
@@ -35,8 +37,10 @@ def test_a_model_scripted_as_a_whole_is_refused():
 
 
 def test_parameters_without_shape_are_refused():
-    with pytest.raises(CaptureError, match=r"'0\.weight' has no shape yet.*Run the model once"):
+    with pytest.raises(CaptureError) as caught:
         capture(nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 4)), BATCH)
+
+    assert ("no_shape", ("0.weight",)) == (caught.value.kind, caught.value.about)
 
 
 class Odd(torch.Tensor):
@@ -47,13 +51,17 @@ def test_parameters_with_behaviour_of_their_own_are_refused():
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     model[1].register_buffer("scale", torch.ones(4).as_subclass(Odd))
 
-    with pytest.raises(CaptureError, match=r"'1\.scale' is a Odd"):
+    with pytest.raises(CaptureError) as caught:
         capture(model, BATCH)
+
+    assert ("tensor_subclass", ("1.scale",)) == (caught.value.kind, caught.value.about)
 
 
 def test_inputs_with_behaviour_of_their_own_are_refused():
-    with pytest.raises(CaptureError, match="an input of the model is a Odd"):
+    with pytest.raises(CaptureError) as caught:
         capture(Named(), torch.ones(3, 4).as_subclass(Odd))
+
+    assert ("tensor_subclass", ()) == (caught.value.kind, caught.value.about)
 
 
 def test_a_trained_tensor_that_is_no_parameter_is_refused():
@@ -82,14 +90,15 @@ def test_names_of_no_module_are_refused_with_the_closest(option):
         capture(Named(), BATCH, **{option: ["first_"]})
 
     assert ("unknown_module", ("first_",)) == (caught.value.kind, caught.value.about)
-    assert "Did you mean 'first'?" == caught.value.hint
+    assert "'first'" in caught.value.hint
 
 
 def test_a_name_like_none_is_refused_without_all_the_others():
     with pytest.raises(CaptureError) as caught:
         capture(Named(), BATCH, opened=["zzz"])
 
-    assert "Take one of model.named_modules()" == caught.value.hint
+    assert ("unknown_module", ("zzz",)) == (caught.value.kind, caught.value.about)
+    assert not any(name in str(caught.value) for name, _ in Named().named_modules() if name)
 
 
 class Named(nn.Module):

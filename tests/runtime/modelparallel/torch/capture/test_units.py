@@ -71,6 +71,15 @@ def test_a_unit_is_opened_by_name(units_of):
     assert ["stages.0.layers.1.layer.0", "stages.0.layers.1.layer.1"] == names[3:5]
 
 
+def test_the_parents_of_an_opened_unit_are_opened(units_of):
+    """Without it, block 1 would be one unit: it needs its input until its end."""
+    blocks = nn.Sequential(Block(), Block())
+    names = units_of(blocks, BATCH, opened={"1.layer.0"})
+
+    assert "1" in units_of(blocks, BATCH)
+    assert ["1.layer.0.linear", "1.layer.0.act", "1.layer.1"] == names[-3:]
+
+
 def test_a_module_is_closed_by_name(units_of):
     names = units_of(Staged(), BATCH, closed={"stem", "stages.0", "head"})
 

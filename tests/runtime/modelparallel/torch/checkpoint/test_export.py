@@ -88,6 +88,8 @@ def test_types_that_the_format_lacks_are_named(tmp_path):
     model = torch.nn.Module()
     model.register_buffer("phase", torch.zeros(2, dtype=torch.complex64))
 
-    with pytest.raises(OptionError, match=r"'phase' is torch\.complex64"):
+    with pytest.raises(OptionError) as caught:
         export(tmp_path / "new", model)
+
+    assert (("phase",), "unsupported_dtype") == (caught.value.about, caught.value.kind)
     assert not (tmp_path / "new").exists()

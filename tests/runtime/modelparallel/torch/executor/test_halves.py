@@ -379,5 +379,7 @@ def _fail(_):
 
 
 def test_an_input_that_is_computed_is_refused():
-    with pytest.raises(OptionError, match="input 1 of a stage is the result of"):
+    with pytest.raises(OptionError) as caught:
         backward_inputs([], [given(2), given(2) * 2])
+
+    assert ("inputs", 1) == caught.value.about

@@ -63,8 +63,14 @@ def test_modules_that_a_stage_does_not_have_are_named():
 
     with pytest.raises(OptionError) as told:
         stage.serve(other, placement)
-    assert "calls 'extra'" in str(told.value)
-    assert "reads 'scale'" in str(told.value)
+    assert [(("extra",), "missing"), (("scale",), "missing")] == [
+        (fault.about, fault.kind) for fault in told.value.faults
+    ]
+    assert (
+        "the model now calls 'extra': this stage was created for an earlier forward pass, which"
+        " called only the modules 'second' on this stage. Plan with an example and in a mode (train"
+        " or eval) in which all modules are called." == str(told.value.faults[0])
+    )
 
 
 def specimen(shape):

@@ -63,7 +63,7 @@ def test_twins_are_measured_once(monkeypatch, caplog):
 
     assert len(tried) <= GPT2_KINDS + glue
     assert 1 == len({costs.of(f"transformer.h.{i}").seconds for i in range(4)})
-    assert f"measured {len(tried)} kinds of {len(costs.nodes)} parts" in caplog.text
+    assert f"measured {len(tried)} of {len(costs.nodes)} parts of the model" in caplog.text
 
 
 @pytest.mark.parametrize("name", zoo.TEN)

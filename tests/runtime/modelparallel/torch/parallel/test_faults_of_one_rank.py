@@ -5,19 +5,11 @@ import time
 
 import pytest
 import torch
-from smp_nets import batch, loss_of, net, outcome, start, train_step
+from smp_nets import batch, failure, loss_of, net, outcome, start, train_step
 from torch import nn
 
 import smdist.modelparallel.torch as smp
 from smdist.modelparallel.torch.parallel import first_step as cutting
-
-
-def told(function, *args):
-    """As outcome, of an interrupt as well."""
-    try:
-        return outcome(function, *args)
-    except KeyboardInterrupt as error:
-        return type(error).__name__, str(error)
 
 
 class Picky(nn.Module):
@@ -66,10 +58,18 @@ def first_step(rank, size, place, bad):
         cutting.materialize = _failing
     began = time.monotonic()
     try:
-        found = told(run, model, *((None, None) if is_bad and place == "size" else (x, y)))
+        found = failure(run, model, *((None, None) if is_bad and place == "size" else (x, y)))
     finally:
         cutting.materialize = kept
-    return *found, time.monotonic() - began
+    return found, time.monotonic() - began
+
+
+OWN = {  # type and kind of the error on the rank that fails
+    "interrupt": ("KeyboardInterrupt", ""),
+    "size": ("OptionError", "no_tensor"),
+    "capture": ("CaptureError", "failed"),
+}
+OTHERS = {"cut": ("StepError", "step"), "hook": ("StepError", "step")}  # fields on the other rank
 
 
 @pytest.mark.parametrize("bad", [0, 1])
@@ -77,13 +77,13 @@ def first_step(rank, size, place, bad):
 def test_a_fault_of_one_rank_in_the_first_step_is_told_to_all(world, place, bad):
     per_rank = world.run(first_step, place, bad, size=2, deadline=30)
 
-    word = {"interrupt": "KeyboardInterrupt", "size": "no tensor to split"}.get(
-        place, "bad weather"
-    )
-    for rank, (kind, text, seconds) in enumerate(per_rank):
-        assert "ok" != kind
-        assert word in f"{kind}: {text}"
-        assert rank == bad or f"rank {bad}" in text or (place == "capture" and bad == 0)
+    for rank, (found, seconds) in enumerate(per_rank):
+        if rank == bad or (place, bad) == ("capture", 0):
+            assert OWN.get(place, ("RuntimeError", "")) == (found.type, found.kind)
+        else:
+            assert OTHERS.get(place, ("DisagreementError", "failed")) == (found.type, found.kind)
+            assert bad == found.rank
+            assert place in OWN or "RuntimeError: bad weather" == found.why
         assert seconds < 10
 
 
@@ -99,15 +99,15 @@ def interrupted(rank, size):
             raise KeyboardInterrupt
         return loss_of(model, x, y)
 
-    return told(run, model, x, y), train_step(model, x, y).reduce_mean().item()
+    return failure(run, model, x, y), train_step(model, x, y).reduce_mean().item()
 
 
 def test_an_interrupt_before_the_models_call_is_told_and_the_next_step_runs(world):
     (first, _), (second, _) = world.run(interrupted, size=2, deadline=30)
 
-    assert "KeyboardInterrupt" == first[0]
-    assert "rank 0 failed" in second[1]
-    assert "KeyboardInterrupt" in second[1]
+    assert "KeyboardInterrupt" == first.type
+    assert ("DisagreementError", "failed", 0) == (second.type, second.kind, second.rank)
+    assert "KeyboardInterrupt" == second.why
 
 
 def uneven(rank, size, degree):
@@ -118,7 +118,7 @@ def uneven(rank, size, degree):
     rows = 7 if smp.dp_rank() == 1 else 8
     before = train_step(model, x, y).reduce_mean().item()
     began = time.monotonic()
-    found = outcome(train_step, model, x[:rows], y[:rows])
+    found = failure(train_step, model, x[:rows], y[:rows])
     seconds = time.monotonic() - began
     with torch.no_grad():
         alone = train_evaluate(model, x) if smp.dp_rank() == 0 else None
@@ -136,8 +136,11 @@ def test_a_batch_of_one_replica_that_cannot_be_cut_stops_the_step_of_all(world, 
     for rank, (found, seconds, goes_on, alone) in enumerate(
         world.run(uneven, degree, size=size, deadline=40)
     ):
-        assert "'x' has 7 samples" in found[1]
-        assert rank >= size - degree or f"rank {size - degree} failed" in found[1]
+        if rank >= size - degree:
+            assert {("x",), ("y",)} == {about for about, _ in found.faults}
+        else:
+            assert ("DisagreementError", "failed") == (found.type, found.kind)
+            assert size - degree == found.rank
         assert seconds < 10
         assert goes_on
         assert (alone is None) == (rank >= size - degree)
@@ -149,15 +152,14 @@ def hooked(rank, size):
     model, ran = smp.DistributedModel(net()), []
     model.register_post_partition_hook(lambda *_: _failing())
     model.register_post_partition_hook(lambda *_: ran.append(1))
-    return [outcome(train_step, model, *batch()) for _ in range(2)], ran
+    return [failure(train_step, model, *batch()) for _ in range(2)], ran
 
 
 def test_no_step_runs_while_something_that_waited_for_the_cut_has_not_run(world):
     (((first, second), ran),) = world.run(hooked, size=1)
 
-    assert ("RuntimeError", "bad weather") == first
-    assert "OptionError" == second[0]
-    assert "2 of the functions that run after its cut" in second[1]
+    assert "RuntimeError" == first.type
+    assert ("OptionError", "not_ready") == (second.type, second.kind)
     assert [] == ran
 
 
@@ -166,12 +168,15 @@ def sized(rank, size):
     start(1, microbatches=2, global_batch_size=16)
     model = smp.DistributedModel(net())
     kinds = [outcome(train_step, model, *batch(rows))[0] for rows in (4, 8, 4)]
-    return kinds, outcome(train_step, model, *batch(12))[1]
+    found = failure(train_step, model, *batch(12))
+    return kinds, found.about, outcome(train_step, model, *batch(12))[1]
 
 
 def test_batches_are_as_large_together_as_was_said(world):
-    for kinds, text in world.run(sized, size=2):
+    for kinds, about, text in world.run(sized, size=2):
         assert ["OptionError", "ok", "ok"] == kinds
-        assert "global_batch_size is 16" in text
-        assert "12 samples on each of 2 replicas, which is 24 in total" in text
-        assert "global_batch_size=24, or batches of 8" in text
+        assert ("global_batch_size",) == about
+        assert (
+            "global_batch_size is 16: the batch of this step has 12 samples on each of 2 replicas,"
+            " which is 24 in total. Pass global_batch_size=24, or batches of 8." == text
+        )

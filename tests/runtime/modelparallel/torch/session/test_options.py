@@ -42,8 +42,10 @@ def test_a_dict_can_leave_degree_microbatches_and_pipeline_to_the_planner(name):
 
 def test_auto_excludes_nothing_wrong():
     """Faults beside an "auto" are found."""
-    with pytest.raises(OptionError, match="microbatches=0"):
+    with pytest.raises(OptionError) as caught:
         read({"partitions": "auto", "microbatches": 0})
+
+    assert ("microbatches",) == caught.value.about
 
 
 def test_a_file_is_read(tmp_path):
@@ -80,8 +82,8 @@ def test_an_unknown_key_is_refused_by_name():
     with pytest.raises(OptionError) as caught:
         read({"partitions": 2, "mikrobatches": 4})
 
-    assert ("mikrobatches",) == caught.value.about
-    assert "Did you mean 'microbatches'?" == caught.value.hint
+    assert (("mikrobatches",), "unknown") == (caught.value.about, caught.value.kind)
+    assert "'microbatches'" in caught.value.hint
 
 
 def test_a_dict_with_a_key_of_ours_alone_is_ours():
@@ -121,11 +123,15 @@ def test_another_distribution_is_refused(config):
 
 def test_keys_of_both_kinds_are_refused_with_their_names():
     """Of one dict only one reading makes sense."""
-    with pytest.raises(
-        OptionError,
-        match="only ModelParallel has 'seed', 'sharding', and only SMP v1 has 'ddp', 'partitions'",
-    ):
+    with pytest.raises(OptionError) as caught:
         read({"partitions": 2, "ddp": True, "sharding": "full", "seed": 1, "microbatches": 2})
+
+    assert (("config",), "conflict") == (caught.value.about, caught.value.kind)
+    assert (
+        "the configuration of smp.init mixes keys of ModelParallel and of SMP v1: only"
+        " ModelParallel has 'seed', 'sharding', and only SMP v1 has 'ddp', 'partitions'. Use the"
+        " keys of ModelParallel(...) alone, or those of SMP v1 alone." == str(caught.value)
+    )
 
 
 @pytest.mark.parametrize(
@@ -137,8 +143,8 @@ def test_what_is_meant_may_be_of_either_kind(key, meant, beside):
     with pytest.raises(OptionError) as caught:
         read({key: 2, **beside})
 
-    assert (key,) == caught.value.about
-    assert f"Did you mean '{meant}'?" == caught.value.hint
+    assert ((key,), "unknown") == (caught.value.about, caught.value.kind)
+    assert f"'{meant}'" in caught.value.hint
 
 
 def test_options_are_taken_as_they_are():
@@ -212,13 +218,10 @@ def test_an_engine_for_ranks_that_run_already_is_refused():
     with pytest.raises(OptionErrors) as caught:
         chosen(late, None)
 
-    assert [("engine", "processes_per_host"), ("engine", "lanes")] == [
-        fault.about for fault in caught.value.faults
-    ]
-    assert (
-        "smp.init got engine.lanes=4: ranks and their engine have started before the script runs."
-        " Pass it to the job in distribution=, or set SMDIST_LANES." == str(caught.value.faults[1])
-    )
+    assert [
+        (("engine", "processes_per_host"), "too_late"),
+        (("engine", "lanes"), "too_late"),
+    ] == [(fault.about, fault.kind) for fault in caught.value.faults]
     assert (
         1 << 20
         == chosen(

@@ -60,8 +60,15 @@ def test_each_rank_takes_the_gpu_of_its_number(gpus):
 
 def test_a_rank_without_a_gpu_of_its_own_is_refused(gpus):
     """Two ranks on one would wait for each other in NCCL."""
-    with pytest.raises(OptionError, match="rank 2 of algo-2 has no GPU of its own: the host has 2"):
+    with pytest.raises(OptionError) as caught:
         worlds.take_device(_config(local_rank=2))
+
+    assert (("LOCAL_RANK",), "missing_gpu") == (caught.value.about, caught.value.kind)
+    assert (
+        "rank 2 of algo-2 has no GPU of its own: the host has 2 GPUs, and each rank uses one. Start"
+        " at most 2 ranks per host, or hide the GPUs with CUDA_VISIBLE_DEVICES=''."
+        == str(caught.value)
+    )
 
 
 @pytest.mark.parametrize("given", [("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "MASTER_ADDR")])
@@ -92,5 +99,8 @@ def test_a_default_group_without_cpu_tensors_is_refused(monkeypatch):
     )
     monkeypatch.setattr(process_groups, "dist", torchs)
 
-    with pytest.raises(OptionError, match=r"'nccl': .*cpu:smdist,cuda:nccl"):
+    with pytest.raises(OptionError) as caught:
         process_groups.default_group()
+
+    assert (("backend",), "unsupported") == (caught.value.about, caught.value.kind)
+    assert "cpu:smdist,cuda:nccl" in caught.value.hint

@@ -35,12 +35,13 @@ def test_it_is_a_sequence():
 
 
 def test_it_is_no_number():
-    """Each way to take it for one says how to get one."""
     output = StepOutput([torch.tensor(1.0), torch.tensor(3.0)])
 
     for use in (float, StepOutput.item, "{:.3f}".format):
-        with pytest.raises(OptionError, match=r"reduce_mean\(\)"):
+        with pytest.raises(OptionError) as caught:
             use(output)
+
+        assert "not_a_number" == caught.value.kind
     assert f"{output}" == repr(output)
 
 
@@ -48,8 +49,10 @@ def test_other_shapes_can_be_joined_alone():
     output = StepOutput([torch.ones(1, 2), torch.ones(2, 2)])
 
     assert (3, 2) == output.concat().shape
-    with pytest.raises(OptionError, match="shapes"):
+    with pytest.raises(OptionError) as caught:
         output.stack()
+
+    assert "shapes" == caught.value.kind
 
 
 def test_nested_results_keep_their_form():

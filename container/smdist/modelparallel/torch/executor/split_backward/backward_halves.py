@@ -47,11 +47,11 @@ class _Start(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _DelayedBranch:
-    """Part of an autograd graph that leads only to parameters, and runs in the second half (W).
+    """Part of an autograd graph that leads only to parameters, and runs after the rest.
 
     Attributes:
-        starts: Places where its backward pass starts, with their gradients, as far as known.
-        missing: Number of starts whose gradients have not been computed yet.
+        starts: Places where the backward pass of this part starts, with their gradients.
+        missing: Number of gradients that are not in `starts` yet.
     """
 
     starts: list[_Start] = field(default_factory=list)
@@ -60,13 +60,12 @@ class _DelayedBranch:
 
 @dataclass(slots=True, eq=False)
 class _SkippedGradients:
-    """Gradients that one autograd node does not compute in I, since they are needed only in W.
+    """Gradients that one autograd node leaves out, and that are computed later.
 
     Attributes:
-        compute: Function that computes these gradients, by number of the node's argument; None if
-            the node's own result has no gradient.
-        targets: By number of the argument, the edge that receives the gradient, and the branch of
-            the graph that begins there.
+        compute: Function that returns a dict of these gradients; None if there are none. Keys are
+            the numbers of the node's arguments.
+        targets: Receiver of each gradient, by number of the node's argument.
     """
 
     compute: Gradients | None
@@ -77,8 +76,8 @@ class Rest:
     """Second half (W) of a backward pass, which computes gradients of parameters.
 
     Args:
-        waiting: Parts of the autograd graph to run: those that lead only to parameters.
-        left: Gradients from which these parts start, and which must be computed first.
+        waiting: Parts of the autograd graph that lead only to parameters.
+        left: Gradients that the first half has left out, and that these parts need.
     """
 
     def __init__(
@@ -143,7 +142,7 @@ def _check_leaves(inputs: Sequence[Tensor]) -> None:
                 f"input {number} of a stage is the result of {each.grad_fn}",
                 "a stage's backward pass must end at its inputs",
                 "Pass input.detach().requires_grad_()",
-                about="inputs",
+                about=("inputs", number),
             )
 
 
@@ -192,11 +191,13 @@ def _split(starts: Sequence[_Start], inputs: Sequence[Tensor], found: Survey) ->
 
 
 def _others(found: Survey, waiting: Mapping[Branch, _DelayedBranch]) -> Iterator[Branch]:
-    """Return the branches of a graph that are not delayed to the second half.
+    """Return the branches of an autograd graph that are not in `waiting`.
+
+    A branch is a part of the graph that leads only to parameters.
 
     Args:
-        found: Division of the autograd graph, with all branches.
-        waiting: Branches that are delayed.
+        found: Object that contains all branches of the graph.
+        waiting: Branches to leave out.
     """
     return (each for each in dict.fromkeys(found.branch_of.values()) if each not in waiting)
 
@@ -208,9 +209,9 @@ def _node(start: _Start) -> Node:
 
 
 def _without_values(start: _Start) -> _Start:
-    """Replace the tensor of a start by its gradient edge, so that the tensor's memory can be freed.
+    """Return `start` with a gradient edge in place of the tensor, so that the tensor can be freed.
 
-    A start without a gradient is returned unchanged.
+    If the gradient in `start` is None, `start` itself is returned.
     """
     if start.gradient is None or not isinstance(start.at, Tensor):
         return start
@@ -219,13 +220,13 @@ def _without_values(start: _Start) -> _Start:
 
 @contextmanager
 def _skipping(waiting: Mapping[Branch, _DelayedBranch]) -> Iterator[list[_SkippedGradients]]:
-    """Record the gradients that autograd leaves out while the first half runs in the block.
+    """Record the gradients that autograd leaves out within the block.
 
     Args:
-        waiting: Branches delayed to the second half, each with the record of its starts.
+        waiting: Parts of the autograd graph that will run later.
 
     Yields:
-        List that gets one item for each autograd node that leaves out gradients.
+        List of the gradients left out, one item for each autograd node; filled within the block.
     """
     by_node: dict[Node, list[tuple[BranchEntry, _DelayedBranch]]] = {}
     for branch, each in waiting.items():
@@ -250,14 +251,15 @@ def _record(
     left: list[_SkippedGradients],
     gradients: tuple[Any, ...],
 ) -> None:
-    """Record which gradients an autograd node leaves out; autograd calls this just before the node.
+    """Append the gradients that an autograd node leaves out to a list.
+
+    Autograd calls this function just before it runs the node.
 
     Args:
         node: Node that is about to run.
-        targets: By number of each argument left out, the edge that receives its gradient, and the
-            branch of the graph that begins there.
-        left: List to which the record is appended.
-        gradients: Tuple with the gradient of the node's only result; this may be None.
+        targets: Receiver of each gradient left out, by number of the node's argument.
+        left: The list.
+        gradients: Tuple of one item: the gradient of the node's result, or None.
     """
     (gradient,) = gradients
     compute = None if gradient is None else later(node, gradient, targets)
@@ -265,14 +267,13 @@ def _record(
 
 
 def _computed(left: _SkippedGradients) -> tuple[list[_DelayedBranch], int]:
-    """Compute the gradients that one node left out, and add them to the branches that start there.
+    """Compute the gradients that one autograd node left out, and pass them to their receivers.
 
     Args:
-        left: Record of the gradients that the node left out.
+        left: Gradients that the node left out.
 
     Returns:
-        Branches that can run now, since all their starts are known; and the number of bytes of the
-        computed gradients.
+        Parts of the graph that can run now, and the number of bytes of the gradients.
     """
     found: dict[int, Tensor] = {}
     if left.compute is not None:
@@ -289,7 +290,9 @@ def _computed(left: _SkippedGradients) -> tuple[list[_DelayedBranch], int]:
 
 
 def _fitting(gradient: Tensor, target: GradientEdge) -> Tensor:
-    """Convert a gradient to the shape and dtype of its tensor, by a sum over broadcast dimensions.
+    """Convert a gradient to the shape and dtype that the next autograd node expects.
+
+    The gradient is summed over the dimensions that the operation has broadcast.
 
     Args:
         gradient: Gradient as the operation computed it.
@@ -305,7 +308,7 @@ def _run(branches: Sequence[_DelayedBranch]) -> None:
     """Run the backward passes of branches in one call of autograd, then free their gradients.
 
     Args:
-        branches: Delayed parts of the graph, all of whose starts are known.
+        branches: Parts of the autograd graph that lead only to parameters.
     """
     _backward([start for branch in branches for start in branch.starts])
     for branch in branches:

@@ -9,13 +9,11 @@ r"""Division of an autograd graph between the two halves of a stage's backward p
                    |   \--------- bias
     trunk        input                     input of the stage
 
-The first half, I, computes gradients of the stage's inputs, so it runs the trunk. The second half,
-W, computes gradients of parameters, so it runs branches.
+The first half, I, runs the trunk, and computes gradients of the stage's inputs. The second half, W,
+runs branches, and computes gradients of parameters.
 
-A branch can be delayed to W if it begins only at matrix products and convolutions of the trunk.
-Their gradients can be left out in I, and computed later by `product_gradients.py`. All other
-branches run in I, too. Parameters whose nodes are connected belong to one branch, so each parameter
-gets its gradient in only one of the halves.
+A branch can run in W if all its edges from the trunk begin at matrix products or convolutions. A
+branch with any other edge from the trunk runs in I, too.
 """
 
 from __future__ import annotations
@@ -40,8 +38,8 @@ class BranchEntry(NamedTuple):
 
     Attributes:
         node: Node outside the branch, on a path to the stage's inputs.
-        argument: Number of the node's argument that the branch computes.
-        target: Edge to the node of the branch that receives the argument's gradient.
+        argument: Number of the node's argument whose gradient goes into the branch.
+        target: Edge to the node of the branch that receives this gradient.
     """
 
     node: Node
@@ -63,7 +61,7 @@ class Branch:
 
     @property
     def can_wait(self) -> bool:
-        """True if the gradients at all entries can be computed later, in the second half (W)."""
+        """True if the branch can run later than the rest of the backward pass."""
         return all(can_wait(entry.node, entry.argument) for entry in self.entries)
 
 
@@ -73,8 +71,8 @@ class Survey:
 
     Attributes:
         trunk: Nodes from which an input can be reached.
-        branch_of: Branch of each other node: the connected part of the graph to which it belongs,
-            and which leads only to parameters.
+        branch_of: Branch of each node outside the trunk. A branch is a connected part of the graph
+            that leads only to parameters.
         can_split: False if a node runs a whole backward pass itself, as a reentrant checkpoint
             does; such a node cannot leave out some of its gradients.
     """
@@ -127,10 +125,10 @@ def _edges(starts: Iterable[Node]) -> Edges:
 
 
 def _leading(edges: Edges, inputs: frozenset[Node]) -> dict[Node, None]:
-    """Return the nodes from which an input can be reached, as keys of a dict (an ordered set).
+    """Return the nodes from which an input can be reached, as the keys of a dict.
 
     Args:
-        edges: `next_functions` of each node; each node comes after all nodes to which it leads.
+        edges: `next_functions` of each node. The nodes in `next_functions` come before the node.
         inputs: Nodes of the stage's inputs.
     """
     leading: dict[Node, None] = {}  # ordered as `edges`, so that the order of entries is fixed

@@ -27,9 +27,10 @@ class _Product(NamedTuple):
     """Rule for the gradients of one kind of autograd node, such as AddmmBackward0.
 
     Attributes:
-        factors: By number of an argument, the names of the saved tensors that its gradient needs.
-        rule: Function of a node, the gradient of its result, and numbers of arguments. It returns a
-            function that computes the gradients of these arguments, by their numbers.
+        factors: Maps the index of an argument to the names of saved tensors. The argument's
+            gradient is computed from these tensors.
+        rule: Function that gets a node, the gradient of the node's result, and indices of
+            arguments. It returns a function that computes the gradients of these arguments.
     """
 
     factors: Mapping[int, tuple[str, ...]]
@@ -37,11 +38,11 @@ class _Product(NamedTuple):
 
 
 def can_wait(node: Node, argument: int) -> bool:
-    """Return True if `later` can compute the gradient of an argument of a node.
+    """Return True if an argument's gradient can be computed after autograd has run the node.
 
     Args:
         node: Autograd node.
-        argument: Number of the argument.
+        argument: Index of the argument.
     """
     product = _PRODUCTS.get(node.name())
     if product is None or argument not in product.factors:
@@ -87,7 +88,7 @@ def _saved(node: Any, name: str) -> Tensor:
 
 
 def _mm(node: Any, gradient: Tensor, arguments: frozenset[int]) -> Gradients:
-    """Return a function that computes the gradients of `self @ mat2`.
+    """Return a function that computes the gradients of the arguments of `self @ mat2`.
 
     Args:
         node: Autograd node of the product.
@@ -98,7 +99,7 @@ def _mm(node: Any, gradient: Tensor, arguments: frozenset[int]) -> Gradients:
 
 
 def _addmm(node: Any, gradient: Tensor, arguments: frozenset[int]) -> Gradients:
-    """Return a function that computes the gradients of `beta * self + alpha * mat1 @ mat2`.
+    """Return a function for the gradients of the arguments of `beta * self + alpha * mat1 @ mat2`.
 
     Args:
         node: Autograd node of this expression.
@@ -154,7 +155,7 @@ def _left_gradient(gradient: Tensor, right: Tensor, *, is_transposed: bool) -> T
     Args:
         gradient: Gradient of the product.
         right: Right factor.
-        is_transposed: True to store the result by columns.
+        is_transposed: True if the left factor is stored by columns; the result is then, too.
     """
     if is_transposed:
         return right.conj().mm(gradient.t()).t()
@@ -167,7 +168,7 @@ def _right_gradient(left: Tensor, gradient: Tensor, *, is_transposed: bool) -> T
     Args:
         left: Left factor.
         gradient: Gradient of the product.
-        is_transposed: True to store the result by columns.
+        is_transposed: True if the right factor is stored by columns; the result is then, too.
     """
     if is_transposed:
         return gradient.t().mm(left.conj()).t()
@@ -175,7 +176,7 @@ def _right_gradient(left: Tensor, gradient: Tensor, *, is_transposed: bool) -> T
 
 
 def _bmm(node: Any, gradient: Tensor, arguments: frozenset[int]) -> Gradients:
-    """Return a function that computes the gradients of the batched product `self @ mat2`.
+    """Return a function for the gradients of the arguments of the batched product `self @ mat2`.
 
     Args:
         node: Autograd node of the product.
@@ -186,7 +187,9 @@ def _bmm(node: Any, gradient: Tensor, arguments: frozenset[int]) -> Gradients:
 
 
 def _baddbmm(node: Any, gradient: Tensor, arguments: frozenset[int]) -> Gradients:
-    """Return a function that computes the gradients of `beta * self + alpha * batch1 @ batch2`.
+    """Return a function that computes the gradients of the arguments of a baddbmm node.
+
+    The node's result is `beta * self + alpha * batch1 @ batch2`.
 
     Args:
         node: Autograd node of this expression.
@@ -240,10 +243,14 @@ def _each(rules: Mapping[int, Callable[[], Tensor]]) -> dict[int, Tensor]:
 def _scaled(
     products: Gradients, gradient: Tensor, arguments: frozenset[int], scales: tuple[Any, Any]
 ) -> Gradients:
-    """Return a function that computes the gradients of `beta * added + alpha * product`.
+    """Return a function that computes gradients for `beta * added + alpha * product`.
+
+    The function returns the gradients of `added` and of the product's two factors, by number of the
+    argument.
 
     Args:
-        products: Function that computes the gradients of the product's factors without alpha.
+        products: Function that computes the gradients of the product's factors, not yet multiplied
+            by alpha.
         gradient: Gradient of the whole expression.
         arguments: Numbers of the arguments whose gradients to compute; argument 0 is `added`.
         scales: Alpha and beta.
@@ -259,12 +266,14 @@ def _scaled(
 
 
 def _times(tensor: Tensor, factor: Any) -> Tensor:
-    """Multiply a tensor by a number; return the tensor itself if that is 1."""
+    """Return a tensor times a number; if the number is 1, return the tensor itself."""
     return tensor if factor == 1 else tensor * factor
 
 
 def _convolution(node: Any, gradient: Tensor, arguments: frozenset[int]) -> Gradients:
-    """Return a function that computes gradients of a convolution by one call of torch's kernel.
+    """Return a function that computes the gradients of a convolution's arguments.
+
+    The function calls torch's kernel once for all of them.
 
     Args:
         node: Autograd node of the convolution.
@@ -288,13 +297,17 @@ _CONVOLUTION: Final = (
 def _convolved(
     tensors: tuple[Tensor, Tensor, Tensor], settings: tuple[Any, ...], arguments: frozenset[int]
 ) -> dict[int, Tensor]:
-    """Run torch's kernel for the gradients of a convolution; return them by number of the argument.
+    """Run torch's kernel for the gradients of a convolution's arguments.
 
     Args:
-        tensors: Gradient of the result, input and weight of the convolution.
+        tensors: Three tensors of the convolution: the gradient of its result, its input, and its
+            weight.
         settings: Settings of the convolution, in the order of the kernel's arguments.
         arguments: Numbers of the arguments whose gradients to compute: 0 is the input, 1 the
             weight, 2 the bias.
+
+    Returns:
+        Gradients by number of the argument.
     """
     wanted = [argument in arguments for argument in range(3)]
     found = torch.ops.aten.convolution_backward(*tensors, *settings, wanted)
