@@ -66,11 +66,14 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
 
     Attributes:
         kind: Name of the SDK's class, such as "PyTorch".
-        framework: Framework of the default sagemaker-dist image, or None without a default image.
-        names_image: Names of the arguments that select one of SageMaker's images.
-        stem: First part of the default job name if the job has no image.
-        configures: Name of the SDK's method that converts `distribution=` to hyperparameters;
-            None if the SDK's class has none.
+        framework: Framework of the sagemaker-dist image that is used if the user names no image,
+            such as "pytorch". None if there is no such image.
+        names_image: Names of the arguments that select one of SageMaker's images, such as
+            "framework_version".
+        stem: Beginning of the default job name, for jobs whose `image_uri` is not known yet.
+        configures: Name of the SDK's method that converts `distribution=` to hyperparameters. It
+            is called for jobs that SageMaker's own launcher starts. None if there is no such
+            method.
     """
 
     kind: ClassVar[str]

@@ -26,7 +26,7 @@ _VARIABLE: Final = re.compile(
 _RESERVED: Final = ("code", "sm_drivers")
 _AWS: Final = "763104351884.dkr.ecr."  # the registry of AWS's Deep Learning Containers, 2026-11-21
 _COUNT: Final = "HyperParameters"
-_SHELL: Final = "ModelTrainer passes it to a shell"
+_SHELL: Final = "ModelTrainer passes this text to a shell"
 _NO_SHELL: Final = (
     "train with DataParallelConfig() in an image of `sagemaker-dist image build`, which does not"
     " use that shell"
@@ -210,8 +210,8 @@ def _quote_faults(what: str, value: str | None, about: KeyPath) -> Iterator[Opti
     if value is not None and "'" in value:
         yield OptionError(
             f"{what} is {short_repr(value)}",
-            f"{_SHELL} in single quotes, but the value itself has a single quote, so the text after"
-            " that quote would run as commands",
+            f"{_SHELL} in single quotes. The text itself has a single quote, so the shell would run"
+            " what follows as commands",
             f"Pass the text in a file, or {_NO_SHELL}",
             about=about,
             kind="shell_quote",

@@ -42,7 +42,7 @@ class StageBar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBar:
-    """Parts of one rank's peak memory, in bytes, which are drawn as a bar."""
+    """Bar of a chart: the peak memory of one rank, divided into its parts, in bytes."""
 
     state_bytes: int
     activation_bytes: int

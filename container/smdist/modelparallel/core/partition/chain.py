@@ -90,7 +90,7 @@ class ChainUnit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """Modules of a model that are not split further, in the order of execution.
+    """Modules of a model in the order of execution; each runs as a whole on one stage.
 
     Attributes:
         names: Names of the modules that are assigned to stages.

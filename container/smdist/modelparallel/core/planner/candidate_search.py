@@ -98,9 +98,9 @@ class Search:
         self._push(heap, candidate, trial.seconds_per_sample, trial)
 
     def forget(self, num_microbatches: int) -> None:
-        """Delete the results of all candidates with this number of microbatches.
+        """Delete the results of all candidates that split a batch into this many microbatches.
 
-        Call it when new costs are known for microbatches of this size.
+        Call this after the costs of such microbatches were measured again.
         """
         for known in (self.misfits, self.trials, self.least):
             for candidate in [c for c in known if c.num_microbatches == num_microbatches]:

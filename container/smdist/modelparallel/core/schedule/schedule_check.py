@@ -140,7 +140,8 @@ def _wrong_kinds(
             )
         elif found[do] > 1:
             what = f"rank {rank} has {action} {found[do]} times"
-            yield _fault("repeated_action", rank, action, what, "each action is run once")
+            why = "a rank may run each action of a microbatch only once"
+            yield _fault("repeated_action", rank, action, what, why)
 
 
 def _too_early(dependencies: Dependencies) -> Iterator[OptionError]:

@@ -49,8 +49,8 @@ class WatchedFakes(FakeTensorMode):  # type: ignore[no-untyped-call]
     """Fake tensor mode that records changes in place and random operations, in its `effects`.
 
     Args:
-        made: List of weak references to fake tensors that user code may have stored. It is filled
-            during the run, and serves to clear function caches afterwards.
+        made: List for weak references to the fake tensors of a run. If one of them still exists
+            after the run, user code has stored it, perhaps in a function cache.
     """
 
     def __init__(self, made: list[ReferenceType[Tensor]]) -> None:

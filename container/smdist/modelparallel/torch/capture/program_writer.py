@@ -46,7 +46,8 @@ class Inside:
         name: Name of the module in the model; "" for the model itself.
         module: The module.
         before: Snapshot of the module's attributes from before the call.
-        passes: True while the module's own `__call__` has not yet called `nn.Module.__call__`.
+        passes: True while the module runs a `__call__` that its own class defines, and has not yet
+            reached `nn.Module.__call__`. The call that follows is then not recorded a second time.
     """
 
     name: str

@@ -367,8 +367,8 @@ class CallRecorder(TorchFunctionMode):
         line = line_of_user(error)
         return CaptureError(
             f"{name!r} needs the values of its inputs, at {line}",
-            "the model is on the meta device, and zeros in place of the parameters of "
-            f"{step.module!r} would need too much memory, {large}",
+            f"there are no values, since the model is on the meta device, and {step.module!r} is "
+            f"too large to run on zeros instead ({large})",
             "Pass --measure to the plan command, pass a model with real weights to smp.plan, or "
             "make the layers smaller",
             about=(name, step.module),

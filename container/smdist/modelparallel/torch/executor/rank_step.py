@@ -43,9 +43,10 @@ _HINT: Final = "Call the model once for each microbatch, and do not catch Passed
 
 
 class PassedOn(BaseException):
-    """Signal that ends the user's code after any stage but the last; user code must not catch it.
+    """Exception that ends the user's code on a rank whose stage is not the last one.
 
-    The stage has run and has sent its values, with which later stages continue.
+    It is raised in the call of the model, after the stage has run and has sent its values to later
+    stages. User code must not catch it.
     """
 
 

@@ -94,7 +94,10 @@ class _About(NamedTuple):
 
 
 def pack(obj: object) -> PackedObject:
-    """Pickle an object, and return it as messages to send; on failure, the error's text instead."""
+    """Pickle an object, and return the tensors of bytes in which it is sent to other ranks.
+
+    If pickling fails, the error's text is sent in place of the object.
+    """
     file, parts = io.BytesIO(), list[Tensor]()
     try:
         _Packer(file, parts).dump(obj)
