@@ -133,7 +133,7 @@ class Graph:
             require(
                 not missing,
                 what=f"{node.name!r} reads {missing!r}",
-                why="no node before it writes this value",
+                why="no earlier node writes this value",
                 hint="List the nodes in the order of execution",
                 about="nodes",
             )

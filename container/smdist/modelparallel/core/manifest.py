@@ -76,7 +76,8 @@ class Manifest:
         state: State of the optimizer; None if the checkpoint has none.
         layout: Layout of the ranks that wrote the checkpoint: number of ranks, parallel degrees and
             placement strategy, by name.
-        run: Seed and number of the step, if random numbers are computed from them; else empty.
+        run: Random seed and number of training steps, under the keys "seed" and "step". Empty for
+            a plain nn.Module.
     """
 
     model: str

@@ -138,9 +138,10 @@ def _scorer(
 
 
 def _scaled(options: PartitionOptions, chain: Chain) -> PartitionOptions:
-    """Return the options with the whole model's time as `seconds_unit`, its memory as `bytes_unit`.
+    """Return options by which a stage's load is a fraction of the whole model's time and memory.
 
-    If `memory_weight` is 0, the options are returned unchanged.
+    The model's time becomes `seconds_unit`, and its memory becomes `bytes_unit`. If
+    `memory_weight` is 0, the load is a time in seconds, and the options are returned unchanged.
     """
     if not options.memory_weight:
         return options
@@ -155,8 +156,8 @@ def _result(scorer: Scorer, placement: Placement, notes: tuple[Note, ...]) -> Pa
     Args:
         scorer: Scorer that computes costs and memory of stages.
         placement: Stages of all nodes of the graph.
-        notes: Notes of the result. If one unit (undivided module) limits the pipeline's speed, a
-            note about this unit is added before them.
+        notes: Notes for users. If one unit (undivided module) limits the pipeline's speed, a note
+            about this unit is put first.
     """
     stage_costs = scorer.stage_costs(placement)
     loads = scorer.seconds(stage_costs)

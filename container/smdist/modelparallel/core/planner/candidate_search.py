@@ -37,9 +37,10 @@ class Search:
 
     Attributes:
         evaluator: Evaluator of candidates.
-        misfits: Candidates that cannot run, with reasons.
-        trials: Fastest simulation of each candidate that was simulated.
-        least: Seconds per sample of each candidate: a lower bound or, if known, the simulated time.
+        misfits: Candidates that cannot run, such as for lack of memory, with reasons.
+        trials: Fastest simulated step of each candidate that can run.
+        least: Seconds per sample of each candidate: the simulated time, or a lower bound if the
+            candidate was not simulated.
     """
 
     def __init__(self, problem: Problem, samples: Samples) -> None:
@@ -121,8 +122,8 @@ class Search:
 
 
 def rounded(seconds: float) -> float:
-    """Return a time rounded to 9 significant digits.
+    """Return a time rounded to 9 significant digits, so that times can be compared.
 
-    So rounding errors do not decide which of two times is shorter.
+    Without this, a rounding error could decide which of two equal times is shorter.
     """
     return float(f"{seconds:.9g}")

@@ -70,7 +70,7 @@ def _wrong_ranks(schedule: Schedule) -> Iterator[OptionError]:
 
 
 def _wrong_actions(schedule: Schedule) -> Iterator[OptionError]:
-    """Yield an error for each action whose stage or microbatch the rank does not have."""
+    """Yield an error for each action of a stage or microbatch that its rank does not have."""
     for rank, order in enumerate(schedule.orders):
         for action in order:
             why = _mismatch(schedule, rank, action)
@@ -140,8 +140,9 @@ def _wrong_kinds(
             )
         elif found[do] > 1:
             what = f"rank {rank} has {action} {found[do]} times"
-            why = "a rank may run each action of a microbatch only once"
-            yield _fault("repeated_action", rank, action, what, why)
+            yield _fault(
+                "repeated_action", rank, action, what, "a rank may run an action only once"
+            )
 
 
 def _too_early(dependencies: Dependencies) -> Iterator[OptionError]:
@@ -165,7 +166,7 @@ def _deadlock(
         dependencies: Dependencies between the schedule's actions.
         waits: Places that each action waits for, by rank and position in the rank's order. A
             place (rank, n) is reached when this rank has done its first n actions.
-        what: First sentence of the error.
+        what: Beginning of the error's text, such as "the schedule has a deadlock".
         about: Argument of `check_schedule` that is wrong: "orders" of the schedule, or "buffers".
     """
     done = run(waits).done

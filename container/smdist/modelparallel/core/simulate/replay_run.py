@@ -131,7 +131,7 @@ def replay(
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """Recorded step of one pipeline: seconds of each action, by rank, and of the whole step."""
+    """Recorded step of one pipeline: seconds of the step, and of each action on each rank."""
 
     work: tuple[Mapping[Action, float], ...]
     seconds: float
@@ -219,8 +219,8 @@ def _links(
 ) -> dict[tuple[int, ...], Link]:
     """Return a link for each pair (sender, receiver) of ranks of the pipeline.
 
-    The latency of a link is the median time of its messages whose receiver was already waiting. A
-    link has no other cost: its bandwidth is unlimited.
+    The latency of a link is the median time of the messages for which the receiver was already
+    waiting. The bandwidth of a link is unlimited.
 
     Args:
         tracks: Recorded events of all ranks.

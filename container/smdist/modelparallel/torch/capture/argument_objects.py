@@ -45,7 +45,7 @@ def carried(leaf: Any, depth: int = _DEPTH) -> str:
 
 
 def print_of(leaf: Any, depth: int = _DEPTH) -> Any:
-    """Return a fingerprint of an argument; it differs after a module has changed the contents.
+    """Return a fingerprint of an argument, which shows later whether its contents have changed.
 
     Args:
         leaf: The argument.

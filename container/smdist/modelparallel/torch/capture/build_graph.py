@@ -21,7 +21,7 @@ from smdist.modelparallel.torch.program.program import Argument, Call, Program, 
 def build_graph(model: nn.Module, program: Program) -> Graph:
     """Return the planner's graph of a program.
 
-    It has a node for each input and each call of the program, and lists the model's parameters.
+    The graph has a node for each input and each call of the program, and the model's parameters.
     """
     parameters = _parameters(model)
     names = {alias: p.name for p in parameters for alias in (p.name, *p.aliases)}

@@ -33,10 +33,10 @@ class ExternalTensors:
         fake: The model on fake tensors, with the names of its weights.
 
     Attributes:
-        found: Description of the first such tensor in the present unit, for an error message:
-            "uses ..."; "" if none was found.
-        culprit: Name of this tensor in the model, or of the call that made it; "" if none was
-            found.
+        found: Text for an error message, "uses ...", that describes the first such tensor in the
+            present unit. "" if there is no such tensor.
+        culprit: Name of this tensor in the model, or of the call that made the tensor. "" if there
+            is no such tensor.
     """
 
     def __init__(self, fake: FakeModel) -> None:
@@ -70,7 +70,7 @@ class ExternalTensors:
                 self.found, self.culprit = self._objection(tensor)
 
     def mark(self, result: Any) -> None:
-        """Register the tensors in `result` as made by the checked module."""
+        """Register that the checked module has made the tensors in `result`, so it may use them."""
         for tensor in tensors_in((result,)):
             if isinstance(tensor, FakeTensor) and id(tensor) not in self._names:
                 tensor.__dict__[_MAKER] = self._unit

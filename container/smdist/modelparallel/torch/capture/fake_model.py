@@ -101,8 +101,8 @@ class FakeModel:
     Attributes:
         names: First name of each tensor, by the id of its fake tensor.
         reals: The real tensors, by first name.
-        fakes: The fake tensors, by first name; stored so that their ids stay valid.
-        mode: Mode that the fake tensors belong to.
+        fakes: The fake tensors, by first name. They are stored here so that their ids stay valid.
+        mode: Fake tensor mode in which the fake tensors were made.
     """
 
     names: Mapping[int, str]
@@ -200,7 +200,7 @@ def check_plain(real: Tensor, title: str, *, about: str | KeyPath = ()) -> None:
 
     Args:
         real: A tensor of the model or of its inputs.
-        title: Words for the tensor in an error's text.
+        title: Name of the tensor for an error's text, such as "parameter 'weight'".
         about: Name of the tensor; () if it has none.
 
     Raises:
