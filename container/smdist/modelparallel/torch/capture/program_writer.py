@@ -294,7 +294,7 @@ class ProgramWriter:
         return self.origins.publish(leaf, name), leaf
 
     def _alias(self, leaf: Tensor) -> Tensor:
-        """Return a view of a tensor. The view has an id of its own, so it counts as a new tensor."""
+        """Return a view of a tensor; the view has an id of its own and counts as a new tensor."""
         with torch.set_grad_enabled(leaf.requires_grad):
             return leaf.view_as(leaf)
 

@@ -40,7 +40,7 @@ _KNOWN: Final[frozenset[Function]] = frozenset(
 
 
 class RngCalls:
-    """List of the functions that draw random numbers, such as dropout, for each recorded call."""
+    """Functions of PyTorch that ran in each recorded call, and which of them are random."""
 
     def __init__(self) -> None:
         self._functions: set[Function] = set(_KNOWN)
@@ -49,7 +49,7 @@ class RngCalls:
 
     @contextmanager
     def running(self, function: Function, draws: Sequence[str]) -> Iterator[None]:
-        """Note the function that runs in the block, if it draws random numbers.
+        """Note that a function runs in the block, and find out whether it draws random numbers.
 
         Args:
             function: The function.
@@ -63,7 +63,7 @@ class RngCalls:
             self._functions.add(function)
 
     def end_call(self, name: str) -> None:
-        """End a recorded call: the random functions since the last `end_call` belong to this call.
+        """End a recorded call: all functions since the last `end_call` ran in this call.
 
         Args:
             name: Name of the recorded call.

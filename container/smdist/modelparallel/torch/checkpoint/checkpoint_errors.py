@@ -34,7 +34,7 @@ class RankFailure(NamedTuple):
 
 
 def root_of(error: BaseException) -> BaseException:
-    """Return the OSError or OptionError that caused an error; the error itself if none did."""
+    """Return the OSError or OptionError that caused an error; without one, the error itself."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, OSError | OptionError):

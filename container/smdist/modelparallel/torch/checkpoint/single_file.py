@@ -31,7 +31,7 @@ def save(
     """Save an object of this rank to a file named after `f` and the rank's number in the pipeline.
 
     With tensor parallelism, the file name also has the tensor-parallel rank. Ranks need not call
-    it together. Only ranks of the first replica write; on other ranks the call does nothing.
+    this at the same time. Only ranks of the first replica write; other ranks do nothing.
 
     Args:
         obj: The object, as for `torch.save`.

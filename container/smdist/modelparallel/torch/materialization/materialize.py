@@ -50,8 +50,8 @@ def materialize(
             a checkpoint is loaded, sets such a tensor to 0.
 
     Returns:
-        Names of the tensors that no module initialised, each once; of a tied parameter, the first
-        name in the order of the model's modules.
+        Names of the tensors that no module initialised. A tied parameter is listed once, by the
+        first of its names in the order of the model's modules.
 
     Raises:
         OptionError: The initialisation of a module fails. With `strict`, also if no module
@@ -172,7 +172,7 @@ def _inside_out(
 
 
 def _method(module: nn.Module, name: str, arguments: int) -> Callable[..., Any] | None:
-    """Return a method of a module, if it can be called with a number of arguments; else None.
+    """Return a method of a module; None if it cannot be called with so many arguments.
 
     Args:
         module: The module.
