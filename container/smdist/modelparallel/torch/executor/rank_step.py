@@ -108,7 +108,7 @@ class UserCodeRun:
 
         Returns:
             Result of the user's code, and (tensor, gradient) pairs from which the backward pass
-            starts. If the stage is not the last one, (None, []).
+            starts. The result is (None, []) if this is not the last stage.
 
         Raises:
             OptionError: The user's code did not call the model exactly once, returned a wrong type,
@@ -172,7 +172,7 @@ def _wrong(what: str, kind: str) -> OptionError:
 
     Args:
         what: Mistake, such as "never called the model".
-        kind: The mistake as one word.
+        kind: Kind of the mistake as one word, for the error's `kind`.
     """
     return OptionError(
         f"the function `feed` {what}",
@@ -198,7 +198,7 @@ class StageHooks(Protocol):
 
         Args:
             stage: Number of the stage.
-            is_last: True if it is the stage's last backward action in the step.
+            is_last: True if this is the stage's last backward action in the step.
         """
 
     def after_backward(self, stage: int, is_last: bool) -> None:
@@ -206,7 +206,7 @@ class StageHooks(Protocol):
 
         Args:
             stage: Number of the stage.
-            is_last: True if it was the stage's last backward action in the step.
+            is_last: True if this was the stage's last backward action in the step.
         """
 
 
@@ -253,7 +253,8 @@ class RankStep:
         resources: Stages, hooks and counters of the executor.
         rank_schedule: Actions of this rank, in order.
         stage_io: Sender and receiver of values and gradients.
-        keeps: True to keep the data of forward passes, for the backward passes that follow.
+        keeps: True to keep the data of forward passes until the backward passes. False if there
+            are no backward passes.
 
     Attributes:
         results: Result of the user's code for each microbatch, by its number; empty unless the last
@@ -363,9 +364,10 @@ class RankStep:
         return UserCodeRun(run, stage.output if action.stage == self._last else None)
 
     def _separate_buffers(self, stage: int, values: dict[str, Any]) -> dict[str, Any]:
-        """Copy the values of a stage that share memory with a buffer which the stage changes.
+        """Copy those values of a stage that are in the memory of a buffer, such as a running mean.
 
-        Without the copy, the next microbatch could change a value that is still being sent.
+        The stage changes the buffer in each microbatch. Without a copy, this could change a value
+        that is still being sent.
 
         Args:
             stage: Number of the stage.
@@ -419,10 +421,10 @@ class RankStep:
         self._record(action.do.value, action, start)
 
     def _differentiate(self, action: Action, gradients: dict[str, Tensor]) -> None:
-        """Compute the gradients of a backward action, and send those of the stage's inputs.
+        """Compute the gradients of a backward action, and send the gradients of the stage's inputs.
 
-        An action B computes all gradients, I those of the stage's inputs, W those of its
-        parameters.
+        An action I computes gradients of the stage's inputs, W gradients of the stage's parameters,
+        and B both.
 
         Args:
             action: Backward action (B, I or W) of one stage for one microbatch.
@@ -461,7 +463,7 @@ class RankStep:
 
 
 def _edges(values: Mapping[str, Tensor]) -> dict[str, Tensor | GradientEdge]:
-    """Return the gradient edge of each tensor, by name; an edge does not keep the tensor alive."""
+    """Return the gradient edge of each tensor, by name. Edges do not keep the tensors in memory."""
     return {name: get_gradient_edge(value) for name, value in values.items()}
 
 
