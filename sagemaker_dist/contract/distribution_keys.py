@@ -2,7 +2,7 @@
 """Keys of the dict that is passed as `distribution=`, and checks of such a dict.
 
 SageMaker's SDK silently ignores unknown keys, and keys without "enabled": the job then runs one
-process per host. These checks report both as errors.
+process per host. These checks report such keys as errors.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class Estimator(Distributed, SageMakerEstimator):  # type: ignore[misc]  # SageM
 
     Takes the arguments of `sagemaker.estimator.Estimator`, in its order, and in addition:
 
-    * `distribution`: one that the sagemaker-dist launcher can start; the image must have
+    * `distribution`: a distribution that the sagemaker-dist launcher can start; the image must have
       sagemaker-dist-runtime. Others are refused, because the SDK's Estimator ignores them.
     * `instance_type`: "local_process" runs each host of the job as a process of this machine;
       "local" and "local_gpu" run each host as a container. Only "local_process" works without

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of the types of a job's options.
 
-They run first, because the other checks expect right types.
+These checks run first, because the other checks expect right types.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _KINDS: Final = {
 
 
 def kind_faults(options: TrainingOptions) -> Iterator[OptionError]:
-    """Yield an error for each option of a wrong type, on which other checks would crash."""
+    """Yield an error for each option of a wrong type, with which other checks would fail."""
     for name, (kind, types) in _KINDS.items():
         value = getattr(options, name)
         if value is not None and not isinstance(value, types):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of a ModelTrainer's job before it starts.
 
-SageMaker's SDK does not report some of these faults; its container then fails, or trains
-differently from what was requested. Its behaviour was read from the source code of SageMaker's
-Python SDK 3.27.0, and tried, on 2026-11-21.
+SageMaker's SDK does not report some of these faults. The job then fails, or trains differently from
+what was requested. The source is the code of SageMaker's Python SDK 3.27.0, read and tried on
+2026-11-21.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def job_of(training: Training) -> Job:
 def _is_elsewhere(training: Training) -> bool:
     """Return whether `job_of` leaves out the instance type, so that it is not checked.
 
-    True if the job runs on this machine, or if the instance type is a local one of estimators, such
-    as "local_process".
+    The result is True if the job runs on this machine, or if the instance type is one for local
+    jobs of estimators, such as "local_process".
     """
     return training.runs_here or training.instance_type in {LOCAL_PROCESS, *LOCAL}
 

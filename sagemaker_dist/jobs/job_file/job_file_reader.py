@@ -69,7 +69,7 @@ class JobFile:
             changes: Options that replace those of the file; the value None removes an option.
 
         Raises:
-            OptionError: Faults of the file and of the job, all together, each with its line.
+            OptionError: The file or the job has faults; the error lists all of them, with lines.
         """
         values = {**self.values, **changes}
         values = {name: value for name, value in values.items() if value is not None}

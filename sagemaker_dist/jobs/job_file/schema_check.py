@@ -41,7 +41,7 @@ class Fault:
         path: Path of the key, such as ("inputs", "train", "uri").
         why: Reason, in words.
         hint: Advice for the user.
-        is_what: Text that follows the key's name in the error, such as " is 4"; may be empty.
+        is_what: Text after the key's name in the error, such as " is 4"; may be empty.
     """
 
     path: KeyPath
@@ -77,7 +77,7 @@ def shape_faults(schema: Mapping[str, Any], value: Any, path: KeyPath = ()) -> I
 def depth_of(value: Any) -> int:
     """Return the number of levels to which tables and arrays are nested in a value.
 
-    It is 0 for a value that is neither.
+    The result is 0 for a value that is neither a table nor an array.
     """
     depth, level = 0, [value]
     while level := [each for each in level if isinstance(each, (dict, list))]:
@@ -132,7 +132,7 @@ def _fits_kind(schema: Mapping[str, Any], value: Any) -> bool:
 def _chosen(schema: Mapping[str, Any], value: Any) -> Mapping[str, Any]:
     """Return the first schema in the list "anyOf" of `schema` that fits the type of a value.
 
-    Return `schema` itself if it has no such list, or if none fits.
+    Return `schema` itself if it has no such list, or if no schema in the list fits.
     """
     choices: list[Mapping[str, Any]] = schema.get("anyOf", [])
     return next((_chosen(each, value) for each in choices if _fits_kind(each, value)), schema)

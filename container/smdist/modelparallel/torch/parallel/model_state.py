@@ -342,8 +342,8 @@ class ModelState:
         given = self.settings.plan
         if self.split is not None or (given is not None and given.basis != plan.basis):
             raise OptionError(
-                f"{type(self.model).__name__} cannot be cut by the plan of the state dict",
-                "the model is already cut into stages, or has another plan",
+                f"{type(self.model).__name__} cannot be split by the plan of the state dict",
+                "the model is already split into stages, or has another plan",
                 "Load the state dict before the first step, into a model without a plan or with the"
                 " same plan",
                 about="plan",

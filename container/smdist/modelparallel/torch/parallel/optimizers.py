@@ -304,7 +304,7 @@ def _has_values(module: nn.Module, *_: Any) -> None:
         raise OptionError(
             f"state_dict() of {type(module).__name__} itself lacks the values of {len(gone)}"
             f" tensors, such as {gone[0]!r}",
-            "the model was cut into stages, and other ranks hold these tensors",
+            "the model was split into stages, and other ranks hold these tensors",
             "Call state_dict() of the DistributedModel around it, or smp.export(path, model)",
             kind="no_values",
         )

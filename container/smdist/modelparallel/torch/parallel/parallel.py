@@ -45,7 +45,7 @@ class Parallel(nn.Module):
         require(
             isinstance(model, nn.Module) and not isinstance(model, Parallel),
             what=f"the model is of type {type(model).__name__}",
-            why="only a torch.nn.Module that is not parallel yet can be cut into stages",
+            why="only a torch.nn.Module that is not parallel yet can be split into stages",
             hint="Pass the torch.nn.Module itself",
             about="model",
         )
