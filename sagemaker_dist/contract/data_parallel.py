@@ -81,7 +81,7 @@ def host_faults(options: DataParallel, num_hosts: int) -> Iterator[OptionError]:
     if weights is not None and len(weights) != num_hosts:
         yield OptionError(
             f"shard_weights is of length {len(weights)}",
-            f"the number of hosts is {num_hosts}, and each has one weight",
+            f"the number of hosts is {num_hosts}, and each host has one weight",
             "Pass one weight per host, in numeric order of hosts, or leave shard_weights out",
             about="shard_weights",
             kind="difference",

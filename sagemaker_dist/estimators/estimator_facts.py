@@ -50,7 +50,7 @@ def kind_faults(given: Mapping[str, Any]) -> Iterator[OptionError]:
     if value is not None and not isinstance(value, str):
         what = f"instance_type is {value!r}"
         hint = "Pass a str such as 'ml.p4d.24xlarge'"
-        yield OptionError(what, "it is not a str", hint, "instance_type", kind="type")
+        yield OptionError(what, "the value is not a str", hint, "instance_type", kind="type")
 
 
 def known_value(value: Any) -> Any:

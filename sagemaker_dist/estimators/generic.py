@@ -103,7 +103,7 @@ def _script_faults(distribution: Distribution, given: Mapping[str, Any]) -> Iter
     values = given.get("hyperparameters")
     names_script = isinstance(values, Mapping) and PROGRAM in values
     if not names_script and (distribution.is_launched or not has_image):
-        own = f", or name one in the image's /opt/ml/code by the hyperparameter {PROGRAM}"
+        own = f", or name a script in the image's /opt/ml/code by the hyperparameter {PROGRAM}"
         yield OptionError(
             "entry_point is left out",
             "the launcher of sagemaker_dist runs a script",

@@ -86,7 +86,7 @@ def ecr_login(session: Any, repository: str, *, create: bool) -> EcrLogin:
             if not create:
                 raise SetupError(
                     f"there is no ECR repository {repository!r} in {where(session)}",
-                    "a push creates one only with --create",
+                    "a push creates a repository only with --create",
                     "Pass --create (create=True)",
                     about="repository",
                     kind="not_found",

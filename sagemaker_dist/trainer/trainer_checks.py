@@ -153,7 +153,7 @@ def _plan_faults(training: Training) -> Iterator[OptionError]:
         yield OptionError(
             f"training_image is {training.image!r}",
             "it is an image of AWS, which does not have the sagemaker-dist launcher",
-            "Pass an image of `sagemaker-dist image build`, or one that is based on it",
+            "Pass an image of `sagemaker-dist image build`, or an image that is based on it",
             about="training_image",
             kind="unsupported",
         )

@@ -142,7 +142,7 @@ def _parsed(path: Path) -> tuple[dict[str, Any], str]:
 
 
 def _too_deep(path: Path) -> OptionError:
-    why = f"its tables and arrays are nested more than {DEEPEST} levels deep"
+    why = f"tables and arrays in the file are nested more than {DEEPEST} levels deep"
     return OptionError(f"{path} cannot be read", why, FLATTEN)
 
 

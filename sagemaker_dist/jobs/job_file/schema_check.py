@@ -67,7 +67,7 @@ def shape_faults(schema: Mapping[str, Any], value: Any, path: KeyPath = ()) -> I
         yield Fault(
             path=path,
             is_what=f" is {value!r}",
-            why="it is not one of the values that the key allows",
+            why="the key does not allow this value",
             hint=hint,
         )
     else:
@@ -101,13 +101,16 @@ def _inner_faults(schema: Mapping[str, Any], value: Any, path: KeyPath) -> Itera
             hint = hint or closest(name, known)
             if len(hint) > _LONGEST:  # a list of all keys is too long to help
                 hint = "See: sagemaker-dist schema"
-            yield Fault(path=(*path, name), why="no such key", hint=hint)
+            yield Fault(path=(*path, name), why="no such key exists", hint=hint)
         else:
             yield from shape_faults(known.get(name, others), each, (*path, name))
     for name in schema.get("required", []):
         if name not in value:
             yield Fault(
-                path=path, is_what=f" has no {name!r}", why="the key is required", hint="Add it"
+                path=path,
+                is_what=f" has no {name!r}",
+                why="the key is required",
+                hint="Add the key",
             )
 
 

@@ -51,7 +51,7 @@ def parse_setting(text: str, schema: Mapping[str, Any]) -> Setting:
     if len(path) + depth_of(value) > DEEPEST:
         raise OptionError(
             f"--set {text[:40]!r}…",
-            f"its tables and arrays are nested more than {DEEPEST} levels deep",
+            f"tables and arrays in the value are nested more than {DEEPEST} levels deep",
             FLATTEN,
             path,
         )

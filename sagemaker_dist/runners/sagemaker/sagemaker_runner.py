@@ -52,7 +52,7 @@ class SageMakerRunner:
         require(
             isfinite(self.poll_seconds) and self.poll_seconds > 0,
             what=f"poll_seconds is {self.poll_seconds!r}",
-            why="it is the time in seconds between two calls to AWS, so it is a positive number",
+            why="poll_seconds is a time in seconds, between two calls to AWS, and must be above 0",
             hint="Pass a number greater than 0",
             about="poll_seconds",
         )

@@ -191,7 +191,8 @@ def _crossings(dependencies: Dependencies, channels: Channels) -> Iterator[Optio
             if sent > sent_next:
                 first, second = (dependencies.at((channel.source, at)) for at in (sent, sent_next))
                 what = (
-                    f"rank {channel.target} receives the result of {first} before that of {second}"
+                    f"rank {channel.target} receives the result of {first} before the result of"
+                    f" {second}"
                 )
                 why = f"rank {channel.source} sends the result of {second} first"
                 yield _fault("message_order", channel.source, first, what, why)

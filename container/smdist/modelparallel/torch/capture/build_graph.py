@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversion of a captured program to the planner's graph, which contains no objects of PyTorch.
+"""Conversion of a recorded program to the planner's graph, which contains no objects of PyTorch.
 
 The function `crowded` finds modules that should not be split. A value is live from the call that
 makes it until the last call that reads it. If a model is split at some place, every value that is

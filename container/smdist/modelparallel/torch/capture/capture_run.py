@@ -69,7 +69,7 @@ def run_once(model: nn.Module, arguments: tuple[Any, Any], units: set[str]) -> P
 
     Raises:
         Escalation: A module cannot be recorded and must become a unit.
-        CaptureError: The model cannot be captured.
+        CaptureError: The model's forward pass cannot be recorded.
     """
     made: list[ReferenceType[Tensor]] = []
     try:

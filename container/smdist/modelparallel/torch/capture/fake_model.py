@@ -220,7 +220,7 @@ def check_plain(real: Tensor, title: str, *, about: str | KeyPath = ()) -> None:
     raise CaptureError(
         f"{title} is a {type(real).__name__}",
         "a tensor of a subclass with its own operations cannot be replaced by a fake tensor",
-        "Capture the model before it is sharded or quantised",
+        "Pass the model before it is sharded or quantised",
         about=about,
         kind="tensor_subclass",
     )

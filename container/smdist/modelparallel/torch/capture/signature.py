@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signature of a model call: shapes, types and settings that a captured program depends on.
+"""Signature of a model call: shapes, types and settings that a recorded program depends on.
 
 A forward function branches on shapes, on `self.training`, on other attributes of modules and on
-objects in the batch that are no tensors. A program contains only the branches that were taken at
-capture. So a call with another signature needs another capture.
+objects in the batch that are no tensors. A program contains only the branches that were taken when
+it was recorded. So a call with another signature needs another recording.
 """
 
 from __future__ import annotations

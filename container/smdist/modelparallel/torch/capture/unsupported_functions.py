@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of PyTorch that capture cannot record, although they run on fake tensors.
+"""Functions of PyTorch that cannot be recorded, although they run on fake tensors.
 
 `title_of` returns the short name of any function, for graphs and errors.
 """

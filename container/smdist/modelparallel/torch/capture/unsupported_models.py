@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks for models that can never be captured, made before the forward pass runs."""
+"""Checks for models that can never be recorded, made before the forward pass runs."""
 
 from __future__ import annotations
 

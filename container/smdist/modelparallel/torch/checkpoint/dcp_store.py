@@ -309,7 +309,7 @@ def _missing_error(name: str, folder: Path) -> CheckpointError:
     return CheckpointError(
         f"the file {name} is not in {str(folder)!r}",
         "a rank on another host wrote it to its own disk",
-        "Copy the folders of all hosts into one, as SageMaker does with S3 before a restart",
+        "Copy the folders of all hosts into one folder, as SageMaker does with S3 before a restart",
         about=name,
         kind="missing_file",
     )

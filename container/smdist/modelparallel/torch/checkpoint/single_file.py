@@ -108,7 +108,7 @@ def load(
         raise CheckpointError(
             f"{str(path)!r} cannot be read",
             in_words(error),
-            "Copy the file again, or load an older one",
+            "Copy the file again, or load an older file",
         ) from error
 
 

@@ -474,7 +474,7 @@ def _unlike(wire: StageEdge, program: Program, what: str, kind: str) -> OptionEr
         f"{name!r}{maker} {what}",
         f"stage {wire.edge.target} expects the value as it was when the forward pass was recorded",
         "Let the forward function return the same shapes and dtypes for each microbatch, or put"
-        " the module that makes this value and those that read it into one module",
+        " the module that makes this value and the modules that read it into one module",
         about=name,
         kind=kind,
     )

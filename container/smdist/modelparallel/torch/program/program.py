@@ -351,7 +351,7 @@ class ProgramInterpreter:
 
 def _unlike(what: str, kind: str, about: str | KeyPath = ()) -> OptionError:
     why = "the forward pass was recorded with other arguments"
-    return OptionError(what, why, "Capture the model again with these arguments", about, kind)
+    return OptionError(what, why, "Record the model again with these arguments", about, kind)
 
 
 def _differences(

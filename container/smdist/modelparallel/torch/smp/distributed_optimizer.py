@@ -47,7 +47,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             is_plain and not isinstance(optimizer, DistributedOptimizer),
             what=f"optimizer is {type(optimizer).__name__}",
             why="it has to be a torch.optim.Optimizer that is not wrapped yet",
-            hint="Pass one such as torch.optim.AdamW(model.parameters())",
+            hint="Pass an optimizer such as torch.optim.AdamW(model.parameters())",
             about="optimizer",
         )
         raise_all(_refused(static_loss_scale, dynamic_loss_scale, dynamic_loss_args))
