@@ -37,10 +37,10 @@ class DataParallel(KeywordOptions):
         one_shot_bytes: Largest buffer, in bytes, that is all-reduced in one step: every rank sends
             its whole buffer to every other rank, and adds all buffers itself. 0 to 1 MiB; 0 turns
             this off. Default None: measured at the start of the job.
-        single_owner_bytes: Largest buffer, in bytes, that a single rank reduces for all ranks, if
-            it is larger than `one_shot_bytes`. Another rank does this for each buffer. This needs
-            fewer messages than dividing the buffer among all ranks. 0 to 1 MiB; 0 turns this off.
-            Default None: measured at the start of the job.
+        single_owner_bytes: Largest buffer, in bytes, that one rank reduces for all ranks; the next
+            buffer is reduced by another rank. Buffers up to `one_shot_bytes` are excluded. This
+            needs fewer messages than dividing a buffer among all ranks. 0 to 1 MiB; 0 turns this
+            off. Default None: measured at the start of the job.
         arriving_bytes: Most bytes that all other hosts together may have in flight to one host.
             A limit prevents packet loss in switches with short queues. 0 to 64 MiB; with 0, only
             the kernel's TCP sets a limit. Default None: measured at the start of the job.

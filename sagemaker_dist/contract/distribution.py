@@ -50,7 +50,7 @@ class Distribution:
     Attributes:
         engine: Options of the smdist runtime for ranks and connections; None if the job does not
             use the runtime.
-        model: Options for splitting the model; None if the model is not split. Its options
+        model: Options for splitting the model; None if the model is not split. The options in
             `model.engine` are also stored as `engine`.
         sdk_key: Key of SageMaker's SDK, such as "torch_distributed", for which the sagemaker-dist
             launcher starts ranks without the smdist runtime; None if there is no such key.

@@ -15,9 +15,8 @@ class KeywordOptions:
     """Base of a dataclass of options whose fields are passed by name.
 
     Attributes:
-        nested: Options whose value is an object with options of its own, such as `engine`: class of
-            the value, by name of the option. If the user passes an option of this class here, the
-            hint says where it belongs.
+        nested: Options that contain further options, such as `engine`, with their classes. If the
+            user passes one of these further options directly, the hint says where it belongs.
 
     Raises:
         OptionError: An unknown option is passed; all unknown options are reported together.

@@ -23,7 +23,7 @@ _PARENTS: Final = signature(SageMakerEstimator.__init__)
 class Estimator(Distributed, SageMakerEstimator):  # type: ignore[misc]  # SageMaker's SDK is untyped
     """SageMaker's generic estimator with the distributions and local modes of sagemaker-dist.
 
-    Takes the arguments of `sagemaker.estimator.Estimator`, in its order, and in addition:
+    Takes the arguments of `sagemaker.estimator.Estimator`, in the same order, and in addition:
 
     * `distribution`: a distribution that the sagemaker-dist launcher can start; the image must have
       sagemaker-dist-runtime. Others are refused, because the SDK's Estimator ignores them.

@@ -204,8 +204,8 @@ def _put(name: str, value: str | None) -> None:
 def _may_be_ec2() -> bool:
     """Return False if this machine is certainly not an Amazon EC2 instance.
 
-    On Linux, files below /sys show this (source: Amazon EC2 user guide, 2026-11-21). On other
-    systems, the result is always True.
+    True means that it may be one. On Linux, files below /sys show whether it is one (source: Amazon
+    EC2 user guide, 2026-11-21). On other systems, the result is always True.
     """
     if sys.platform != "linux":
         return True

@@ -23,7 +23,7 @@ SDK_PLACEMENTS: Final = {"DPT": "cluster", "TPD": "spread"}  # SDK documentation
 class SMPv1:
     """Options of AWS's model parallel library, version 1, which mpi starts.
 
-    AWS archived this version in 2023. Every option that is None is not sent.
+    AWS archived this version in 2023. Options that are None are not sent.
 
     Attributes:
         partitions: Number of stages into which the model is divided, at least 1. This is the name
@@ -157,7 +157,7 @@ class SMPv1:
 class SMPv2:
     """Options of AWS's model parallel library, version 2, which torch_distributed starts.
 
-    Scripts import it as `torch.sagemaker`. Every option that is None is not sent.
+    Scripts import this library as `torch.sagemaker`. Options that are None are not sent.
 
     Attributes:
         hybrid_shard_degree: Number of ranks among which FSDP divides the model. 1 turns sharding

@@ -109,7 +109,7 @@ class Graph:
         parameters: All parameters of the model, used or not.
 
     Raises:
-        OptionError: Two nodes have the same name, or a node reads a value that no node before it
+        OptionError: Two nodes have the same name, or a node reads a value that no earlier node
             writes.
     """
 

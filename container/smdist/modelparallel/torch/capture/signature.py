@@ -124,7 +124,7 @@ def has_hooks(module: nn.Module) -> bool:
 class SkeletonSync:
     """Copier of settings from a model to its skeleton: a copy of the model without values.
 
-    Users change the settings of the model, but later captures use the skeleton.
+    Users change settings of the model, but later its forward pass is recorded with the skeleton.
 
     Args:
         model: The user's model.

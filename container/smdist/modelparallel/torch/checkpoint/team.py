@@ -62,9 +62,9 @@ class Team(RankTeam):
             hint: Advice for the user, at the end of the error.
 
         Raises:
-            OptionError: The function raised this error; all ranks raise it.
+            OptionError: The function raised an OptionError; all ranks raise this error.
             CheckpointError: The function raised any other error; all ranks raise a CheckpointError
-                with its text.
+                with the error's text.
         """
 
         def portable(error: BaseException) -> OptionError:

@@ -95,7 +95,7 @@ def estimate(captured: Captured, device: Device) -> Costs:
         Seconds and bytes of one microbatch, by the node's name.
 
     Raises:
-        OptionError: Neither speed of the device is known.
+        OptionError: No speed of the device is known.
     """
     check_speed(device)
     place = _device(captured.model)

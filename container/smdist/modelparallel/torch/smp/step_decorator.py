@@ -256,10 +256,10 @@ def step(
         loss = train_step(model, x, y).reduce_mean()
 
     As in SMP v1, all ranks of a pipeline call the decorated function with the same batch. The batch
-    is split along dimension 0, and the user's function runs once per microbatch. It has to call the
-    model once, and then `model.backward(loss)`; without `model.backward` there is only a forward
-    pass. The function must not call the optimizer, gradient clipping or the GradScaler: call these
-    after the step. BatchNorm and `len(x)` see one microbatch. The first call plans and splits the
+    is split along dimension 0, and the user's function runs once per microbatch. The function has
+    to call the model once, and then `model.backward(loss)`; without `model.backward` there is only
+    a forward pass. The optimizer, gradient clipping and the GradScaler must be called after the
+    step, not in the function. BatchNorm and `len(x)` see one microbatch. The first call plans and splits the
     model. Gradients are complete when a call returns.
 
     Unlike in SMP, only the rank of the last stage runs the user's function to its end, and the
