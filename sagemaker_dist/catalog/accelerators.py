@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Peak speeds of accelerators from their makers' data sheets, for estimates of step time.
 
-The figures are in accelerators.json with source and date, written by hand. They are upper limits of
-the hardware; programs are slower.
+The figures are in accelerators.json with source and date, written by hand. Programs do not reach
+these speeds.
 """
 
 from __future__ import annotations

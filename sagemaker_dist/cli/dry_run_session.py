@@ -28,7 +28,7 @@ def partition_of(region: str) -> str:
 
 
 class Unanswered(Exception):  # noqa: N818 - it is never raised
-    """Exception class that replaces those of boto3's clients in `except` clauses; never raised."""
+    """Exception class that is never raised; it replaces exceptions of boto3 in `except` clauses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,7 +67,7 @@ class ImageFacts:
     def framework_version(self) -> str | None:
         """Version of the framework in the image, such as "2.13.0".
 
-        None if the image does not have the sagemaker-dist runtime.
+        The result is None if the image does not have the sagemaker-dist runtime.
         """
         return self.labels.get(f"{LABEL}framework-version")
 

@@ -5,7 +5,7 @@ Rules of version 1 (Amazon SageMaker Developer Guide, Ranking Mechanism and Shar
 Parallelism, read 2026-11-21):
 
 * The world size is pipeline degree x tensor degree x reduced data parallel degree.
-* The data parallel degree is world size / pipeline degree. It is a multiple of
+* The data parallel degree is world size / pipeline degree, and must be a multiple of
   `sharded_data_parallel_degree`.
 
 Rules of version 2 (Developer Guide, pages of the core features of SMP v2, read 2026-11-21):
@@ -141,8 +141,8 @@ def _hosts(world: Ranks, product: int) -> str:
     """Return text such as "2 or 4 hosts", which proposes other numbers of hosts for the job.
 
     With these hosts, the number of ranks is a multiple of `product`, the product of the degrees.
-    The numbers nearest to that of `world` are proposed. If the number of hosts is unknown, the text
-    proposes numbers of ranks, such as "8 or 16 ranks".
+    The numbers nearest to the hosts of `world` are proposed. If the number of hosts is unknown, the
+    text proposes numbers of ranks, such as "8 or 16 ranks".
     """
     if world.num_hosts is None:
         step, number, unit = product, world.size, "ranks"

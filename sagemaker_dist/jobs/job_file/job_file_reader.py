@@ -66,7 +66,7 @@ class JobFile:
         Args:
             session: boto3.Session of the job; None for boto3's own settings.
             runner: Runner of the job; None to choose it by the instance type.
-            changes: Options that replace those of the file; the value None removes an option.
+            changes: Options that replace options of the file; the value None removes an option.
 
         Raises:
             OptionError: The file or the job has faults; the error lists all of them, with lines.

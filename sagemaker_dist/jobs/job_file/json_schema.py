@@ -37,8 +37,8 @@ def job_schema() -> dict[str, Any]:
 def input_schema(uri: Any) -> dict[str, Any]:
     """Return the JSON Schema of the TOML table of an input channel.
 
-    `uri` is the URI of the channel's data. The schema is that of `FileSystemInput` for fsx:// and
-    efs://, else that of `S3Input`.
+    `uri` is the URI of the channel's data. For fsx:// and efs://, the result is the schema of
+    `FileSystemInput`, else the schema of `S3Input`.
     """
     return schema_of(FileSystemInput if is_file_system(uri) else S3Input)
 

@@ -61,8 +61,8 @@ def partition(
         state: Bytes of weight, gradient and optimizer state for each element of a trained
             parameter; the default is Adam in fp32.
         memory_weight: Weight of memory in the load that is minimized, from 0 (time alone) to 1
-            (memory alone). Time and memory are fractions of those of the whole model. The default
-            is the weight of `optimize`, or 0.
+            (memory alone). Time and memory are measured as fractions of the whole model's time and
+            memory. The default is the weight of `optimize`, or 0.
         optimize: "memory" for a memory weight of 0.8, "speed" for 0.2, as in SageMaker's library.
         objective: Function that returns the seconds of a step from the cost of each stage and the
             placement, such as a simulation. It replaces the largest load as the value to minimize.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stages that users choose with `smp.partition()` (marks), for `auto_partition=False`.
 
-A unit is a module that is never divided. Its stage is that of its own mark; otherwise that of the
-nearest marked module that contains it; otherwise `default_partition`.
+A unit is a module that is never divided. If a unit has a mark, the mark is its stage. Otherwise its
+stage is the mark of the nearest module around it, or `default_partition` if there is no such mark.
 """
 
 from __future__ import annotations

@@ -219,8 +219,8 @@ def _longest_paths(seconds: Sequence[float], edges: Sequence[Edge]) -> list[floa
 def longest_chain(graph: Graph, costs: Costs) -> float:
     """Return the seconds of the slowest chain of nodes, forward and backward pass together.
 
-    In a chain, each node needs the result of the one before. So these nodes run one after another
-    in any partition.
+    In a chain, each node needs the result of the previous node. So these nodes run one after
+    another in any partition.
     """
     free, paths, longest = replicated(graph), dict[str, float](), 0.0
     for node in graph.nodes:

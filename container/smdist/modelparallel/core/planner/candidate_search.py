@@ -6,9 +6,9 @@ are in a priority queue, ordered by a lower bound on their time: first a bound f
 then a bound for one partition, then the simulated time. The first candidate that leaves the queue
 with a simulated time is the fastest, because the bounds of all others are larger.
 
-Among equally fast candidates, the one with fewer ranks in a pipeline wins, then the one with fewer
-microbatches, then the first in the order of `candidates`. So the same problem always has the same
-plan.
+Among equally fast candidates, a candidate with fewer ranks in a pipeline is preferred, then a
+candidate with fewer microbatches, then the first in the order of `candidates`. So the same problem
+always has the same plan.
 """
 
 from __future__ import annotations

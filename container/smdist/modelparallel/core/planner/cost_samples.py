@@ -104,7 +104,7 @@ class Samples:
     def view(self, num_microbatches: int) -> View:
         """Return graph and costs of one microbatch.
 
-        They are interpolated if the model was not recorded and measured at this microbatch size.
+        The result is interpolated if the model was not recorded and measured at this size.
 
         Args:
             num_microbatches: Number of microbatches of a batch, which sets the microbatch size.

@@ -115,7 +115,7 @@ class Evaluator:
     def _longest_chain(self, candidate: Candidate) -> float:
         """Return the seconds of the slowest chain of nodes, in forward and backward pass together.
 
-        In a chain, each node needs the result of the one before.
+        In a chain, each node needs the result of the previous node.
         """
         view = self._view(candidate)
         key = (view.num_microbatches, view.is_exact)

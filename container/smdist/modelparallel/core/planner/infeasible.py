@@ -180,7 +180,7 @@ def _out_of_memory(problem: Problem, trials: list[SimulatedCandidate]) -> PlanEr
 def _memory_key(search: Search, candidate: Candidate) -> tuple[int, int, int]:
     """Return a sort key for candidates: least memory first, then small microbatches.
 
-    Of two candidates that are equal in both, the one that the planner prefers comes first.
+    If two candidates are equal in both, the planner's preferred candidate comes first.
     """
     least = search.evaluator.least_bytes(candidate)
     return least, -candidate.num_microbatches, candidate.preference

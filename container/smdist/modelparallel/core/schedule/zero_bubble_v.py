@@ -65,7 +65,7 @@ def _steady_state(builder: OrderBuilder, shape: Shape, number: int, *, down: int
     Args:
         builder: Builder of the rank's order.
         shape: Numbers of ranks, stages and microbatches of the step.
-        number: Number of microbatches to add, which may be larger than that of the step.
+        number: Number of microbatches to add, which may be larger than the number in the step.
         down: First stage of the rank, on the way down the V.
         up: Second stage of the rank, on the way up the V.
     """

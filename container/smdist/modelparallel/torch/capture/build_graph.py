@@ -4,7 +4,7 @@
 The function `crowded` finds modules that should not be split. A value is live from the call that
 makes it until the last call that reads it. If a model is split at some place, every value that is
 live there is sent to the next stage. Inside a block with a skip connection two values are live, and
-after the block only one. So a block is not split, but a model may be split between two blocks.
+after the block only one value. So a block is not split, but a model may be split between blocks.
 """
 
 from __future__ import annotations

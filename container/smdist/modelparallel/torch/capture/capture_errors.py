@@ -7,7 +7,7 @@ from sagemaker_dist.errors import KeyPath, OptionError
 
 
 class CaptureError(OptionError):
-    """Error for a forward pass that cannot be recorded. Its text names the module and the line.
+    """Error for a forward pass that cannot be recorded; the text names the module and the line.
 
     Attributes:
         about: Names of the modules, parameters or arguments that are the obstacle, if there are

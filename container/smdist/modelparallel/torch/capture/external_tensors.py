@@ -6,8 +6,8 @@ through a global variable, or through a plain list of modules, which PyTorch doe
 works in one process. But if the unit and the other module are on different stages, the unit has
 only a copy of the tensor that is never trained, or no tensor at all.
 
-So the arguments of all functions that run inside a unit are checked. They must be neither weights
-of other modules nor tensors that were made outside the unit and not passed to it.
+So the arguments of all functions that run inside a unit are checked. No argument may be a weight of
+another module, or a tensor that was made outside of the unit and not passed to the unit.
 """
 
 from __future__ import annotations

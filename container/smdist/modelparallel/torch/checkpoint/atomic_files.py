@@ -120,7 +120,7 @@ def read_newest(path: Path) -> str:
 
 
 def new_save() -> str:
-    """Return a unique hexadecimal number for a new save, larger than those of earlier saves."""
+    """Return a unique hexadecimal number for a new save, larger than all earlier numbers."""
     return f"{time.time_ns() // 1_000_000:012x}{uuid.uuid4().hex[:6]}"
 
 

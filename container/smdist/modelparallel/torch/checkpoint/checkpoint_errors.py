@@ -25,7 +25,7 @@ class RankFailure(NamedTuple):
     Attributes:
         text: Cause of the error, as one line; see `in_words`.
         about: What the error is about, as `DistError.about`.
-        kind: Kind of the error: that of an OptionError, "file" for an OSError, otherwise "failed".
+        kind: Kind of an OptionError; "file" for an OSError, and "failed" for any other error.
     """
 
     text: str

@@ -154,7 +154,7 @@ class Saving:
 def _values(holding: LocalValues, place: RankReplica) -> dict[str, Any]:
     """Return the values of the model that this rank saves, by their keys in the checkpoint.
 
-    Buffers may differ between replicas; only those of the first replica are saved.
+    Buffers may differ between replicas; only buffers of the first replica are saved.
 
     Args:
         holding: The model and its values on this rank.

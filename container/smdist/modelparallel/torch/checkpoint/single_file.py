@@ -2,8 +2,8 @@
 """Files with one object of each rank of a pipeline: `smp.save` and `smp.load`.
 
 The file of pipeline rank 1 is `<f>_1`. With tensor parallelism it is `<f>_1_0`, where 0 is the
-tensor-parallel rank. Such a file contains that rank's object, and can be loaded under the same
-layout only. Checkpoints of `save_checkpoint` can be loaded under other layouts.
+tensor-parallel rank. A file contains the object of one rank, and can be loaded only with the same
+number of ranks and the same degrees. Checkpoints of `save_checkpoint` have no such limit.
 """
 
 from __future__ import annotations

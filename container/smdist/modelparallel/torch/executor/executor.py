@@ -141,7 +141,7 @@ class Executor:
         """Use a new recording of the model's forward pass in all later steps.
 
         The new recording was made in another mode, such as evaluation, or for inputs of other
-        shapes. Its units (modules that are never split) are those of the first recording.
+        shapes. It must have the same units (modules that are never split) as the first recording.
 
         Args:
             captured: New recording of the forward pass.

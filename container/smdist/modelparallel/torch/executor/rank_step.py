@@ -190,7 +190,7 @@ class StageHooks(Protocol):
     """Functions that an executor calls before and after each backward action of a stage.
 
     The backward pass of a microbatch is one action (B), or two: I for gradients of the stage's
-    inputs, W for those of its parameters.
+    inputs, and W for gradients of the stage's parameters.
     """
 
     def before_backward(self, stage: int, is_last: bool) -> None:
@@ -259,7 +259,7 @@ class RankStep:
     Attributes:
         results: Result of the user's code for each microbatch, by its number; empty unless the last
             stage is on this rank.
-        action: Action that is running; None before the first and after the last one.
+        action: Action that is running; None before the first and after the last action.
     """
 
     def __init__(

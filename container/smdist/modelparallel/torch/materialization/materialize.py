@@ -160,8 +160,8 @@ def _inside_out(
         seen: Ids of the modules that were visited already. The function adds to this set.
 
     Yields:
-        Name, module, and the method `_init_weights` for this module: its own method, or that of an
-        outer module. None if there is no such method.
+        Name, module, and the method `_init_weights` for this module: its own method, or the method
+        of an outer module, or None.
     """
     seen.add(id(module))
     owner = _method(module, "_init_weights", 1) or owner

@@ -30,7 +30,7 @@ def hollow(tensor: Tensor) -> Tensor:
 
 
 def like(tensor: Tensor, values: Tensor) -> Tensor:
-    """Return a tensor with the memory of `values`; class and attributes are those of `tensor`."""
+    """Return a tensor with the memory of `values`, and with class and attributes of `tensor`."""
     if isinstance(tensor, nn.Parameter):
         made: Tensor = torch.Tensor._make_subclass(type(tensor), values, tensor.requires_grad)
     else:
@@ -69,9 +69,9 @@ def replace(modules: Iterable[nn.Module], new: Mapping[int, Tensor]) -> None:
 def skeleton(model: nn.Module) -> nn.Module:
     """Return a copy of a model with all parameters and buffers on the meta device.
 
-    Tied parameters stay tied; names, classes, attributes, hooks and training flags are those of the
-    model. Tensors in plain attributes, and objects that cannot be copied, such as a lock or a file,
-    are not copied but shared with the model.
+    Tied parameters stay tied. Names, classes, attributes, hooks and training flags are the same as
+    in the model. Tensors in plain attributes, and objects that cannot be copied, such as a lock or
+    a file, are not copied but shared with the model.
     """
     memo = _without_values(model)
     try:

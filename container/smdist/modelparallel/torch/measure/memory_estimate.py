@@ -26,7 +26,7 @@ def largest_unit_bytes(graph: Graph, costs: Costs, factor: float) -> int:
     Args:
         graph: Graph of the model for the smaller microbatch.
         costs: Costs measured with the smaller microbatch.
-        factor: Number of samples of the larger microbatch, divided by that of the smaller one.
+        factor: Ratio of the numbers of samples: larger microbatch / smaller microbatch.
 
     Returns:
         Number of bytes.
@@ -47,7 +47,7 @@ def measuring_bytes(graph: Graph, costs: Costs, factor: float) -> int:
     Args:
         graph: Graph of the model for the smaller microbatch.
         costs: Costs measured with the smaller microbatch.
-        factor: Number of samples of the larger microbatch, divided by that of the smaller one.
+        factor: Ratio of the numbers of samples: larger microbatch / smaller microbatch.
     """
     workspace = max((cost.workspace_bytes for cost in costs.nodes.values()), default=0)
     return workspace + _AT_ONCE * largest_unit_bytes(graph, costs, factor)

@@ -59,8 +59,8 @@ class SlicedBatch(Batch):
     """Batch of a step function, which computes the model's arguments from this batch.
 
     Attributes:
-        cut_into: Function that splits the batch, and returns the model's arguments in the first
-            microbatch. It gets the number of microbatches.
+        cut_into: Function that gets a number of microbatches, splits the batch, and returns the
+            model's arguments in the first microbatch.
     """
 
     cut_into: Callable[[int], Any]

@@ -262,7 +262,7 @@ def _guard_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
 def _refusing(zero_grad: Callable[..., None]) -> Callable[..., None]:
     """Return a `zero_grad` that raises an error if it is called in a step function.
 
-    It is a wrapper, because torch has no hook that runs before `zero_grad`.
+    A wrapper is needed, because torch has no hook that runs before `zero_grad`.
 
     Args:
         zero_grad: Method `torch.optim.Optimizer.zero_grad`.

@@ -14,8 +14,8 @@ since the second part needs them.
 In both cases, gradients are whole until the last backward pass of a stage, and are reduced once per
 step.
 
-Some parameters are not sharded: those that several stages of one rank hold, those whose dtype
-differs from that of most parameters of their module, and those without dimensions.
+Some parameters are not sharded: parameters that several stages of one rank hold, parameters whose
+dtype differs from most parameters of their module, and parameters without dimensions.
 """
 
 from __future__ import annotations

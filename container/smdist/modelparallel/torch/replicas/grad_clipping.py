@@ -103,7 +103,7 @@ def clip_grad_norm_(
 
 
 def _hook() -> None:
-    """Replace the two functions that torch's `clip_grad_norm_` calls by those of this module."""
+    """Replace two functions that torch's `clip_grad_norm_` calls by functions of this module."""
     for name, ours in (("_get_total_norm", _norm), ("_clip_grads_with_norm_", _clip)):
         _plain[name] = getattr(clip_grad, name)
         setattr(clip_grad, name, ours)

@@ -58,7 +58,7 @@ class SplitModel(Protocol):
 
     @property
     def groups(self) -> Groups:
-        """Process groups of this rank, such as that of its pipeline."""
+        """Process groups of this rank, such as the group of its pipeline."""
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Return an iterator over this rank's parameters; before the split, over all parameters."""

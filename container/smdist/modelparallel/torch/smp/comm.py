@@ -12,7 +12,7 @@ Only the root calls `broadcast`, as in SMP: all other ranks of the group call `r
 root's number. A call that sends blocks until the receivers have the object; a call that receives
 blocks until the object has arrived. A call fails after the timeout of the process group.
 
-Messages between two ranks arrive in the order in which they were sent. They cannot be mixed up with
+Messages between two ranks arrive in the order in which they were sent, and cannot be mixed up with
 the pipeline's own messages. CUDA tensors are copied through the CPU to the receiver's own device.
 """
 

@@ -42,7 +42,7 @@ class ModelOptions:
     def costs(self) -> str:
         """Method by which the planner finds the costs of modules: "estimate", "measure" or "auto".
 
-        "auto" measures the costs, but estimates those of modules on the meta device.
+        "auto" measures the costs, except for modules on the meta device, which it estimates.
         """
         if self.trace_device == "cpu":
             return "estimate"
@@ -286,8 +286,8 @@ class DistributedModel(Parallel):
         """Register a function to be called once, when the first step has split the model.
 
         Args:
-            hook: Function of two arguments, as in SMP v1: this model, and the latest
-                DistributedOptimizer or None. Its result is ignored.
+            hook: Function with two arguments, as in SMP v1: this model, and the latest
+                DistributedOptimizer or None. The function's result is ignored.
         """
         self.when_cut(lambda: hook(self, wrapped_optimizer()) and None)
 

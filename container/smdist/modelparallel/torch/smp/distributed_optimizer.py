@@ -139,7 +139,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             state_dict: Result of `state_dict`, or of `local_state_dict` for the same stages.
 
         Raises:
-            OptionError: The state dict is for other parameters, such as those of another rank.
+            OptionError: The state dict is for other parameters, such as parameters of another rank.
         """
         model = current_parallel()
         if model is None:

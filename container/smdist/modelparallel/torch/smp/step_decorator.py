@@ -259,8 +259,8 @@ def step(
     is split along dimension 0, and the user's function runs once per microbatch. The function has
     to call the model once, and then `model.backward(loss)`; without `model.backward` there is only
     a forward pass. The optimizer, gradient clipping and the GradScaler must be called after the
-    step, not in the function. BatchNorm and `len(x)` see one microbatch. The first call plans and splits the
-    model. Gradients are complete when a call returns.
+    step, not in the function. BatchNorm and `len(x)` see one microbatch. The first call plans and
+    splits the model. Gradients are complete when a call returns.
 
     Unlike in SMP, only the rank of the last stage runs the user's function to its end, and the
     results are copied to all ranks. On other ranks the function stops where it calls the model. For

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Check that a split model computes the same as the whole model: `smp.verify`.
 
-Both run in one process on the same microbatches, forward and backward. Outputs, the loss, the
-summed gradients and all buffers are compared; the model is restored afterwards. Dropout draws the
-same numbers in both runs. A third run, of the whole model on the whole batch, measures the effect
-of microbatches alone.
+Both models run in one process on the same microbatches, forward and backward. Outputs, the loss,
+the summed gradients and all buffers are compared; the model is restored afterwards. Dropout draws
+the same numbers in both runs. A third run, of the whole model on the whole batch, measures the
+effect of microbatches alone.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two halves of a stage's backward pass: I for gradients of inputs, W for those of parameters.
+"""Halves of a stage's backward pass: I for gradients of inputs, W for gradients of parameters.
 
 I runs autograd from the stage's outputs to its inputs. W runs the parts of the autograd graph that
 lead only to parameters. These parts are called branches.
