@@ -235,8 +235,8 @@ def _character_faults(terms: Terms, what: str, text: str) -> Iterator[OptionErro
 def _total_size_faults(terms: Terms, given: Mapping[Any, Any]) -> Iterator[OptionError]:
     """Yield a fault if all hyperparameters together are too long for one environment variable.
 
-    `given` has the hyperparameters by name. The script gets all of them together in one variable;
-    these variables are SM_HPS, SM_USER_ARGS and SM_TRAINING_ENV.
+    `given` has the hyperparameters by name. The script gets all of them in each of the variables
+    SM_HPS, SM_USER_ARGS and SM_TRAINING_ENV.
     """
     if not terms.runs_script:
         return

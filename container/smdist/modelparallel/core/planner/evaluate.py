@@ -293,7 +293,7 @@ class Evaluator:
     def _check_stage_length(self, candidate: Candidate, cut: Partition) -> None:
         """Check that stages are long enough for several stages on each rank.
 
-        Only schedules that the planner chose are checked, not those that the user requested.
+        This is checked only if the planner has chosen the schedule, not if the user requested it.
 
         Args:
             candidate: Degrees, schedule and number of microbatches.

@@ -36,7 +36,7 @@ def clear_caches(made: Iterable[ReferenceType[Tensor]]) -> None:
     """Clear every `functools.lru_cache` of this process that contains a fake tensor.
 
     Args:
-        made: References to the fake tensors of a run; those that no longer exist are ignored.
+        made: References to the fake tensors of a run. Tensors that no longer exist are ignored.
     """
     alive = {id(tensor) for tensor in (reference() for reference in made) if tensor is not None}
     if not alive:

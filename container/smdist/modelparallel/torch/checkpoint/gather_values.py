@@ -128,8 +128,8 @@ def gathered(values: Mapping[str, Any], team: Team, *, to_rank0: bool) -> Iterat
     Args:
         values: Values on this rank, by key.
         team: Ranks that have the values.
-        to_rank0: True yields values on the team's first rank only, and nothing on the others;
-            False yields them on every rank of the team.
+        to_rank0: True yields values on the team's first rank only. False yields values on every
+            rank of the team.
     """
     for key, found in directory(values, team).items():
         if found.fact.shape is None:

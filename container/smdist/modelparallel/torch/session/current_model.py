@@ -116,7 +116,7 @@ def refuse_in_step(what: str) -> None:
     """Raise an error if a step function is running. Use this in calls that a step must not make.
 
     Args:
-        what: Name of the call, for the error's text: "clip_grad_norm_()".
+        what: Name of the call, for the error's text, such as "clip_grad_norm_()".
 
     Raises:
         OptionError: A step function is running for a microbatch.
