@@ -67,7 +67,7 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
     Attributes:
         kind: Name of the SDK's class, such as "PyTorch".
         framework: Framework of the sagemaker-dist image that is used if the user names no image,
-            such as "pytorch". None if there is no such image.
+            such as "torch". None if there is no such image.
         names_image: Names of the arguments that select one of SageMaker's images, such as
             "framework_version".
         stem: Beginning of the default job name, for jobs whose `image_uri` is not known yet.

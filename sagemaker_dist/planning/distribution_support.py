@@ -205,7 +205,7 @@ def _key_fault(job: Job, key: str) -> OptionError:
     """Return the error for a key of `distribution=` that the sagemaker-dist launcher refuses.
 
     The launcher refuses a key that it does not support and a key with options of mpirun. If two
-    keys each start ranks, such as "smdistributed" and "torch_distributed", the second is refused.
+    keys each start ranks, such as "smdist" and "torch_distributed", the second is refused.
     """
     distribution = job.distribution
     if options := _mpi_options(distribution, key):

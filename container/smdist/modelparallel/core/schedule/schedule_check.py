@@ -166,7 +166,7 @@ def _deadlock(
         dependencies: Dependencies between the schedule's actions.
         waits: Places that each action waits for, by rank and position in the rank's order. A
             place (rank, n) is reached when this rank has done its first n actions.
-        what: Beginning of the error's text, such as "the schedule has a deadlock".
+        what: Beginning of the error's text, such as "the ranks wait for each other".
         about: Argument of `check_schedule` that is wrong: "orders" of the schedule, or "buffers".
     """
     done = run(waits).done

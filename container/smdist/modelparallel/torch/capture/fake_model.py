@@ -200,7 +200,7 @@ def check_plain(real: Tensor, title: str, *, about: str | KeyPath = ()) -> None:
 
     Args:
         real: A tensor of the model or of its inputs.
-        title: Name of the tensor for an error's text, such as "parameter 'weight'".
+        title: Name of the tensor for an error's text, such as "an input of the model".
         about: Name of the tensor; () if it has none.
 
     Raises:

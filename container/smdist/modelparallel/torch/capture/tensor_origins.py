@@ -86,9 +86,10 @@ class TensorOrigins:
         return next((self._read[place] for place in places if place in self._read), None)
 
     def is_claimed(self, tensor: Tensor, name: str) -> bool:
-        """Return True if a unit changes this tensor; otherwise note that code outside reads it.
+        """Return True if a unit changes this tensor; note that code outside of units reads it.
 
-        A unit is a module that is not split further. No unit may change the tensor later.
+        A unit is a module that is not split further. Because of the note, a unit that changes the
+        tensor later is found by `claim`.
 
         Args:
             tensor: Tensor of the model, which is read outside of units.

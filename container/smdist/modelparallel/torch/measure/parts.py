@@ -226,8 +226,8 @@ class Parts:
         Args:
             look: Function `look(call, remaining)` that runs a call and returns the result. The
                 argument `remaining` is the number of kinds that have not run yet.
-            proceed: Function that gets each call, in order, with the result for its kind, and
-                returns its cost.
+            proceed: Function that is called after each call, in order, with the call and the result
+                for its kind.
             done: First word of progress lines: "measured" or "estimated".
         """
         progress, memory = MeasureProgress(len(self.calls), done), SavedTensors(self.inputs)
