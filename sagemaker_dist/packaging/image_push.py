@@ -111,7 +111,7 @@ def push_image(options: PushOptions | None = None, *, session: Any = None) -> Pu
 
 @contextmanager
 def _tagged(client: DockerClient, facts: ImageFacts, uri: str) -> Iterator[None]:
-    """Tag an image with the URI of the push; if the `with` block fails, restore the earlier tags."""
+    """Tag an image with the URI of the push; if the `with` block fails, restore the tags."""
     from docker.errors import APIError
 
     repository, _, tag = uri.rpartition(":")

@@ -59,8 +59,8 @@ class PlanFile:
     Attributes:
         path: Path that the user passed.
         where: Place where the file was searched, for messages, such as "in source_dir 'src'".
-        problem: Reason why the plan cannot be used, for messages, such as "there is no such file"; `where`
-            follows it. "" if the plan can be used.
+        problem: Reason why the plan cannot be used, such as "there is no such file". In messages,
+            `where` follows this text. "" if the plan can be used.
         kind: Kind of the error about this problem, such as "missing_file"; "" without a problem.
         numbers: The plan's degrees and batch sizes by name, all above 0.
     """
