@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Public names of sagemaker-dist, which runs a training script on many ranks on SageMaker.
 
-All public names can be imported from this package. Importing it loads neither torch, SageMaker's
-SDK nor boto3. A class that needs one of them is loaded when it is first used.
+All public names can be imported from this package. The import does not load torch, SageMaker's SDK
+or boto3. They are loaded when a class that needs them is first used.
 """
 
 from __future__ import annotations

@@ -30,13 +30,13 @@ class DistError(Exception):
     Attributes:
         what: What is wrong, with the offending value.
         why: Reason why that is wrong.
-        hint: Action that fixes it.
+        hint: What the user should do.
         about: Path of the option or key that is wrong, such as ("inputs", "train", "uri");
             () if the error is not about an option.
-        kind: One word by which programs distinguish errors: the class's `default_kind`, such as
-            "option", "setup" or "job", or a more specific one such as "unknown".
-        own_fields: Names of the further attributes of a subclass. They are passed by name, have a
-            default as attribute of the class, and are in `as_dict` if they differ from it.
+        kind: One word by which programs distinguish errors, such as "unknown". By default, the
+            `default_kind` of the class, such as "option", "setup" or "job".
+        own_fields: Names of further attributes of a subclass, which are passed by name. Their
+            defaults are attributes of the class. `as_dict` has those that differ from the default.
 
     Raises:
         TypeError: An argument passed by name is none of `own_fields`.
@@ -122,8 +122,8 @@ class JobError(DistError):
 
     Attributes:
         cause: Fields of the failure that ended the job, such as {"host": "algo-2", "rank": 3,
-            "kind": "lost", ...}; empty if only its text is known, as for jobs on SageMaker. The
-            page "When a job fails or hangs" lists the fields.
+            "kind": "lost", ...}. Empty if only the text of the failure is known, as for jobs on
+            SageMaker. The page "When a job fails or hangs" lists the fields.
     """
 
     default_kind = "job"

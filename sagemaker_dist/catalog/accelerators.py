@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Peak speeds of accelerators from their makers' data sheets, for estimates of step time.
 
-The figures are in accelerators.json with source and date, written by hand. They are upper limits of
-the hardware; programs are slower.
+The figures are in accelerators.json with source and date, written by hand. Programs do not reach
+these speeds.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ class Accelerator:
 
     Attributes:
         name: Model name in EC2's descriptions, such as "A100".
-        memory_gib: Memory in GiB. None if only one model has this name.
+        memory_gib: Memory in GiB, to distinguish two models with the same name. None if only one
+            model has this name.
         dtype: Data type for which `flops_per_second` is stated: "bfloat16", or "float16" on
             accelerators without bfloat16.
-        flops_per_second: Speed of dense matrix products with that data type, in FLOP/s.
-        bytes_per_second: Bandwidth of its memory, in bytes/s.
+        flops_per_second: Speed of dense matrix products with this data type, in FLOP/s.
+        bytes_per_second: Bandwidth of the accelerator's memory, in bytes/s.
         link_bytes_per_second: Bandwidth to another accelerator of the same host, in one direction,
             in bytes/s.
         source: Data sheet, and the date on which it was read.
@@ -45,7 +46,7 @@ class Accelerator:
 
 
 def accelerator_of(instance: Instance) -> Accelerator | None:
-    """Return the data-sheet figures of an instance type's accelerators, or None if not listed."""
+    """Return the data-sheet figures of an instance type's accelerators; None if unknown."""
     for each in accelerators():
         if each.name == instance.accelerator and each.memory_gib in (
             None,

@@ -23,7 +23,7 @@ def instance_of(described: Mapping[str, Any], source: str) -> Instance:
         described: Element of InstanceTypes, a dict.
         source: Source and date of the answer, which becomes the source of the Instance.
 
-    The name of the Instance is EC2's with the prefix "ml.".
+    The name of the Instance is EC2's name with the prefix "ml.", such as "ml.p4d.24xlarge".
     """
     best, sustained = _network(described.get("NetworkInfo", {}))
     return Instance(

@@ -20,20 +20,19 @@ class Instance:
 
     Attributes:
         name: Name of the type in CreateTrainingJob, such as "ml.p4d.24xlarge".
-        accelerator: Model of its accelerators, such as "A100".
+        accelerator: Model of the accelerators, such as "A100".
         accelerator_kind: "gpu" (with CUDA) or "neuron" (AWS Trainium and Inferentia).
         num_accelerators: Number of accelerators of one host.
         num_neuron_cores: Number of Neuron cores of all accelerators together; None for GPUs.
         accelerator_memory_gib: Memory of each accelerator in GiB, as EC2 reports it, for example
             22.4 for a GPU that is sold with 24 GB.
-        accelerator_link: Link between the accelerators of one host; None also if a host has fewer
-            than two accelerators.
+        accelerator_link: Link between the accelerators of one host, such as NVLink; None also if a
+            host has fewer than two accelerators.
         num_vcpus: Number of vCPUs of the host.
         memory_gib: Memory of the host in GiB.
         network_gbps: Best bandwidth of all network cards together, in Gbit/s.
-        network_sustained_gbps: Bandwidth without time limit, in Gbit/s. It is lower than
-            `network_gbps` for types with bandwidth "up to" a number, which reach that number only
-            for some minutes.
+        network_sustained_gbps: Bandwidth without time limit, in Gbit/s. For types with bandwidth
+            "up to" 10 Gbit/s, for example, this is lower: they reach 10 only for some minutes.
         num_efa: Largest number of EFA interfaces; 0 without EFA.
         architecture: CPU architecture, for which images must be built.
         sources: Sources of these facts, with dates.
@@ -73,7 +72,7 @@ class Instance:
     def is_neuron(self) -> bool:
         """Return whether the accelerators of the instance type are AWS Trainium or Inferentia.
 
-        They need the AWS Neuron SDK.
+        Such accelerators need the AWS Neuron SDK.
         """
         return self.accelerator_kind == "neuron"
 

@@ -26,8 +26,8 @@ class Refresh:
     Attributes:
         table: The new table, not written to disk yet.
         described: Names of the types that EC2 described this time.
-        kept: Names of the types with the facts of the previous table, because EC2 did not describe
-            them in this region.
+        kept: Names of the types that EC2 did not describe in this region. The new table has the
+            facts of the previous table about them.
         added: Names of the types that the previous table did not have.
         removed: Names of the types of the previous table that SageMaker no longer lists.
     """
@@ -108,9 +108,9 @@ def _described(ec2: Any, source: str) -> Iterator[Instance]:
 
 @contextmanager
 def _boto3_errors_translated(region: str | None) -> Iterator[None]:
-    """Return a context manager that raises a SetupError with a hint for an error of boto3.
+    """Convert errors of boto3 in the `with` block to a SetupError with a hint.
 
-    `region` is the region of the calls, for the hint; None if none is set.
+    `region` is the region of the calls, for the hint; None if no region is set.
     """
     from botocore import exceptions
 

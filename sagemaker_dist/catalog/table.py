@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Table of instance types that is part of the package.
 
-It is stored in two files, so that a refresh does not overwrite what was written by hand:
+The table is stored in two files, so that a refresh does not overwrite what was written by hand:
 
     instance_types.json   facts from EC2, written by `sagemaker-dist instances refresh`
     by_hand.json          facts that EC2 does not report, or reports wrongly

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Session with boto3's methods that never calls AWS and returns placeholders such as `<account>`.
 
-Its clients have the methods that a training job calls before it is submitted. So the command `plan`
-can show the request that the command `submit` will send.
+The clients of this session have the methods that a training job calls before it is submitted. So
+the command `plan` can show the request that the command `submit` will send.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def partition_of(region: str) -> str:
 
 
 class Unanswered(Exception):  # noqa: N818 - it is never raised
-    """Exception class that replaces those of boto3's clients in `except` clauses; never raised."""
+    """Exception class that is never raised; it replaces exceptions of boto3 in `except` clauses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,14 +36,14 @@ class DryRunSession:
     """Replacement for boto3.Session whose clients return placeholders instead of calling AWS.
 
     Attributes:
-        region: Region from AWS's own settings, or None if none is set.
+        region: Region from AWS's own settings; None if no region is set.
     """
 
     region: str | None = None
 
     @property
     def region_name(self) -> str:
-        """Return the region, or the placeholder "<region>" if none is set."""
+        """Return the region, or the placeholder "<region>" if no region is set."""
         return self.region or REGION
 
     def client(self, service: str) -> DryRunClient:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Search for the job of a given name, on this machine and on SageMaker.
 
-The result is a runner: an object that describes and stops the jobs of this machine, or those of
-SageMaker. If both have a job of that name, a running job is preferred to a finished one, because
-it costs money and users may want to stop it.
+The result is a runner: an object that describes and stops the jobs of this machine, or the jobs of
+SageMaker. If both have a job of this name, the running one is preferred, because it costs money and
+users may want to stop it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 def runner_of(name: str, region: str | None, profile: str | None) -> Runner:
     """Return the runner that has the job of this name: this machine's or SageMaker's.
 
-    If `region` or `profile` is given, the result is SageMaker's runner. Else, if both runners have
-    such a job, a running job is preferred to a finished one, and a job of this machine to one of
-    SageMaker.
+    If `region` or `profile` is given, the result is SageMaker's runner. Else, if both have a job of
+    this name, the runner with the running job is returned. If both jobs run, or both have ended, it
+    is this machine's runner.
 
     Args:
         name: Name of the job.

@@ -21,10 +21,10 @@ class Hosts:
     Attributes:
         type: Instance type, such as "ml.p4d.24xlarge" or "local_process".
         count: Number of hosts.
-        group: Name of their instance group, or None for a job without groups.
+        group: Name of the hosts' instance group; None for a job without groups.
         ranks: Number of ranks on each host; 0 for hosts without ranks. None if the number is known
             only on the host, which starts one rank per GPU.
-        instance: Facts about the instance type; None for a local job's.
+        instance: Facts about the instance type; None for a local job.
     """
 
     type: str

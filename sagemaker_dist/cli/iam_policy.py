@@ -149,10 +149,10 @@ def _on(name: str, actions: Sequence[str], resources: Sequence[str]) -> Permissi
 
 
 def _key(key: str) -> str:
-    """Return the ARN of a KMS key for an IAM policy; `key` is its ARN, id or alias.
+    """Return the ARN of a KMS key for an IAM policy; `key` is the key's ARN, id or alias.
 
-    The key of an alias is not known here. The result for an alias is therefore a pattern that
-    matches every key.
+    It is not known here which key an alias stands for. So for an alias, the result is a pattern
+    that matches every key.
     """
     if key.startswith("arn:"):
         return key
@@ -163,8 +163,8 @@ def _key(key: str) -> str:
 def _preparation(job: TrainingJob, request: Mapping[str, Any], region: str) -> Iterator[Permission]:
     """Yield the permissions that a user needs before a job is submitted.
 
-    These are permissions to upload the job's code, and to look up the bucket, the role's ARN and
-    the image, as far as the job's options leave them out.
+    Such permissions are needed to upload the job's code, and to look up the bucket, the role's ARN
+    or the image if the job's options leave them out.
     """
     role = str(job.role)
     if job.output_path is None:

@@ -119,9 +119,8 @@ def logs(name: str, follow: bool, region: str | None, profile: str | None) -> No
 
 
 def _lines(segments: Iterator[str]) -> Iterator[str]:
-    """Yield a job's output as lines for a pipe or file; each progress bar becomes one line.
+    """Yield a job's output as lines for a pipe or file; a progress bar becomes its last state.
 
-    The line of a progress bar is its last state.
     `segments` end in a line break or, for a state of a progress bar, in a carriage return.
     """
     bar = ""

@@ -19,7 +19,8 @@ _TIME: Final = re.compile(r"-\d{4}(?:-\d\d){5}-\d{3}$")
 def names_of(job: TrainingJob) -> list[str]:
     """Return the job's name, or a pattern for its generated names, for the ARNs of an IAM policy.
 
-    If the name has capitals, its lower-case spelling follows: SageMaker uses it in some ARNs.
+    If the name has capitals, the second result is the name in lower case, which SageMaker uses in
+    some ARNs.
     """
     name = _name(job)
     return list(dict.fromkeys([name, name.lower()]))
@@ -28,8 +29,8 @@ def names_of(job: TrainingJob) -> list[str]:
 def code_of(job: TrainingJob) -> tuple[str, str]:
     """Return the S3 URI of the job's code, and a pattern that matches such URIs.
 
-    The pattern also matches the URIs of other jobs from the same job file. If the user uploaded
-    the code, the pattern is the URI itself. Both texts are empty for a job without code in S3.
+    The pattern matches the URIs of all jobs of the same job file. If the user uploaded the code,
+    the pattern is the URI itself. Both texts are empty for a job without code in S3.
     """
     code = job._resolved.code or ""
     if not job._uploads:

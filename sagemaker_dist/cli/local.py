@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `sagemaker-dist local`, which runs the job of a job file on this machine.
 
-Options that only SageMaker has are left out, and a note says so. A job with file systems as inputs,
-or with network isolation of processes, is refused by the checks of local jobs: these options cannot
-work here, and without them the script would find other data or another network.
+Options that only SageMaker has are left out, and a note says so. Two options cannot be left out,
+because the script would find other data or another network: file systems as inputs, and network
+isolation of processes. A job with them is refused.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def local(
 def _stop(job: TrainingJob) -> None:
     """Stop the job after Ctrl-C, and show its output until it ends.
 
-    Its ranks have two minutes to save a checkpoint; a second Ctrl-C kills them at once.
+    The job's ranks have two minutes to save a checkpoint; a second Ctrl-C kills them at once.
     """
     here = LocalRunner()
     if not here.exists(job.name):

@@ -33,7 +33,7 @@ from sagemaker_dist.planning.split_checks import describe_split
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A job that is not started, with its request, hosts and permissions.
+    """Description of a job that is not started: request, hosts and permissions.
 
     Attributes:
         request: Arguments of CreateTrainingJob.

@@ -10,7 +10,7 @@ from sagemaker_dist.cli import screen
 
 @click.command()
 def schema() -> None:
-    """Print the JSON Schema of job files, which editors use to complete and check them."""
+    """Print the JSON Schema of job files, with which editors complete and check job files."""
     from sagemaker_dist.jobs.job_file import job_schema
 
     screen.print_json(job_schema())

@@ -109,7 +109,7 @@ def plain_facts(rows: Mapping[str, str] | Iterable[tuple[str, str]]) -> None:
 
 
 def show(renderable: Any, *, width: int | None = None) -> None:
-    """Print an object of the library Rich, such as a table, without spaces at the ends of lines.
+    """Print an object of the library Rich, such as a table; spaces at line ends are removed.
 
     `width` is the number of columns. None stands for the width of the terminal.
     """

@@ -73,7 +73,7 @@ class PyTorchDDP(_Switch):
 
     Attributes:
         custom_mpi_options: Further arguments of mpirun, with which AWS's image starts these ranks.
-            The sagemaker-dist image has no MPI and refuses them. Default "": none.
+            The sagemaker-dist image has no MPI and refuses this option. Default "": no arguments.
     """
 
     key: ClassVar[str] = "pytorchddp"
@@ -94,8 +94,8 @@ class MPI(_Switch):
     """Option to start ranks with mpirun in AWS's images, for example for Horovod.
 
     Attributes:
-        processes_per_host: Ranks on each host, 1 to 1024. Default None: one.
-        custom_mpi_options: Further arguments of mpirun. Default "": none.
+        processes_per_host: Ranks on each host, 1 to 1024. Default None: one rank.
+        custom_mpi_options: Further arguments of mpirun. Default "": no arguments.
     """
 
     key: ClassVar[str] = "mpi"
@@ -128,7 +128,7 @@ class SMDDP(_Switch):
 
     Attributes:
         custom_mpi_options: Further arguments of mpirun. The sagemaker-dist image has no MPI and
-            refuses them. Default "": none.
+            refuses this option. Default "": no arguments.
     """
 
     key: ClassVar[str] = "dataparallel"
@@ -145,8 +145,8 @@ class OnInstanceGroup(KeywordOptions):
 
     Attributes:
         strategy: `DataParallel(...)` or another typed option.
-        group: Instance group whose hosts start ranks: an `InstanceGroup` of the estimator, or its
-            name. Each host of the other groups runs the script in one process, without ranks.
+        group: Instance group whose hosts start ranks: an `InstanceGroup` of the estimator, or the
+            name of the group. Hosts of other groups run the script in one process, without ranks.
 
     Raises:
         OptionError: `strategy` is not a typed option.
@@ -161,7 +161,7 @@ class OnInstanceGroup(KeywordOptions):
     def distribution(self) -> dict[str, Any]:
         """Return the dict that SageMaker's SDK takes as `distribution=`.
 
-        It has the keys of `strategy`, and the group in the list "instance_groups".
+        The dict has the keys of `strategy`, and the group in the list "instance_groups".
         """
         return {**self.strategy.distribution(), "instance_groups": [self.group]}
 

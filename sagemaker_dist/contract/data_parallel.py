@@ -20,8 +20,8 @@ class DataParallel(KeywordOptions):
         processes_per_host: Ranks started on each host, 1 to 1024. Default None: one rank per GPU,
             or one rank on a host without GPUs.
         fusion_bytes: Size of the buffers that gradients are packed into before each all-reduce, in
-            bytes, 1 MiB to 4 GiB. It takes effect in
-            `smdist.dataparallel.torch.DistributedDataParallel`. Default 25 MiB.
+            bytes, 1 MiB to 4 GiB. Used by `smdist.dataparallel.torch.DistributedDataParallel`.
+            Default 25 MiB.
         timeout_seconds: Longest duration of a collective, in seconds, 1 to 86,400. When it is
             exceeded, an error is raised on every rank. A timeout that the script passes to
             `init_process_group` takes precedence. Default 1,800, as in torch.
@@ -29,25 +29,25 @@ class DataParallel(KeywordOptions):
             seconds, 1 to 86,400. Default 600.
         lanes: Number of TCP connections between two ranks of different hosts, 1 to 16. One TCP
             connection reaches at most 5 Gbit/s, or 10 Gbit/s in a cluster placement group (AWS,
-            Amazon EC2 instance network bandwidth, read 2026-11-21); a faster network needs several.
-            Default None: measured at the start of the job.
+            Amazon EC2 instance network bandwidth, read 2026-11-21). A faster network needs several
+            connections. Default None: the best number is measured at the start of the job.
         chunk_bytes: Size in bytes of the pieces in which a buffer is sent and reduced, 64 KiB to
             16 MiB and a multiple of 64. Small pieces overlap reducing with sending; large pieces
             need fewer messages. Default None: measured at the start of the job.
         one_shot_bytes: Largest buffer, in bytes, that is all-reduced in one step: every rank sends
-            its whole buffer to every other rank, and each rank reduces all of them. 0 to 1 MiB; 0
-            turns this off. Default None: measured at the start of the job.
-        single_owner_bytes: Largest buffer, in bytes, that a single rank reduces for all ranks.
-            It applies to buffers larger than `one_shot_bytes`. The rank changes from buffer to
-            buffer. This needs fewer messages than dividing the buffer among all ranks. 0 to
-            1 MiB; 0 turns this off. Default None: measured at the start of the job.
+            its whole buffer to every other rank, and adds all buffers itself. 0 to 1 MiB; 0 turns
+            this off. Default None: measured at the start of the job.
+        single_owner_bytes: Largest buffer, in bytes, that one rank reduces for all ranks; the next
+            buffer is reduced by another rank. Buffers up to `one_shot_bytes` are excluded. This
+            needs fewer messages than dividing a buffer among all ranks. 0 to 1 MiB; 0 turns this
+            off. Default None: measured at the start of the job.
         arriving_bytes: Most bytes that all other hosts together may have in flight to one host.
-            A limit prevents packet loss in switches with short queues. 0 to 64 MiB; 0 sets no
-            limit beyond that of the kernel's TCP. Default None: measured at the start of the job.
-        shard_weights: Weight of each host, for hosts with unequal networks: a host reduces a share
-            of every buffer in proportion to its weight. One integer per host in numeric order of
-            hosts (algo-2 before algo-10), each 0 to 65,535 and at least one above 0. A list is
-            converted to a tuple. Default None: equal shares.
+            A limit prevents packet loss in switches with short queues. 0 to 64 MiB; with 0, only
+            the kernel's TCP sets a limit. Default None: measured at the start of the job.
+        shard_weights: Weight of each host, for hosts with unequal networks, such as (1, 2, 1): a
+            host reduces a share of every buffer in proportion to its weight. One integer per host,
+            0 to 65,535, in numeric order of hosts (algo-2 before algo-10). At least one is above 0.
+            A list is converted to a tuple. Default None: equal shares.
 
     Raises:
         OptionError: A value is outside its range; all faults are reported.
@@ -81,7 +81,7 @@ def host_faults(options: DataParallel, num_hosts: int) -> Iterator[OptionError]:
     if weights is not None and len(weights) != num_hosts:
         yield OptionError(
             f"shard_weights is of length {len(weights)}",
-            f"the number of hosts is {num_hosts}, and each has one weight",
+            f"the number of hosts is {num_hosts}, and each host has one weight",
             "Pass one weight per host, in numeric order of hosts, or leave shard_weights out",
             about="shard_weights",
             kind="difference",

@@ -50,10 +50,10 @@ class Distribution:
     Attributes:
         engine: Options of the smdist runtime for ranks and connections; None if the job does not
             use the runtime.
-        model: Options for splitting the model; None if the model is not split. Its options
+        model: Options for splitting the model; None if the model is not split. The options in
             `model.engine` are also stored as `engine`.
         sdk_key: Key of SageMaker's SDK, such as "torch_distributed", for which the sagemaker-dist
-            launcher starts ranks without the smdist runtime; None if there is none.
+            launcher starts ranks without the smdist runtime; None if there is no such key.
         groups: Instance groups in which the sagemaker-dist launcher starts ranks, each a name or
             an InstanceGroup; () for a job without groups.
         rest: Keys that are passed to SageMaker's SDK unchanged.
@@ -70,7 +70,7 @@ class Distribution:
 
     @property
     def options(self) -> Options | None:
-        """Return the options for the smdist runtime; None if the job does not use it."""
+        """Return the options for the smdist runtime; None if the job does not use the runtime."""
         return self.engine if self.model is None else self.model
 
     @property
@@ -82,8 +82,8 @@ class Distribution:
     def launched_keys(self) -> dict[str, Any]:
         """Return the part of `distribution=` for which the sagemaker-dist launcher starts ranks.
 
-        It is a dict in the format of `distribution=`, without instance groups. Returns {} if that
-        launcher starts no ranks.
+        The result has the format of `distribution=`, without instance groups. It is {} if another
+        launcher starts the ranks.
         """
         if self.options is not None:
             return self.options.distribution()
@@ -169,9 +169,10 @@ def claim_for_launcher(given: Distribution) -> Distribution:
 
 
 def _open_faults(rest: Mapping[str, Any]) -> Iterator[OptionError]:
-    """Yield a fault for each key whose "enabled" is a pipeline variable.
+    """Yield a fault for each key of `distribution=` whose "enabled" is a pipeline variable.
 
-    Such a variable gets its value only when the pipeline runs. `rest` is `distribution=` as a dict.
+    A pipeline variable gets its value only when the pipeline runs. `rest` is `distribution=` as a
+    dict.
     """
     switches: dict[tuple[str, ...], Any]
     switches = {(key,): part for key, part in rest.items() if key not in (*_SECTIONS, GROUPS)}

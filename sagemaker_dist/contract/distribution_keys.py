@@ -2,7 +2,7 @@
 """Keys of the dict that is passed as `distribution=`, and checks of such a dict.
 
 SageMaker's SDK silently ignores unknown keys, and keys without "enabled": the job then runs one
-process per host. These checks report both as errors.
+process per host. These checks report such keys as errors.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _option_faults(where: KeyPath, key: str, section: Mapping[str, Any]) -> Iter
 def _switch_faults(where: KeyPath, part: Any, valid: Collection[str]) -> Iterator[OptionError]:
     if not isinstance(part, dict):
         what = f"{subscripted(where)} is {part!r}"
-        yield OptionError(what, "it is not a dict", "Pass {'enabled': True}", where, "type")
+        yield OptionError(what, "the value is not a dict", "Pass {'enabled': True}", where, "type")
         return
     for name in part:
         if name not in valid:

@@ -117,7 +117,7 @@ def parse(text: str, where: str = KEY) -> Options:
 def parse_framework(text: str, where: str = KEY) -> str | None:
     """Return "torch" or "tensorflow", the framework in a value of sagemaker_dist_config.
 
-    Returns None if the value names no framework; then the launcher uses the one in its image.
+    Returns None if the value names no framework. Then the launcher uses the framework of its image.
 
     Args:
         text: Value of the hyperparameter, which `parse` accepts.
@@ -174,7 +174,7 @@ def _version(document: dict[str, Any], where: str) -> int:
 
 
 def _check_keys(unknown: set[str], version: int, where: str, path: Iterable[str]) -> None:
-    """Raise an error about the first of the unknown keys of the object at `path`, if any."""
+    """Raise an error if there are unknown keys in the object at `path`."""
     if unknown:
         raise SkewError(
             f"{where} of version {version} has the unknown keys {sorted(unknown)}",

@@ -25,7 +25,7 @@ def launch_parameters(
     Args:
         distribution: Parsed `distribution=` of the job.
         instance_type: Instance type of the job; None if the job has instance groups.
-        framework: "torch" or "tensorflow"; if None, the launcher uses the one in its image.
+        framework: "torch" or "tensorflow"; if None, the launcher uses the framework of its image.
     """
     added: dict[str, Any] = {}
     if distribution.options is not None:

@@ -8,7 +8,7 @@ them to the job's log. The runtime and the SDK both use this module, so that the
 match the line. docs/metrics.md explains each metric.
 
 The expressions use only syntax that Java, Python and RE2 share: no lookaround, no flags. Each
-has one group, which matches a number, as SageMaker requires. SageMaker allows at most 40
+expression has one group, which matches a number, as SageMaker requires. SageMaker allows at most 40
 metric definitions, 255 characters in a name and 500 in an expression (AWS API reference,
 AlgorithmSpecification and MetricDefinition, read 2026-11-21).
 """
@@ -88,7 +88,7 @@ def check_field(name: str) -> None:
 def metric_definitions(*more: str) -> list[dict[str, str]]:
     """Return the metric definitions by which SageMaker extracts metrics from a job's log.
 
-    Each is a dict with "Name" and "Regex", as CreateTrainingJob requires.
+    A definition is a dict with "Name" and "Regex", as CreateTrainingJob requires.
 
     Args:
         more: Names of further values that the script reports, such as "val_loss"; their metrics
@@ -117,7 +117,7 @@ def _written(value: float) -> str:
 def _field(name: str) -> str:
     """Return the regular expression that extracts the number of one field of the metrics line.
 
-    It matches also if other text, such as a timestamp, precedes the metrics line.
+    The expression also matches if other text, such as a timestamp, precedes the metrics line.
     """
     return rf"{_LINE}(?: [A-Za-z0-9_]+=[^ ]+){_FEW} {name}={_NUMBER}"
 
@@ -142,7 +142,7 @@ def _loss() -> str:
 def _word_that_begins_otherwise(words: tuple[str, ...]) -> str:
     """Return a regular expression for a word that begins with none of `words`.
 
-    It uses no lookahead, which not all engines have.
+    The expression uses no lookahead, because some engines of regular expressions do not have it.
     """
     firsts = "".join(dict.fromkeys(word[0].upper() + word[0] for word in words))
     rest = "|".join(_other_end(word) for word in words)
@@ -150,10 +150,9 @@ def _word_that_begins_otherwise(words: tuple[str, ...]) -> str:
 
 
 def _other_end(word: str) -> str:
-    """Return a regular expression for words that share only a first part with `word`.
+    """Return a regular expression for words that begin like `word`, but not with all of `word`.
 
-    They begin with the first letter of `word`, but not with all of it: for "test", these are words
-    such as "t", "time" or "tes".
+    For "test", these are words such as "t", "time" or "tes".
     """
     letter, rest = f"[{word[0].upper()}{word[0]}]", word[1:]
     if not rest:

@@ -27,30 +27,30 @@ class ModelParallel(KeywordOptions):
     """Options for splitting a model into stages on several ranks, and for training replicas of it.
 
     Attributes:
-        pipeline_parallel_degree: Number of ranks over which one model is split, at least 1; the
-            number of ranks of the job is a multiple of it. Default "auto": the planner chooses the
-            fastest.
-        microbatches: Number of equal parts into which a replica's batch is divided, at least 1; the
-            size of that batch is a multiple of it. Default "auto": the planner chooses.
+        pipeline_parallel_degree: Number of ranks over which one model is split, at least 1. It must
+            divide the number of ranks of the job. Default "auto": the planner chooses the fastest
+            number.
+        microbatches: Number of equal parts into which a replica's batch is divided, at least 1. It
+            must divide the size of this batch. Default "auto": the planner chooses.
         pipeline: Pipeline schedule: "simple", "interleaved", "1f1b", "interleaved_1f1b",
             "looped_bfs", "zero_bubble", "zero_bubble_v" or "dualpipe_v". Default "auto": the
             planner chooses.
-        active_microbatches: For the pipeline "interleaved": largest number of microbatches of
+        active_microbatches: For the pipeline "interleaved": largest number of microbatches for
             which a rank has run the forward pass and not yet the backward pass, at least 1.
-            Default None: ranks + 2, as in SMP v1.
+            Default None: number of ranks of one model + 2, as in SMP v1.
         virtual_stages: Number of stages on each rank, for schedules that allow several. Default
             None: the planner chooses.
         placement_strategy: Ranks on which the stages of one model are placed: "cluster" for
             neighbouring ranks, "spread" for ranks as far apart as possible, or an order of the
-            letters D, P and T (replicas, stages, tensors), of which the last varies fastest with
-            the rank. Default "cluster", which is "DPT"; "spread" is "TPD", as in SMP v1.
+            letters D, P and T (replicas, stages, tensors). The last letter varies fastest with the
+            rank, as in SMP v1: "cluster" is "DPT" and "spread" is "TPD". Default "cluster".
         optimize: Quantity that is balanced between stages: "speed" (their time) or "memory".
             Default None: "speed".
         memory_weight: Weight of memory against time when stages are balanced, a number from 0
             (only time) to 1 (only memory); cannot be combined with `optimize`. Default None:
             `optimize` decides.
-        auto_partition: True if the planner assigns layers to stages, False if `smp.partition` in
-            the script does. Default True.
+        auto_partition: True if the planner assigns layers to stages. False if the script assigns
+            them with `smp.partition`. Default True.
         default_partition: Stage, counted from 0, of layers that the script does not assign; only
             with auto_partition=False. Default None: such layers are an error.
         plan: Path of a saved plan, relative to the directory of the script; the plan sets the
@@ -61,17 +61,17 @@ class ModelParallel(KeywordOptions):
             "none", "optimizer" (the optimizer's state) or "full" (also weights and gradients).
             Default "none".
         shard_degree: Number of replicas that divide one copy of this state among each other, at
-            least 1; the number of replicas is a multiple of it. Default None: all replicas.
-        gradient_clipping: Largest L2 norm of all gradients together; if it is larger, the gradients
-            are scaled down before the optimizer step. Default None: no clipping.
+            least 1. It must divide the number of replicas. Default None: all replicas.
+        gradient_clipping: Largest L2 norm of all gradients together. Larger gradients are scaled
+            down before the optimizer step. Default None: no clipping.
         bf16: True to compute in bfloat16 with weights stored in float32; needs sharding. Default
             False.
-        global_batch_size: Samples of one step over all replicas, at least 1; it is used to check,
-            before the job starts, that replicas and microbatches divide it evenly. Default None:
-            not checked.
+        global_batch_size: Samples of one step over all replicas, at least 1. Before the job starts,
+            a check makes sure that this number can be divided by replicas and microbatches. Default
+            None: not checked.
         seed: Seed of dropout and other random numbers, 0 to 2**63 - 1. Default 0.
-        engine: Options for ranks, connections and timeouts, as a `DataParallel` or a dict of its
-            options. Its `fusion_bytes` applies to gradients that replicas sum.
+        engine: Options for ranks, connections and timeouts: a `DataParallel`, or a dict of such
+            options. Here `fusion_bytes` is for gradients that replicas sum.
 
     Raises:
         OptionError: A value is wrong, or options exclude each other; all faults are reported.
@@ -178,8 +178,8 @@ class ModelParallel(KeywordOptions):
 def _engine(section: Mapping[str, Any]) -> tuple[DataParallel, list[OptionError]]:
     """Return a `DataParallel` with the options in `section`, and the faults of `section`.
 
-    `section` is a dict that was passed as the option `engine` of `ModelParallel`. If one of its
-    values is wrong, the returned `DataParallel` has only default values.
+    `section` is a dict that was passed as the option `engine` of `ModelParallel`. If a value in the
+    dict is wrong, the returned `DataParallel` has only default values.
     """
     names = [option.name for option in fields(DataParallel)]
     faults = [

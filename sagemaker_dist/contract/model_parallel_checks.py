@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of the options of `ModelParallel` alone, without the number of ranks or other facts."""
+"""Checks of `ModelParallel`'s options that need no other facts, such as the number of ranks."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Range:
     """Allowed integers: the multiples of `step` from `least` to `most`, both included.
 
     Attributes:
-        why: Reason for refusing other values, for messages.
+        why: Reason why other values are refused, for messages.
     """
 
     least: int

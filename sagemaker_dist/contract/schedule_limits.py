@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits of the pipeline schedules, such as the number of stages that each needs on every rank.
+"""Limits of the pipeline schedules, such as how many stages on every rank a schedule needs.
 
 The SDK checks requests with these limits, because the runtime may not be installed. The runtime
 uses the same limits. A test checks that the schedules in this module have the same names as those
@@ -61,7 +61,7 @@ PIPELINES: Final[Mapping[str, Pipeline]] = MappingProxyType(
 def pipeline_faults(
     name: str, *, virtual_stages: int | None, active_microbatches: int | None
 ) -> Iterator[OptionError]:
-    """Yield a fault for each of the two options that the schedule `name` cannot use.
+    """Yield a fault for `virtual_stages` or `active_microbatches` if the schedule cannot use it.
 
     An option that is None is not checked. If `name` is "auto", nothing is checked.
     """

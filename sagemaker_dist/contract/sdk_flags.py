@@ -43,7 +43,7 @@ def is_flag_on(value: object) -> bool | None:
 def flagged_framework(hyperparameters: Mapping[str, Any]) -> str | None:
     """Return "torch" or "tensorflow", the framework for which `hyperparameters` request ranks.
 
-    Flags such as sagemaker_torch_distributed_enabled request them. Returns None if no such flag is
+    A request is a flag such as sagemaker_torch_distributed_enabled. Returns None if no such flag is
     on, or only the flag of SMDDP, which supports both frameworks.
     """
     on = [key for key, flag in SERVED_FLAGS.items() if is_flag_on(hyperparameters.get(flag))]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Base class of typed options, which refuses unknown names with a hint at the closest valid one."""
+"""Base class of typed options; the error for an unknown option names the most similar valid one."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class KeywordOptions:
     """Base of a dataclass of options whose fields are passed by name.
 
     Attributes:
-        nested: Class of the value of an option, by the option's name. If an option of that class
-            is passed here, the hint says where it belongs.
+        nested: Options that contain further options, such as `engine`, with their classes. If the
+            user passes one of these further options directly, the hint says where it belongs.
 
     Raises:
         OptionError: An unknown option is passed; all unknown options are reported together.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arithmetic of ranks: host and local rank of every rank.
+"""Computation of the host and the local rank of every rank.
 
 Ranks are numbered host by host: with P ranks on each host, rank r has local rank r mod P on host
 r div P. Hosts are in numeric order (algo-2 before algo-10).
@@ -24,7 +24,7 @@ class World:
         processes_per_host: Number of ranks on each host.
 
     Raises:
-        OptionError: No host, a host named twice, or fewer than one rank per host.
+        OptionError: There is no host, a host is listed twice, or a host has no rank.
     """
 
     hosts: tuple[str, ...]

@@ -31,9 +31,9 @@ _OTHER: Final = (
 def runs_here(instance_type: Any, session: Any) -> bool:
     """Return whether sagemaker-dist runs the jobs of an estimator on this machine.
 
-    True for the instance type "local_process". True also for "local" and "local_gpu" if `session`
-    is a LocalSession of sagemaker_dist or None. With a LocalSession of SageMaker's SDK, that SDK
-    runs the containers of a local job.
+    The result is True for the instance type "local_process". For "local" and "local_gpu", it is
+    True if `session` is None or a LocalSession of sagemaker_dist. With a LocalSession of
+    SageMaker's SDK, the SDK runs the containers.
     """
     is_container = instance_type in LOCAL and isinstance(session, (LocalSession, type(None)))
     return bool(instance_type == LOCAL_PROCESS or is_container)

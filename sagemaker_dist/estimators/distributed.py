@@ -62,15 +62,18 @@ _Self = TypeVar("_Self", bound="Distributed")
 
 
 class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is untyped
-    """Base class of this package's Estimators; their second parent is the SDK's Estimator.
+    """Base class of this package's Estimators. Each of them also inherits from an SDK Estimator.
 
     Attributes:
         kind: Name of the SDK's class, such as "PyTorch".
-        framework: Framework of the default sagemaker-dist image, or None without a default image.
-        names_image: Names of the arguments that select one of SageMaker's images.
-        stem: First part of the default job name if the job has no image.
-        configures: Name of the SDK's method that converts `distribution=` to hyperparameters;
-            None if the SDK's class has none.
+        framework: Framework of the sagemaker-dist image that is used if the user names no image,
+            such as "torch". None if there is no such image.
+        names_image: Names of the arguments that select one of SageMaker's images, such as
+            "framework_version".
+        stem: Beginning of the default job name, for jobs whose `image_uri` is not known yet.
+        configures: Name of the SDK's method that converts `distribution=` to hyperparameters. It
+            is called for jobs that SageMaker's own launcher starts. None if there is no such
+            method.
     """
 
     kind: ClassVar[str]
@@ -128,10 +131,12 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
     def _runs_our_launcher(self, parsed: Distribution, given: Mapping[str, Any]) -> bool:
         """Return whether the sagemaker-dist launcher starts the ranks of a job.
 
-        True if the distribution needs the smdist runtime, or the instance type is "local_process".
-        Otherwise the image decides. Without image_uri, the result is True unless an argument such
-        as framework_version selects an image of SageMaker. With image_uri, the result is True for a
-        sagemaker-dist image, and for containers that sagemaker-dist runs on this machine.
+        The result is True in three cases:
+
+        * The distribution needs the smdist runtime, or the instance type is "local_process".
+        * Without image_uri: no argument such as framework_version selects an image of SageMaker.
+        * With image_uri: it is a sagemaker-dist image, or sagemaker-dist runs the containers on
+          this machine.
 
         Args:
             parsed: Parsed argument `distribution` of the constructor.
@@ -178,7 +183,7 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         return ecr_image(self.sagemaker_session.boto_session, self.framework)
 
     def hyperparameters(self) -> dict[str, Any]:
-        """Return the job's hyperparameters: the SDK's and those for the sagemaker-dist launcher."""
+        """Return the job's hyperparameters, including those for the sagemaker-dist launcher."""
         values: dict[str, Any] = {**super().hyperparameters()}
         added = self._added()
         values.update(EstimatorBase._json_encode_hyperparameters(added))
@@ -201,7 +206,7 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         raise_all([*fit_faults(job), *self._parents_faults()])
 
     def _parents_faults(self) -> Iterator[OptionError]:
-        """Yield errors that the SDK would find, too, but only after it has uploaded the code."""
+        """Yield errors that the SDK would find only later, after the upload of the code."""
         added: dict[str, Any] = self._added()
         if self.configures and not self._parsed.is_launched and not self._is_local:
             try:

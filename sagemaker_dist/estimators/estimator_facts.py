@@ -50,7 +50,7 @@ def kind_faults(given: Mapping[str, Any]) -> Iterator[OptionError]:
     if value is not None and not isinstance(value, str):
         what = f"instance_type is {value!r}"
         hint = "Pass a str such as 'ml.p4d.24xlarge'"
-        yield OptionError(what, "it is not a str", hint, "instance_type", kind="type")
+        yield OptionError(what, "the value is not a str", hint, "instance_type", kind="type")
 
 
 def known_value(value: Any) -> Any:
@@ -72,10 +72,10 @@ def known_arguments(estimator: type) -> frozenset[str]:
 def source(
     entry_point: Any, source_dir: Any, git_config: Any, *, is_launched: bool = False
 ) -> Source | None:
-    """Return the place of the script, or None if it is not on this machine or not known.
+    """Return the place of the script; None if the script is not on this machine, or is not known.
 
-    The first three arguments are those of an estimator. `is_launched` is whether the sagemaker-dist
-    launcher runs the script.
+    The first three arguments are arguments of an estimator. `is_launched` is True if the
+    sagemaker-dist launcher runs the script.
     """
     places = (entry_point, source_dir)
     if git_config or entry_point is None or any(is_pipeline_variable(each) for each in places):
@@ -101,12 +101,13 @@ def terms(
     region: str | None = None,
     bucket_regions: Mapping[str, str] | None = None,
 ) -> Terms:
-    """Return those arguments of an estimator that SageMaker's API limits, to check the limits.
+    """Return the arguments of an estimator for which SageMaker's API has limits.
 
     Args:
         given: Arguments of the estimator.
-        is_framework: Whether the estimator is a Framework of the SDK. Others run a script only with
-            an entry_point, and encode hyperparameters as JSON only with a source_dir.
+        is_framework: True if the estimator is a Framework of the SDK. Any other estimator runs a
+            script only with an entry_point, and encodes hyperparameters as JSON only with a
+            source_dir.
         region: AWS region of the job, or None if unknown.
         bucket_regions: Bucket -> its AWS region, for buckets whose region is known.
     """
@@ -122,9 +123,9 @@ def terms(
 
 
 def estimator_terms(estimator: Any) -> Terms:
-    """Return those attributes of an estimator that SageMaker's API limits, to check the limits.
+    """Return the attributes of an estimator for which SageMaker's API has limits.
 
-    The values are the current ones, with the SDK's defaults and later changes of the user.
+    The values are the present ones, with defaults of the SDK and later changes of the user.
     """
     names = {"instance_type", "instance_count", "entry_point", *TERMS}
     given = {name: getattr(estimator, name, None) for name in names}

@@ -45,10 +45,10 @@ def distribution_in(values: dict[str, Any], *, uses_launcher: bool) -> dict[str,
 
 
 def use_estimator_groups(rest: dict[str, Any], groups: Any) -> dict[str, Any]:
-    """Return `rest` with its instance groups replaced by the estimator's objects of the same name.
+    """Replace instance groups in `distribution=` by the estimator's groups of the same names.
 
-    SageMaker's SDK looks up the groups of a distribution among those of the estimator by object,
-    not by name.
+    SageMaker's SDK compares the groups of a distribution with the estimator's as objects, not by
+    name.
 
     Args:
         rest: Argument `distribution` of the estimator, without its "smdist" keys.
@@ -91,7 +91,7 @@ def instance_groups_of(resources: dict[str, Any]) -> list[InstanceGroup] | None:
 
 
 def _decoded(value: Any) -> Any:
-    """Return a str decoded from JSON; other values, and a str that is not JSON, are returned as is.
+    """Return a str decoded from JSON; a str that is not JSON, and other values, stay unchanged.
 
     The SDK's Framework.attach has decoded some values already.
     """

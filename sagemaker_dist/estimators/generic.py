@@ -23,9 +23,9 @@ _PARENTS: Final = signature(SageMakerEstimator.__init__)
 class Estimator(Distributed, SageMakerEstimator):  # type: ignore[misc]  # SageMaker's SDK is untyped
     """SageMaker's generic estimator with the distributions and local modes of sagemaker-dist.
 
-    Takes the arguments of `sagemaker.estimator.Estimator`, in its order, and in addition:
+    Takes the arguments of `sagemaker.estimator.Estimator`, in the same order, and in addition:
 
-    * `distribution`: one that the sagemaker-dist launcher can start; the image must have
+    * `distribution`: a distribution that the sagemaker-dist launcher can start; the image must have
       sagemaker-dist-runtime. Others are refused, because the SDK's Estimator ignores them.
     * `instance_type`: "local_process" runs each host of the job as a process of this machine;
       "local" and "local_gpu" run each host as a container. Only "local_process" works without
@@ -103,7 +103,7 @@ def _script_faults(distribution: Distribution, given: Mapping[str, Any]) -> Iter
     values = given.get("hyperparameters")
     names_script = isinstance(values, Mapping) and PROGRAM in values
     if not names_script and (distribution.is_launched or not has_image):
-        own = f", or name one in the image's /opt/ml/code by the hyperparameter {PROGRAM}"
+        own = f", or name a script in the image's /opt/ml/code by the hyperparameter {PROGRAM}"
         yield OptionError(
             "entry_point is left out",
             "the launcher of sagemaker_dist runs a script",

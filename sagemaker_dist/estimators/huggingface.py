@@ -86,7 +86,7 @@ class HuggingFace(Distributed, SageMakerHuggingFace):  # type: ignore[misc]  # S
         elif given["image_uri"] is None and _is_half_named(given):
             yield OptionError(
                 "py_version is left out",
-                "the name of SageMaker's image contains it",
+                "the name of SageMaker's image contains the version of Python",
                 "Pass py_version, such as 'py310', or image_uri",
                 "py_version",
                 kind="missing",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`LocalSession`: a session of SageMaker's SDK whose jobs run on this machine.
 
-SageMaker's SDK makes all its calls through a session. This one needs no Docker Compose, AWS
+SageMaker's SDK makes all its calls through a session. This session needs no Docker Compose, AWS
 credentials, region or network.
 """
 
@@ -50,7 +50,7 @@ class LocalClient(LocalSagemakerClient):  # type: ignore[misc]  # SageMaker's SD
 
     Attributes:
         runner: Runner of the jobs.
-        attended: Whether the next job is stopped when this process ends.
+        attended: True if the next job is to be stopped when this process ends.
         started_job: Name of the job that was started last, or "".
         source: Code of the next job, or None.
     """
@@ -65,9 +65,8 @@ class LocalClient(LocalSagemakerClient):  # type: ignore[misc]  # SageMaker's SD
     def create_training_job(self, **request: Any) -> dict[str, str]:
         """Start a job on this machine, and return {"TrainingJobArn": ARN}.
 
-        `request` has the arguments of CreateTrainingJob. If known, two facts are added to
-        it for which SageMaker's API has no fields: the path of the code, and the directories where
-        file systems are mounted.
+        `request` has the arguments of CreateTrainingJob. If known, the path of the code and the
+        directories of mounted file systems are added, for which SageMaker's API has no fields.
         """
         if self.source is not None:
             request["LocalSource"] = self.source.request()
@@ -108,7 +107,7 @@ class LocalClient(LocalSagemakerClient):  # type: ignore[misc]  # SageMaker's SD
     def stop_training_job(self, TrainingJobName: str) -> None:  # noqa: N803 - AWS's name
         """Request that a job stops, and return without waiting.
 
-        Its ranks have two minutes to save a checkpoint.
+        The job's ranks have two minutes to save a checkpoint.
         """
         self.runner.stop(TrainingJobName)
 
@@ -121,8 +120,9 @@ class LocalSession(SageMakerLocalSession):  # type: ignore[misc]  # SageMaker's 
     """Session of SageMaker's SDK for the instance types "local_process", "local" and "local_gpu".
 
     Attributes:
-        runner: Runner of the jobs. The default writes to ~/.sagemaker-dist/jobs. It downloads data
-            from S3 with the credentials of `boto_session`, or else with boto3's default ones.
+        runner: Runner of the jobs. The default runner writes to ~/.sagemaker-dist/jobs. It
+            downloads data from S3 with the credentials of `boto_session`; without one, with boto3's
+            default credentials.
         file_systems: Id of a file system, such as "fs-01234567" -> directory of this machine where
             it is mounted.
     """
@@ -164,7 +164,7 @@ class LocalSession(SageMakerLocalSession):  # type: ignore[misc]  # SageMaker's 
         Yields the client that starts the jobs.
 
         Args:
-            attended: Whether the jobs are stopped when this process ends.
+            attended: True if the jobs are to be stopped when this process ends.
             source: Code of the jobs, or None.
             extra: Keyword arguments for `LocalSession.train`. They override the SDK's arguments.
         """
@@ -179,7 +179,7 @@ class LocalSession(SageMakerLocalSession):  # type: ignore[misc]  # SageMaker's 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Start a training job, as the method `train` of the SDK's session does.
 
-        Inside `with session.starting(...)`, the `extra` arguments there override those of `train`.
+        Inside `with session.starting(...)`, its `extra` arguments override the arguments here.
         """
         with self.without_defaults():
             return super().train(*args, **{**kwargs, **self._extra})
@@ -188,7 +188,7 @@ class LocalSession(SageMakerLocalSession):  # type: ignore[misc]  # SageMaker's 
     def without_defaults(self) -> Iterator[None]:
         """Turn off the SDK's lookups of default values in its config file, in the `with` block.
 
-        For these lookups, the SDK would validate its config file a dozen times, 0.1 s each time.
+        For these lookups, the SDK would check its config file a dozen times, which takes a second.
         """
         before, self.sagemaker_config = self.sagemaker_config, {}
         try:
@@ -206,7 +206,7 @@ class LocalSession(SageMakerLocalSession):  # type: ignore[misc]  # SageMaker's 
     ) -> None:
         """Print the output of a job; with `wait`, continue until the job ends.
 
-        The other arguments are the SDK's and have no effect.
+        The other arguments have no effect; SageMaker's SDK passes them.
 
         Raises:
             LocalJobError: With `wait`, the job failed.
@@ -219,7 +219,7 @@ class LocalSession(SageMakerLocalSession):  # type: ignore[misc]  # SageMaker's 
     def wait_for_job(self, job: str, poll: int = 5) -> Description:  # noqa: ARG002 - SageMaker's
         """Wait until a job ends, and return its description. The job's output is not printed.
 
-        `poll` is an argument of the SDK and has no effect.
+        The argument `poll`, which SageMaker's SDK passes, has no effect.
 
         Raises:
             LocalJobError: The job failed.
@@ -296,8 +296,8 @@ def _credentials(session: boto3.Session | None) -> dict[str, str]:
 def _offline_boto_session() -> boto3.Session:
     """Return a boto3.Session with placeholders as region and credentials.
 
-    boto3 then does not search for real ones. All LocalSessions share this object, because loading
-    boto3's data takes a second.
+    So boto3 does not search for real credentials. All LocalSessions share this object, because
+    loading boto3's data takes a second.
     """
     return boto3.Session(
         aws_access_key_id="local_process",

@@ -26,7 +26,7 @@ class PyTorch(Distributed, SageMakerPyTorch):  # type: ignore[misc]  # SageMaker
     * `distribution`: `DataParallel(...)`, `TorchDistributed()`, another typed option
       of `sagemaker_dist` (`SMDDP`, `SMPv1`, `SMPv2`, `MPI`, `PyTorchDDP`,
       `OnInstanceGroup`, ...), or any dict that SageMaker's class takes.
-      docs/distributions.md names the launcher that starts each.
+      docs/distributions.md names the launcher of each of them.
     * `instance_type="local_process"`: every host is a process of this machine;
       no image, role, credentials, region or network is needed. Output and
       checkpoints are file:// directories, data is file:// or s3://.

@@ -87,10 +87,10 @@ def _installed() -> str | None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress the SDK's log messages below WARNING, and its advice to use version 3.
+    """Suppress, in the `with` block, the SDK's log messages below WARNING and its advice.
 
-    Both are suppressed in the `with` block. The advice still appears when the user's own code
-    creates an object of one of the SDK's classes.
+    The advice is to use version 3 of the SDK. It still appears when the user's own code creates an
+    object of one of the SDK's classes.
     """
     loggers = [logging.getLogger(name) for name in _VERBOSE_LOGGERS]
 
@@ -114,8 +114,8 @@ def offline() -> Iterator[None]:
     """Turn off boto3's search for credentials in EC2's metadata service, in the `with` block.
 
     The SDK creates boto3 clients when it is imported and when it builds an estimator. Without other
-    credentials, they call 169.254.169.254. Outside Amazon EC2 nothing answers at that address, and
-    each call waits for its timeout. On EC2 the search stays on.
+    credentials, these clients call 169.254.169.254. Outside Amazon EC2 there is no answer, and each
+    call waits for its timeout. On EC2 the search stays on.
     """
     if _may_be_ec2():
         yield
@@ -145,7 +145,7 @@ def user_environment() -> Iterator[None]:
 def own_tracebacks() -> Iterator[None]:
     """Restore Python's and IPython's traceback hooks at the end of the `with` block.
 
-    Importing the SDK replaces them by rich's.
+    The import of the SDK replaces these hooks by hooks of the library rich.
     """
     hook, shell = sys.excepthook, _ipython()
     before = {name: vars(shell).get(name) for name in _SHELL_HOOKS} if shell else {}
@@ -202,10 +202,10 @@ def _put(name: str, value: str | None) -> None:
 
 
 def _may_be_ec2() -> bool:
-    """Return whether this machine may be an Amazon EC2 instance; False means that it is not one.
+    """Return False if this machine is certainly not an Amazon EC2 instance.
 
-    On Linux, files below /sys show whether it is one (source: Amazon EC2 user guide, 2026-11-21).
-    On other systems, the result is always True.
+    True means that it may be one. On Linux, files below /sys show whether it is one (source: Amazon
+    EC2 user guide, 2026-11-21). On other systems, the result is always True.
     """
     if sys.platform != "linux":
         return True

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reading of the user's files, this machine and boto3's models, for the checks in `planning`.
 
-Those checks use the facts collected here and read nothing themselves.
+The checks only use the facts that are collected here.
 """
 
 from sagemaker_dist.gathering.arguments import (

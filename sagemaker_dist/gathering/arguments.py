@@ -63,8 +63,8 @@ def plain_count(value: Any) -> Any:
 def with_parameters(distribution: Any) -> Any:
     """Return `distribution=` with the parameters of AWS's model parallel library as a dict.
 
-    SageMaker's SDK also accepts the path of a JSON file for them; such a path is replaced by the
-    content of the file. Any other distribution is returned unchanged.
+    SageMaker's SDK also accepts the path of a JSON file in place of this dict; such a path is
+    replaced by the content of the file. Any other distribution is returned unchanged.
 
     Raises:
         OptionError: The file cannot be read, or does not contain a JSON object.
@@ -84,11 +84,11 @@ def with_parameters(distribution: Any) -> Any:
 
 
 def add_runtime_metrics(given: Any) -> Any:
-    """Return the metric definitions `given` by the user, followed by those of the runtime.
+    """Return the user's metric definitions, followed by the runtime's own definitions.
 
-    The runtime's definitions extract the values of its metrics line. Definitions beyond
-    SageMaker's limit of 40, and those whose name the user already defines, are not appended. An
-    empty list and a pipeline variable are returned unchanged.
+    The runtime's definitions extract the values of its metrics line. They are not added beyond
+    SageMaker's limit of 40 definitions, and not if the user has defined a metric of the same name.
+    If `given` is an empty list or a pipeline variable, it is returned unchanged.
     """
     if given is not None and not (isinstance(given, list) and given):
         return given

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reading of the saved plan that `ModelParallel(plan=...)` names.
 
-Only its degrees and batch sizes are read, without the runtime, which may not be installed on this
-machine. The runtime checks the whole plan against the model when the job starts.
+Only the degrees and batch sizes of the plan are read, so this machine does not need the runtime.
+The runtime checks the whole plan against the model when the job starts.
 """
 
 from __future__ import annotations

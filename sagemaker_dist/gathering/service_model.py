@@ -20,9 +20,9 @@ _JAVA_CLASSES: Final = {
 
 
 def is_known_to_boto3(instance_type: Any) -> bool:
-    """Return whether boto3's model has an instance type that the package's table does not have.
+    """Return whether only boto3 knows an instance type, not the package's table.
 
-    True for instance types that AWS added after this package was released.
+    The result is True for instance types that AWS added after this package was released.
     """
     table = {*training_instances(), *LOCAL, LOCAL_PROCESS}
     if not isinstance(instance_type, str) or instance_type in table:

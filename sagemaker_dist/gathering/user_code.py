@@ -16,7 +16,7 @@ def find_source(entry_point: Any, source_dir: Any, *, is_launched: bool = False)
     """Return the place of the entry point, and whether it exists.
 
     Args:
-        entry_point: Path of the script, relative to `source_dir` if that is given.
+        entry_point: Path of the script. If `source_dir` is given, the path is relative to it.
         source_dir: Directory of the script, or URI of a tarball in S3, which is not inspected.
         is_launched: True if the sagemaker-dist launcher starts the script.
     """

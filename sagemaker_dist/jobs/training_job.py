@@ -56,7 +56,7 @@ _LONGEST: Final = 63
 class TrainingJob(TrainingOptions):
     """One training job, without SageMaker's SDK.
 
-    Its options have the names and defaults of the arguments of the SDK's estimators.
+    The options have the same names and defaults as the arguments of the SDK's estimators.
 
     Attributes:
         session: boto3.Session. Default: boto3's own settings.
@@ -93,8 +93,8 @@ class TrainingJob(TrainingOptions):
     def name(self) -> str:
         """Name of the job: `job_name` or, without it, "<base_job_name>-<time>".
 
-        The time is the time when this attribute is first read, in UTC. The default of
-        base_job_name is "<framework>-training".
+        The time is when this attribute is first read, in UTC. The default of base_job_name is
+        "<framework>-training".
         """
         if self.job_name is not None:
             return self.job_name
@@ -120,7 +120,7 @@ class TrainingJob(TrainingOptions):
         A second call only returns the name.
 
         Raises:
-            OptionError: SageMaker refuses the request, or another job has the name.
+            OptionError: SageMaker refuses the request, or another job has the same name.
             SetupError: AWS or this machine cannot run the job.
             JobError: A quota of the account does not allow the job.
         """
@@ -199,7 +199,7 @@ class TrainingJob(TrainingOptions):
     def stop(self) -> None:
         """Request that the job stops, and return without waiting.
 
-        Its ranks have 120 s to save a checkpoint.
+        The job's ranks have 120 s to save a checkpoint.
         """
         self._runner.stop(self.name)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of the types of a job's options.
 
-They run first, because the other checks expect right types.
+These checks run first, because the other checks expect right types.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _KINDS: Final = {
 
 
 def kind_faults(options: TrainingOptions) -> Iterator[OptionError]:
-    """Yield an error for each option of a wrong type, on which other checks would crash."""
+    """Yield an error for each option of a wrong type, with which other checks would fail."""
     for name, (kind, types) in _KINDS.items():
         value = getattr(options, name)
         if value is not None and not isinstance(value, types):
@@ -59,12 +59,12 @@ def kind_faults(options: TrainingOptions) -> Iterator[OptionError]:
         if not isinstance(group, InstanceGroup):
             what = f"instance_groups[{number}] is {group!r}"
             about, hint = ("instance_groups", number), "Pass sagemaker_dist.InstanceGroup"
-            yield OptionError(what, "it is not an InstanceGroup", hint, about, "type")
+            yield OptionError(what, "the entry is not an InstanceGroup", hint, about, "type")
     for number, place in enumerate(_listed(options.dependencies)):
         if not isinstance(place, (str, PathLike)):
             what = f"dependencies[{number}] is {place!r}"
             about = "dependencies", number
-            yield OptionError(what, "it is not a path", "Pass a str or Path", about, "type")
+            yield OptionError(what, "the entry is not a path", "Pass a str or Path", about, "type")
     for name, value in _places(options.inputs):
         if not isinstance(value.uri, str):
             what = f"the uri of input {name!r} is {value.uri!r}"

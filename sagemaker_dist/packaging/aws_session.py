@@ -50,7 +50,7 @@ def account_of(session: Any) -> str:
 
 
 def role_arn(session: Any, role: str) -> str:
-    """Return the ARN of an IAM role that is given by its name or ARN.
+    """Return the ARN of an IAM role; `role` is the role's name or ARN.
 
     A text with a slash counts as an ARN, and is returned unchanged.
 

@@ -61,8 +61,8 @@ def upload_source(
         tarball: Path of the tarball.
         uri: S3 URI of the object to write.
         kms_key: KMS key that encrypts the object, or None.
-        owner: Number of the account that must own the bucket, or None. It is given for a bucket
-            with a default name: a stranger could have created one with that name.
+        owner: Number of the account that must own the bucket, or None. Pass it for a bucket with a
+            default name: a stranger could have created a bucket of this name.
 
     Raises:
         SetupError: S3 refuses the upload, or does not answer.
@@ -116,7 +116,7 @@ def _members(name: str, place: Path, above: tuple[str, ...]) -> Iterator[tuple[s
     Args:
         name: Name of the path in the tarball.
         place: The path.
-        above: Resolved paths of the directories that contain it.
+        above: Resolved paths of the directories that contain this path.
     """
     real = os.path.realpath(place)
     if place.name in _NEVER or real in above or not (place.is_dir() or place.is_file()):
@@ -128,7 +128,7 @@ def _members(name: str, place: Path, above: tuple[str, ...]) -> Iterator[tuple[s
 
 
 def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Return the tarball's member with owner and time set to zero: they differ between machines."""
+    """Return a tarball's member with owner and time set to 0, because they differ by machine."""
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     member.mtime = 0

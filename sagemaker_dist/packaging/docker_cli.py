@@ -108,7 +108,7 @@ def _ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
 def _output(on_terminal: bool) -> Iterator[tuple[int, int]]:
     """Yield two file descriptors: one to read the build's output, and one that the build writes to.
 
-    With `on_terminal`, they are the ends of a pseudo-terminal, so that the build shows progress
+    With `on_terminal`, these are the ends of a pseudo-terminal, so that the build shows progress
     bars; else they are the ends of a pipe.
     """
     own_end, build_end = _terminal() if on_terminal else os.pipe()

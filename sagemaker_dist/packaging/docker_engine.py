@@ -33,11 +33,11 @@ class Engine:
         memory_bytes: Memory of the engine's machine.
         architecture: Architecture as images name it: "amd64", "arm64".
         data_root: Directory of the engine's images and containers.
-        is_rootless: Whether root in a container is the user who runs the engine.
-        is_remapped: Whether a user id in a container differs from the one outside (userns-remap).
-        labels_files: Whether the engine uses SELinux, which denies containers access to files of
-            this machine that have no label for containers.
-        is_desktop: Whether the engine is Docker Desktop, which uses a virtual machine.
+        is_rootless: True if root in a container is the user who runs the engine.
+        is_remapped: True if users have other ids in a container than outside (userns-remap).
+        labels_files: True if the engine uses SELinux. Then containers can read only those files of
+            this machine that have a label for containers.
+        is_desktop: True if the engine is Docker Desktop, which uses a virtual machine.
     """
 
     num_cpus: int

@@ -77,10 +77,10 @@ def refusal(what: str, error: Exception, *, image: str = "", data_root: str = ""
     """Return the error for an operation that the Docker engine refused.
 
     Args:
-        what: Text that begins the error: the operation that failed.
+        what: Beginning of the error's text, which names the operation that failed.
         error: Exception of docker-py.
-        image: Name of the image, which some errors contain; "" if the operation uses no image.
-        data_root: Directory of the engine's data, which the error about a full disk contains.
+        image: Name of the image, for the error's text; "" if the operation uses no image.
+        data_root: Directory of the engine's data, for the error about a full disk.
     """
     message = " ".join(str(getattr(error, "explanation", None) or error).split())
     for pattern, kind, why, hint in _CAUSES:

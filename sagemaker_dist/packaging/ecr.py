@@ -35,11 +35,11 @@ class EcrLogin:
 def ecr_image(session: Any, framework: str, repository: str = REPOSITORY) -> str:
     """Return the URI of this version's image of a framework in ECR.
 
-    The registry is that of the account and region of `session`, a boto3.Session.
+    The registry is the one in the account and region of `session`, a boto3.Session.
 
     Raises:
         SetupError: There is no such image, or ECR does not answer.
-        SkewError: The repository has other versions only.
+        SkewError: The repository has only images of other versions.
     """
     tag = default_tag(framework).rpartition(":")[2]
     hint = _BUILD_AND_PUSH.format(framework=framework)
@@ -86,7 +86,7 @@ def ecr_login(session: Any, repository: str, *, create: bool) -> EcrLogin:
             if not create:
                 raise SetupError(
                     f"there is no ECR repository {repository!r} in {where(session)}",
-                    "a push creates one only with --create",
+                    "a push creates a repository only with --create",
                     "Pass --create (create=True)",
                     about="repository",
                     kind="not_found",

@@ -59,8 +59,8 @@ _LAST_LINES: Final = 6
 def build_image(options: ImageOptions | None = None) -> ImageFacts:
     """Build a training image with Docker, and return facts about it.
 
-    `options` are by default those of an image for torch. Progress is printed to standard error.
-    Ctrl-C ends the build, and no image is made.
+    The default of `options` is an image for torch. Progress is printed to standard error. Ctrl-C
+    ends the build, and no image is made.
 
     Raises:
         SetupError: No Docker engine answers, no docker command has BuildKit, the engine's disk is
@@ -107,8 +107,8 @@ def _plain(options: ImageOptions) -> Iterator[tuple[str, str | None]]:
 def _pip_config(options: ImageOptions) -> Iterator[Path | None]:
     """Write the URLs of pip's indexes to a temporary file, and yield the file's path.
 
-    The path is None if the options have no such URLs. The file keeps passwords in URLs secret: a
-    build argument would show them in the image's history.
+    The path is None if the options have no such URLs. A file is used because URLs may contain
+    passwords, and the image's history would show a build argument.
     """
     urls = {"index-url": options.index_url, "extra-index-url": options.extra_index_url}
     lines = [f"{name} = {url}" for name, url in urls.items() if url]

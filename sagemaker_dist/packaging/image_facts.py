@@ -37,7 +37,7 @@ class ImageFacts:
         tags: All names of the image, with their tags.
         digests: Digests in the registries that the image was pushed to or pulled from.
         size_bytes: Unpacked size of all layers.
-        labels: All labels; those of sagemaker-dist begin with "sagemaker-dist.".
+        labels: All labels. Labels of sagemaker-dist begin with "sagemaker-dist.".
     """
 
     name: str
@@ -50,7 +50,7 @@ class ImageFacts:
 
     @property
     def version(self) -> str | None:
-        """Version of the sagemaker-dist runtime in the image; None for an image without it."""
+        """Version of the sagemaker-dist runtime in the image; None if the image has no runtime."""
         return self.labels.get(f"{LABEL}version")
 
     @property
@@ -67,7 +67,7 @@ class ImageFacts:
     def framework_version(self) -> str | None:
         """Version of the framework in the image, such as "2.13.0".
 
-        None if the image does not have the sagemaker-dist runtime.
+        The result is None if the image does not have the sagemaker-dist runtime.
         """
         return self.labels.get(f"{LABEL}framework-version")
 

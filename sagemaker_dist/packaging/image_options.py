@@ -20,20 +20,21 @@ class ImageOptions:
 
     Attributes:
         framework: "torch" or "tensorflow".
-        framework_version: Exact version; None for the one that this sagemaker-dist is tested with.
+        framework_version: Exact version, such as "2.13.0"; None for the version that this
+            sagemaker-dist is tested with.
         base_image: Image that the training image is based on, such as an AWS Deep Learning
             Container, a CUDA image or a slim Python. It needs bash, python3 and pip3; the framework
             is installed if it is missing.
-        build_image: Image in which the runtime is compiled. Its Python must have the same
-            version as that of `base_image`. None for `base_image`; a missing compiler is then
-            installed for the compilation only.
+        build_image: Image in which the runtime is compiled, with the same version of Python as
+            `base_image`. None for `base_image` itself; a missing compiler is then installed for the
+            compilation only.
         tag: Name of the image; None for `default_tag(framework)`.
         wheelhouse: Directory of wheels that are preferred to PyPI's.
         offline: Download nothing; `wheelhouse` must have all wheels.
         ca: File of certificates (PEM) that pip and apt trust in addition to their own, for a proxy
-            that inspects TLS. It is not part of the image.
+            that inspects TLS. The file is not part of the image.
         network: Network of the build steps, such as "host"; None for Docker's default.
-        platform: Platform such as "linux/arm64"; None for this machine's.
+        platform: Platform such as "linux/arm64"; None for the platform of this machine.
         index_url: Package index instead of PyPI.
         extra_index_url: Package index beside the first, for instance for CPU builds of torch.
 

@@ -81,7 +81,7 @@ class PushedImage:
 
     Attributes:
         uri: Value for `image_uri`, with the tag.
-        digest: Digest of its manifest: "sha256:…".
+        digest: Digest of the image's manifest: "sha256:…".
     """
 
     uri: str
@@ -91,9 +91,9 @@ class PushedImage:
 def push_image(options: PushOptions | None = None, *, session: Any = None) -> PushedImage:
     """Push an image to a registry, and return its URI and digest.
 
-    `options` are by default those for torch's image and ECR; `session` is a boto3.Session, by
-    default one with boto3's own settings. The login for ECR is used for this push and not stored.
-    For other registries, the login is used that `docker login` has stored.
+    By default, the image for torch is pushed to ECR. `session` is a boto3.Session; the default has
+    boto3's own settings. The login for ECR is used for this push and not stored. Other registries
+    need a stored login (`docker login`).
 
     Raises:
         SetupError: The image or the repository does not exist, or the registry refuses the push.
@@ -111,7 +111,7 @@ def push_image(options: PushOptions | None = None, *, session: Any = None) -> Pu
 
 @contextmanager
 def _tagged(client: DockerClient, facts: ImageFacts, uri: str) -> Iterator[None]:
-    """Tag an image with the URI of the push; if the push in the `with` block fails, undo that."""
+    """Tag an image with the URI of the push; if the `with` block fails, restore the tags."""
     from docker.errors import APIError
 
     repository, _, tag = uri.rpartition(":")

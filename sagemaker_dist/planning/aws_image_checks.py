@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of jobs in SageMaker's own images for requests that SageMaker's SDK silently ignores.
 
-The request itself is not changed: if SageMaker cannot run it, it is refused here; if SageMaker runs
-only a part of it, a warning is given.
+The request is not changed. If SageMaker cannot run the request, it is refused here. If SageMaker
+would run only a part of the request, a warning is given.
 """
 
 from __future__ import annotations

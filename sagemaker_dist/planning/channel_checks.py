@@ -79,9 +79,9 @@ class Channel:
 
     Attributes:
         name: Name of the channel, such as "training".
-        uri: URI of its data; None if unknown, or if the data has no URI.
+        uri: URI of the channel's data; None if unknown, or if the data has no URI.
         exists: False if the data is on this machine and its path does not exist.
-        kind: Type of the data source if it has no URI, such as "RecordSet".
+        kind: Type of a data source without a URI, such as "RecordSet".
         file_system: Directory of EFS or FSx that has the data, or None.
         mode: InputMode of the channel, or of the job if the channel has none.
         distribution: S3DataDistributionType or FileDataDistributionType of CreateTrainingJob.
@@ -129,7 +129,7 @@ def parse_channel(
     Args:
         name: Name of the channel.
         part: Element of InputDataConfig.
-        mode: Input mode of the job, for channels without one.
+        mode: Input mode of the job, for channels without an input mode.
         file_systems: Directories of this machine where file systems are mounted, by FileSystemId.
     """
     sources = part.get("DataSource", {})
@@ -186,7 +186,7 @@ def channel_faults(
 
     Args:
         channels: Input channels of the job.
-        on_this_machine: True for a local job, False for one on SageMaker.
+        on_this_machine: True for a local job, False for a job on SageMaker.
         instance_type: Instance type of a local job, for messages.
     """
     channels = list(channels)

@@ -205,7 +205,7 @@ def _key_fault(job: Job, key: str) -> OptionError:
     """Return the error for a key of `distribution=` that the sagemaker-dist launcher refuses.
 
     The launcher refuses a key that it does not support and a key with options of mpirun. If two
-    keys request ranks, it refuses the second.
+    keys each start ranks, such as "smdist" and "torch_distributed", the second is refused.
     """
     distribution = job.distribution
     if options := _mpi_options(distribution, key):
@@ -238,7 +238,7 @@ def _launcher(distribution: Distribution) -> str:
 
 
 def _hint(key: str, job: Job) -> str:
-    """Return a hint that lists what the user can do instead of passing a key that is refused."""
+    """Return a hint with alternatives to a key of `distribution=` that is refused."""
     has_ranks = job.distribution.engine is not None and job.distribution.model is None
     alternative = "" if has_ranks else SUPPORT[key].alternative(job.kind)
     runs_in_aws = SUPPORT[key].in_aws_image(job.kind) == "runs"
@@ -263,7 +263,7 @@ def _mpi_options(distribution: Distribution, key: str) -> Any:
 def _launched_fault(job: Job) -> OptionError | None:
     """Return an error if the sagemaker-dist launcher cannot start ranks of the job's framework.
 
-    Returns None if it can.
+    The result is None if the launcher can start these ranks.
     """
     distribution = job.distribution
     if distribution.model is not None and job.kind == TENSORFLOW:

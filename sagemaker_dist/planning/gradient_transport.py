@@ -3,8 +3,10 @@
 
 smdist sends only CPU tensors. The instance type decides which library sends the tensors of
 accelerators, and over which links. A warning does not mention facts that are unknown for the
-instance type. NCCL uses EFA only through a plugin. NCCL refuses ranks that share a GPU. The source
-for both facts is NCCL 2.29.7, which is part of PyPI's torch 2.13.0, read 2026-11-21.
+instance type.
+
+NCCL uses EFA only through a plugin, and refuses ranks that share a GPU. The source is NCCL 2.29.7,
+which is part of PyPI's torch 2.13.0, read 2026-11-21.
 """
 
 from __future__ import annotations
@@ -130,7 +132,8 @@ def _copied_sentences(
 def _ways(instance: Instance, num_used: int, num_hosts: int | None) -> Iterator[str]:
     """Yield texts such as "between hosts over TCP", one for each link that NCCL uses between GPUs.
 
-    `num_used` is the number of GPUs of each host that ranks use. `num_hosts` is None if unknown.
+    `num_used` is the number of GPUs on each host that ranks use; `num_hosts` is the number of
+    hosts, None if unknown.
     """
     if num_used > 1:
         link = instance.accelerator_link

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Facts about a job that the checks need.
 
-They are collected first, so that the checks read neither disk nor network. None stands for a
-value that is left out or is a pipeline variable; checks skip it.
+The facts are collected first, so that the checks read neither disk nor network. None stands for a
+value that is left out or is a pipeline variable; checks skip such values.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Obstacle:
 
     Attributes:
         path: Path of the obstacle: the output directory itself or its nearest existing parent.
-        is_directory: True if it is a directory without write permission, False if it is a file.
+        is_directory: True for a directory without write permission, False for a file.
     """
 
     path: str
@@ -59,8 +59,8 @@ class PlanFile:
     Attributes:
         path: Path that the user passed.
         where: Place where the file was searched, for messages, such as "in source_dir 'src'".
-        problem: Reason why the plan cannot be used, for messages; "" if it can be used. In a
-            message, `where` follows it.
+        problem: Reason why the plan cannot be used, such as "there is no such file". In messages,
+            `where` follows this text. "" if the plan can be used.
         kind: Kind of the error about this problem, such as "missing_file"; "" without a problem.
         numbers: The plan's degrees and batch sizes by name, all above 0.
     """
@@ -89,8 +89,9 @@ class Job:
         keeps_checkpoints: True if checkpoint_s3_uri is given, possibly as a pipeline variable.
         framework_version: Version that the user passed; None if an image is passed.
         image_version: Version of the framework in the sagemaker-dist image.
-        own_session: True if sagemaker_session is a LocalSession of sagemaker_dist or left out.
-        local_session: True if sagemaker_session is any LocalSession, also SageMaker's, or left out.
+        own_session: True if sagemaker_session is left out, or is a LocalSession of sagemaker_dist.
+        local_session: True if sagemaker_session is left out, or is a LocalSession of sagemaker_dist
+            or of SageMaker's SDK.
         output_path: URI of the directory for the model.
         checkpoint_s3_uri: URI of the directory for checkpoints.
         checkpoint_local_path: Directory of the checkpoints on each host.
@@ -103,11 +104,11 @@ class Job:
         valid: Names of all arguments that the estimator has.
         job_name: Name of the job.
         job_exists: True if a job of this name exists already.
-        source: Place of the script; None if there is none.
+        source: Place of the script; None if the job has no script.
         plan: Saved plan of a split model; None if `distribution` names no plan, or if the
             directory of the script is not on this machine.
         channels: Input channels.
-        terms: Arguments that SageMaker's API limits; None if they were not collected.
+        terms: Arguments for which SageMaker's API has limits; None if they were not collected.
     """
 
     kind: str = "PyTorch"
@@ -142,8 +143,8 @@ class Job:
     def training_hosts(self) -> tuple[Any, Any]:
         """Return the instance type and the number of the hosts that start ranks.
 
-        Each is None if unknown. With instance groups, these are the hosts of the group that the
-        distribution names.
+        Both may be None, if unknown. With instance groups, these are the hosts of the group that
+        the distribution names.
         """
         groups = self.terms.instance_groups if self.terms else None
         if groups is None:
@@ -160,7 +161,7 @@ class Job:
     def on_this_machine(self) -> bool:
         """Return whether sagemaker-dist runs the job on this machine.
 
-        False for jobs that SageMaker's own local mode runs here.
+        The result is False for jobs that SageMaker's own local mode runs on this machine.
         """
         is_container = self.instance_type in LOCAL and self.own_session
         return bool(self.instance_type == LOCAL_PROCESS or is_container)

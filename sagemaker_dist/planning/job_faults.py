@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """All checks of a job before it starts.
 
-They use the facts in a `Job`, which were collected before. Faults are yielded as errors, which the
-caller raises together.
+The checks use the facts in a `Job`, which were collected before. Faults are yielded as errors, and
+the caller raises all errors together.
 """
 
 from __future__ import annotations

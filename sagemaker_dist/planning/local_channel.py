@@ -21,7 +21,7 @@ class LocalChannel:
 
     Attributes:
         name: Name of the channel.
-        path: Directory or file of this machine with the data; "" if the data is in S3.
+        path: Directory or file with the data on this machine; "" if the data is in S3.
         config: Entry of the channel in inputdataconfig.json.
         uri: URI that the user passed.
         gunzip: True if a pipe must decompress its data.
@@ -52,7 +52,7 @@ class LocalChannel:
     def is_split(self) -> bool:
         """Return whether each host needs a directory of its own with its part of the objects.
 
-        False for a pipe, which reads only the objects of its host.
+        The result is False for a pipe, which reads only the objects of its own host.
         """
         return self.is_sharded and not self.is_pipe
 

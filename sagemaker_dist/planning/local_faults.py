@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of local jobs: unsupported options, and directories that they cannot write to."""
+"""Checks of local jobs: unsupported options, and directories that the job cannot write to."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _place_faults(job: Job) -> Iterator[OptionError]:
 
 
 def _why_not(job: Job, path: PurePosixPath) -> tuple[str, str] | None:
-    """Return reason and kind of the error about a directory for checkpoints; None if it is fine."""
+    """Return reason and kind of the error about a directory for checkpoints; None if no error."""
     if ".." in path.parts or path == _ML_ROOT or not path.is_relative_to(_ML_ROOT):
         return f"{job.instance_type} supports only directories below /opt/ml", "outside"
     taken = next((name for name in _TAKEN if path.is_relative_to(_ML_ROOT / name)), None)

@@ -90,9 +90,10 @@ class LocalJob:
         channels: Input channels.
         output: Directory in which <name>/output/model.tar.gz is written; None for the job's own
             folder.
-        checkpoints: Directory that all hosts share; None for one in the job's own folder.
+        checkpoints: Directory of the checkpoints, which all hosts share; None for a directory in
+            the job's own folder.
         checkpoint_folder: Path of the checkpoints on each host, relative to /opt/ml.
-        compress: True to write the model as model.tar.gz, False as a directory.
+        compress: True to write the model as model.tar.gz, False to write a directory.
         max_run_seconds: Longest duration in seconds, after which the job is stopped.
         source: Code of the user; None if the hyperparameter sagemaker_submit_directory names it.
         image: Image of the containers; "" for processes.

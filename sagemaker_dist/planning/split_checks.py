@@ -16,8 +16,8 @@ from sagemaker_dist.planning.job import Job, PlanFile
 def ranks_per_host(distribution: Distribution, kind: Any) -> int | None:
     """Return the number of ranks that the launcher will start on each host.
 
-    This is processes_per_host if it is given, otherwise the number of GPUs, at least 1. Returns
-    None if the number of GPUs is unknown, as for a job on this machine.
+    The result is processes_per_host if it is given; otherwise the number of GPUs, but at least 1.
+    It is None if the number of GPUs is unknown, as for a job on this machine.
 
     Args:
         distribution: Distribution of the job.

@@ -30,7 +30,7 @@ class Runner(Protocol):
     def release(self, name: str) -> None:
         """Stop a job that was started with `attended`, if it still runs.
 
-        Call this also after the job has ended, to free what `start` has opened for it.
+        Call this also after the job has ended, to free resources that `start` has opened.
         """
         ...
 
@@ -49,8 +49,8 @@ class Runner(Protocol):
     def stop(self, name: str, *, now: bool = False) -> None:
         """Request that a job stops, and return without waiting.
 
-        Its ranks get time to save a checkpoint. With `now`, they are killed at once. A second
-        call with `now` discards the model that is being written.
+        The job's ranks get time to save a checkpoint. With `now`, the ranks are killed at once. A
+        second call with `now` discards the model that is being written.
         """
         ...
 

@@ -58,8 +58,8 @@ def watch(
         runner: Runner that has the job.
         name: Name of the job.
         layout: Text for the heading, such as "2 hosts x 4 ranks".
-        output: Show the output of the hosts, not only the state of the job.
-        new_only: Leave out the output before this call.
+        output: True to show the output of the hosts, False to show only the state of the job.
+        new_only: True to leave out the output before this call.
     """
     description = runner.describe(name)
     heading = f"{name}  {layout}".rstrip()

@@ -46,8 +46,8 @@ def check(trainer: Any, inputs: Any = None, *, wait: bool = True) -> None:
 class ModelTrainer(SageMakerModelTrainer):  # type: ignore[misc]  # SageMaker's SDK is untyped
     """SageMaker's ModelTrainer, with checks when it is created and when `train` is called.
 
-    With `distributed=DataParallelConfig()`, metric definitions are added to each job. By them,
-    SageMaker extracts the metrics that the smdist runtime prints.
+    With `distributed=DataParallelConfig()`, metric definitions are added to each job, so that
+    SageMaker finds the metrics that the smdist runtime prints.
 
     Raises:
         pydantic.ValidationError: An argument is wrong; all faults are reported together.
@@ -62,8 +62,8 @@ class ModelTrainer(SageMakerModelTrainer):  # type: ignore[misc]  # SageMaker's 
     def with_metric_definitions(self, metric_definitions: Any) -> Any:
         """Set the metric definitions of the jobs that `train` starts, and return this ModelTrainer.
 
-        With distributed=DataParallelConfig(), definitions for the metrics that the smdist runtime
-        prints are added. An empty list as `metric_definitions` prevents that.
+        With distributed=DataParallelConfig(), definitions are added for the metrics that the smdist
+        runtime prints. Pass an empty list to have no definitions.
         """
         if isinstance(self.distributed, DataParallelConfig) and metric_definitions != []:
             given = [{"Name": each.name, "Regex": each.regex} for each in metric_definitions or ()]

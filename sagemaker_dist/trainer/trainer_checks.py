@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of a ModelTrainer's job before it starts.
 
-SageMaker's SDK does not report some of these faults; its container then fails, or trains
-differently from what was requested. Its behaviour was read from the source code of SageMaker's
-Python SDK 3.27.0, and tried, on 2026-11-21.
+SageMaker's SDK does not report some of these faults. The job then fails, or trains differently from
+what was requested. The source is the code of SageMaker's Python SDK 3.27.0, read and tried on
+2026-11-21.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _VARIABLE: Final = re.compile(
 _RESERVED: Final = ("code", "sm_drivers")
 _AWS: Final = "763104351884.dkr.ecr."  # the registry of AWS's Deep Learning Containers, 2026-11-21
 _COUNT: Final = "HyperParameters"
-_SHELL: Final = "ModelTrainer passes it to a shell"
+_SHELL: Final = "ModelTrainer passes this text to a shell"
 _NO_SHELL: Final = (
     "train with DataParallelConfig() in an image of `sagemaker-dist image build`, which does not"
     " use that shell"
@@ -72,8 +72,8 @@ def job_of(training: Training) -> Job:
 def _is_elsewhere(training: Training) -> bool:
     """Return whether `job_of` leaves out the instance type, so that it is not checked.
 
-    True if the job runs on this machine, or if the instance type is a local one of estimators, such
-    as "local_process".
+    The result is True if the job runs on this machine, or if the instance type is one for local
+    jobs of estimators, such as "local_process".
     """
     return training.runs_here or training.instance_type in {LOCAL_PROCESS, *LOCAL}
 
@@ -153,7 +153,7 @@ def _plan_faults(training: Training) -> Iterator[OptionError]:
         yield OptionError(
             f"training_image is {training.image!r}",
             "it is an image of AWS, which does not have the sagemaker-dist launcher",
-            "Pass an image of `sagemaker-dist image build`, or one that is based on it",
+            "Pass an image of `sagemaker-dist image build`, or an image that is based on it",
             about="training_image",
             kind="unsupported",
         )
@@ -210,8 +210,8 @@ def _quote_faults(what: str, value: str | None, about: KeyPath) -> Iterator[Opti
     if value is not None and "'" in value:
         yield OptionError(
             f"{what} is {short_repr(value)}",
-            f"{_SHELL} in single quotes, but the value itself has a single quote, so the text after"
-            " that quote would run as commands",
+            f"{_SHELL} in single quotes. The text itself has a single quote, so the shell would run"
+            " what follows as commands",
             f"Pass the text in a file, or {_NO_SHELL}",
             about=about,
             kind="shell_quote",

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Values for `distributed=` of SageMaker's ModelTrainer, with the same options as for estimators.
 
-ModelTrainer reads three things from such an object: the content of `distributed.json` in the
-container, a directory to send with the job, and the script in it that starts the ranks.
+ModelTrainer reads three things from such a value: the content of `distributed.json` in the
+container, a directory to send with the job, and the script in this directory that starts the ranks.
 """
 
 from __future__ import annotations

@@ -32,7 +32,8 @@ def training_of(
 
     Args:
         trainer: ModelTrainer, of SageMaker or of this package.
-        inputs: Input data passed to `train`; they replace the trainer's own of the same name.
+        inputs: Input data passed to `train`. They replace input data of the trainer that have the
+            same name.
         waits: Value of `wait` passed to `train`.
     """
     source, distributed = trainer.source_code, trainer.distributed
@@ -70,9 +71,9 @@ def training_of(
 def _plan(options: Any, source: Any) -> PlanFile | None:
     """Return the file of saved parallel degrees and batch sizes that the option `plan` names.
 
-    `options` are those of `distributed=`. `source` is the SourceCode of the ModelTrainer. None is
-    returned if no plan is named, if `source` lacks source_dir or entry_script, or if source_dir is
-    in S3 or does not exist.
+    `options` are the options of `distributed=`. `source` is the SourceCode of the ModelTrainer. The
+    result is None if there is no such option, or if the file cannot be looked up, for example
+    because source_dir is in S3.
     """
     folder, script = _text(source, "source_dir"), _text(source, "entry_script")
     if not folder or not script:

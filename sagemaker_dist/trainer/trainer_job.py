@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Facts about a ModelTrainer's job that the checks need.
 
-They are collected first, so that the checks read neither disk nor network. None stands for a
-value that is left out or is a pipeline variable; checks skip it.
+The facts are collected first, so that the checks read neither disk nor network. None stands for a
+value that is left out or is a pipeline variable; checks skip such values.
 """
 
 from __future__ import annotations

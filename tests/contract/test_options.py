@@ -101,7 +101,7 @@ def test_there_is_one_weight_per_host():
 
     assert [("shard_weights", "difference")] == fields_of(fault)
     assert str(fault) == (
-        "shard_weights is of length 3: the number of hosts is 2, and each has one weight."
+        "shard_weights is of length 3: the number of hosts is 2, and each host has one weight."
         " Pass one weight per host, in numeric order of hosts, or leave shard_weights out."
     )
     assert [] == list(host_faults(DataParallel(shard_weights=(1, 2)), 2))

@@ -23,7 +23,8 @@ std::function<void()> callback_of(const py::object& callable) {
       py::reinterpret_borrow<py::object>(held)();
     } catch (py::error_already_set& error) {
       error.discard_as_unraisable(
-          "smdist, in a function called before the process group shuts down; shutdown continues");
+          "smdist called a function before the shutdown of a process group, and the function "
+          "raised this exception. The shutdown continues");
     }
   };
 }

@@ -50,7 +50,7 @@ def doctor(
     """Check whether this machine and account can run the job of FILE; without FILE, any job.
 
     Exits with 1 if a check fails. A check is "unknown" if AWS does not permit it. With --iam or
-    --iam-role, prints an IAM policy and checks nothing.
+    --iam-role, an IAM policy is printed, and nothing is checked.
     """
     _check_options(file, settings, iam=iam, iam_role=iam_role)
     session = boto_session(region, profile)

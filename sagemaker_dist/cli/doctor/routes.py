@@ -37,10 +37,10 @@ def route_row(ec2: Any, subnets: Sequence[Described]) -> Row:
 
 
 def _route(tables: Sequence[Described], ends: Iterable[Described]) -> str | None:
-    """Return a text for a subnet's route to S3, or None if it has no route.
+    """Return a text for a subnet's route to S3; None if the subnet has no route.
 
     The text is the ID of an endpoint, or "NAT, or another route out". `tables` are the subnet's
-    route tables, `ends` the S3 endpoints of its VPC, both as EC2 describes them.
+    route tables, `ends` the S3 endpoints of the VPC, both as EC2 describes them.
     """
     ids = {each["RouteTableId"] for each in tables}
     for end in ends:
@@ -60,7 +60,7 @@ def _is_gateway(end: Described) -> bool:
 def _is_private(end: Described) -> bool:
     """Return whether a VPC endpoint is an interface endpoint with private DNS.
 
-    In the whole VPC, S3's public host name then resolves to the addresses of this endpoint.
+    With such an endpoint, S3's public host name leads to this endpoint, in the whole VPC.
     """
     return not _is_gateway(end) and bool(end.get("PrivateDnsEnabled"))
 
@@ -82,9 +82,9 @@ def _hint(vpc: str, service: str, ends: Iterable[Described], tables: Iterable[st
 
 
 def _tables_of(subnet: str, tables: Sequence[Described]) -> list[Described]:
-    """Return the route tables of a subnet: its own, or the VPC's main table if it has none.
+    """Return the route tables of a subnet; if the subnet has none, the VPC's main table.
 
-    `subnet` is the subnet's ID, `tables` are all route tables of its VPC.
+    `subnet` is the subnet's ID, `tables` are all route tables of the VPC.
     """
     own = [each for each in tables if subnet in {a.get("SubnetId") for a in each["Associations"]}]
     return own or [each for each in tables if any(a.get("Main") for a in each["Associations"])]

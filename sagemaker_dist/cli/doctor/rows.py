@@ -27,8 +27,8 @@ class Row:
     Attributes:
         name: Short name of the check, such as "role".
         status: "ok", "warn", "fail", or "unknown" for a check that could not be made.
-        text: Finding, in words.
-        hint: Advice for the user; empty if all is well.
+        text: Result of the check, in words.
+        hint: Advice for the user; empty if no action is needed.
         kind: Kind of the error that was found, such as "setup"; empty if there was none.
         about: Option that the error is about, such as "inputs.train.uri"; empty if there is none.
     """
@@ -42,38 +42,37 @@ class Row:
 
 
 def ok(name: str, text: str) -> Row:
-    """Return the result of the check `name`, which passed; `text` is the finding."""
+    """Return the result of a check that passed; `text` says what was found."""
     return Row(name=name, status="ok", text=text)
 
 
 def warn(name: str, text: str, hint: str) -> Row:
-    """Return the result of the check `name`, which found a fault that affects some jobs only.
+    """Return the result of a check that found a fault which affects only some jobs.
 
-    `text` is the finding, `hint` the advice for the user.
+    `text` says what was found, `hint` what the user should do.
     """
     return Row(name=name, status="warn", text=text, hint=hint)
 
 
 def fail(name: str, text: str, hint: str) -> Row:
-    """Return the result of the check `name`, which found a fault with which the job cannot run.
+    """Return the result of a check that found a fault with which the job cannot run.
 
-    `text` is the finding, `hint` the advice for the user.
+    `text` says what was found, `hint` what the user should do.
     """
     return Row(name=name, status="fail", text=text, hint=hint)
 
 
 def failed(name: str, error: DistError, *, status: Status = "fail") -> Row:
-    """Return the result of the check `name`, which raised an error.
+    """Return the result of a check that raised an error: the error's text, hint, kind and option.
 
-    The row has the error's text, hint, kind and option. `status` is "warn" for an error that
-    affects some jobs only.
+    `status` is "warn" for an error that affects only some jobs.
     """
     text, about = f"{error.what}: {error.why}", dotted(error.about)
     return Row(name=name, status=status, text=text, hint=error.hint, kind=error.kind, about=about)
 
 
 def unknown(name: str, text: str, hint: str = "") -> Row:
-    """Return the result of the check `name`, which could not be made; `text` is the reason."""
+    """Return the result of a check that could not be made; `text` says why."""
     return Row(name=name, status="unknown", text=text, hint=hint)
 
 

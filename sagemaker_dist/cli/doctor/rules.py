@@ -22,8 +22,8 @@ class Peer:
     """Hosts at the other end of a connection.
 
     Attributes:
-        groups: IDs of their security groups.
-        cidrs: Ranges of their IPv4 addresses, such as "10.0.0.0/24"; empty if unknown.
+        groups: IDs of the hosts' security groups.
+        cidrs: Ranges of the hosts' IPv4 addresses, such as "10.0.0.0/24"; empty if unknown.
     """
 
     groups: frozenset[str]
@@ -33,8 +33,8 @@ class Peer:
 def allows_ingress(groups: Iterable[Group], peer: Peer, ports: Ports) -> bool | None:
     """Return whether security groups let a peer connect by TCP to all these ports of a host.
 
-    `groups` are those of the host; `ports` is a pair, the first and the last port. The result is
-    None if a prefix list decides: EC2's descriptions of groups lack the addresses in the list.
+    `groups` are the security groups of the host; `ports` is a pair, the first and the last port.
+    The result is None if it depends on a prefix list, whose addresses EC2 does not report here.
     """
     return _passes([rule for each in groups for rule in each["IpPermissions"]], peer, ports)
 
@@ -42,8 +42,8 @@ def allows_ingress(groups: Iterable[Group], peer: Peer, ports: Ports) -> bool | 
 def allows_egress(groups: Iterable[Group], peer: Peer, ports: Ports) -> bool | None:
     """Return whether security groups let a host connect by TCP to all these ports of a peer.
 
-    `groups` are those of the host; `ports` is a pair, the first and the last port. The result is
-    None if a prefix list decides: EC2's descriptions of groups lack the addresses in the list.
+    `groups` are the security groups of the host; `ports` is a pair, the first and the last port.
+    The result is None if it depends on a prefix list, whose addresses EC2 does not report here.
     """
     return _passes([rule for each in groups for rule in each["IpPermissionsEgress"]], peer, ports)
 
@@ -51,8 +51,8 @@ def allows_egress(groups: Iterable[Group], peer: Peer, ports: Ports) -> bool | N
 def _passes(rules: Sequence[Rule], peer: Peer, ports: Ports) -> bool | None:
     """Return whether the rules together allow a range of ports, for all addresses of the peer.
 
-    `ports` is a pair, the first and the last port. The result is None if a prefix list decides: the
-    addresses in the list are not known here.
+    `ports` is a pair, the first and the last port. The result is None if it depends on a prefix
+    list, whose addresses are not known here.
     """
     first, last = ports
     given = [(_ports(rule), rule) for rule in rules if rule["IpProtocol"] in _TCP]
@@ -68,7 +68,7 @@ def _passes(rules: Sequence[Rule], peer: Peer, ports: Ports) -> bool | None:
 def _is_open(rules: Sequence[Rule], peer: Peer) -> bool | None:
     """Return whether the rules, all for the same port, together allow every address of the peer.
 
-    The result is None if a prefix list decides: the addresses in the list are not known here.
+    The result is None if it depends on a prefix list, whose addresses are not known here.
     """
     pairs = {each.get("GroupId") for rule in rules for each in rule.get("UserIdGroupPairs", [])}
     if pairs & peer.groups:

@@ -48,9 +48,10 @@ class Network:
 def network_rows(
     session: Any, subnets: Sequence[str], groups: Sequence[str], num_hosts: int
 ) -> Iterator[tuple[Row, Network | None]]:
-    """Check the job's network; yield a pair (result, None) per check, and last (result, network).
+    """Check the job's network, and yield a pair (result, None) for each check.
 
-    If EC2 does not describe the subnets or the security groups, the last pair has None, too.
+    The last pair has the job's network in place of None, if EC2 describes the subnets and security
+    groups.
 
     Args:
         session: boto3.Session.

@@ -37,8 +37,8 @@ class LinkFacts:
     """Latency and bandwidth of the connection from one rank to another, in one direction.
 
     Attributes:
-        latency_seconds: Time of a small message, in seconds.
-        bytes_per_second: Bandwidth.
+        latency_seconds: Time that a small message takes, in seconds.
+        bytes_per_second: Bandwidth, in bytes per second.
     """
 
     latency_seconds: float
@@ -208,8 +208,8 @@ def _inside(known: Accelerator | None) -> LinkFacts:
 def _network(instance: Instance, ranks: int, latency: float) -> LinkFacts:
     """Return the link of one rank to the ranks of other hosts.
 
-    Its bandwidth is the host's sustained bandwidth divided by the number of ranks on the host,
-    `ranks`, because all of them send at once. `latency` is in seconds.
+    The bandwidth of the link is the host's sustained bandwidth divided by the number of ranks on
+    the host, `ranks`, because all of them send at once. `latency` is in seconds.
     """
     rate = instance.network_sustained_gbps or instance.network_gbps
     assert rate is not None, "the catalogue is complete for networks"

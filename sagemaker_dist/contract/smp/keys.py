@@ -30,9 +30,9 @@ class Key:
 
     Attributes:
         is_valid: Function that returns whether a value is allowed.
-        why: Reason for refusing other values, for messages.
-        hint: Hint for other values; unused if there are `choices`.
-        choices: Allowed words; the hint names the one that is most like the value. () if the
+        why: Reason why other values are refused, for messages.
+        hint: Hint for the user; unused if there are `choices`.
+        choices: Allowed words. The hint names the word that is most like the value. () if the
             allowed values are not a list of words.
     """
 
@@ -45,8 +45,8 @@ class Key:
         """Yield a fault if the value is not allowed.
 
         Args:
-            name: The key.
-            value: Its value, of any type.
+            name: Name of the key.
+            value: Value of the key, of any type.
             where: Place of the key in messages, such as "SMPv1".
         """
         if not self.is_valid(value):
@@ -63,7 +63,7 @@ def _integer(least: int, why: str) -> Key:
 
 
 def _number(most: float, why: str, hint: str) -> Key:
-    """Return the rule for numbers from 0 to `most`; inf and nan are refused, as JSON lacks them."""
+    """Return the rule for numbers from 0 to `most`; inf and nan, which JSON lacks, are refused."""
     return Key(
         is_valid=lambda value: (
             isinstance(value, int | float) and type(value) is not bool and 0 <= value <= most

@@ -5,7 +5,7 @@ Rules of version 1 (Amazon SageMaker Developer Guide, Ranking Mechanism and Shar
 Parallelism, read 2026-11-21):
 
 * The world size is pipeline degree x tensor degree x reduced data parallel degree.
-* The data parallel degree is world size / pipeline degree. It is a multiple of
+* The data parallel degree is world size / pipeline degree, and must be a multiple of
   `sharded_data_parallel_degree`.
 
 Rules of version 2 (Developer Guide, pages of the core features of SMP v2, read 2026-11-21):
@@ -100,8 +100,8 @@ def smp_world_faults(
 def _degrees(parameters: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, int]:
     """Return the values of the parameters `names` that are valid degrees above 1, by name.
 
-    If both `partitions` and `pipeline_parallel_degree`, which mean the same, are given, only
-    `partitions` is returned.
+    `partitions` and `pipeline_parallel_degree` mean the same. If both are given, only `partitions`
+    is returned.
     """
     keys = {**V1, **V2}
     found = {
@@ -140,8 +140,8 @@ def division_fault(world: Ranks, degrees: Mapping[str, int], together: str) -> O
 def _hosts(world: Ranks, product: int) -> str:
     """Return text such as "2 or 4 hosts", which proposes other numbers of hosts for the job.
 
-    With each of these numbers, the number of ranks is a multiple of `product`, the product of the
-    degrees. They are the nearest to the hosts of `world`. If the number of hosts is unknown, the
+    With these hosts, the number of ranks is a multiple of `product`, the product of the degrees.
+    The numbers nearest to the hosts of `world` are proposed. If the number of hosts is unknown, the
     text proposes numbers of ranks, such as "8 or 16 ranks".
     """
     if world.num_hosts is None:

@@ -37,7 +37,7 @@ def smp_faults(
 
     Args:
         parameters: Parameters by key.
-        version: 1 if mpi starts the library, 2 if torch_distributed does. None if unknown:
+        version: 1 if mpi starts the library, 2 if torch_distributed starts it. None if unknown:
             then the keys of both versions are allowed, and rules between keys are not checked.
         where: Place of the parameters in messages, such as "SMPv1".
         for_smdist: True if the smdist runtime runs the job in place of SMP v1. Then rules that only
@@ -85,7 +85,7 @@ Rule = Iterator[tuple[str, str, str, str]]  # for each fault: key, what, why, hi
 def _one_name_for_stages(given: Given) -> Rule:
     """Yield a fault if both `partitions` and `pipeline_parallel_degree` are given.
 
-    Both mean the number of stages: SMP for PyTorch renamed `partitions` to
+    They are two names of the number of stages: SMP for PyTorch renamed `partitions` to
     `pipeline_parallel_degree` in v1.6. Source: SDK documentation.
     """
     if "partitions" in given and _STAGES in given:
@@ -125,7 +125,7 @@ def _default_partition(given: Given) -> Rule:
 def _old_name(given: Given) -> Rule:
     """Yield a fault if `default_partition` is given without `partitions`.
 
-    SageMaker's SDK compares the two, and raises a KeyError without `partitions`.
+    SageMaker's SDK compares both values, and raises a KeyError without `partitions`.
     """
     name = "default_partition"
     if name in given and "partitions" not in given:
@@ -294,7 +294,7 @@ _SMDIST_RULES: Final = (
 
 
 def _valid_value(given: Given, name: str, *, default: int = 1) -> int | None:
-    """Return the value of the parameter `name`, `default` if it is missing, or None if invalid."""
+    """Return the value of a parameter: `default` if it is missing, None if it is invalid."""
     value: int = given.get(name, default)
     return value if {**V1, **V2}[name].is_valid(value) else None
 

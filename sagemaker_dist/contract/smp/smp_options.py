@@ -23,7 +23,7 @@ SDK_PLACEMENTS: Final = {"DPT": "cluster", "TPD": "spread"}  # SDK documentation
 class SMPv1:
     """Options of AWS's model parallel library, version 1, which mpi starts.
 
-    AWS archived this version in 2023. Every option that is None is not sent.
+    AWS archived this version in 2023. Options that are None are not sent.
 
     Attributes:
         partitions: Number of stages into which the model is divided, at least 1. This is the name
@@ -33,8 +33,8 @@ class SMPv1:
             of `partitions` and `pipeline_parallel_degree`.
         microbatches: Number of parts of each batch; 1 turns pipelining off. AWS's default is 1.
         pipeline: "interleaved" (backward passes as soon as possible) or "simple" (all forward
-            passes first). AWS's default is "interleaved". AWS's library also accepts
-            "_only_forward", which AWS does not document.
+            passes first). AWS's default is "interleaved". A third value, "_only_forward", is not
+            documented by AWS.
         optimize: "memory" or "speed": quantity to optimize in tensor parallel transformer layers
             and in automatic partitioning. AWS's default is "memory".
         placement_strategy: Order of the letters D (data), P (pipeline) and T (tensor), such as
@@ -73,8 +73,8 @@ class SMPv1:
         bf16: True to train in BF16; requires sharded data parallelism. AWS's default is False.
         skip_tracing: True to skip tracing of the model before training. AWS's default is False.
         sharded_data_parallel_degree: Number of ranks among which parameters, gradients and
-            optimizer state are divided; the data parallel degree is a multiple of it. AWS's
-            default is 1.
+            optimizer state are divided. It must divide the data parallel degree. AWS's default is
+            1.
         sdp_reduce_bucket_size: Size of a gradient bucket, in elements. AWS's default is
             500,000,000.
         sdp_param_persistence_threshold: Size in elements below which a parameter is not sharded.
@@ -83,14 +83,14 @@ class SMPv1:
             AWS's default is 1,000,000,000.
         sdp_hierarchical_allgather: True to gather shards within each host first. AWS's default is
             True.
-        sdp_gradient_clipping: L2 norm to which larger gradients are scaled down. AWS's default is
-            1.0.
-        load_partition: True to load a saved partition. AWS does not document it.
-        partition_file: Path of the saved partition. AWS does not document it.
+        sdp_gradient_clipping: Largest L2 norm of gradients; larger gradients are scaled down. AWS's
+            default is 1.0.
+        load_partition: True to load a saved partition. AWS does not document this option.
+        partition_file: Path of the saved partition. AWS does not document this option.
         delayed_parameter_initialization: True to initialize parameters only after they are
-            assigned to ranks. AWS does not document it; its examples have False.
-        static_mode: Switch that AWS does not document; its examples have False.
-        fast_mode: Switch that AWS does not document; its examples have False.
+            assigned to ranks. AWS does not document this option; AWS's examples have False.
+        static_mode: Switch that AWS does not document; AWS's examples have False.
+        fast_mode: Switch that AWS does not document; AWS's examples have False.
         processes_per_host: Ranks on each host, at most one per GPU; sent in `distribution["mpi"]`.
         custom_mpi_options: Further arguments of mpirun; sent in `distribution["mpi"]`.
 
@@ -157,14 +157,14 @@ class SMPv1:
 class SMPv2:
     """Options of AWS's model parallel library, version 2, which torch_distributed starts.
 
-    Scripts import it as `torch.sagemaker`. Every option that is None is not sent.
+    Scripts import this library as `torch.sagemaker`. Options that are None are not sent.
 
     Attributes:
         hybrid_shard_degree: Number of ranks among which FSDP divides the model. 1 turns sharding
             off. 0 leaves the choice to the script's FSDP; with tensor parallelism, 0 stands for
             the largest possible number. AWS's default is 0.
-        sm_activation_offloading: True to offload activations with the library's own code, False
-            with PyTorch's. AWS's default is True.
+        sm_activation_offloading: True to offload activations with the library's own code, False to
+            use PyTorch's code. AWS's default is True.
         activation_loading_horizon: Largest number of offloaded layers whose inputs are in GPU
             memory at the same time, at least 1. AWS's default is 2.
         fsdp_cache_flush_warnings: True to warn when PyTorch's memory cache is flushed. AWS's

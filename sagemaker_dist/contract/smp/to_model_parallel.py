@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversion of SMP v1's parameters to options of `ModelParallel`, with hints for unsupported ones.
+"""Conversion of SMP v1's parameters to `ModelParallel`; unsupported parameters get a hint.
 
 Every key of SMP v1 (`keys.V1`) is in one of this module's tables, or `model_parallel_options`
 converts it. A test checks this for all keys. A value that turns no feature on, such as

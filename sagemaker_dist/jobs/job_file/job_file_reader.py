@@ -66,10 +66,10 @@ class JobFile:
         Args:
             session: boto3.Session of the job; None for boto3's own settings.
             runner: Runner of the job; None to choose it by the instance type.
-            changes: Options that replace those of the file; the value None removes an option.
+            changes: Options that replace options of the file; the value None removes an option.
 
         Raises:
-            OptionError: Faults of the file and of the job, all together, each with its line.
+            OptionError: The file or the job has faults; the error lists all of them, with lines.
         """
         values = {**self.values, **changes}
         values = {name: value for name, value in values.items() if value is not None}
@@ -142,7 +142,7 @@ def _parsed(path: Path) -> tuple[dict[str, Any], str]:
 
 
 def _too_deep(path: Path) -> OptionError:
-    why = f"its tables and arrays are nested more than {DEEPEST} levels deep"
+    why = f"tables and arrays in the file are nested more than {DEEPEST} levels deep"
     return OptionError(f"{path} cannot be read", why, FLATTEN)
 
 

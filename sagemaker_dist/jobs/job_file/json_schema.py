@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """JSON Schema of job files, made from the types of the job's options.
 
-Editors use it to complete and check job files; sagemaker-dist checks them with it, too.
+With this schema, editors complete and check job files. sagemaker-dist also uses it for its checks.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def job_schema() -> dict[str, Any]:
 def input_schema(uri: Any) -> dict[str, Any]:
     """Return the JSON Schema of the TOML table of an input channel.
 
-    `uri` is the URI of the channel's data. The schema is that of `FileSystemInput` for fsx:// and
-    efs://, else that of `S3Input`.
+    `uri` is the URI of the channel's data. For fsx:// and efs://, the result is the schema of
+    `FileSystemInput`, else the schema of `S3Input`.
     """
     return schema_of(FileSystemInput if is_file_system(uri) else S3Input)
 
@@ -51,7 +51,7 @@ def is_file_system(uri: Any) -> bool:
 def schema_of(hint: Any) -> dict[str, Any]:
     """Return the JSON Schema for values of a Python type hint.
 
-    None in a hint is ignored: TOML has no null, and a key that is None is left out of the file.
+    A None in the type hint is ignored: TOML has no null, so a key without a value is left out.
     """
     if hint in _PLAIN:
         return {"type": _PLAIN[hint]}

@@ -27,7 +27,7 @@ class Origins:
     Attributes:
         file: Name of the file in errors.
         lines: Path of a key -> its line in the file.
-        settings: Paths of the keys that are set on the command line; these replace the file's.
+        settings: Paths of the keys that are set on the command line. They replace keys of the file.
         values: Values of all keys, from the file and the command line.
     """
 
@@ -56,8 +56,8 @@ class Origins:
     def order(self, path: KeyPath | None) -> float:
         """Return a sort key for errors: the line in the job file of the key that an error is about.
 
-        `path` is the path of that key. The result is infinity if `path` is None, or if the key has
-        no line or is set on the command line. Such errors thus come last.
+        `path` is the path of this key. If `path` is None, or the key has no line, the result is
+        infinity, so that the error comes last. Keys of the command line have no line.
         """
         last = float("inf")
         if path is None or any(path[: len(each)] == each for each in self.settings):

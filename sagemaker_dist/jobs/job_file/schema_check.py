@@ -41,7 +41,7 @@ class Fault:
         path: Path of the key, such as ("inputs", "train", "uri").
         why: Reason, in words.
         hint: Advice for the user.
-        is_what: Text that follows the key's name in the error, such as " is 4"; may be empty.
+        is_what: Text after the key's name in the error, such as " is 4"; may be empty.
     """
 
     path: KeyPath
@@ -67,7 +67,7 @@ def shape_faults(schema: Mapping[str, Any], value: Any, path: KeyPath = ()) -> I
         yield Fault(
             path=path,
             is_what=f" is {value!r}",
-            why="it is not one of the values that the key allows",
+            why="the key does not allow this value",
             hint=hint,
         )
     else:
@@ -77,7 +77,7 @@ def shape_faults(schema: Mapping[str, Any], value: Any, path: KeyPath = ()) -> I
 def depth_of(value: Any) -> int:
     """Return the number of levels to which tables and arrays are nested in a value.
 
-    It is 0 for a value that is neither.
+    The result is 0 for a value that is neither a table nor an array.
     """
     depth, level = 0, [value]
     while level := [each for each in level if isinstance(each, (dict, list))]:
@@ -101,13 +101,16 @@ def _inner_faults(schema: Mapping[str, Any], value: Any, path: KeyPath) -> Itera
             hint = hint or closest(name, known)
             if len(hint) > _LONGEST:  # a list of all keys is too long to help
                 hint = "See: sagemaker-dist schema"
-            yield Fault(path=(*path, name), why="no such key", hint=hint)
+            yield Fault(path=(*path, name), why="no such key exists", hint=hint)
         else:
             yield from shape_faults(known.get(name, others), each, (*path, name))
     for name in schema.get("required", []):
         if name not in value:
             yield Fault(
-                path=path, is_what=f" has no {name!r}", why="the key is required", hint="Add it"
+                path=path,
+                is_what=f" has no {name!r}",
+                why="the key is required",
+                hint="Add the key",
             )
 
 
@@ -132,7 +135,7 @@ def _fits_kind(schema: Mapping[str, Any], value: Any) -> bool:
 def _chosen(schema: Mapping[str, Any], value: Any) -> Mapping[str, Any]:
     """Return the first schema in the list "anyOf" of `schema` that fits the type of a value.
 
-    Return `schema` itself if it has no such list, or if none fits.
+    Return `schema` itself if it has no such list, or if no schema in the list fits.
     """
     choices: list[Mapping[str, Any]] = schema.get("anyOf", [])
     return next((_chosen(each, value) for each in choices if _fits_kind(each, value)), schema)

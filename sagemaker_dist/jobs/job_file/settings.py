@@ -34,8 +34,8 @@ class Setting:
 def parse_setting(text: str, schema: Mapping[str, Any]) -> Setting:
     """Return the setting for a text KEY=VALUE; VALUE is TOML, but strings need no quotes.
 
-    `schema` is the JSON Schema of job files. A key that it declares as a string gets the text
-    unchanged.
+    `schema` is the JSON Schema of job files. If a key is a string in the schema, its value is the
+    text, unchanged.
 
     Raises:
         OptionError: The text is not KEY=VALUE, or the value is nested too deep.
@@ -51,7 +51,7 @@ def parse_setting(text: str, schema: Mapping[str, Any]) -> Setting:
     if len(path) + depth_of(value) > DEEPEST:
         raise OptionError(
             f"--set {text[:40]!r}…",
-            f"its tables and arrays are nested more than {DEEPEST} levels deep",
+            f"tables and arrays in the value are nested more than {DEEPEST} levels deep",
             FLATTEN,
             path,
         )
@@ -81,7 +81,7 @@ def _schemas_at(schema: Mapping[str, Any], path: tuple[str, ...]) -> list[Mappin
     """Return all JSON Schemas that the value of a key may follow.
 
     There are several if a schema has a choice ("anyOf"), and none if the key is unknown. `schema`
-    is that of the whole file, `path` the path of the key.
+    is the schema of the whole file, `path` the path of the key.
     """
     choices = _choices(schema)
     for name in path:

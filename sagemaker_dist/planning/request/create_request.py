@@ -36,7 +36,8 @@ class Resolved:
         script: Name of the script in the code, or None without code.
         distribution: Parsed `distribution=`.
         parameters: Hyperparameters for the sagemaker-dist launcher, not yet encoded as JSON.
-        metrics: Metric definitions, with those of the runtime's metrics line; None for none.
+        metrics: Metric definitions, including those of the runtime's metrics line; None if there
+            are no definitions.
     """
 
     name: str

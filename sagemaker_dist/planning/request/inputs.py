@@ -21,7 +21,7 @@ class S3Input:
     Attributes:
         uri: URI of a prefix, or of a manifest if `s3_data_type` is a type of manifest.
         distribution: "FullyReplicated" (every host gets all objects) or "ShardedByS3Key" (each
-            host gets a part of them). Default "FullyReplicated".
+            host gets a part of the objects). Default "FullyReplicated".
         input_mode: "File", "FastFile" or "Pipe". Default None: the mode of the job.
         s3_data_type: "S3Prefix", "ManifestFile" or "AugmentedManifestFile". Default "S3Prefix".
         content_type: MIME type of the data; the job can read it in inputdataconfig.json. Default

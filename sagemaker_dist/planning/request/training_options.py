@@ -39,9 +39,9 @@ class TrainingOptions:
     Names and defaults are those of SageMaker's estimators (SDK 2.257.7).
 
     Attributes:
-        entry_point: Path of the script, relative to `source_dir` if that is given. Default None:
-            the image runs its own program.
-        source_dir: Directory of the script, of which all files are sent, or URI of a tarball in S3.
+        entry_point: Path of the script. If `source_dir` is given, the path is relative to this
+            directory. Default None: the image runs its own program.
+        source_dir: Directory with the script, whose files are all sent; or URI of a tarball in S3.
             Default None: only the script is sent.
         dependencies: Files and directories that the job gets next to the script.
         image_uri: URI of the image. Default None: the image that `sagemaker-dist image build` makes
@@ -49,7 +49,7 @@ class TrainingOptions:
             session's account and region; for a local job, it must be on this machine.
         framework: "torch" or "tensorflow", which selects the image if `image_uri` is left out.
             Default "torch".
-        role: ARN or name of the job's IAM role; local jobs need none.
+        role: ARN or name of the job's IAM role; local jobs need no role.
         instance_type: Type such as "ml.p4d.24xlarge", or for a job on this machine
             "local_process", "local" or "local_gpu".
         instance_count: Number of hosts. Default 1.
@@ -70,14 +70,14 @@ class TrainingOptions:
             for S3.
         code_location: S3 URI of the directory to which the code is uploaded. Default:
             `output_path`.
-        disable_output_compression: True to store the model as files, False as model.tar.gz.
+        disable_output_compression: True to store the model as files, False to store model.tar.gz.
             Default False.
         base_job_name: Beginning of generated job names. Default: the framework of the image.
         job_name: Name of the job, 1 to 63 characters. Default: generated.
         volume_size: Size of each host's EBS volume in GiB. Default 30.
         volume_kms_key: KMS key that encrypts the EBS volumes of the hosts.
         max_run: Longest duration of the job, in seconds. Default one day.
-        max_wait: Longest duration of waiting for spot instances and running, in seconds.
+        max_wait: Longest time for waiting for spot instances and running together, in seconds.
         use_spot_instances: True to train on spot instances. Default False.
         max_retry_attempts: Largest number of restarts after errors of the service.
         checkpoint_s3_uri: URI of the directory in which checkpoints are saved.
@@ -87,11 +87,11 @@ class TrainingOptions:
         security_group_ids: Ids of the VPC's security groups for the hosts.
         encrypt_inter_container_traffic: True to encrypt the traffic between hosts. Default False.
         enable_network_isolation: True to prevent network access of the job. Default False.
-        keep_alive_period_in_seconds: Time for which the hosts stay available for the next job (a
-            warm pool), in seconds.
+        keep_alive_period_in_seconds: Time, in seconds, for which the hosts stay available for the
+            next job (a warm pool).
         training_plan: ARN of the training plan whose reserved capacity the job uses.
         tags: Tags of the job, as a dict or as a list of {"Key": ..., "Value": ...}.
-        metric_definitions: Metric definitions of the user, each {"Name": ..., "Regex": ...}. The
+        metric_definitions: List of metric definitions, such as {"Name": ..., "Regex": ...}. The
             definitions for the runtime's metrics line are added.
         container_log_level: Log level as a number of Python's logging. Default 20.
     """

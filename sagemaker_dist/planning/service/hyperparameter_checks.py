@@ -235,8 +235,8 @@ def _character_faults(terms: Terms, what: str, text: str) -> Iterator[OptionErro
 def _total_size_faults(terms: Terms, given: Mapping[Any, Any]) -> Iterator[OptionError]:
     """Yield a fault if all hyperparameters together are too long for one environment variable.
 
-    `given` has the hyperparameters by name. The script gets all of them in each of SM_HPS,
-    SM_USER_ARGS and SM_TRAINING_ENV.
+    `given` has the hyperparameters by name. The script gets all of them in each of the variables
+    SM_HPS, SM_USER_ARGS and SM_TRAINING_ENV.
     """
     if not terms.runs_script:
         return
@@ -329,11 +329,10 @@ def _meant(name: str) -> str:
 
 
 def _is_same(text: str, found: Any) -> bool:
-    """Return whether a hyperparameter still has the user's value when it reaches the script.
+    """Return whether the script gets the value of a hyperparameter that the user passed.
 
-    `text` is the value that the user passed. `found` is the value that the launcher decodes from
-    `text` and passes to the script. Numbers that differ only in notation, such as "0.10" and 0.1,
-    are the same value.
+    `text` is the user's value. `found` is the value that the launcher decodes from `text`, and that
+    the script gets. Numbers that differ only in notation, such as "0.10" and 0.1, are the same.
     """
     if _argument(found) == text:
         return True

@@ -28,7 +28,8 @@ class Limit:
     Attributes:
         least: Minimum of a number, minimum length of a text, or minimum number of entries of a
             list; None for no limit.
-        most: Maximum of the number, the length or the number of entries; None for no limit.
+        most: Maximum of a number, maximum length of a text, or maximum number of entries of a
+            list; None for no limit.
         pattern: Regular expression that the whole text must match, or None.
         values: Allowed texts; () if any text is allowed.
     """
@@ -128,8 +129,8 @@ def entry_count_faults(name: str, amount: int, limit: Limit) -> Iterator[OptionE
     """Yield a fault if a list or dict has too many or too few entries for SageMaker.
 
     Args:
-        name: Name of the option that is the list or dict.
-        amount: Number of its entries.
+        name: Name of the option whose value is a list or dict.
+        amount: Number of entries of this list or dict.
         limit: Smallest and largest number of entries.
     """
     what = f"{name} has {amount} {'entry' if amount == 1 else 'entries'}"

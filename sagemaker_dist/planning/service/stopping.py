@@ -17,7 +17,7 @@ _DEFAULT_RUN: Final = _DAY  # default of SageMaker's SDK 2.257.7
 
 
 def stopping_faults(terms: Terms) -> Iterator[OptionError]:
-    """Yield the faults of time limits that contradict each other or exceed the service's limits."""
+    """Yield a fault if time limits contradict each other, or exceed SageMaker's limits."""
     for name, shape in (
         ("max_wait", "MaxWaitTimeInSeconds"),
         ("max_retry_attempts", "MaximumRetryAttempts"),

@@ -16,15 +16,15 @@ _GROUP: Final = {"InstanceGroupName", "InstanceType", "InstanceCount"}
 class Terms:
     """Arguments of a job that SageMaker reads, as the user passed them to an estimator.
 
-    A field without description is the estimator's argument of this name. None, also as an element
-    of a list or dict, stands for a value that was left out or is a pipeline variable.
+    A field that is not described here is the estimator's argument of the same name. None, also as
+    an element of a list or dict, stands for a value that was left out or is a pipeline variable.
 
     Attributes:
         limits: Limits from SageMaker's service model, by the name of the type ("shape"), such as
             "TagKey". A type that is missing here has no limits.
         passed: Names of the arguments that were passed, possibly as pipeline variables.
         runs_script: True if hyperparameters become the command line of a script.
-        encodes_json: True if the SDK encodes hyperparameters as JSON, False if with str().
+        encodes_json: True if the SDK encodes hyperparameters as JSON, False if it calls str().
         is_written: True if the values in `hyperparameters` are encoded already.
         instance_groups: Instance groups, each a dict as in CreateTrainingJob.
         tags: List of {"Key": ..., "Value": ...} as in CreateTrainingJob, or a dict.

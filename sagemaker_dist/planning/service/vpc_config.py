@@ -20,7 +20,7 @@ _PARTS: Final = (
 
 
 def network_faults(terms: Terms) -> Iterator[OptionError]:
-    """Yield the faults of subnets and security groups: invalid ids, or one without the other."""
+    """Yield faults of subnets and security groups: invalid ids, or only one of the two options."""
     given = [name for name, *_ in _PARTS if name in terms.passed]
     missing = [name for name, *_ in _PARTS if name not in terms.passed]
     if given and missing:
@@ -56,7 +56,7 @@ def network_faults(terms: Terms) -> Iterator[OptionError]:
 
 
 def vpc_faults(terms: Terms, channels: Sequence[Channel]) -> Iterator[OptionError]:
-    """Yield a fault for each option that needs a VPC if the job has none.
+    """Yield a fault for each option that needs a VPC, if the job has no VPC.
 
     This check is called after SageMaker's SDK has set the defaults of missing arguments.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training jobs on Amazon SageMaker, by boto3 alone, without SageMaker's SDK.
+"""Training jobs on Amazon SageMaker, with boto3, without SageMaker's SDK.
 
         sagemaker_runner.py   the runner: start, describe, stop, logs
         descriptions.py       cache of job descriptions, so that AWS is called less often

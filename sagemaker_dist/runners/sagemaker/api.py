@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The AWS calls of a job: create, describe and stop it, and read its log.
 
-botocore repeats a call whose answer was lost or that AWS throttled (retries "standard",
+botocore repeats a call if the answer was lost or AWS throttled the call (retries "standard",
 docs.aws.amazon.com/sdkref/latest/guide/feature-retry-behavior.html, 2026-11-21). The first
 CreateTrainingJob may have created the job although its answer was lost. AWS then refuses the
 repeated call with ResourceInUse, because the name is taken. Such a refusal counts as success if the
-job of that name matches the request and was created after the first call.
+job of this name matches the request and was created after the first call.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Api:
     """Client for SageMaker's training jobs and for their logs in CloudWatch.
 
     Attributes:
-        given: boto3.Session, or None for one with boto3's own settings.
+        given: boto3.Session, or None for a session with boto3's own settings.
         clock: Clock, which tests replace.
     """
 
@@ -50,7 +50,7 @@ class Api:
 
     @property
     def region(self) -> str:
-        """Return the name of the session's AWS region, or "" if none is set."""
+        """Return the name of the session's AWS region, or "" if no region is set."""
         return self.session.region_name or ""
 
     def create(self, request: Request) -> None:
@@ -59,7 +59,7 @@ class Api:
         If the answer of SageMaker is lost, the call is repeated; still only one job is created.
 
         Raises:
-            OptionError: SageMaker refuses the request, or another job has the name.
+            OptionError: SageMaker refuses the request, or another job has the same name.
             SetupError: SageMaker refuses these credentials, or does not answer.
             JobError: A quota of the account does not allow the job.
         """
@@ -161,7 +161,7 @@ class Api:
 
 
 def answer_time(answer: Mapping[str, Any]) -> datetime | None:
-    """Return the time of an answer on AWS's clock, from its HTTP header "Date"; None without it."""
+    """Return the time of an answer on AWS's clock (HTTP header "Date"); None if it is missing."""
     date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
     return parsedate_to_datetime(date) if date else None
 

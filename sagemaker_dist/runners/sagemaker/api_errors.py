@@ -7,7 +7,7 @@ API_CreateTrainingJob.html; docs.aws.amazon.com/AmazonCloudWatchLogs/latest/APIR
 CommonErrors.html; 2026-11-21).
 
 For a job that does not exist, DescribeTrainingJob returns a ValidationException "Requested resource
-not found.". Its reference documents ResourceNotFound instead. Both are handled.
+not found.". AWS documents ResourceNotFound instead. Both are handled.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class DeniedError(SetupError):
 
 
 class NoSuchJobError(JobError):
-    """Error about a job name that SageMaker does not have in this account and region."""
+    """Error about a job that does not exist in this account and region."""
 
 
 def no_such_job(name: str, region: str, message: str) -> NoSuchJobError:
@@ -85,7 +85,7 @@ def translated(what: str, name: str, region: str) -> Iterator[None]:
     """Convert boto3's errors in the `with` block to DistErrors with a hint.
 
     Args:
-        what: Text that begins each error: the operation that failed.
+        what: Beginning of each error's text, which names the operation that failed.
         name: Name of the job.
         region: AWS region of the job, for the texts of errors.
     """

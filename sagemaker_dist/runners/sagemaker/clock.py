@@ -17,8 +17,8 @@ class Clock:
     """Functions for the time and for waiting.
 
     Attributes:
-        monotonic: Returns seconds since a fixed moment; later calls never return less.
-        sleep: Waits for a number of seconds.
+        monotonic: Function that returns the seconds since a fixed moment, like time.monotonic.
+        sleep: Function that waits for a number of seconds, like time.sleep.
     """
 
     monotonic: Callable[[], float] = time.monotonic

@@ -2,8 +2,8 @@
 """Cache of jobs' descriptions, so that SageMaker is not called too often.
 
 A viewer reads the state of a job ten times a second, but all users of an account share the quota
-of DescribeTrainingJob. So an answer is used again for `poll_seconds`. It is used longer while
-SageMaker does not answer.
+of DescribeTrainingJob. So an answer is used again for `poll_seconds`, and longer while SageMaker
+does not answer.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Known:
 
     Attributes:
         description: DescribeTrainingJob's answer.
-        now: Time of the answer on AWS's clock, or None if the answer had none.
-        at_seconds: Time of the last call on the local monotonic clock, failed calls included.
-        num_failures: Number of calls that failed since the answer.
+        now: Time of the answer on AWS's clock, or None if the answer contained no time.
+        at_seconds: Time of the last call, failed or not, on the local monotonic clock.
+        num_failures: Number of calls that failed after this answer.
     """
 
     description: Description

@@ -5,10 +5,10 @@ SageMaker gives every host of a job a stream `<job>/algo-N-<seconds since 1970>`
 log group /aws/sagemaker/TrainingJobs. An interrupted spot host that starts again gets a new stream
 (docs.aws.amazon.com/sagemaker/latest/dg/logging-cloudwatch.html, 2026-11-21).
 
-All streams are read together, by FilterLogEvents with the prefix `<job>/`. Reading them one by one,
+All streams are read together, by FilterLogEvents with the prefix `<job>/`. To read them one by one,
 by DescribeLogStreams and GetLogEvents, has three disadvantages:
 
-* It needs more calls. For 64 hosts, GetLogEvents is called 64 times, mostly without new events.
+* More calls are needed. For 64 hosts, GetLogEvents is called 64 times, mostly without new events.
   One call of FilterLogEvents is enough; it returns up to 10,000 events or 1 MB. An account may call
   FilterLogEvents 5 times a second in a region, and GetLogEvents 10 times. AWS does not raise these
   quotas (repost.aws/knowledge-center/cloudwatch-logs-throttling and docs.aws.amazon.com/
@@ -21,8 +21,8 @@ by DescribeLogStreams and GetLogEvents, has three disadvantages:
 
 After a read that took N calls, the next read starts at least N seconds later.
 
-A line may appear in CloudWatch more than two minutes late (by the log's times). If the job is then
-being followed, its output lacks this line. The output of a finished job has it.
+If a line appears in CloudWatch more than two minutes late (by the log's times), the output of a
+followed job lacks this line. The output of a finished job has all lines.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class Tail:
         name: Name of the job.
         fetch: Function that returns one page of FilterLogEvents. Its arguments are the time to
             start from (ms since 1970), and a page token or None.
-        newest_ms: Time of the newest line that was read; at first, when the job was created.
+        newest_ms: Time of the newest line that was read; before the first read, the time when the
+            job was created.
         num_calls: Number of pages that the last read fetched.
     """
 
@@ -101,8 +102,8 @@ class Tail:
 def segments(message: str, host: str) -> Iterator[str]:
     r"""Yield the lines of a log message, each after its host's name, as in "[algo-1] text\n".
 
-    CloudWatch removes the last line break of a message; it is added again. The name is not added
-    to lines that begin with it, such as the launcher's "[algo-1 rank 0] text".
+    CloudWatch removes the last line break of a message; here it is added again. Lines that already
+    begin with the host's name, such as the launcher's "[algo-1 rank 0] text", do not change.
     """
     whole = message if message.endswith("\n") else message + "\n"
     prefixes = f"[{host}]", f"[{host} "

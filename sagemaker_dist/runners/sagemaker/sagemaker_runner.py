@@ -52,7 +52,7 @@ class SageMakerRunner:
         require(
             isfinite(self.poll_seconds) and self.poll_seconds > 0,
             what=f"poll_seconds is {self.poll_seconds!r}",
-            why="it is the time in seconds between two calls to AWS, so it is a positive number",
+            why="poll_seconds is a time in seconds, between two calls to AWS, and must be above 0",
             hint="Pass a number greater than 0",
             about="poll_seconds",
         )
@@ -60,12 +60,12 @@ class SageMakerRunner:
         self._jobs = Descriptions(self._api, self.clock, self.poll_seconds)
 
     def start(self, request: Request, *, attended: bool = False) -> str:  # noqa: ARG002 - see the class
-        """Create the job of a request (fields of CreateTrainingJob) and return its name.
+        """Create the job of a request (fields of CreateTrainingJob), and return the job's name.
 
         `attended` has no effect: the job always keeps running when this process ends.
 
         Raises:
-            OptionError: SageMaker refuses the request, or another job has the name.
+            OptionError: SageMaker refuses the request, or another job has the same name.
             SetupError: SageMaker refuses these credentials, or does not answer.
             JobError: A quota of the account does not allow the job.
         """
@@ -97,10 +97,11 @@ class SageMakerRunner:
         return dict(self._jobs.get(name).description)
 
     def stop(self, name: str, *, now: bool = False) -> None:  # noqa: ARG002 - see below
-        """Request that a job stops, and return without waiting; do nothing if it has ended.
+        """Request that a job stops, and return without waiting; do nothing if the job has ended.
 
         SageMaker sends SIGTERM to the hosts and, 120 seconds later, SIGKILL
-        (API_StopTrainingJob.html, 2026-11-21). It cannot stop a job faster, so `now` has no effect.
+        (API_StopTrainingJob.html, 2026-11-21). A job cannot be stopped faster, so `now` has no
+        effect.
         """
         try:
             self._api.stop(name)
@@ -144,7 +145,8 @@ class SageMakerRunner:
 def _since_ms(known: Known, new_only: bool) -> int:
     """Return the time from which the log is read, in ms since 1970.
 
-    With `new_only` it is the current time on AWS's clock, else the time when the job was created.
+    With `new_only`, the result is the current time on AWS's clock; else the time when the job was
+    created.
     `known` is the job's description.
     """
     created: datetime = known.description["CreationTime"]

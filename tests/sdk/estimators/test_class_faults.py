@@ -104,7 +104,7 @@ def test_text_of_a_fault(arguments):
 
     assert str(caught.value) == (
         "entry_point is left out: the launcher of sagemaker_dist runs a script. Pass the path of"
-        " the script, or name one in the image's /opt/ml/code by the hyperparameter"
+        " the script, or name a script in the image's /opt/ml/code by the hyperparameter"
         " sagemaker_program."
     )
 

@@ -145,13 +145,13 @@ def test_every_fault_at_once_with_its_line(job_file):
         """)
 
     assert [
-        "job.toml:3: instance_tpye: no such key. Did you mean 'instance_type'?",
+        "job.toml:3: instance_tpye: no such key exists. Did you mean 'instance_type'?",
         "job.toml:4: instance_count is '2': it is a string. Write an integer.",
         "job.toml:5: instance_type is 'ml.c5.9xlage': SageMaker training has no such instance"
         " type. Did you mean 'ml.c5.9xlarge'?",
         "job.toml:7: distribution has the key 'smdit': no such key exists. Did you mean 'smdist'?",
         "job.toml:11: hyperparameters.when: no option of a job is a date. Put the value in quotes.",
-        "job.toml:16: inputs.train.input_mod: no such key. Did you mean 'input_mode'?",
+        "job.toml:16: inputs.train.input_mod: no such key exists. Did you mean 'input_mode'?",
     ] == faults_of(path)
 
 
@@ -222,7 +222,8 @@ def test_too_deep(job_file, more):
     path = job_file(f'entry_point = "train.py"\n{more}\n')
 
     assert faults_of(path)[0].startswith(
-        "job.toml cannot be read: its tables and arrays are nested more than 100 levels deep."
+        "job.toml cannot be read: tables and arrays in the file are nested more than 100 levels"
+        " deep."
     )
 
 
@@ -337,10 +338,11 @@ def test_keys_outside_of_their_table_and_values_inside_of_a_channel(job_file):
     """)
 
     assert [
-        "job.toml:6: input: no such key. Did you mean 'inputs'?",
-        "job.toml:7: processes_per_host: no such key. Write it below"
+        "job.toml:6: input: no such key exists. Did you mean 'inputs'?",
+        "job.toml:7: processes_per_host: no such key exists. Write it below"
         " [distribution.smdist.dataparallel].",
         "job.toml:14: distribution of channel 'training' is 'Sharded': SageMaker has no such"
         " value. Did you mean 'ShardedByS3Key'?",
-        "job.toml:16: smdist: no such key. Write it below distribution, as [distribution.smdist].",
+        "job.toml:16: smdist: no such key exists. Write it below distribution, as"
+        " [distribution.smdist].",
     ] == faults_of(path)

@@ -59,7 +59,7 @@ def test_faults_of_settings(job_file):
         instance_count = 1
         """)
 
-    assert ["--set: volum_size: no such key. Did you mean 'volume_size'?"] == faults_of(
+    assert ["--set: volum_size: no such key exists. Did you mean 'volume_size'?"] == faults_of(
         path, "volum_size=1"
     )
     assert [("inputs", "DataSource")] == abouts_of(path, "inputs.DataSource.uri=s3://a")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Default links between ranks, for clusters whose links are unknown.
 
-They are as slow as the slowest common hardware, so that the predicted time of a step is not too
-short.
+The defaults have the speed of the slowest common hardware. So a predicted step is rather too long
+than too short.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ class Graph:
         parameters: All parameters of the model, used or not.
 
     Raises:
-        OptionError: Two nodes have the same name, or a node reads a value that no node before it
+        OptionError: Two nodes have the same name, or a node reads a value that no earlier node
             writes.
     """
 
@@ -133,7 +133,7 @@ class Graph:
             require(
                 not missing,
                 what=f"{node.name!r} reads {missing!r}",
-                why="no node before it writes this value",
+                why="no earlier node writes this value",
                 hint="List the nodes in the order of execution",
                 about="nodes",
             )

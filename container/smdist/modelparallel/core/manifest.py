@@ -76,7 +76,8 @@ class Manifest:
         state: State of the optimizer; None if the checkpoint has none.
         layout: Layout of the ranks that wrote the checkpoint: number of ranks, parallel degrees and
             placement strategy, by name.
-        run: Seed and number of the step, if random numbers are computed from them; else empty.
+        run: Random seed and number of training steps, under the keys "seed" and "step". Empty for
+            a plain nn.Module.
     """
 
     model: str
@@ -125,7 +126,7 @@ def model_faults(saved: Manifest, here: Manifest, *, strict: bool) -> Iterator[O
         strict: True if checkpoint and model must have the same parameters and buffers. False to
             ignore those that only the checkpoint or only the model has.
     """
-    model = f"; the model is {here.model}" if saved.model != here.model else ""
+    model = f" and is loaded into {here.model}" if saved.model != here.model else ""
     origin = f"the checkpoint was saved from {saved.model}{model}"
     missing = [each.name for each in here.entries if saved.found_for(each) is None]
     surplus = [each.name for each in saved.entries if here.found_for(each) is None]

@@ -39,7 +39,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tie:
-    """Parameter that several stages hold; they sum its gradients before each update."""
+    """Tied parameter: several stages hold it, and sum its gradients before each update."""
 
     parameter: str
     stages: tuple[int, ...]
@@ -156,7 +156,7 @@ def _first_readers(graph: Graph, where: Mapping[str, int], last: int) -> dict[st
 
     Args:
         graph: Graph of the model.
-        where: Stage of nodes, by the node's name; other nodes are ignored.
+        where: Stage of each node to look at, by the node's name; other nodes are ignored.
         last: Number of the last stage, which reads the model's outputs.
     """
     first = dict.fromkeys(graph.outputs, last)
@@ -168,7 +168,7 @@ def _first_readers(graph: Graph, where: Mapping[str, int], last: int) -> dict[st
 
 
 def _writers(graph: Graph, node: Node) -> Iterator[str]:
-    """Return the names of the nodes that compute the values which a node reads."""
+    """Return the names of the nodes whose results this node reads."""
     return (graph.writer[value].name for value in node.reads)
 
 

@@ -61,7 +61,7 @@ def require_bytes(what: str, number: object, *, about: str = "") -> None:
     require(
         is_count and 1 <= number <= MOST_BYTES,  # type: ignore[operator]
         what=f"{what} is {shown(number)}",
-        why="it is a number of bytes",
+        why="this option is a number of bytes",
         hint=f"Pass an integer from 1 to {MOST_BYTES:,}, such as 16 * 2**30 for 16 GiB",
         about=(about,) if about else (),
     )

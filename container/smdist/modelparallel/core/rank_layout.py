@@ -184,7 +184,7 @@ def _faults(layout: RankLayout) -> Iterator[OptionError]:
     for name, value in wrong.items():
         yield OptionError(
             f"{name} is {value!r}",
-            "it is a number of ranks",
+            "this option is a number of ranks",
             "Pass an integer of at least 1",
             about=name,
         )

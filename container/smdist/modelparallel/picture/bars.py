@@ -81,7 +81,7 @@ def _label(name: str, width: float) -> str:
 
 
 def draw_memory(axes: Axes, sheet: Sheet) -> None:
-    """Draw the largest memory of each rank as a bar, with its parts, and a line at the limit."""
+    """Draw the peak memory of each rank as a bar, with its parts, and a line at the limit."""
     totals = [sum(getattr(bar, name) for name, _, _ in _PARTS) for bar in sheet.memory]
     limit, most = sheet.limit_bytes or 0, max(totals, default=0)
     highest = (

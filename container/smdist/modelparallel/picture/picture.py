@@ -34,7 +34,7 @@ class Picture:
         """Write the picture to a file whose suffix is the format: .png, .svg or .pdf.
 
         Raises:
-            OptionError: The suffix is another one, or the file cannot be written.
+            OptionError: The suffix is not .png, .svg or .pdf, or the file cannot be written.
         """
         check_path(Path(path))
         try:
@@ -54,7 +54,7 @@ class Picture:
 def check_path(path: Path) -> None:
     """Check that a picture can be written to a path.
 
-    Callers check it before a long computation whose result is drawn.
+    Call this before a long computation whose result will be drawn.
 
     Raises:
         OptionError: The suffix is not .png, .svg or .pdf, or the folder does not exist.

@@ -19,7 +19,7 @@ _ALIKE: Final = 0.01  # modules whose times differ by less than this fraction co
 def sheet_of(
     plan: Plan, forecast: Forecast, unit_seconds: Mapping[str, float], timeline: Timeline
 ) -> Sheet:
-    """Return the numbers and texts from which a plan is drawn.
+    """Return what the picture of a plan shows: titles, and bars for stages, memory and time.
 
     Args:
         plan: Plan to draw.

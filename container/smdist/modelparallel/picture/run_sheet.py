@@ -22,7 +22,7 @@ def sheet_of_run(
     replica: int = 0,
     step: int | None = None,
 ) -> RunSheet:
-    """Return the data of one recorded step of one pipeline, and of the predicted step.
+    """Return the picture's content: one recorded step of a pipeline, and the predicted step.
 
     Args:
         schedule: Schedule of the run.

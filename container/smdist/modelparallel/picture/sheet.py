@@ -42,7 +42,7 @@ class StageBar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBar:
-    """Parts of one rank's peak memory, in bytes, which are drawn as a bar."""
+    """Bar of a chart: the peak memory of one rank, divided into its parts, in bytes."""
 
     state_bytes: int
     activation_bytes: int
@@ -73,12 +73,13 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sheet:
-    """Data of a plan's picture.
+    """Content of a plan's picture: titles, and bars for stages, memory and time.
 
     Attributes:
         title: Title of the picture, one line.
         subtitle: Line below the title.
-        largest: Name of the unit (undivided module) with its own colour; "" for none.
+        largest: Name of the slowest unit (undivided module), which has its own colour; "" if there
+            is no such unit.
         stages: Bar of each stage.
         memory: Bar of each rank of one pipeline.
         limit_bytes: Bytes that a rank may use; None if unknown.
@@ -106,7 +107,7 @@ class Sheet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSheet:
-    """Data of one step's timeline.
+    """Content of a timeline of one step.
 
     Attributes:
         title: Title of the panel, one line.
@@ -126,7 +127,7 @@ class StepSheet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSheet:
-    """Data of a run's picture: timelines below each other with the same time axis.
+    """Content of a run's picture: timelines below each other with the same time axis.
 
     Attributes:
         title: Title of the picture, one line.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Command line of the planner: `python -m smdist.modelparallel.planner model.py`.
 
-The planner imports torch and the user's file, so it is a process of its own, which
-`sagemaker-dist plan model.py` starts.
+`sagemaker-dist plan model.py` starts the planner as a process of its own, because the planner
+imports torch and the user's file.
 
 arguments.py        reads command-line arguments
 cluster_json.py     reads the cluster from JSON

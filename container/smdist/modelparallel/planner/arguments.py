@@ -30,8 +30,8 @@ def read_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     `--program` is the name of the command in help texts and errors.
 
     Args:
-        arguments: Command-line arguments without the program's name; None for those of this
-            process.
+        arguments: Command-line arguments without the program's name; None for the arguments of
+            this process.
 
     Raises:
         OptionError: An argument is unknown or has a wrong value.
@@ -110,7 +110,7 @@ def _read_as(convert: Callable[[str], Any], is_valid: Callable[[Any], bool], wha
     Args:
         convert: Function that converts the text to a value, or raises ValueError.
         is_valid: Function that returns True for valid values.
-        what: Description of valid values in the error: "a number above 0".
+        what: Description of valid values in the error, such as "a number above 0".
     """
 
     def read(text: str) -> Any:

@@ -40,7 +40,7 @@ def main(command_line: Sequence[str] | None = None) -> int:
     """Make a plan, print it, and return the exit status.
 
     Args:
-        command_line: Arguments without the program's name; None for those of this process.
+        command_line: Arguments without the program's name; None for the arguments of this process.
     """
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     logging.getLogger(_PROGRESS).setLevel(logging.INFO)
@@ -159,7 +159,7 @@ def _require_torch() -> None:
             raise
         raise SetupError(
             f"torch is not installed for {Path(sys.executable)}",
-            "the planner captures the model with torch",
+            "the planner records the model's forward pass with torch",
             f"Run: pip install torch=={_TORCH}.0",
         ) from error
 

@@ -43,8 +43,8 @@ _ON_META: Final = (
 class UserCodeError(OptionError):
     """Error for an exception in the user's file, or in code that the file calls.
 
-    The error's `kind` is "raised". It is "no_values" if the code read a value of a tensor on the
-    meta device.
+    The error's `kind` is "no_values" if the code read a value of a tensor on the meta device, and
+    otherwise "raised".
 
     Attributes:
         file: File of the user's line, relative to the current folder; "" if unknown.
@@ -195,7 +195,7 @@ def _line_of(error: BaseException, path: Path) -> tuple[str, int, str]:
 
 
 def _is_users(name: str, folder: Path) -> bool:
-    """Return True if a source file is in the folder of the model file, and not a library's."""
+    """Return True if a source file is in the folder of the model file, and is not of a library."""
     path = Path(name)
     is_below = path.is_absolute() and path.is_relative_to(folder)
     return is_below and "site-packages" not in path.parts and path != Path(__file__)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Redirection of standard output to standard error, while the user's code runs.
 
-So standard output has only the plan, for programs that read it.
+So standard output contains only the plan, and other programs can read the plan from there.
 """
 
 from __future__ import annotations

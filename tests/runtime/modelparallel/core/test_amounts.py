@@ -77,7 +77,8 @@ def test_an_error_says_the_number_and_what_is_valid():
         Device(memory_bytes=HUGE)
 
     assert (
-        "memory_bytes of a device is an integer with more than 40 digits: it is a number of bytes."
+        "memory_bytes of a device is an integer with more than 40 digits: this option is a number"
+        " of bytes."
         " Pass an integer from 1 to 1,152,921,504,606,846,976, such as 16 * 2**30 for 16 GiB."
         == str(caught.value)
     )

@@ -68,7 +68,7 @@ def test_every_fault_is_told():
     with pytest.raises(OptionErrors) as caught:
         raise_all(strict)
 
-    origin = "the checkpoint was saved from GPT; the model is MLP."
+    origin = "the checkpoint was saved from GPT and is loaded into MLP."
     either = "Load it into the model that was saved, or pass strict=False to load what both have."
     sizes = "Create the model with the shapes of the checkpoint."
     assert [

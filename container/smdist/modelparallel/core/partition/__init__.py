@@ -61,8 +61,8 @@ def partition(
         state: Bytes of weight, gradient and optimizer state for each element of a trained
             parameter; the default is Adam in fp32.
         memory_weight: Weight of memory in the load that is minimized, from 0 (time alone) to 1
-            (memory alone). Time and memory are fractions of those of the whole model. The default
-            is the weight of `optimize`, or 0.
+            (memory alone). Time and memory are measured as fractions of the whole model's time and
+            memory. The default is the weight of `optimize`, or 0.
         optimize: "memory" for a memory weight of 0.8, "speed" for 0.2, as in SageMaker's library.
         objective: Function that returns the seconds of a step from the cost of each stage and the
             placement, such as a simulation. It replaces the largest load as the value to minimize.
@@ -138,9 +138,10 @@ def _scorer(
 
 
 def _scaled(options: PartitionOptions, chain: Chain) -> PartitionOptions:
-    """Return the options with the whole model's time as `seconds_unit`, its memory as `bytes_unit`.
+    """Return options by which a stage's load is a fraction of the whole model's time and memory.
 
-    If `memory_weight` is 0, the options are returned unchanged.
+    The model's time becomes `seconds_unit`, and its memory becomes `bytes_unit`. If
+    `memory_weight` is 0, the load is a time in seconds, and the options are returned unchanged.
     """
     if not options.memory_weight:
         return options
@@ -155,8 +156,8 @@ def _result(scorer: Scorer, placement: Placement, notes: tuple[Note, ...]) -> Pa
     Args:
         scorer: Scorer that computes costs and memory of stages.
         placement: Stages of all nodes of the graph.
-        notes: Notes of the result. If one unit (undivided module) limits the pipeline's speed, a
-            note about this unit is added before them.
+        notes: Notes for users. If one unit (undivided module) limits the pipeline's speed, a note
+            about this unit is put first.
     """
     stage_costs = scorer.stage_costs(placement)
     loads = scorer.seconds(stage_costs)

@@ -87,7 +87,7 @@ def next_to_open(
 
     Args:
         graph: Graph that was partitioned.
-        costs: Costs that the partition was made with.
+        costs: Costs of the graph's nodes, from which the partition was computed.
         partition: Best partition so far.
         closed: Modules that must not be chosen, because they cannot be split.
 

@@ -53,7 +53,7 @@ class SpanCost(NamedTuple):
 
 
 class Message(NamedTuple):
-    """Value that one unit computes and a later unit reads, with the bytes in both directions."""
+    """Value that one module sends to a later one, with the bytes of the value and its gradient."""
 
     value: str
     num_messages: int
@@ -74,9 +74,9 @@ class ChainUnit:
         replicas: Costs of nodes that several units compute for themselves, such as masks, by name.
         sends: Values that the unit sends to later units.
         receives: Values that the unit receives from earlier units.
-        counted_here: Bytes of shared activations that the unit's costs include, by name.
-        counted_elsewhere: Bytes of shared activations that the unit keeps, and that the cost of
-            another node includes, by name.
+        counted_here: Bytes of shared activations that the unit's cost includes, by name.
+        counted_elsewhere: Bytes of shared activations that the unit keeps, but that another
+            node's cost includes, by name.
     """
 
     cost: NodeCost = field(default_factory=NodeCost)
@@ -90,7 +90,7 @@ class ChainUnit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """Modules of a model that are not split further, in the order of execution.
+    """Modules of a model in the order of execution; each runs as a whole on one stage.
 
     Attributes:
         names: Names of the modules that are assigned to stages.
@@ -136,7 +136,7 @@ class Chain:
 
 
 class _CrossingMessages:
-    """Number and bytes of the messages that enter or leave several consecutive modules."""
+    """Number and bytes of the messages (values and gradients) to and from a stage."""
 
     def __init__(self, end: int) -> None:
         self.num_messages = self.wire_bytes = self.entering_bytes = 0
@@ -144,7 +144,7 @@ class _CrossingMessages:
         self._entering: set[str] = set()
 
     def add(self, unit: ChainUnit) -> None:
-        """Update the message counts of a stage, to which `unit` is added as first module."""
+        """Add `unit` as the first module of the stage, and update the counts of messages."""
         for message in unit.sends:
             if message.value in self._entering:
                 self._entering.remove(message.value)
@@ -166,7 +166,7 @@ class _CrossingMessages:
 
 
 def chain_of(graph: Graph, costs: Costs, state: StateBytes) -> Chain:
-    """Return the units of a graph with their costs and messages, in the order of execution.
+    """Return the modules of a graph in the order of execution, with costs and sent values.
 
     Args:
         graph: Graph of the model.

@@ -207,8 +207,7 @@ def _run_bytes(row: Row, in_flight: int, cap: float) -> RunBytes:
 def stages_needed(chain: Chain, options: PartitionOptions, cap: float) -> int:
     """Return the number of stages that the model needs if each may take at most `cap` seconds.
 
-    The only exception is an undivided module that takes longer: this module gets a stage of its
-    own. Memory is not limited.
+    A single module that takes longer gets a stage of its own. Memory is not limited.
     """
     fewest = [0]
     for end in range(1, len(chain.names) + 1):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stages that users choose with `smp.partition()` (marks), for `auto_partition=False`.
 
-A unit is a module that is never divided. Its stage is that of its own mark; otherwise that of the
-nearest marked module that contains it; otherwise `default_partition`.
+A unit is a module that is never divided. If a unit has a mark, the mark is its stage. Otherwise its
+stage is the mark of the nearest module around it, or `default_partition` if there is no such mark.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def stages_of_marks(
         default_partition: Stage of units without a mark; required if such units exist.
 
     Raises:
-        OptionError: A mark or the default is not a stage, a unit has neither, a stage gets no
-            unit, or a mark would divide a unit; all such faults are reported at once.
+        OptionError: A mark names a stage that does not exist, a unit has no stage, a stage gets
+            no unit, or a mark would divide a unit. All such faults are reported at once.
     """
     units = placed_units(graph)
     nearest = {unit.name: _nearest(marks, unit.module, default_partition) for unit in units}
@@ -50,7 +50,7 @@ def stages_of_marks(
 
 
 def note_on_marks(marks: Mapping[str, int]) -> Note | None:
-    """Return a note that the stages chosen by the user have no effect; None if there are none.
+    """Return a note that the user's stages are ignored; None if the user chose no stages.
 
     Args:
         marks: Stages that the user chose, by the module's name.

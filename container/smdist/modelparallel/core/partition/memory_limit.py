@@ -52,9 +52,9 @@ def best_cuts(scorer: Scorer) -> tuple[int, ...]:
 
 
 def _cuts_within_ranks(scorer: Scorer) -> tuple[int, ...] | None:
-    """Return the best stages for which all stages of a rank together fit in memory.
+    """Return the best stages if a rank has several, which must fit in its memory together.
 
-    Bisection is used to find a memory limit for each single stage.
+    The search tries memory limits for a single stage, by bisection.
 
     Returns:
         For each stage, the position after its last module. None if no such stages were found.

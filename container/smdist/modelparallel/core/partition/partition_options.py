@@ -25,8 +25,8 @@ class PartitionOptions:
         rank_of: Rank of each stage.
         device_bytes: Bytes that a rank may hold; None means no limit.
         memory_weight: Weight of memory in a load, from 0 (time alone) to 1 (memory alone).
-        seconds_unit: Divisor of a stage's time in its load, if memory has a weight.
-        bytes_unit: Divisor of a stage's memory in its load, if memory has a weight.
+        seconds_unit: Seconds that count as 1 in a load, such as the whole model's time.
+        bytes_unit: Bytes that count as 1 in a load, such as the whole model's memory.
         link: Link between stages.
         state: Bytes of weight, gradient and optimizer state for each parameter element.
     """
@@ -85,7 +85,7 @@ class PartitionOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRequest:
-    """Options of a partition as the caller of `partition` passed them, not checked yet."""
+    """Options of a partition, as the caller passed them to `partition` and before any check."""
 
     num_stages: int
     device_bytes: int | None = None

@@ -93,7 +93,7 @@ def _moves(scorer: Scorer, placement: Placement) -> Iterator[tuple[str, int, str
 
 
 def _costs_nothing(scorer: Scorer, now: dict[str, int], then: dict[str, int]) -> bool:
-    """Return True if a move removes copies of parameters without more load or memory.
+    """Return True if a move saves copies of tied parameters, and load and memory do not grow.
 
     Args:
         scorer: Scorer that compares assignments of units to stages.

@@ -49,9 +49,9 @@ def summary(plan: PlanData) -> str:
 
 
 def _fresh(plan: PlanData) -> Forecast | None:
-    """Return the predicted time and memory of the plan's step, if they are still valid.
+    """Return the plan's predicted time and memory; None if there are none.
 
-    The result is None if the plan has no forecast, or was edited after the forecast was made.
+    The result is also None if the plan was edited after the prediction.
     """
     return None if plan.is_stale else plan.forecast
 

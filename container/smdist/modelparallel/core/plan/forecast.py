@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Forecast of a plan's step (predicted time and memory), and data of the rejected plans.
-
-Reports and pictures show them.
-"""
+"""Predicted time and memory of a plan's step, and data of rejected plans, for reports."""
 
 from __future__ import annotations
 
@@ -68,7 +65,7 @@ class Forecast:
         memory_limit_bytes: Bytes that a rank may use; None if unknown.
         bottleneck: Name of the undivided module that takes the most time.
         source: Source of the modules' times and bytes: "measured" or "estimated".
-        device: Device for which they were measured or estimated, such as "NVIDIA A100" or "cpu".
+        device: Device that the modules were measured on or estimated for, such as "NVIDIA A100".
         basis: Digest of the plan's degrees, batch, schedule and stages when the forecast was made.
             It differs from `Plan.basis` if the plan was edited afterwards.
     """

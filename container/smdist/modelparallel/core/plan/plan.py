@@ -26,8 +26,7 @@ class Plan(PlanData):
 
     Raises:
         OptionError: A number is out of range, the batch cannot be divided into equal microbatches,
-            or the forecast or the ties (parameters of several stages) name stages that do not
-            exist.
+            or the plan names a stage that does not exist.
     """
 
     def __post_init__(self) -> None:

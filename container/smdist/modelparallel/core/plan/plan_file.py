@@ -158,7 +158,7 @@ def spell(value: object, indent: str = "", *, spread: bool = False) -> str:
 
 
 def _fits(line: str, indent: str, value: object, spread: bool) -> bool:
-    """Return True if the JSON text `line` of a value is to be written on one line.
+    """Return True if a value's JSON text is short enough for one line.
 
     Args:
         line: JSON text of the value.

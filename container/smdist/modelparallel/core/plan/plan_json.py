@@ -65,7 +65,7 @@ def read(cls: type[_T], found: object, where: str) -> _T:
     version = found.get("version")
     if version != VERSION or isinstance(version, bool):
         why = f"this release reads version {VERSION} of plans"
-        hint = "Make a new plan, or use the release that wrote this one"
+        hint = "Make a new plan, or use the release that wrote this plan"
         what = f"{where} has version {shown(version)}"
         kind = "version" if "version" in found else "missing"
         raise PlanError(what, why, hint, about="version", kind=kind)

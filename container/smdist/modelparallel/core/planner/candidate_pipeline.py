@@ -34,7 +34,7 @@ class CandidatePipeline:
 
 
 def split(graph: Graph, partition: Partition) -> CandidatePipeline:
-    """Return a partition together with the parameters that each stage holds."""
+    """Return a partition of the model, with the names of the parameters that each stage holds."""
     parameters: list[set[str]] = [set() for _ in partition.stages]
     for node in graph.nodes:
         for stage in partition.placement.stages[node.name]:
@@ -137,8 +137,8 @@ class Pipeline:
     def least_seconds(self) -> float:
         """Return a lower bound on the seconds of a step, without a simulation.
 
-        A rank first waits for the forward passes of the stages before it. Then it computes all
-        microbatches. After its last backward pass, the earlier stages still compute theirs.
+        A rank first waits for the forward passes of earlier stages. Then the rank computes all
+        microbatches. Then the earlier stages run their last backward passes.
         """
         costs, reduced = self.costs(), self.reduce_seconds()
         edges = self.split.partition.placement.edges
@@ -164,7 +164,7 @@ class Pipeline:
 
         Args:
             mine: Costs of the rank's stages for one microbatch.
-            fill: Seconds before the rank's first forward pass.
+            fill: Seconds in which the rank waits before its first forward pass.
             drain: Seconds that other stages still compute after the rank's last backward pass.
             reduced: Seconds to sum the rank's gradients over replicas.
         """
@@ -202,9 +202,9 @@ class Pipeline:
 
 
 def _longest_paths(seconds: Sequence[float], edges: Sequence[Edge]) -> list[float]:
-    """Return, for each stage, the seconds of the slowest path of stages before it.
+    """Return, for each stage, the longest time that values need to reach it.
 
-    A path follows the values that stages send. The stage itself is not included.
+    The time is the sum of the seconds of all stages through which the values pass before.
 
     Args:
         seconds: Seconds of each stage.
@@ -219,8 +219,8 @@ def _longest_paths(seconds: Sequence[float], edges: Sequence[Edge]) -> list[floa
 def longest_chain(graph: Graph, costs: Costs) -> float:
     """Return the seconds of the slowest chain of nodes, forward and backward pass together.
 
-    In a chain, each node needs the result of the one before. So these nodes run one after another
-    in any partition.
+    In a chain, each node needs the result of the previous node. So these nodes run one after
+    another in any partition.
     """
     free, paths, longest = replicated(graph), dict[str, float](), 0.0
     for node in graph.nodes:

@@ -6,9 +6,9 @@ are in a priority queue, ordered by a lower bound on their time: first a bound f
 then a bound for one partition, then the simulated time. The first candidate that leaves the queue
 with a simulated time is the fastest, because the bounds of all others are larger.
 
-Among equally fast candidates, the one with fewer ranks in a pipeline wins, then the one with fewer
-microbatches, then the first in the order of `candidates`. So the same problem always has the same
-plan.
+Among equally fast candidates, a candidate with fewer ranks in a pipeline is preferred, then a
+candidate with fewer microbatches, then the first in the order of `candidates`. So the same problem
+always has the same plan.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ class Search:
 
     Attributes:
         evaluator: Evaluator of candidates.
-        misfits: Candidates that cannot run, with reasons.
-        trials: Fastest simulation of each candidate that was simulated.
-        least: Seconds per sample of each candidate: a lower bound or, if known, the simulated time.
+        misfits: Candidates that cannot run, such as for lack of memory, with reasons.
+        trials: Fastest simulated step of each candidate that can run.
+        least: Seconds per sample of each candidate: the simulated time, or a lower bound if the
+            candidate was not simulated.
     """
 
     def __init__(self, problem: Problem, samples: Samples) -> None:
@@ -98,9 +99,9 @@ class Search:
         self._push(heap, candidate, trial.seconds_per_sample, trial)
 
     def forget(self, num_microbatches: int) -> None:
-        """Delete the results of all candidates with this number of microbatches.
+        """Delete the results of all candidates that split a batch into this many microbatches.
 
-        Call it when new costs are known for microbatches of this size.
+        Call this after the costs of such microbatches were measured again.
         """
         for known in (self.misfits, self.trials, self.least):
             for candidate in [c for c in known if c.num_microbatches == num_microbatches]:
@@ -121,8 +122,8 @@ class Search:
 
 
 def rounded(seconds: float) -> float:
-    """Return a time rounded to 9 significant digits.
+    """Return a time rounded to 9 significant digits, so that times can be compared.
 
-    So rounding errors do not decide which of two times is shorter.
+    Without this, a rounding error could decide which of two equal times is shorter.
     """
     return float(f"{seconds:.9g}")

@@ -69,7 +69,7 @@ class Candidate:
 
 
 def microbatch_choices(problem: Problem) -> tuple[int, ...]:
-    """Return the numbers of microbatches to try, each of which divides the batch size."""
+    """Return the numbers of microbatches to try. The batch size is divisible by each of them."""
     if problem.microbatches:
         return (problem.microbatches,)
     most = _MOST_PER_RANK * (problem.pipeline_parallel_degree or problem.cluster.size)
@@ -80,8 +80,8 @@ def microbatch_choices(problem: Problem) -> tuple[int, ...]:
 def degree_choices(problem: Problem) -> tuple[int, ...]:
     """Return the numbers of ranks of a pipeline to try.
 
-    If the user requests several stages on each rank, or a number of active microbatches, the
-    degree 1 is left out on clusters with several ranks, because the user wants a pipeline.
+    A pipeline of one rank is left out if the user sets an option that only longer pipelines use,
+    such as `active_microbatches`, and the cluster has several ranks.
     """
     if problem.pipeline_parallel_degree:
         return (problem.pipeline_parallel_degree,)
@@ -145,7 +145,7 @@ def _names(problem: Problem, pipeline: int) -> tuple[str, ...]:
 
 
 def _virtual(problem: Problem, kind: ScheduleKind) -> tuple[int, ...]:
-    """Return the choices for the number of stages on a rank, for a schedule of this kind."""
+    """Return the numbers of stages on a rank to try with a schedule of this kind."""
     least, most = kind.least_virtual_stages, kind.most_virtual_stages
     wanted = (problem.virtual_stages,) if problem.virtual_stages else (least, *_VIRTUAL)
     if problem.schedule == AUTO and not problem.virtual_stages and least == 1:
@@ -156,7 +156,7 @@ def _virtual(problem: Problem, kind: ScheduleKind) -> tuple[int, ...]:
 def _active(
     problem: Problem, kind: ScheduleKind, pipeline: int, count: int
 ) -> tuple[int | None, ...]:
-    """Return the choices for the largest number of microbatches in flight.
+    """Return the values to try for the largest number of microbatches in flight.
 
     Args:
         problem: Model, cluster, batch and options.
@@ -165,7 +165,7 @@ def _active(
         count: Number of microbatches of a batch.
 
     Returns:
-        Choices; (None,) if this kind of schedule has no such option.
+        Values to try; (None,) if this kind of schedule does not have the option.
     """
     if not kind.takes_active_microbatches:
         return (None,)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Graph and costs of one microbatch, for any microbatch size.
 
-Capturing a model and measuring its costs takes long. So at first, only the largest and the smallest
-microbatch are captured. Costs of other microbatch sizes are interpolated linearly. Finally, the
-microbatch size of the chosen plan is captured as well.
+Recording a model's graph and measuring its costs takes long. So at first, this is done only for the
+largest and the smallest microbatch. Costs of other sizes are interpolated linearly. Finally, the
+model is recorded and measured at the microbatch size of the chosen plan.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from smdist.modelparallel.core.planner.problem import Problem
 
 
 class SizeError(OptionError):
-    """Error of a microbatch size at which the model cannot be captured or measured.
+    """Error of a microbatch size at which the model cannot be recorded or measured.
 
-    Its `kind` is "memory" if the size needs more than `device_memory`, "machine_memory" if this
-    machine has too little memory to measure it, and otherwise "size".
+    The attribute `kind` is "memory" if such a microbatch needs more than `device_memory`,
+    "machine_memory" if this machine has too little memory to measure it, and otherwise "size".
 
     Attributes:
         num_microbatches: Number of microbatches of a batch at this size.
@@ -39,7 +39,8 @@ class View:
         num_microbatches: Number of microbatches of a batch at this size.
         graph: Graph of the model, with the bytes of values at this size.
         costs: Costs of the graph's nodes at this size.
-        is_exact: True if captured at this size, False if interpolated.
+        is_exact: True if the model was recorded and measured at this size. False if graph and
+            costs were interpolated between two other sizes.
     """
 
     num_microbatches: int
@@ -51,7 +52,7 @@ class View:
 class Samples:
     """Graphs and costs of a model, for all microbatch sizes.
 
-    Graphs and costs are captured at some microbatch sizes, and interpolated for the others.
+    At some sizes the model is recorded and measured. Other sizes are interpolated between these.
 
     Attributes:
         opened: Modules that are split, so that the modules inside them can be on different stages.
@@ -66,12 +67,12 @@ class Samples:
         self._seconds: dict[tuple[int, bool], tuple[float, float]] = {}
 
     def exact(self, num_microbatches: int) -> View:
-        """Return graph and costs captured for this number of microbatches of a batch.
+        """Return graph and costs of one microbatch, recorded and measured at exactly its size.
 
-        The first call for a number captures the model and measures the costs.
+        The first call for a size takes seconds to minutes.
 
         Raises:
-            SizeError: The model cannot be captured or measured at this size.
+            SizeError: The model cannot be recorded or measured at this size.
         """
         if num_microbatches not in self._exact:
             graph, costs = self._problem.at(num_microbatches, self.opened)
@@ -103,7 +104,7 @@ class Samples:
     def view(self, num_microbatches: int) -> View:
         """Return graph and costs of one microbatch.
 
-        The result is captured from the model, or interpolated between other microbatch sizes.
+        The result is interpolated if the model was not recorded and measured at this size.
 
         Args:
             num_microbatches: Number of microbatches of a batch, which sets the microbatch size.

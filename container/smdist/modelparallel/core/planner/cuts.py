@@ -37,9 +37,11 @@ class Cuts:
     ) -> list[Partition]:
         """Return the partitions to simulate, computed without a memory limit.
 
-        The first partition is computed without the time of messages, the second with it. The second
-        is left out if it is the same, or if messages are short. If the user marked the stages, they
-        are the only partition.
+        The first partition is the best one if messages between stages took no time. The second is
+        the best one with their real time. There is no second partition if it equals the first, or
+        if messages are short compared with the stages.
+
+        If the user assigned modules to stages, these stages are the only partition.
 
         Args:
             view: Graph and costs of one microbatch.

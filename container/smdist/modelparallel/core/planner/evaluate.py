@@ -92,16 +92,16 @@ class Evaluator:
         )
 
     def is_exact(self, candidate: Candidate) -> bool:
-        """Return True if graph and costs were captured at the candidate's microbatch size.
+        """Return True if the model was recorded and measured at the candidate's microbatch size.
 
-        False means that they are interpolated between two other sizes.
+        False means that graph and costs are interpolated between two other sizes.
         """
         return self._view(candidate).is_exact
 
     def at_least(self, candidate: Candidate) -> float:
-        """Return a lower bound on the seconds per sample of a candidate.
+        """Return the seconds per sample that a candidate needs at least.
 
-        No partition of the model into stages can be faster.
+        No division of the model into stages can be faster.
         """
         total, slowest = self._samples.seconds(candidate.num_microbatches)
         count, ranks = candidate.num_microbatches, candidate.pipeline
@@ -115,7 +115,7 @@ class Evaluator:
     def _longest_chain(self, candidate: Candidate) -> float:
         """Return the seconds of the slowest chain of nodes, in forward and backward pass together.
 
-        In a chain, each node needs the result of the one before.
+        In a chain, each node needs the result of the previous node.
         """
         view = self._view(candidate)
         key = (view.num_microbatches, view.is_exact)
@@ -129,8 +129,8 @@ class Evaluator:
         Nothing is yielded if the candidate cannot fit in memory.
 
         Raises:
-            OptionError: No partition or no schedule exists, or the stages are too short for several
-                stages on each rank.
+            OptionError: The model cannot be divided into so many stages, the schedule cannot be
+                made, or a rank would have several stages that are too short.
         """
         view, joined = self._view(candidate), self._slowest_link(candidate)
         if self._cannot_fit(candidate):
@@ -184,9 +184,9 @@ class Evaluator:
         return self._cut_for(candidate, limit)
 
     def least_bytes(self, candidate: Candidate) -> int:
-        """Return a lower bound on the bytes of the fullest rank; 0 if memory is unlimited.
+        """Return the bytes that the fullest rank needs at least; 0 if memory is unlimited.
 
-        It is computed from the memory of the whole model, without a partition.
+        The number is computed from the memory of the whole model, without dividing it into stages.
         """
         if self._memory is None:
             return 0
@@ -198,10 +198,10 @@ class Evaluator:
         return self._memory is None or self._memory.may_fit(view, candidate.pipeline)
 
     def may_fit_finer(self, candidate: Candidate) -> bool:
-        """Return False if the candidate cannot fit in memory, however finely modules are divided.
+        """Return False if the candidate does not fit in memory even if modules are divided.
 
-        Stages that the user marked, and several stages on each rank, are not checked. For these the
-        result is True.
+        The result is True, without a check, if the user marked the stages, or if ranks have several
+        stages.
         """
         if self._memory is None or candidate.virtual_stages > 1:
             return True
@@ -243,9 +243,9 @@ class Evaluator:
         return trial if trial.peak_bytes <= limit else None
 
     def _least_peak(self, candidate: Candidate, cut: CandidatePipeline) -> int:
-        """Return a lower bound on the bytes that the fullest rank of a partition holds.
+        """Return the bytes that the fullest rank of a partition holds at least.
 
-        It is 0 if ranks have several stages, because only a simulation shows their memory.
+        The result is 0 if ranks have several stages: only a simulation shows their memory.
         """
         if candidate.virtual_stages > 1:
             return 0
@@ -293,7 +293,7 @@ class Evaluator:
     def _check_stage_length(self, candidate: Candidate, cut: Partition) -> None:
         """Check that stages are long enough for several stages on each rank.
 
-        Only schedules that the planner chose are checked, not those that the user requested.
+        This is checked only if the planner has chosen the schedule, not if the user requested it.
 
         Args:
             candidate: Degrees, schedule and number of microbatches.
@@ -321,7 +321,7 @@ class Evaluator:
     def _slowest_link(self, candidate: Candidate) -> Link:
         """Return the slowest link between neighbour ranks of the candidate's pipelines.
 
-        With one rank in a pipeline, it is a link on which messages take no time.
+        If a pipeline has only one rank, the result is a link on which messages take no time.
         """
         link = self._layout(candidate)[1]
         neighbours = (link(rank, rank + 1) for rank in range(candidate.pipeline - 1))

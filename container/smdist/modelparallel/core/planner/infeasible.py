@@ -79,7 +79,7 @@ def _span(stages: tuple[tuple[str, ...], ...], stage: int) -> str:
 
 
 def _requested(problem: Problem) -> str:
-    """Return the name of the user's option that causes too many stages."""
+    """Return the user's option that requests too many stages, as a text for the error."""
     for name in ("pipeline_parallel_degree", "virtual_stages", "data_parallel_degree"):
         if getattr(problem, name):
             return name
@@ -180,7 +180,7 @@ def _out_of_memory(problem: Problem, trials: list[SimulatedCandidate]) -> PlanEr
 def _memory_key(search: Search, candidate: Candidate) -> tuple[int, int, int]:
     """Return a sort key for candidates: least memory first, then small microbatches.
 
-    Among equals, the candidate that the planner prefers comes first.
+    If two candidates are equal in both, the planner's preferred candidate comes first.
     """
     least = search.evaluator.least_bytes(candidate)
     return least, -candidate.num_microbatches, candidate.preference

@@ -71,9 +71,9 @@ _SLACK: Final = 1.05  # tolerance, because the nodes of a stage need not be cons
 
 @dataclass(slots=True, kw_only=True)
 class MemoryBounds:
-    """Lower bounds on the memory that the ranks of a pipeline need, compared with a limit.
+    """Check whether pipelines can fit in memory, from the least memory that they can need.
 
-    Pipelines that exceeded the limit are recorded.
+    Pipelines that did not fit are remembered, so that larger ones can be excluded at once.
 
     Attributes:
         limit_bytes: Bytes that a rank may use.
@@ -86,10 +86,10 @@ class MemoryBounds:
     _full: dict[tuple[_Size, Ranks], list[tuple[int, ...]]] = field(default_factory=dict)
 
     def least_bytes(self, view: View, num_ranks: int) -> int:
-        """Return a lower bound on the bytes of the fullest rank.
+        """Return the bytes that the fullest rank needs at least.
 
-        It is the larger of two numbers: an even share of the model's memory, and the memory of the
-        largest undivided module.
+        This is the larger of two numbers: the model's memory divided by the number of ranks, and
+        the memory of the largest undivided module.
 
         Args:
             view: Graph and costs of one microbatch.
@@ -132,10 +132,10 @@ class MemoryBounds:
     def needs_more_than_a_misfit(
         self, view: View, rank_of: Ranks, in_flight: Callable[[], tuple[int, ...]]
     ) -> bool:
-        """Return True if a pipeline needs at least as much memory as one that did not fit.
+        """Return True if a pipeline needs at least as much memory as another that did not fit.
 
-        That is so if each stage holds at least as many microbatches as the same stage of a pipeline
-        passed to `record_misfit`, with the same microbatch size and the same `rank_of`.
+        The other pipeline was passed to `record_misfit`. It has the same microbatch size and the
+        same `rank_of`, and none of its stages holds more microbatches than the same stage here.
 
         Args:
             view: Graph and costs of one microbatch.

@@ -68,7 +68,7 @@ def search_best(
     Args:
         problem: Model, cluster, batch and options.
         samples: Graphs and costs of the model.
-        is_wanted: Function that returns True for candidates to try; None for all.
+        is_wanted: Function that returns True for candidates to try. None tries all candidates.
     """
     search = Search(problem, samples)
     tried = tuple(candidates(problem, len(placed_units(samples.smallest.graph))))
@@ -92,8 +92,8 @@ def try_open(
         choices: Numbers of microbatches for which graphs and costs may be needed.
 
     Returns:
-        Graphs and costs; None if the modules cannot be captured, or if the number of units does not
-        grow.
+        Graphs and costs; None if the modules inside cannot be recorded, or if the number of
+        undivided modules does not grow.
     """
     finer = Samples(found.problem, found.samples.opened | names, choices)
     try:
@@ -128,7 +128,7 @@ def open_bottlenecks(found: BestCandidate) -> BestCandidate:
 def _starts(found: BestCandidate) -> list[BestCandidate]:
     """Return up to 4 candidates that may become the fastest when modules are split.
 
-    Each candidate has another number of ranks in a pipeline. The fastest candidate is first.
+    No two of them have the same number of ranks in a pipeline. The fastest candidate is first.
     """
     starts = []
     for degree in degree_choices(found.problem):

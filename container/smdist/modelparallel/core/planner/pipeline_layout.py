@@ -5,8 +5,8 @@
     pipeline                                  0  0  1  1          2  2  3  3
     rank of the pipeline                      0  1  0  1          0  1  0  1
 
-Ranks of one pipeline are neighbours, so that its messages stay on a host if possible: they are sent
-for every microbatch, while gradients are summed over pipelines only once in a step.
+Ranks of one pipeline are neighbours. So messages between its stages, which are sent for every
+microbatch, stay on a host if possible. Gradients travel between pipelines only once in a step.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class PipelineLayout:
 
     @property
     def _num_kinds(self) -> int:
-        """Number of pipelines, from pipeline 0, that together have all kinds of links."""
+        """Number of first pipelines to look at: together they have links of all kinds."""
         return min(self.num_pipelines, self.cluster.ranks_per_host)
 
 

@@ -40,9 +40,9 @@ class Problem:
 
     Attributes:
         cluster: Cluster to run on; the plan uses all its ranks.
-        at: Function that returns the graph and the costs of one microbatch. Its arguments are the
-            number of microbatches of a batch, and the names of the modules to split. A call takes
-            seconds to minutes.
+        at: Function that returns the graph and the costs of one microbatch. Arguments of the
+            function: number of microbatches of a batch, and names of the modules to split. A call
+            takes seconds to minutes.
         batch_size: Number of samples of one pipeline in one step.
         pipeline_parallel_degree: Number of ranks of one pipeline.
         data_parallel_degree: Number of parallel pipelines.
@@ -52,8 +52,10 @@ class Problem:
         active_microbatches: Largest number of microbatches in flight, for "interleaved".
         virtual_stages: Number of stages on each rank.
         optimize: "speed" to balance mainly the time of stages, "memory" to balance their memory.
-        memory_weight: Weight of memory in this balance, from 0 (time alone) to 1 (memory alone).
-        auto_partition: True if the planner chooses the stage of each unit, False if marks do.
+        memory_weight: Weight of memory when stages are balanced, from 0 (time alone) to 1 (memory
+            alone).
+        auto_partition: True if the planner chooses the stage of each unit. False if `marks` and
+            `default_partition` set the stages.
         default_partition: Stage of units without a mark, if `auto_partition` is False.
         marks: Stage of each module that the user marked with `smp.partition()`, by name.
         opened: Names of the modules that are split from the start, so that the modules inside

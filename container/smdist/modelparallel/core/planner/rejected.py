@@ -52,7 +52,9 @@ def rejected(
 def _nearest(
     search: Search, group: Iterable[Candidate], key: Callable[[Candidate], Hashable]
 ) -> list[list[Candidate]]:
-    """Group candidates by a key, and return the 4 groups with the smallest lower bounds on time.
+    """Group candidates by a key, such as the schedule, and return the 4 most promising groups.
+
+    A group is promising if one of its candidates has a small lower bound on the time of a step.
 
     Args:
         search: Search that evaluated the candidates.

@@ -61,7 +61,8 @@ def forecast(problem: Problem, view: View, trial: SimulatedCandidate, basis: str
         problem: Model, cluster, batch and options.
         view: Graph and costs of one microbatch.
         trial: Simulated candidate.
-        basis: Digest of the plan's decisions, `Plan.basis`, to store in the forecast.
+        basis: Digest of the plan's degrees, schedule and stages (`Plan.basis`), which the forecast
+            stores to notice later edits of the plan.
     """
     timeline, costs = trial.timeline, trial.pipeline.costs()
     slowest = max(placed_units(view.graph), key=lambda unit: view.costs.of(unit.name).seconds)

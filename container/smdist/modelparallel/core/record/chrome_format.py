@@ -129,7 +129,7 @@ def _threads_of(track: Track) -> dict[str, int]:
 
 
 def _facts(track: Track) -> str:
-    """Return a label of a rank: its pipeline, the accuracy of its times, number of lost events."""
+    """Return the label of a rank: number of its pipeline, accuracy of its times, lost events."""
     facts = [f"pipeline {track.replica}", f"rank {track.pipeline_rank} of the pipeline"]
     if track.clock_error_seconds:
         facts.append(f"clock within {track.clock_error_seconds * _MICROSECONDS:.0f} us")

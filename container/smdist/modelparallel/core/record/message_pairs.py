@@ -15,7 +15,7 @@ class Transfer(NamedTuple):
 
     Attributes:
         sender: Track of the rank that sent the message.
-        sent: Send event, or the action that computed the value if no send was recorded.
+        sent: Event of the send. If it was not recorded, the action that computed the value.
         receiver: Track of the rank that received the message.
         received: Receive event.
     """
@@ -72,7 +72,7 @@ def carries_something(event: Event, edges: Sequence[Edge]) -> bool:
 
 
 def _place(track: Track, event: Event, stage: int) -> _Place:
-    """Return the key of a value that `stage` computed, by which its send and receive are matched.
+    """Return a key that is equal for the send and the receive of the same value.
 
     Args:
         track: Events of the rank that sends or receives the value.

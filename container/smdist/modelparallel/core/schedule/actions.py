@@ -17,9 +17,9 @@ from functools import cached_property
 
 
 class Do(str, Enum):
-    """Kind of an action: forward pass (F), backward pass (B), or half a backward pass (I, W).
+    """Kind of an action: forward pass (F) or backward pass (B).
 
-    The halves are input gradients (I) and weight gradients (W).
+    A backward pass may be split into two actions: input gradients (I) and weight gradients (W).
     """
 
     F = "F"  # forward pass

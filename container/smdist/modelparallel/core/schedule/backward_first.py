@@ -102,5 +102,5 @@ class _Rank:
         return given is None or (microbatch < len(given) and given[microbatch] <= clock)
 
     def _is_below_cap(self) -> bool:
-        """Return True if the rank holds fewer microbatches than it may (`cap`)."""
+        """Return True if the rank holds fewer microbatches than its limit, `cap`."""
         return len(self.forward_ends) - len(self.backward_ends) < self.cap

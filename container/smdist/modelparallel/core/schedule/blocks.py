@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that schedules are built with.
+"""Building blocks of schedules: functions that return lists of actions.
 
-They list actions, alternate forwards and backwards, and split backward passes into two halves.
+The functions alternate forwards and backwards, and split backward passes into two halves.
 """
 
 from __future__ import annotations
@@ -32,15 +32,16 @@ def alternate(
 
 
 def split_backward(order: Sequence[Action], *, delay: int) -> list[Action]:
-    """Return the order with each backward pass (B) split into two actions, I and W.
+    """Replace each backward pass (B) by two actions, I and W, and return the new order.
 
-    I computes the input gradients, and W computes the weight gradients. The last W come at the end.
+    I computes the input gradients. W computes the weight gradients, and runs later than its I. All
+    W that are left over come at the end.
 
     split_backward(F0 B0 F1 B1 F2 B2, delay=1)  ->  F0 I0 F1 I1 W0 F2 I2 W1 W2
 
     Args:
         order: Actions in their order.
-        delay: Number of later I that run before the W of an I.
+        delay: Number of other I that run between the I and the W of a microbatch.
     """
     split, delayed = [], deque[Action]()
     for action in order:

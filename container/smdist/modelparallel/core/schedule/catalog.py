@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Catalog of all schedules: name, limits, and the function that returns the actions of each rank.
 
-The limits are those of the SDK, `sagemaker_dist.contract.schedule_limits`.
+The limits come from the SDK, `sagemaker_dist.contract.schedule_limits`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class ScheduleKind:
     Attributes:
         name: Name of the schedule in options, such as "1f1b".
         summary: Short description for users.
-        orders: Function from the shape of a pipeline to the actions of each rank, by rank.
-        rank_of: Function from the shape of a pipeline to the rank of each stage, by stage. It is
+        orders: Function that gets the shape of a pipeline, and returns the actions of each rank.
+        rank_of: Function that gets the shape of a pipeline, and returns the rank of each stage:
             `loop` (stages 0 1 2 3 on ranks 0 1 0 1) or `vee` (on ranks 0 1 1 0).
         splits_backward: True if weight gradients are computed separately from input gradients.
     """
@@ -80,8 +80,7 @@ def _each(order: Callable[[Shape, int], list[Action]]) -> Orders:
     """Return a function that calls `order` for each rank of a pipeline, and returns all results.
 
     Args:
-        order: Function that returns the actions of one rank. Its arguments are the shape of the
-            pipeline and the rank.
+        order: Function `order(shape, rank)` that returns the actions of one rank.
     """
 
     @wraps(order)

@@ -38,8 +38,8 @@ Channels = dict[Channel, list[Message]]  # messages in the order of their receiv
 def channels_of(dependencies: Dependencies) -> Channels:
     """Return all messages of a schedule, by channel, in the order in which they are received.
 
-    A message is a pair (n, k): the sender sends the message after its first n actions, and the
-    receiver receives it after its first k actions.
+    A message is a pair (n, k): the sender sends the message after n actions, and the receiver
+    receives the message after k actions.
 
     Args:
         dependencies: Schedule with the actions that each action waits for.

@@ -55,7 +55,7 @@ def _steady_state(builder: OrderBuilder, shape: Shape, *, down: int, up: int) ->
     """Add the middle phase of a rank's order, which alternates forwards and backwards.
 
     The phase repeats a forward of the first stage, a backward of the second stage, a forward of the
-    second stage, and a backward of the first stage. It ends when no forward is left.
+    second stage, and a backward of the first stage. The phase ends when no forward is left.
 
     Args:
         builder: Builder of the rank's order.

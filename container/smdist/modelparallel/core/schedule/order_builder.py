@@ -36,9 +36,9 @@ class OrderBuilder:
                 self._add(do, stage)
 
     def add_weight_gradients(self, times: int) -> None:
-        """Add weight-gradient actions (W) for the oldest input-gradient actions (I) without one.
+        """Add weight gradients (W) for the oldest input gradients (I) that have no W yet.
 
-        The I may belong to any stage of the rank.
+        The input gradients may belong to any stage of the rank.
 
         Args:
             times: Number of W to add.
@@ -47,9 +47,9 @@ class OrderBuilder:
             self.order.append(self._delayed.popleft())
 
     def add_weight_gradients_of(self, stage: int) -> None:
-        """Add all weight gradients (W) that a stage still lacks.
+        """Add weight gradients (W) for all input gradients (I) of a stage that have no W yet.
 
-        The W have the same order as the input gradients (I) of the stage.
+        They are added in the order of the input gradients.
         """
         for action in [action for action in self._delayed if action.stage == stage]:
             self._add_weight_gradient(action)

@@ -70,7 +70,7 @@ def _wrong_ranks(schedule: Schedule) -> Iterator[OptionError]:
 
 
 def _wrong_actions(schedule: Schedule) -> Iterator[OptionError]:
-    """Yield an error for each action whose stage or microbatch the rank does not have."""
+    """Yield an error for each action of a stage or microbatch that its rank does not have."""
     for rank, order in enumerate(schedule.orders):
         for action in order:
             why = _mismatch(schedule, rank, action)
@@ -140,7 +140,9 @@ def _wrong_kinds(
             )
         elif found[do] > 1:
             what = f"rank {rank} has {action} {found[do]} times"
-            yield _fault("repeated_action", rank, action, what, "each action is run once")
+            yield _fault(
+                "repeated_action", rank, action, what, "a rank may run an action only once"
+            )
 
 
 def _too_early(dependencies: Dependencies) -> Iterator[OptionError]:
@@ -164,7 +166,7 @@ def _deadlock(
         dependencies: Dependencies between the schedule's actions.
         waits: Places that each action waits for, by rank and position in the rank's order. A
             place (rank, n) is reached when this rank has done its first n actions.
-        what: First sentence of the error.
+        what: Beginning of the error's text, such as "the ranks wait for each other".
         about: Argument of `check_schedule` that is wrong: "orders" of the schedule, or "buffers".
     """
     done = run(waits).done
@@ -189,7 +191,8 @@ def _crossings(dependencies: Dependencies, channels: Channels) -> Iterator[Optio
             if sent > sent_next:
                 first, second = (dependencies.at((channel.source, at)) for at in (sent, sent_next))
                 what = (
-                    f"rank {channel.target} receives the result of {first} before that of {second}"
+                    f"rank {channel.target} receives the result of {first} before the result of"
+                    f" {second}"
                 )
                 why = f"rank {channel.source} sends the result of {second} first"
                 yield _fault("message_order", channel.source, first, what, why)

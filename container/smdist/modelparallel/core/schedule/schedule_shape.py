@@ -14,8 +14,8 @@ class Shape:
         num_ranks: Number of ranks.
         num_microbatches: Number of microbatches of one step.
         virtual_stages: Number of stages on each rank.
-        active_microbatches: Largest number of microbatches that a rank may hold, for schedules that
-            use it; None otherwise.
+        active_microbatches: Largest number of microbatches that a rank may hold. None for schedules
+            without such a limit.
     """
 
     num_ranks: int

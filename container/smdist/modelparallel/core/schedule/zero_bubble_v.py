@@ -42,8 +42,8 @@ def zero_bubble_v(shape: Shape, rank: int) -> list[Action]:
 def _warm_up(builder: OrderBuilder, shape: Shape, *, down: int, up: int) -> None:
     """Add the first phase of a rank's order.
 
-    It has forwards of the first stage, then of both stages in turn. Then the second stage runs
-    forwards, each followed by input and weight gradients.
+    The rank runs forwards of its first stage, then of both stages in turn. Then its second stage
+    runs forwards, each followed by input and weight gradients.
 
     Args:
         builder: Builder of the rank's order.
@@ -65,7 +65,7 @@ def _steady_state(builder: OrderBuilder, shape: Shape, number: int, *, down: int
     Args:
         builder: Builder of the rank's order.
         shape: Numbers of ranks, stages and microbatches of the step.
-        number: Number of microbatches to add, which may be larger than that of the step.
+        number: Number of microbatches to add, which may be larger than the number in the step.
         down: First stage of the rank, on the way down the V.
         up: Second stage of the rank, on the way up the V.
     """
@@ -79,7 +79,7 @@ def _steady_state(builder: OrderBuilder, shape: Shape, number: int, *, down: int
 def _cool_down(builder: OrderBuilder, shape: Shape, *, down: int, up: int) -> None:
     """Add the last phase: remaining input gradients (I), then remaining weight gradients (W).
 
-    I come first, because other ranks wait for their results.
+    Input gradients come first, because other ranks wait for them.
 
     Args:
         builder: Builder of the rank's order.

@@ -19,7 +19,7 @@ from smdist.modelparallel.core.schedule.actions import Action, Do, Schedule
 class DeadlockError(OptionError):
     """Error of a schedule whose ranks wait for each other, or for an action that no rank has.
 
-    Its `kind` is "deadlock" or "missing_action".
+    The attribute `kind` is "deadlock" or "missing_action".
 
     Attributes:
         waits: For each rank in the chain of waits: the rank, the action at which it waits, and the

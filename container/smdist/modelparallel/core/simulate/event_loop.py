@@ -24,7 +24,8 @@ class EventTimes:
     Attributes:
         starts: Start times in seconds, by rank and position in its order.
         ends: End times in seconds, by rank and position in its order.
-        travel_seconds: Seconds that each rank was idle while its next input was being sent to it.
+        travel_seconds: Seconds in which each rank was idle because its next input was still being
+            sent, by rank.
     """
 
     starts: list[list[float]]

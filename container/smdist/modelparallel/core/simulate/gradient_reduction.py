@@ -127,7 +127,9 @@ def _one_way(inside_bytes: float, across_bytes: float, replicas: ReplicaLinks) -
 
 
 def _step(num_bytes: float, parties: int, link: Link) -> float:
-    """Return the seconds in which each party sends (parties - 1) / parties of its bytes.
+    """Return the seconds of one exchange between ranks or hosts.
+
+    Each of them sends (parties - 1) / parties of its bytes.
 
     Args:
         num_bytes: Bytes that each party has.

@@ -65,7 +65,7 @@ def held_bytes(
 
     Args:
         schedule: Schedule of the step.
-        rows: Number of the kind and stage of each action, as in `Tables.rows`.
+        rows: Number that stands for the kind and stage of each action, as in `Tables.rows`.
         stages: Cost of each stage for one microbatch.
         edges: Values sent between stages.
         static_bytes: Bytes that each rank holds all the time, by rank.

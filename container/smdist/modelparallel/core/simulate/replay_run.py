@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replay of a recorded run in the simulator, to compare measured and simulated step times.
 
-The inputs are the schedule, the recorded times of each stage and the recorded times of messages.
-Times of stages are averaged over steps, microbatches and replicas. The simulator computes the step
-time that follows from these inputs. If the measured step time differs, there are delays that these
-averages do not contain. The time between two actions of a rank counts as part of the second action,
-without the time in which the rank waited for a message.
+The simulator gets the schedule, and the recorded times of stages and messages. Times of stages are
+averages over steps, microbatches and replicas. If the simulated step is shorter than the measured
+one, the averages hide delays, such as a single slow step.
+
+The time in which a rank prepares an action, after the previous action has ended, counts as part of
+the action. The time in which the rank waits for a message does not count.
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ def replay(
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """Recorded step of one pipeline: seconds of each action, by rank, and of the whole step."""
+    """Recorded step of one pipeline: seconds of the step, and of each action on each rank."""
 
     work: tuple[Mapping[Action, float], ...]
     seconds: float
@@ -218,8 +219,8 @@ def _links(
 ) -> dict[tuple[int, ...], Link]:
     """Return a link for each pair (sender, receiver) of ranks of the pipeline.
 
-    The latency of a link is the median time of its messages whose receiver was already waiting. A
-    link has no other cost: its bandwidth is unlimited.
+    The latency of a link is the median time of the messages for which the receiver was already
+    waiting. The bandwidth of a link is unlimited.
 
     Args:
         tracks: Recorded events of all ranks.

@@ -2,7 +2,8 @@
 """Simulation of one step: computes a timeline from a schedule and costs.
 
 Sends are asynchronous: a rank computes while its messages are sent. Messages from one rank to
-another are sent one after another. Each takes its bytes / bandwidth, and arrives one latency later.
+another are sent one after another. A message takes bytes / bandwidth seconds, and arrives after the
+latency of the link.
 All values from one stage to another are simulated as one message of the same total size. Messages
 between two stages of one rank take no time.
 """

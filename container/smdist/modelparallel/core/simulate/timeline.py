@@ -62,7 +62,7 @@ class Peak:
     """Memory of a rank during the action in which it holds the most bytes.
 
     Attributes:
-        place: Position of this action in the rank's order.
+        place: Position of this action in the rank's order of actions, from 0.
         static_bytes: Bytes of weights, gradients and optimizer state.
         saved_bytes: Bytes kept from forward to backward passes, of all microbatches in flight.
         receive_bytes: Bytes of buffers for messages of other ranks.
@@ -91,7 +91,8 @@ class Timeline:
         starts: Start of each action in seconds, by rank and position in its order.
         ends: End of each action in seconds, by rank and position in its order.
         held_bytes: Bytes that a rank holds during each action, by rank and position in its order.
-        travel_seconds: Seconds that each rank was idle while its next input was on its way.
+        travel_seconds: Seconds in which each rank was idle because its next input was still being
+            sent, by rank.
         peaks: Largest memory of each rank, by rank.
         reductions: Sums of gradients over replicas, ordered by rank.
     """
@@ -135,11 +136,10 @@ class Timeline:
 
     @property
     def exposed_seconds(self) -> tuple[float, ...]:
-        """Seconds that each rank spends only on communication, by rank.
+        """Seconds in which each rank only communicates, by rank.
 
-        This is the time that a rank was idle while its next input was on its way, plus the time of
-        sums of gradients after the rank's last action. Waiting for another rank's computation is
-        not included.
+        A rank only communicates while it waits for an input that is being sent, and while gradients
+        are summed after its last action. Waiting for another rank's computation is not included.
         """
         exposed = list(self.travel_seconds)
         last = [ends[-1] if ends else 0.0 for ends in self.ends]

@@ -35,14 +35,15 @@ __all__ = ["CaptureError", "Captured", "arguments_of", "capture", "signature"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Captured:
-    """Recorded forward pass of a model; the model itself is unchanged.
+    """Recording of a model's forward pass; the model itself is unchanged.
 
     Attributes:
         graph: Graph of the recorded calls, for the planner.
         program: Recorded calls, for the stages.
         model: The user's model.
-        example: Batch that the model was captured with.
-        key: Shapes, types and settings that the program depends on; see `signature`.
+        example: Batch on which the forward pass was recorded.
+        key: Shapes, types and settings that the program depends on; see `signature`. A batch with
+            another key needs another recording.
         notes: Modules that cannot be split because their operations cannot be recorded, with the
             reasons.
     """
@@ -57,8 +58,8 @@ class Captured:
     def serves(self, example: Any) -> bool:
         """Return True if the recorded calls can also run on the batch `example`.
 
-        The batch must have the shapes and types of the captured batch. The model must have the
-        modes, attributes and hooks that it had at the capture.
+        The shapes and types of the batch, and the modes, attributes and hooks of the model must be
+        the same as when the calls were recorded.
         """
         return self.key == signature(self.model, arguments_of(example))
 
@@ -87,8 +88,8 @@ def capture(
         model: Any module, also one on the meta device.
         example: A tensor, a tuple of positional arguments or a dict of keyword arguments: the
             batch of one replica, or another batch of the same shapes.
-        opened: Names of modules that may be split between stages, although by default they may not
-            be. The modules that contain them may then be split, too.
+        opened: Names of modules that may be split between stages, although the default is not to
+            split them. All modules around them may then be split, too.
         closed: Names of modules that must not be split, also inside an opened module.
 
     Raises:

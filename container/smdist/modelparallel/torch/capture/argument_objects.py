@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of call arguments that are neither tensors nor plain data such as numbers and strings.
 
-A captured program stores such an argument as a constant. This is right for a configuration object.
-It is wrong for an object that contains tensors or that modules change, since each stage would have
-its own copy of the object.
+The recorded program stores such an argument as a constant. This is right for a configuration
+object. It is wrong for an object that contains tensors or that modules change, since each stage
+would have its own copy of the object.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def carried(leaf: Any, depth: int = _DEPTH) -> str:
 
 
 def print_of(leaf: Any, depth: int = _DEPTH) -> Any:
-    """Return a fingerprint of an argument; it differs after a module has changed the contents.
+    """Return a fingerprint of an argument, which shows later whether its contents have changed.
 
     Args:
         leaf: The argument.

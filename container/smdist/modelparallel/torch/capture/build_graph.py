@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversion of a captured program to the planner's graph, which contains no objects of PyTorch.
+"""Conversion of a recorded program to the planner's graph, which contains no objects of PyTorch.
 
 The function `crowded` finds modules that should not be split. A value is live from the call that
 makes it until the last call that reads it. If a model is split at some place, every value that is
 live there is sent to the next stage. Inside a block with a skip connection two values are live, and
-after the block only one. So a block is not split, but a model may be split between two blocks.
+after the block only one value. So a block is not split, but a model may be split between blocks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from smdist.modelparallel.torch.program.program import Argument, Call, Program, 
 def build_graph(model: nn.Module, program: Program) -> Graph:
     """Return the planner's graph of a program.
 
-    It has a node for each input and each call of the program, and lists the model's parameters.
+    The graph has a node for each input and each call of the program, and the model's parameters.
     """
     parameters = _parameters(model)
     names = {alias: p.name for p in parameters for alias in (p.name, *p.aliases)}

@@ -7,7 +7,7 @@ from sagemaker_dist.errors import KeyPath, OptionError
 
 
 class CaptureError(OptionError):
-    """Error for a forward pass that cannot be captured; it names the module and the line.
+    """Error for a forward pass that cannot be recorded; the text names the module and the line.
 
     Attributes:
         about: Names of the modules, parameters or arguments that are the obstacle, if there are
@@ -21,10 +21,10 @@ class CaptureError(OptionError):
 
 
 class Escalation(BaseException):
-    """Signal that a module's operations cannot be recorded, so the module becomes a unit.
+    """Exception for a module whose operations cannot be recorded one by one.
 
-    A unit is a module that is recorded as one call and never split. The whole model cannot become a
-    unit, so capture fails if the signal is for the model itself.
+    The recording then starts again, with this module as a unit: a module that is recorded as one
+    call and never split. If the module is the model itself, the user gets a CaptureError.
 
     Attributes:
         module: Name of the module; "" is the model itself.
@@ -32,7 +32,7 @@ class Escalation(BaseException):
         reason: The obstacle, as text.
         line: "file.py:12" of the user's code, "" if unknown.
         about: Names of the modules or parameters that are the obstacle.
-        is_error: True if the forward function raised an exception, which may be an error in it.
+        is_error: True if the forward function raised an exception, perhaps because it is wrong.
         hint: Advice for the user, shown if capture fails.
     """
 

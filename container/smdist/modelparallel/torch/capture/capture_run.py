@@ -36,7 +36,7 @@ def clear_caches(made: Iterable[ReferenceType[Tensor]]) -> None:
     """Clear every `functools.lru_cache` of this process that contains a fake tensor.
 
     Args:
-        made: References to the fake tensors of a run; those that no longer exist are ignored.
+        made: References to the fake tensors of a run. Tensors that no longer exist are ignored.
     """
     alive = {id(tensor) for tensor in (reference() for reference in made) if tensor is not None}
     if not alive:
@@ -69,7 +69,7 @@ def run_once(model: nn.Module, arguments: tuple[Any, Any], units: set[str]) -> P
 
     Raises:
         Escalation: A module cannot be recorded and must become a unit.
-        CaptureError: The model cannot be captured.
+        CaptureError: The model's forward pass cannot be recorded.
     """
     made: list[ReferenceType[Tensor]] = []
     try:
@@ -128,8 +128,8 @@ def _call(
 def _device(leaves: list[Any], model: nn.Module) -> torch.device:
     """Return the device that the run uses in place of the meta device.
 
-    It is the device of the first tensor that is not on the meta device, among the inputs and then
-    the model's parameters. It is the CPU if there is no such tensor.
+    The result is the device of the first input that is not on the meta device; if there is none, of
+    the first such parameter; if there is none either, the CPU.
 
     Args:
         leaves: Inputs of the model, taken out of nested containers.
@@ -171,9 +171,9 @@ def _publish(writer: ProgramWriter, inputs: list[Any], form: Form) -> Iterator[A
 
 
 def _wanted(calls: list[Call], outputs: tuple[Argument, ...]) -> tuple[Call, ...]:
-    """Return the calls of a program without those that have no effect.
+    """Return the calls of a program that are needed.
 
-    Removed are calls of functions whose results are never read, if they have no side effects.
+    A call of a function is not needed if its result is never read and it has no side effects.
 
     Args:
         calls: All recorded calls.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Diagnosis of a model that cannot be captured: does it fail without capture as well?"""
+"""Diagnosis of a model that cannot be recorded: does its forward pass fail anyway?"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from smdist.modelparallel.torch.program.pytree import flatten, map_leaves, paths
 
 
 def failure_of(model: nn.Module, arguments: tuple[Any, Any]) -> CaptureError | None:
-    """Run a model without capture, and return the error that it raises on these arguments.
+    """Run a model without recording, and return the error that it raises on these arguments.
 
     If the model is on the meta device, it runs there. An operation that needs values then fails,
     which does not count as an error of the model.

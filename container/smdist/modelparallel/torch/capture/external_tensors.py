@@ -6,8 +6,8 @@ through a global variable, or through a plain list of modules, which PyTorch doe
 works in one process. But if the unit and the other module are on different stages, the unit has
 only a copy of the tensor that is never trained, or no tensor at all.
 
-So the arguments of all functions that run inside a unit are checked. They must be neither weights
-of other modules nor tensors that were made outside the unit and not passed to it.
+So the arguments of all functions that run inside a unit are checked. No argument may be a weight of
+another module, or a tensor that was made outside of the unit and not passed to the unit.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class ExternalTensors:
         fake: The model on fake tensors, with the names of its weights.
 
     Attributes:
-        found: Description of the first such tensor in the present unit, for an error message:
-            "uses ..."; "" if none was found.
-        culprit: Name of this tensor in the model, or of the call that made it; "" if none was
-            found.
+        found: Text for an error message, "uses ...", that describes the first such tensor in the
+            present unit. "" if there is no such tensor.
+        culprit: Name of this tensor in the model, or of the call that made the tensor. "" if there
+            is no such tensor.
     """
 
     def __init__(self, fake: FakeModel) -> None:
@@ -70,7 +70,7 @@ class ExternalTensors:
                 self.found, self.culprit = self._objection(tensor)
 
     def mark(self, result: Any) -> None:
-        """Register the tensors in `result` as made by the checked module."""
+        """Register that the checked module has made the tensors in `result`, so it may use them."""
         for tensor in tensors_in((result,)):
             if isinstance(tensor, FakeTensor) and id(tensor) not in self._names:
                 tensor.__dict__[_MAKER] = self._unit

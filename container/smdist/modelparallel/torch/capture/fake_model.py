@@ -49,8 +49,8 @@ class WatchedFakes(FakeTensorMode):  # type: ignore[no-untyped-call]
     """Fake tensor mode that records changes in place and random operations, in its `effects`.
 
     Args:
-        made: List of weak references to fake tensors that user code may have stored. It is filled
-            during the run, and serves to clear function caches afterwards.
+        made: List for weak references to the fake tensors of a run. If one of them still exists
+            after the run, user code has stored it, perhaps in a function cache.
     """
 
     def __init__(self, made: list[ReferenceType[Tensor]]) -> None:
@@ -101,8 +101,8 @@ class FakeModel:
     Attributes:
         names: First name of each tensor, by the id of its fake tensor.
         reals: The real tensors, by first name.
-        fakes: The fake tensors, by first name; stored so that their ids stay valid.
-        mode: Mode that the fake tensors belong to.
+        fakes: The fake tensors, by first name. They are stored here so that their ids stay valid.
+        mode: Fake tensor mode in which the fake tensors were made.
     """
 
     names: Mapping[int, str]
@@ -200,7 +200,7 @@ def check_plain(real: Tensor, title: str, *, about: str | KeyPath = ()) -> None:
 
     Args:
         real: A tensor of the model or of its inputs.
-        title: Words for the tensor in an error's text.
+        title: Name of the tensor for an error's text, such as "an input of the model".
         about: Name of the tensor; () if it has none.
 
     Raises:
@@ -220,7 +220,7 @@ def check_plain(real: Tensor, title: str, *, about: str | KeyPath = ()) -> None:
     raise CaptureError(
         f"{title} is a {type(real).__name__}",
         "a tensor of a subclass with its own operations cannot be replaced by a fake tensor",
-        "Capture the model before it is sharded or quantised",
+        "Pass the model before it is sharded or quantised",
         about=about,
         kind="tensor_subclass",
     )

@@ -107,7 +107,7 @@ def python_draws() -> Hashable:
 def untouched() -> Iterator[None]:
     """Restore all random states after the block; hide warnings and PyTorch's logs within it.
 
-    The block runs the model for capture only. Warnings of the model appear in its real runs.
+    Use it for a run in which a model is only recorded. Warnings of the model appear in later runs.
     """
     ours, numpy = random.getstate(), sys.modules.get("numpy")
     theirs = numpy.random.get_state() if numpy else None

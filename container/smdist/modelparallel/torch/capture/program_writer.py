@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recording of calls: each is added to a program with its arguments, results and in-place changes.
+"""Recording of calls: a program gets each call with its arguments, results and in-place changes.
 
 If a call cannot be recorded, an Escalation is raised. The module whose forward function makes the
 call then becomes a unit: a module that is recorded as one call. `PendingCall` describes a call
@@ -46,7 +46,8 @@ class Inside:
         name: Name of the module in the model; "" for the model itself.
         module: The module.
         before: Snapshot of the module's attributes from before the call.
-        passes: True while the module's own `__call__` has not yet called `nn.Module.__call__`.
+        passes: True while the module runs a `__call__` that its own class defines, and has not yet
+            reached `nn.Module.__call__`. The call that follows is then not recorded a second time.
     """
 
     name: str
@@ -106,12 +107,13 @@ class ProgramWriter:
     Attributes:
         calls: Calls in the order of execution.
         origins: Origin of each tensor: a value of the program, or a tensor of the model.
-        base: Gradient and autocast modes around the forward pass.
+        base: Gradient and autocast modes at the start of the forward pass.
         effects: Changes in place and random operations since the last `effects.clear()`.
         stack: Modules whose forward functions are being recorded, outermost first.
         checkpoints: Running activation checkpoints: the settings, and the number of calls recorded
             before the checkpoint.
-        pending: The first error that was raised, or None. A forward function may have caught it.
+        pending: The first error that was raised, or None. It is raised again at the end, in case
+            the user's forward function has caught it.
         rng_calls: Counter of functions that draw random numbers.
     """
 
@@ -151,7 +153,7 @@ class ProgramWriter:
         self.fail(Escalation(self.owner, kind, reason, line, about=about))
 
     def fail(self, found: Escalation | CaptureError) -> NoReturn:
-        """Raise an error and store it, so that the run fails even if the user's code catches it."""
+        """Raise and store an error. So the run fails even if the user's code catches the error."""
         self.pending = self.pending or found
         raise found
 
@@ -292,7 +294,7 @@ class ProgramWriter:
         return self.origins.publish(leaf, name), leaf
 
     def _alias(self, leaf: Tensor) -> Tensor:
-        """Return a view of a tensor, which can be recorded as a new tensor."""
+        """Return a view of a tensor; the view has an id of its own and counts as a new tensor."""
         with torch.set_grad_enabled(leaf.requires_grad):
             return leaf.view_as(leaf)
 

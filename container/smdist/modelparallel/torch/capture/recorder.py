@@ -59,10 +59,10 @@ class CallRecorder(TorchFunctionMode):
         writer: Writer that adds the calls to the program.
         units: Ids of the modules that are units.
         names: Name of each module in the model, by the module's id.
-        before: Attributes of each unit and of the modules inside it before the pass, by the unit's
-            id.
-        probe: Runs a unit on made-up numbers if it cannot run on fake tensors.
-        external: Detects tensors that a unit must not use.
+        before: Snapshots from before the pass, of each unit and the modules inside it, by the
+            unit's id.
+        probe: Object that runs a unit on made-up numbers if the unit cannot run on fake tensors.
+        external: Object that detects tensors of other modules, which a unit must not use.
     """
 
     def __init__(
@@ -367,8 +367,8 @@ class CallRecorder(TorchFunctionMode):
         line = line_of_user(error)
         return CaptureError(
             f"{name!r} needs the values of its inputs, at {line}",
-            "the model is on the meta device, and zeros in place of the parameters of "
-            f"{step.module!r} would need too much memory, {large}",
+            f"there are no values, since the model is on the meta device, and {step.module!r} is "
+            f"too large to run on zeros instead ({large})",
             "Pass --measure to the plan command, pass a model with real weights to smp.plan, or "
             "make the layers smaller",
             about=(name, step.module),

@@ -93,7 +93,7 @@ class Listener(Protocol):
 def recording(recorder: Listener, model: nn.Module) -> Iterator[None]:
     """Pass calls of this thread to the recorder within the block.
 
-    These are calls of the model's modules, of functions of PyTorch, and of activation checkpoints.
+    Passed are calls of the model's modules, of functions of PyTorch, and of activation checkpoints.
 
     Args:
         recorder: The recorder, which is active within the block.
@@ -174,10 +174,10 @@ def _patched_checkpoint(recorder: Listener) -> Iterator[None]:
 
 
 def _aside(recorder: Listener) -> Iterator[None]:
-    """Tell the recorder when the checkpointed function has ended.
+    """Notify the recorder when a checkpointed function has ended; make no checkpoint.
 
-    PyTorch resumes this generator once before and once after the checkpointed function. The
-    generator replaces PyTorch's generator, so no activation checkpoint is made.
+    This generator replaces a generator of PyTorch that makes the activation checkpoint. PyTorch
+    resumes it once before and once after the checkpointed function.
 
     Args:
         recorder: Recorder to notify.

@@ -40,7 +40,7 @@ _KNOWN: Final[frozenset[Function]] = frozenset(
 
 
 class RngCalls:
-    """Record of the functions of PyTorch that ran in each call, and of those that draw randomly."""
+    """Functions of PyTorch that ran in each recorded call, and which of them are random."""
 
     def __init__(self) -> None:
         self._functions: set[Function] = set(_KNOWN)
@@ -49,11 +49,12 @@ class RngCalls:
 
     @contextmanager
     def running(self, function: Function, draws: Sequence[str]) -> Iterator[None]:
-        """Record that a function runs in the block, and find out if it draws random numbers.
+        """Note that a function runs in the block, and find out whether it draws random numbers.
 
         Args:
             function: The function.
-            draws: List to which each random operation adds its name while it runs.
+            draws: List to which random operations add their names. If it grows within the block,
+                the function draws random numbers.
         """
         before = len(draws)
         self._now.append(function)
@@ -62,7 +63,7 @@ class RngCalls:
             self._functions.add(function)
 
     def end_call(self, name: str) -> None:
-        """Assign the functions that ran since the last `end_call` to a recorded call.
+        """End a recorded call: all functions since the last `end_call` ran in this call.
 
         Args:
             name: Name of the recorded call.
@@ -71,9 +72,9 @@ class RngCalls:
         self._now = []
 
     def drop(self) -> None:
-        """Remove the functions that ran since the end of the last call.
+        """Forget the functions that ran since the last `end_call`.
 
-        They ran in a call that failed and starts again, so they would be counted twice.
+        Use this if a call failed and starts again; otherwise its functions would count twice.
         """
         self._now = []
 
@@ -89,7 +90,7 @@ class RngCalls:
 
     @property
     def whole_pass(self) -> RngCall:
-        """Random functions of the whole forward pass, as if the pass were one call."""
+        """Random functions of the whole forward pass, such as its dropouts."""
         functions = frozenset(self._functions)
         ran = (function for each in self._ran.values() for function in each)
         count = sum(function in functions for function in ran)

@@ -38,7 +38,7 @@ class ProbeError(Exception):
 
 
 class FailedError(ProbeError):
-    """Error for a module that fails both on fake tensors and on test inputs."""
+    """Error for a module that fails on fake tensors and on tensors with made-up numbers."""
 
     kind = "failed_in_capture"
 
@@ -53,8 +53,8 @@ class Probe:
     """Runner of modules on made-up numbers, to find the shapes of their results.
 
     Args:
-        fake: The model's fake tensors, with the real ones that they replace.
-        inputs: The model's real inputs, by the id of the fake tensor that replaces each.
+        fake: The model's fake tensors, with the real tensors that they replace.
+        inputs: The model's real inputs, by the id of the fake tensor in place of each input.
 
     Attributes:
         changed: Ids of the storages of the fake buffers that the last module changed.
@@ -221,7 +221,7 @@ def _zeros(like: Tensor, device: torch.device, *, is_lazy: bool) -> Tensor:
 
 
 def _unseen() -> AbstractContextManager[None]:
-    """Return a context in which calls of PyTorch functions are not passed to the recorder."""
+    """Return a context for a `with` block in which the recorder ignores PyTorch's functions."""
     unseen: AbstractContextManager[None] = torch._C.DisableTorchFunction()
     return unseen
 

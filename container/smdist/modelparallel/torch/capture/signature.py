@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signature of a model call: shapes, types and settings that a captured program depends on.
+"""Signature of a model call: shapes, types and settings that a recorded program depends on.
 
 A forward function branches on shapes, on `self.training`, on other attributes of modules and on
-objects in the batch that are no tensors. A program contains only the branches that were taken at
-capture. So a call with another signature needs another capture.
+objects in the batch that are no tensors. A program contains only the branches that were taken when
+it was recorded. So a call with another signature needs another recording.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _GONE: Final = object()
 
 
 def signature(model: nn.Module, arguments: tuple[Any, Any]) -> Hashable:
-    """Return a key of one model call; calls with equal keys can run the same captured program.
+    """Return a key of one model call; calls with equal keys can use the same recorded program.
 
     Args:
         model: The model; its modes, plain attributes and hooks are part of the key.
@@ -124,14 +124,14 @@ def has_hooks(module: nn.Module) -> bool:
 class SkeletonSync:
     """Copier of settings from a model to its skeleton: a copy of the model without values.
 
-    Users change the settings of the model, but later captures use the skeleton.
+    Users change settings of the model, but later its forward pass is recorded with the skeleton.
 
     Args:
         model: The user's model.
         skeleton: Copy of the model without values, with the same modules.
         units: Names of the modules that are not split between stages.
-        own_units: Names of the `units` that run on this rank. Changes that these modules make to
-            their own attributes can be excluded from copying; see `ignore_changes`.
+        own_units: Names of the `units` that run on this rank. If such a module changes its own
+            attributes, such as a counter, `ignore_changes` stops copying these attributes.
 
     Attributes:
         version: Number that grows with each change of the skeleton.
@@ -191,7 +191,7 @@ class SkeletonSync:
     def ignore_changes(self) -> None:
         """Stop copying attributes that modules changed while they ran, such as counters.
 
-        Otherwise the model would be captured again in each step.
+        With a changed attribute, the model would have to be recorded again in each step.
         """
         for pair in self._running:
             pair.ignore_changes()
@@ -212,7 +212,7 @@ class SkeletonSync:
                 raise _changed(self._model, how, name)
 
     def _difference(self) -> tuple[str, str]:
-        """Return a text that says which modules differ, and the name of the first one."""
+        """Return which modules differ, as a text, and the name of the first such module."""
         now, was = dict(self._model.named_modules()), self._modules
         found = [name for name in {**was, **now} if now.get(name) is not was.get(name)]
         more = f" and {len(found) - 1} more" if len(found) > 1 else ""

@@ -66,9 +66,9 @@ class TensorOrigins:
         return Ref(name)
 
     def weight_in(self, places: set[int]) -> str | None:
-        """Return the name of a tensor of the model that uses one of these storages.
+        """Return the name of a tensor of the model that uses one of the given storages.
 
-        None if no tensor of the model uses one of them.
+        The result is None if there is no such tensor.
 
         Args:
             places: Ids of storages; the function `memory` returns such an id for a tensor.
@@ -86,9 +86,10 @@ class TensorOrigins:
         return next((self._read[place] for place in places if place in self._read), None)
 
     def is_claimed(self, tensor: Tensor, name: str) -> bool:
-        """Return True if a unit changes a tensor of the model; record that others read the tensor.
+        """Return True if a unit changes this tensor; note that code outside of units reads it.
 
-        A unit is a module that is not split further.
+        A unit is a module that is not split further. Because of the note, a unit that changes the
+        tensor later is found by `claim`.
 
         Args:
             tensor: Tensor of the model, which is read outside of units.

@@ -32,8 +32,8 @@ def default_units(model: nn.Module, *, opened: frozenset[str], closed: frozenset
 
     Args:
         model: The whole model.
-        opened: Names of modules that are no units; units are chosen among the modules inside.
-        closed: Names of modules that are units, also inside an opened module.
+        opened: Names of modules that are no units. Modules inside them are units instead.
+        closed: Names of modules that must be units, also inside an opened module.
     """
     return set(_walk("", model, opened | {""}, closed - {""}))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of PyTorch that capture cannot record, although they run on fake tensors.
+"""Functions of PyTorch that cannot be recorded, although they run on fake tensors.
 
 `title_of` returns the short name of any function, for graphs and errors.
 """
@@ -23,8 +23,8 @@ from torch.nn import functional
 def title_of(function: Callable[..., Any]) -> str:
     """Return a function's short name, such as "add", for graphs and errors.
 
-    For access to a property of a tensor, this is the property's name. For `apply` of an autograd
-    function, it is the name of the function's class.
+    For access to a tensor's property, such as `x.T`, the result is the property's name. For `apply`
+    of an autograd function, the result is the name of the function's class.
     """
     owner = getattr(function, "__self__", None)
     name = str(getattr(function, "__name__", type(function).__name__))
@@ -61,11 +61,11 @@ _DIFFERENTIATES = (torch.autograd.grad, torch.autograd.backward, Tensor.backward
 
 
 def objection(function: Callable[..., Any]) -> str:
-    """Return the reason why a function cannot be recorded, as a clause; "" if it can be.
+    """Return the reason why a function cannot be recorded, as a clause; "" if there is none.
 
-    Such functions register a hook on a tensor, change properties of it, or compute gradients. A
-    hook belongs to one tensor object, but each stage has a tensor object of its own. Gradients
-    that a forward pass computes would have to be sent between stages.
+    A function cannot be recorded if it registers a hook on a tensor, changes a tensor's properties,
+    or computes gradients. A hook belongs to one tensor object, but each stage has a tensor object
+    of its own. Gradients in a forward pass would have to be sent between stages.
     """
     title = title_of(function)
     if title in _LOST:

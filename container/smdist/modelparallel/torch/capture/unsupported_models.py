@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks for models that can never be captured, made before the forward pass runs."""
+"""Checks for models that can never be recorded, made before the forward pass runs."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _WRAPPERS = ("DataParallel", "DistributedDataParallel", "FullyShardedDataParalle
 
 
 def refuse(model: nn.Module) -> None:
-    """Check that a model can be captured, as far as this is known before it runs.
+    """Check that a model can be recorded, as far as this is known before it runs.
 
     Raises:
-        CaptureError: The model has at least one of these faults, and the error lists all: a module
-            is wrapped for data parallelism; the model is compiled or scripted as a whole; it has
-            hooks on itself; a tensor that requires a gradient is no parameter; two parameters share
-            memory.
+        CaptureError: The model has a fault; the error lists all faults. Possible faults are: a
+            module is wrapped for data parallelism; the whole model is compiled or scripted; the
+            model itself has hooks; a tensor that requires a gradient is no parameter; two
+            parameters share memory.
     """
     raise_all(
         [*_wrapped(model), *_whole(model), *_hooked(model), *_loose(model), *_overlapping(model)]

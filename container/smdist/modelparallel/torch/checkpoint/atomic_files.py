@@ -53,7 +53,7 @@ def replace_file(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush a folder's list of file names to disk, which a flush of the files does not do."""
+    """Flush the list of a folder's file names to disk; a flush of the files does not do this."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -95,7 +95,7 @@ def partial_folder(path: Path, tag: str) -> Path:
 
 
 def write_newest(path: Path, tag: str) -> None:
-    """Write `tag` to the file "newest" in `path`, since its checkpoint is now the newest."""
+    """Record, in the file "newest" of `path`, that checkpoint `tag` is the newest one."""
     replace_file(path / _NEWEST, lambda stream: stream.write(tag.encode()))
 
 
@@ -120,7 +120,7 @@ def read_newest(path: Path) -> str:
 
 
 def new_save() -> str:
-    """Return a unique hexadecimal number for a new save, larger than those of earlier saves."""
+    """Return a unique hexadecimal number for a new save, larger than all earlier numbers."""
     return f"{time.time_ns() // 1_000_000:012x}{uuid.uuid4().hex[:6]}"
 
 
@@ -141,7 +141,7 @@ def _last_save(folder: Path) -> str:
 
 
 def full_tags(path: Path) -> list[str]:
-    """Return the tags of the checkpoints in `path` that are a single file each."""
+    """Return the tags of the checkpoints in `path` that rank 0 wrote as a single file."""
     if not path.is_dir():
         return []
     return [

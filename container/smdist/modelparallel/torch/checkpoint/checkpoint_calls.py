@@ -37,8 +37,8 @@ def save_checkpoint(
             files are copied together afterwards.
         tag: Name of the checkpoint in this folder.
         partial: True writes a file on each rank; False gathers all values into one file on rank 0.
-        model, optimizer: Objects to save. Default: those that smp.DistributedModel (or
-            smp.parallelize) and smp.DistributedOptimizer made last.
+        model, optimizer: Objects to save. Default: the last model of smp.DistributedModel (or
+            smp.parallelize), and the last smp.DistributedOptimizer.
         user_content: Any object that can be pickled; rank 0's object is saved.
         translate_if_full: Accepted for SMP's scripts, without effect: values are always saved under
             the names in the user's model.
@@ -81,18 +81,19 @@ def resume_from_checkpoint(
 
     Args:
         path: Folder to which the checkpoint was saved.
-        tag: Name of the checkpoint. None is the newest one; with partial=True, an older one is
-            loaded if the newest one lacks files.
+        tag: Name of the checkpoint. None loads the newest checkpoint; with partial=True, an older
+            checkpoint is loaded if files of the newest are missing.
         partial: True if each rank has saved a file; False if rank 0 has saved a single file.
-        strict: True requires the same names in model and checkpoint; False allows names that only
-            one of them has. Shapes must always be equal.
+        strict: True requires the same names of parameters and buffers in model and checkpoint.
+            False ignores names that only the model or only the checkpoint has. Shapes must always
+            be equal.
         load_optimizer: False does not load the optimizer's state.
         load_sharded_optimizer_state: False does not load the optimizer's state if the model is
             sharded over replicas.
         translate_function: Function that gets the saved state dict of the model, and returns a
             state dict with the names of the present model; for partial=False only.
-        model, optimizer: Objects to load into. Default: those that smp.DistributedModel (or
-            smp.parallelize) and smp.DistributedOptimizer made last.
+        model, optimizer: Objects to load into. Default: the last model of smp.DistributedModel (or
+            smp.parallelize), and the last smp.DistributedOptimizer.
         scheduler, data: Objects whose states are restored with load_state_dict(). `data` gets the
             position up to which this rank's replica had read the training data.
 

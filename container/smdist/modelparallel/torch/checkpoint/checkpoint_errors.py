@@ -25,7 +25,7 @@ class RankFailure(NamedTuple):
     Attributes:
         text: Cause of the error, as one line; see `in_words`.
         about: What the error is about, as `DistError.about`.
-        kind: Kind of the error: that of an OptionError, "file" for an OSError, otherwise "failed".
+        kind: Kind of an OptionError; "file" for an OSError, and "failed" for any other error.
     """
 
     text: str
@@ -34,7 +34,7 @@ class RankFailure(NamedTuple):
 
 
 def root_of(error: BaseException) -> BaseException:
-    """Return the OSError or OptionError that caused an error; the error itself if none did."""
+    """Return the OSError or OptionError that caused an error; without one, the error itself."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, OSError | OptionError):

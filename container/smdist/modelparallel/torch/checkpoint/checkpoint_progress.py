@@ -18,8 +18,8 @@ class CheckpointProgress:
     seconds.
 
     Args:
-        title: Description of the work: "checkpoint '10' to /fsx/run".
-        prints: True on the one rank that prints.
+        title: Description of the work, such as "checkpoint '10' to /fsx/run".
+        prints: True on the rank that prints; False on all other ranks.
     """
 
     def __init__(self, title: str, *, prints: bool) -> None:

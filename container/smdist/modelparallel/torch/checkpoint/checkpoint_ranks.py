@@ -21,7 +21,7 @@ from smdist.modelparallel.torch.checkpoint.team import Team
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankReplica:
-    """Rank, with the number of its replica and facts about the whole job.
+    """Description of a rank: its number, its replica, and the layout and progress of the job.
 
     Attributes:
         rank: Number of the rank in the world.
@@ -40,11 +40,11 @@ class RankReplica:
 
     @classmethod
     def of(cls, split: Any, team: Team) -> RankReplica:
-        """Return this rank's number, the number of its replica, and facts about the whole job.
+        """Describe this rank: its number, its replica, and the layout and progress of the job.
 
         Args:
-            split: Model that smp.parallelize returned. None for an nn.Module that is not
-                split, of which each rank has a replica.
+            split: Model that smp.parallelize returned. None for a plain nn.Module; then each rank
+                is its own replica.
             team: All ranks.
         """
         if split is None:

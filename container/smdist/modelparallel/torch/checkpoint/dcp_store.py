@@ -55,7 +55,7 @@ class ShardWriter(StorageWriter):
 
     Args:
         folder: Existing folder of the checkpoint.
-        save: Number of this save, with which file names begin.
+        save: Unique number of this save; all file names begin with this number.
         progress: Counter of the bytes that are written.
     """
 
@@ -63,7 +63,7 @@ class ShardWriter(StorageWriter):
         self._folder, self._save, self._progress = folder, save, progress
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Do nothing; PyTorch calls this for a new checkpoint id, and the folder is fixed."""
+        """Do nothing: PyTorch calls this to change the folder, but this writer has only one."""
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """Do nothing; PyTorch calls this before the ranks plan what each of them writes."""
@@ -111,7 +111,7 @@ class ShardWriter(StorageWriter):
         return WriteResult(index=item.index, size_in_bytes=len(view), storage_data=info)
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Write the metadata after all ranks have written; this makes the checkpoint complete.
+        """Write the metadata after all ranks have written their values, to complete the checkpoint.
 
         Args:
             metadata: Shapes and types of all values; their positions in files are added.
@@ -146,7 +146,7 @@ class ShardReader(StorageReader):
 
     Args:
         folder: Folder of the checkpoint.
-        metadata: Metadata that rank 0 read there.
+        metadata: Metadata of the checkpoint, which rank 0 has read.
         progress: Counter of the bytes that are read.
     """
 
@@ -154,7 +154,7 @@ class ShardReader(StorageReader):
         self._folder, self._metadata, self._progress = folder, metadata, progress
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Do nothing; PyTorch calls this for a new checkpoint id, and the folder is fixed."""
+        """Do nothing: PyTorch calls this to change the folder, but this reader has only one."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:  # noqa: ARG002  PyTorch's
         """Return the metadata of the checkpoint: shape, type, file and position of each value."""
@@ -309,7 +309,7 @@ def _missing_error(name: str, folder: Path) -> CheckpointError:
     return CheckpointError(
         f"the file {name} is not in {str(folder)!r}",
         "a rank on another host wrote it to its own disk",
-        "Copy the folders of all hosts into one, as SageMaker does with S3 before a restart",
+        "Copy the folders of all hosts into one folder, as SageMaker does with S3 before a restart",
         about=name,
         kind="missing_file",
     )

@@ -8,8 +8,8 @@
       model.safetensors.index.json           name of the file of each tensor; written last
 
 `transformers` can load that folder. Each rank writes the tensors of its stages, one after another,
-so no rank ever has the whole model in memory. If several ranks have a tensor, the first of them
-writes it. Tied parameters are written once.
+so no rank ever has the whole model in memory. A tensor that several ranks have is written by the
+first of these ranks. Tied parameters are written once.
 """
 
 from __future__ import annotations
@@ -67,8 +67,7 @@ def export(
     Args:
         path: Folder to write to: one that all hosts share, or a local one on each host, whose
             files are copied together afterwards.
-        model: Model to export. Default: the one that smp.DistributedModel or smp.parallelize made
-            last.
+        model: Model to export. Default: the last model of smp.DistributedModel or smp.parallelize.
         max_file_bytes: Largest size of a file; a file with a single tensor may be larger.
 
     Raises:
@@ -134,8 +133,8 @@ class _Source:
     def tensors(self, file: File) -> Iterator[tuple[str, Tensor]]:
         """Yield the name and value of each tensor of a file, on the rank that writes the file.
 
-        Ranks that have a shard of such a tensor have to iterate too, so that it can be gathered;
-        nothing is yielded there.
+        Other ranks that have a shard of such a tensor must iterate too, so that the shards can be
+        gathered. On these ranks nothing is yielded.
         """
         first = {exported: name for name, exported in self.names.items()}
         for exported in file.slots:

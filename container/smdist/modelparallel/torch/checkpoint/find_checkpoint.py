@@ -50,8 +50,8 @@ class CheckpointSource:
             states, data positions, and the scheduler's state.
         user_content: The object that the user saved.
         metadata: Files and positions of values; None for a checkpoint in one file.
-        values: Values of a checkpoint in one file, by key; empty for a partial checkpoint, which
-            all ranks wrote. The keys are the same as in a partial checkpoint.
+        values: Values of a checkpoint in one file, by the keys that they would have in a partial
+            checkpoint. Empty for a partial checkpoint, which all ranks wrote.
     """
 
     tag: str
@@ -77,8 +77,8 @@ def find_partial(path: Path, tag: object, team: Team) -> CheckpointSource:
 
     Args:
         path: Folder of checkpoints.
-        tag: Name of the checkpoint. None is the newest one; if some of its files are missing, an
-            older one is taken, with a warning.
+        tag: Name of the checkpoint. None finds the newest checkpoint; if some of its files are
+            missing, an older checkpoint is taken, with a warning.
         team: All ranks.
 
     Raises:
@@ -119,7 +119,7 @@ def _unfinished(path: Path, tag: str, metadata: Metadata, team: Team) -> Checkpo
     Args:
         path: Folder of checkpoints.
         tag: Name of the checkpoint.
-        metadata: Its metadata, which lists the files.
+        metadata: Metadata of the checkpoint, which lists the files.
         team: All ranks, which have to call this.
     """
     folder = partial_folder(path, tag)

@@ -6,7 +6,7 @@ model:
 
     state_dict = torch.load(file)["model"]
 
-Objects other than tensors are stored as pickled bytes, so that opening the file runs no code of it.
+Objects other than tensors are stored as pickled bytes. So opening the file runs no code from it.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def find_full(path: Path, tag: object, translate: Translate | None, team: Team) 
 
     Args:
         path: Folder of checkpoints.
-        tag: Name of the checkpoint; None is the newest one.
+        tag: Name of the checkpoint; None opens the newest checkpoint.
         translate: Function that converts the saved state dict of the model; None for no conversion.
         team: All ranks; each of them must call this function.
 

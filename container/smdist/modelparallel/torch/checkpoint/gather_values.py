@@ -52,7 +52,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class ValueOwner:
-    """Rank that provides a value when it is gathered, and a description of the value.
+    """Rank that sends a value to the others when values are gathered, with a description of it.
 
     Attributes:
         owner: Number of the rank among the ranks that gather.
@@ -102,7 +102,7 @@ def _fact(value: Any, team: Team) -> Fact:
 def whole(value: Any, found: ValueOwner, team: Team) -> Tensor | None:
     """Gather the shards of a tensor, and return the whole tensor on the CPU of its owner.
 
-    The ranks that have a shard have to call it.
+    All ranks that have a shard must call this function.
 
     Args:
         value: The tensor, or its shard, on this rank; None if this rank has neither.
@@ -128,8 +128,8 @@ def gathered(values: Mapping[str, Any], team: Team, *, to_rank0: bool) -> Iterat
     Args:
         values: Values on this rank, by key.
         team: Ranks that have the values.
-        to_rank0: True yields values on the team's first rank only, and nothing on the others;
-            False yields them on every rank of the team.
+        to_rank0: True yields values on the team's first rank only. False yields values on every
+            rank of the team.
     """
     for key, found in directory(values, team).items():
         if found.fact.shape is None:
@@ -212,7 +212,7 @@ def _is_same(value: Any, own: Any) -> bool:
 
     Args:
         value: The gathered value.
-        own: The model's value on this rank; None if it is on another rank.
+        own: The model's value on this rank; None if only another rank has this value.
     """
     if not isinstance(value, Tensor) or not isinstance(own, Tensor) or isinstance(own, DTensor):
         return False

@@ -42,7 +42,7 @@ from smdist.modelparallel.torch.checkpoint.team import Team
 
 
 def fill(target: Any, value: Any) -> Any:
-    """Copy a tensor into an existing one, which may be a shard.
+    """Copy a tensor into an existing tensor, which may be a shard.
 
     Args:
         target: Tensor to fill. If it is sharded (a DTensor), this rank's part is copied.
@@ -179,7 +179,7 @@ def _saved_names(holding: LocalValues, saved: Manifest) -> dict[str, str]:
 def _empty_like(value: Any) -> Any:
     """Return an empty tensor to read a value into: on the CPU, or sharded if the value is sharded.
 
-    None for a value that is no tensor.
+    The result is None for a value that is no tensor.
     """
     if isinstance(value, DTensor):
         return torch.empty_like(value)

@@ -2,7 +2,7 @@
 """Values of a model on this rank, under their names in the whole model.
 
 A split model consists of stages, one or several on each rank; a plain model counts as one stage.
-The names are the same in both, and a checkpoint stores values by name.
+A value has the same name in a stage as in the whole model. A checkpoint stores values by name.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class LocalValues:
     dict of the whole model. Any other value has a single name, which is also its first name.
 
     Attributes:
-        title: Class name of the model.
+        title: Class name of the model, shown in errors.
         entries: Names, shapes and types of all values of the model, on all ranks.
         first: First name of a value, by each of the value's names.
         values: Values on this rank, by first name; the tensors share memory with the model.
-        pieces: Modules that contain these values: the stages on this rank; or the whole model if
-            it is not split.
+        pieces: Modules that contain these values: the stages on this rank, or the whole model if
+            the model is not split.
         whole: The whole model; on the meta device if the model is split.
         split: The model, if smp.parallelize made it; None for a plain module.
     """
@@ -120,7 +120,9 @@ def local_values_of(model: nn.Module) -> LocalValues:
 
 
 def check_complete(holding: LocalValues, team: Team) -> None:
-    """Check that the ranks of a team together have all values of a model; all have to call it.
+    """Check that the ranks of a team together have all values of a model.
+
+    All ranks of the team must call this function.
 
     Args:
         holding: The model and its values on this rank.
@@ -154,7 +156,7 @@ def is_split(model: object) -> TypeGuard[Parallel]:
 
 
 def _whole(model: Any) -> nn.Module:
-    """Return the whole model without its wrappers; once it is split, a copy on the meta device."""
+    """Return the whole model without wrappers; if it was split, a copy on the meta device."""
     if is_split(model):
         found: nn.Module = model.skeleton if model.is_cut else model.module
         return found

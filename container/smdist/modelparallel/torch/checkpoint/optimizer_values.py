@@ -47,7 +47,7 @@ def values_of(optimizer: Any, names: Mapping[int, str]) -> dict[str, Any]:
 
 
 def state_of(optimizer: Any, names: Mapping[int, str], team: Team) -> OptimizerState:
-    """Return a description of the optimizer's state on all ranks; all of them have to call it.
+    """Return a description of the optimizer's state on all ranks; all ranks have to call it.
 
     Args:
         optimizer: PyTorch's optimizer.
@@ -128,7 +128,7 @@ def targets(
 def _target(parameter: nn.Parameter, stored: Any) -> Any:
     """Return an empty tensor to load one value of the optimizer's state into.
 
-    It is on the CPU, or sharded like its parameter.
+    The tensor is on the CPU. If the parameter is sharded, the tensor is sharded in the same way.
 
     Args:
         parameter: Parameter to which the value belongs.
@@ -181,7 +181,7 @@ def _placed(key: str, value: Any, parameter: nn.Parameter, group: Mapping[str, A
         key: Name of the value, such as "exp_avg" or "step".
         value: The value.
         parameter: The parameter.
-        group: The optimizer's parameter group that contains it.
+        group: The optimizer's parameter group that contains the parameter.
     """
     if not isinstance(value, Tensor) or isinstance(value, DTensor):
         return value
@@ -198,10 +198,11 @@ def _placed(key: str, value: Any, parameter: nn.Parameter, group: Mapping[str, A
 def put_options(optimizer: Any, saved: OptimizerState, groups: tuple[Group, ...]) -> None:
     """Set the options of every parameter group, such as the learning rate, to the saved ones.
 
-    A group gets the options of the saved group that has its parameters. If several saved groups
-    have them, and the options of these groups differ, the options stay unchanged. A group without
-    parameters gets the options of the saved group with the same index, if the numbers of groups
-    are equal.
+    A group gets the options that its parameters had when they were saved. If these parameters had
+    different options, the group's options stay unchanged.
+
+    A group without parameters gets the options of the saved group with the same index. If the
+    number of groups has changed, its options stay unchanged.
 
     Args:
         optimizer: The optimizer to change.

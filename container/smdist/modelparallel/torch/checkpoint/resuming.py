@@ -77,7 +77,7 @@ class Resuming:
         """Restore the random state, the scheduler and the position in the data on this rank.
 
         Args:
-            source: The checkpoint, which has these states.
+            source: The checkpoint that contains these states.
             model: Model to load into.
             team: All ranks, which have to call this.
         """

@@ -154,7 +154,7 @@ class Saving:
 def _values(holding: LocalValues, place: RankReplica) -> dict[str, Any]:
     """Return the values of the model that this rank saves, by their keys in the checkpoint.
 
-    Buffers may differ between replicas; only those of the first replica are saved.
+    Buffers may differ between replicas; only buffers of the first replica are saved.
 
     Args:
         holding: The model and its values on this rank.
@@ -243,11 +243,11 @@ class _Planner(DefaultSavePlanner):
 def _save_error(what: str, failed: CheckpointException, team: Team) -> BaseException:
     """Return the error to raise after a failed save.
 
-    It is this rank's KeyboardInterrupt or SystemExit, if there was one. Otherwise it is an error
-    that lists the errors of all ranks.
+    If this rank was interrupted (KeyboardInterrupt, SystemExit), the result is this exception.
+    Otherwise the result is an error that lists the errors of all ranks.
 
     Args:
-        what: First words of the error: "checkpoint 'a' cannot be written".
+        what: First words of the error, such as "checkpoint 'a' cannot be written".
         failed: PyTorch's error, with the errors of the ranks.
         team: All ranks.
     """
@@ -263,7 +263,7 @@ def _remove(folder: Path, is_unwanted: Any) -> None:
 
     Args:
         folder: Folder of the checkpoint.
-        is_unwanted: Function of a file name; returns True if the file is to be removed.
+        is_unwanted: Function that gets a file name, and returns True to remove this file.
     """
     for each in folder.glob(f"*{SUFFIX}"):
         if is_unwanted(each.name):
@@ -299,8 +299,8 @@ def _prune(path: Path, num_kept: int | None, team: Team) -> None:
 def _unwanted(path: Path, num_kept: int) -> list[str]:
     """Return the tags of checkpoints to remove: old ones, and those of crashed saves.
 
-    Rank 0 writes a file into every checkpoint. So a folder that has this file and no metadata is
-    left from a crashed save.
+    Rank 0 first writes a file into the folder of a checkpoint, and the metadata at the end. So a
+    folder that has this file and no metadata was left by a crashed save.
 
     Args:
         path: Folder of checkpoints.

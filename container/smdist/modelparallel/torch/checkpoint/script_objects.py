@@ -38,8 +38,8 @@ def optimizer_of(optimizer: Any, model: nn.Module) -> Any:
         model: Model of the optimizer.
 
     Returns:
-        The optimizer; None if there is none. A smp.DistributedOptimizer is returned only if `model`
-        is the last model that smp.parallelize made.
+        The optimizer, or None. The script's last smp.DistributedOptimizer is returned only if
+        `model` is the last model that smp.parallelize made.
     """
     if optimizer is not None or not is_split(model):
         return optimizer

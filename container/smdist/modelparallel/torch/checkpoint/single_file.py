@@ -2,8 +2,8 @@
 """Files with one object of each rank of a pipeline: `smp.save` and `smp.load`.
 
 The file of pipeline rank 1 is `<f>_1`. With tensor parallelism it is `<f>_1_0`, where 0 is the
-tensor-parallel rank. Such a file contains that rank's object, and can be loaded under the same
-layout only. Checkpoints of `save_checkpoint` can be loaded under other layouts.
+tensor-parallel rank. A file contains the object of one rank, and can be loaded only with the same
+number of ranks and the same degrees. Checkpoints of `save_checkpoint` have no such limit.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def save(
     """Save an object of this rank to a file named after `f` and the rank's number in the pipeline.
 
     With tensor parallelism, the file name also has the tensor-parallel rank. Ranks need not call
-    it together. Only ranks of the first replica write; on other ranks the call does nothing.
+    this at the same time. Only ranks of the first replica write; other ranks do nothing.
 
     Args:
         obj: The object, as for `torch.save`.
@@ -108,7 +108,7 @@ def load(
         raise CheckpointError(
             f"{str(path)!r} cannot be read",
             in_words(error),
-            "Copy the file again, or load an older one",
+            "Copy the file again, or load an older file",
         ) from error
 
 

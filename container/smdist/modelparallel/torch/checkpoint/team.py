@@ -26,10 +26,11 @@ class Team(RankTeam):
     __slots__ = ()
 
     def do(self, what: str, run: Callable[[], _T], *, hint: str) -> _T:
-        """Run a function on every rank and return its result; collective.
+        """Run a function on every rank, and return its result; all ranks must call this.
 
         Args:
-            what: First words of the error if a rank fails: "checkpoint 'a' cannot be written".
+            what: First words of the error if a rank fails, such as "checkpoint 'a' cannot be
+                written".
             run: Function without arguments; it must not communicate with other ranks.
             hint: Advice for the user, at the end of the error.
 
@@ -50,17 +51,20 @@ class Team(RankTeam):
         raise failure(what, failed, hint) from error
 
     def do_first(self, what: str, run: Callable[[], _T], *, hint: str) -> _T:
-        """Run a function on rank 0 of the team and return its result on all ranks; collective.
+        """Run a function on the team's rank 0, and return its result on all ranks.
+
+        All ranks must call this.
 
         Args:
-            what: First words of the error if it fails: "checkpoint 'a' cannot be read".
+            what: First words of the error if the function fails, such as "checkpoint 'a' cannot be
+                read".
             run: Function without arguments; it must not communicate with other ranks.
             hint: Advice for the user, at the end of the error.
 
         Raises:
-            OptionError: The function raised this error; all ranks raise it.
+            OptionError: The function raised an OptionError; all ranks raise this error.
             CheckpointError: The function raised any other error; all ranks raise a CheckpointError
-                with its text.
+                with the error's text.
         """
 
         def portable(error: BaseException) -> OptionError:
@@ -75,9 +79,9 @@ def failure(what: str, failed: Mapping[int, RankFailure], hint: str) -> Checkpoi
     """Return one error for the failures of several ranks.
 
     Args:
-        what: First words of the error: "checkpoint 'a' cannot be written".
-        failed: Error of each failed rank, by rank; ranks with equal texts are grouped. If all
-            have the same `about` and `kind`, the returned error has them, too.
+        what: First words of the error, such as "checkpoint 'a' cannot be written".
+        failed: Error of each failed rank, by rank. Ranks with equal texts are listed together. If
+            all errors have the same `about` and `kind`, the returned error has these, too.
         hint: Advice for the user, at the end of the error.
     """
     ranks: dict[str, list[int]] = {}

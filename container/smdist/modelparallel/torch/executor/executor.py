@@ -48,11 +48,12 @@ _USER_CODE: Final = "code around the model"
 def module_of(error: BaseException, stage: StageModule | None, *, is_forward: bool = True) -> str:
     """Return the name of the module in which an error was raised, for the text of a StepError.
 
-    If it was raised in no module, the result is a description such as "code around the model".
+    If the error was raised outside of all modules, the result is a description such as "code around
+    the model".
 
     Args:
         error: Error that was raised on this rank.
-        stage: Stage that was running; None if none was.
+        stage: Stage that was running; None if no stage was running.
         is_forward: True if a forward pass was running, False for a backward pass.
     """
     if stage is None:
@@ -73,9 +74,9 @@ def _between(stage: StageModule) -> str:
 
 
 def _in_traceback(error: BaseException, stage: StageModule) -> str:
-    """Return the name of the first unit of a stage in the traceback of an error.
+    """Return the name of the first unit of a stage in the traceback of an error; "" if none.
 
-    A unit is a module that is never split. The result is "" if the traceback has none of them.
+    A unit is a module that is never split.
 
     Args:
         error: Error whose traceback is searched, from the outermost call on.
@@ -109,7 +110,7 @@ class Executor:
             is the wait for the inputs of an action, "send" the sending of its results.
 
     Attributes:
-        on_event: The argument; it may be replaced between steps.
+        on_event: The argument of the same name; it may be replaced between steps.
         memory: Counter of the bytes in message buffers, and of the microbatches whose backward
             pass is still to come.
 
@@ -140,11 +141,11 @@ class Executor:
         """Use a new recording of the model's forward pass in all later steps.
 
         The new recording was made in another mode, such as evaluation, or for inputs of other
-        shapes. Its units (modules that are never split) are those of the first recording.
+        shapes. It must have the same units (modules that are never split) as the first recording.
 
         Args:
             captured: New recording of the forward pass.
-            placement: Stage of each of its operations.
+            placement: Stage of each operation in this recording.
 
         Raises:
             OptionError: The recording needs modules that are not on this rank.
@@ -188,9 +189,9 @@ class Executor:
 
     @contextmanager
     def guarded(self, doing: str) -> Iterator[None]:
-        """Surround collective work other than forward and backward passes.
+        """Surround work that all ranks do together, such as the sum of gradients.
 
-        If the block raises on one rank, all ranks raise a StepError.
+        If the block raises an exception on one rank, all ranks raise a StepError.
 
         Args:
             doing: Name of the work for the error message, such as "the sum of gradients".
@@ -236,7 +237,7 @@ class Executor:
 
         Args:
             program: Recorded forward pass, with the shape and dtype of each value.
-            placement: Stage of each of its operations, and the values sent between stages.
+            placement: Stage of each recorded operation, and the values sent between stages.
         """
         rank_of, microbatches = self._schedule.rank_of, self._schedule.num_microbatches
         self._stage_edges = StageEdges(placement, program.facts, rank_of, microbatches)

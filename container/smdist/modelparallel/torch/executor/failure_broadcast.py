@@ -37,7 +37,8 @@ class Alarm:
     """Sender and receiver of failures: if a step fails on one rank, all ranks raise its error.
 
     Args:
-        group: Process group of the ranks; the way of sending depends on its backend.
+        group: Process group of the ranks. Failures are sent in a way that the group's backend
+            supports.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -70,7 +71,7 @@ class Alarm:
     def _received(self, error: BaseException) -> Fault | None:
         """Return the failure of another rank that caused an exception of this rank.
 
-        None if this rank failed by itself, or if the failure of the other rank is not known here.
+        The result is None if this rank failed by itself, or if the other failure is not known here.
         """
         if isinstance(error, StepError):
             return error.fault
@@ -81,9 +82,9 @@ class Alarm:
         return self._stored() if isinstance(error, LostError) and not self._is_ours else None
 
     def _lost(self, error: LostError, action: str) -> StepError:
-        """Return the error for a message that failed although no rank has reported a failure.
+        """Return the error to raise if a message could not be sent or received for unknown reasons.
 
-        The failure of the message is sent to all ranks.
+        This failure is sent to all ranks.
 
         Args:
             error: Failure of the message.
@@ -102,7 +103,7 @@ class Alarm:
     def _gone(self, error: BaseException) -> int | None:
         """Return the world rank of the process whose exit caused an exception of this rank.
 
-        None if no process has ended, or if it is not known which one.
+        The result is None if no process has ended, or if it is not known which process has ended.
         """
         cause = error.cause if isinstance(error, LostError) else error
         if self._is_ours:
@@ -127,7 +128,7 @@ class Alarm:
         return Fault(rank=rank, pipeline_rank=own, action=action, module=module, why=why, gone=gone)
 
     def _world(self, rank: int) -> int:
-        """Return the world rank of a rank of the group."""
+        """Return the world rank of the group's rank `rank`."""
         return dist.get_global_rank(self._group, rank)
 
     def _send(self, fault: Fault) -> None:
@@ -142,7 +143,7 @@ class Alarm:
     def _stored(self) -> Fault | None:
         """Return the failure that a rank has written to the group's store.
 
-        None if there is no failure in the store, or if the store can no longer be reached.
+        The result is None if the store has no failure, or can no longer be reached.
         """
         with suppress(Exception):
             store = self._store()

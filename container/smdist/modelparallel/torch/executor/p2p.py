@@ -132,8 +132,8 @@ class P2P:
             way: Pipeline rank of the receiver, and the direction: FORWARD for values, BACKWARD for
                 gradients.
             tag: Tag with which the receiver posts its receive.
-            most: Largest number of incomplete sends with the same `way`. If there are as many, the
-                call first waits until the oldest of them is complete.
+            most: Largest number of incomplete sends to this rank in this direction. At this number,
+                the call first waits until the oldest send is complete.
 
         Raises:
             LostError: This message or an earlier one could not be sent.
@@ -160,7 +160,7 @@ class P2P:
                 self._done(pending.popleft())
 
     def meet(self) -> None:
-        """Wait until all ranks of the group have called this method (a barrier).
+        """Wait until all ranks of the group have called this method; this is a barrier.
 
         Raises:
             LostError: Another rank has ended or has aborted the step.
@@ -196,7 +196,7 @@ def _bytes(tensor: Tensor) -> Tensor:
 
 
 class _losing:  # noqa: N801  named as in contextlib, whose generators would be too slow here
-    """Context that converts an error of the communication backend in its block to a LostError.
+    """Context for a `with` block that converts errors of the communication backend to LostError.
 
     Args:
         peer: Pipeline rank at the other end of the message; None for a collective operation.
@@ -208,7 +208,7 @@ class _losing:  # noqa: N801  named as in contextlib, whose generators would be 
         self._peer = peer
 
     def __enter__(self) -> None:
-        """Do nothing; errors are converted when the block ends."""
+        """Do nothing: errors are converted when the `with` block ends."""
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
         if isinstance(error, (RuntimeError, ValueError)):  # DistBackendError is a RuntimeError

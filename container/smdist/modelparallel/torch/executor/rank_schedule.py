@@ -28,8 +28,8 @@ class RankSchedule:
     Attributes:
         actions: Actions in the order in which the rank runs them.
         last: Last backward action of each stage of this rank.
-        split: (stage, microbatch) pairs whose backward pass is two actions: I computes the
-            gradients of the stage's inputs, and W later those of its parameters.
+        split: (stage, microbatch) pairs whose backward pass is two actions: I computes gradients of
+            the stage's inputs, and W, later, gradients of the stage's parameters.
         window: Largest number of actions whose messages may be in flight at once from this rank to
             one other rank. Values and gradients are counted separately.
     """

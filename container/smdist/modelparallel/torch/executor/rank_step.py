@@ -43,9 +43,10 @@ _HINT: Final = "Call the model once for each microbatch, and do not catch Passed
 
 
 class PassedOn(BaseException):
-    """Signal that ends the user's code after any stage but the last; user code must not catch it.
+    """Exception that ends the user's code on a rank whose stage is not the last one.
 
-    The stage has run and has sent its values, with which later stages continue.
+    It is raised in the call of the model, after the stage has run and has sent its values to later
+    stages. User code must not catch it.
     """
 
 
@@ -107,7 +108,7 @@ class UserCodeRun:
 
         Returns:
             Result of the user's code, and (tensor, gradient) pairs from which the backward pass
-            starts. If the stage is not the last one, (None, []).
+            starts. The result is (None, []) if this is not the last stage.
 
         Raises:
             OptionError: The user's code did not call the model exactly once, returned a wrong type,
@@ -171,7 +172,7 @@ def _wrong(what: str, kind: str) -> OptionError:
 
     Args:
         what: Mistake, such as "never called the model".
-        kind: The mistake as one word.
+        kind: Kind of the mistake as one word, for the error's `kind`.
     """
     return OptionError(
         f"the function `feed` {what}",
@@ -189,7 +190,7 @@ class StageHooks(Protocol):
     """Functions that an executor calls before and after each backward action of a stage.
 
     The backward pass of a microbatch is one action (B), or two: I for gradients of the stage's
-    inputs, W for those of its parameters.
+    inputs, and W for gradients of the stage's parameters.
     """
 
     def before_backward(self, stage: int, is_last: bool) -> None:
@@ -197,7 +198,7 @@ class StageHooks(Protocol):
 
         Args:
             stage: Number of the stage.
-            is_last: True if it is the stage's last backward action in the step.
+            is_last: True if this is the stage's last backward action in the step.
         """
 
     def after_backward(self, stage: int, is_last: bool) -> None:
@@ -205,7 +206,7 @@ class StageHooks(Protocol):
 
         Args:
             stage: Number of the stage.
-            is_last: True if it was the stage's last backward action in the step.
+            is_last: True if this was the stage's last backward action in the step.
         """
 
 
@@ -252,12 +253,13 @@ class RankStep:
         resources: Stages, hooks and counters of the executor.
         rank_schedule: Actions of this rank, in order.
         stage_io: Sender and receiver of values and gradients.
-        keeps: True to keep the data of forward passes, for the backward passes that follow.
+        keeps: True to keep the data of forward passes until the backward passes. False if there
+            are no backward passes.
 
     Attributes:
         results: Result of the user's code for each microbatch, by its number; empty unless the last
             stage is on this rank.
-        action: Action that is running; None before the first and after the last one.
+        action: Action that is running; None before the first and after the last action.
     """
 
     def __init__(
@@ -362,9 +364,10 @@ class RankStep:
         return UserCodeRun(run, stage.output if action.stage == self._last else None)
 
     def _separate_buffers(self, stage: int, values: dict[str, Any]) -> dict[str, Any]:
-        """Copy the values of a stage that share memory with a buffer which the stage changes.
+        """Copy those values of a stage that are in the memory of a buffer, such as a running mean.
 
-        Without the copy, the next microbatch could change a value that is still being sent.
+        The stage changes the buffer in each microbatch. Without a copy, this could change a value
+        that is still being sent.
 
         Args:
             stage: Number of the stage.
@@ -418,10 +421,10 @@ class RankStep:
         self._record(action.do.value, action, start)
 
     def _differentiate(self, action: Action, gradients: dict[str, Tensor]) -> None:
-        """Compute the gradients of a backward action, and send those of the stage's inputs.
+        """Compute the gradients of a backward action, and send the gradients of the stage's inputs.
 
-        An action B computes all gradients, I those of the stage's inputs, W those of its
-        parameters.
+        An action I computes gradients of the stage's inputs, W gradients of the stage's parameters,
+        and B both.
 
         Args:
             action: Backward action (B, I or W) of one stage for one microbatch.
@@ -460,7 +463,7 @@ class RankStep:
 
 
 def _edges(values: Mapping[str, Tensor]) -> dict[str, Tensor | GradientEdge]:
-    """Return the gradient edge of each tensor, by name; an edge does not keep the tensor alive."""
+    """Return the gradient edge of each tensor, by name. Edges do not keep the tensors in memory."""
     return {name: get_gradient_edge(value) for name, value in values.items()}
 
 

@@ -49,11 +49,11 @@ class Recorder:
         rank: World rank of this process.
         pipeline_rank: Number of this rank in its pipeline.
         replica: Number of this rank's pipeline among the replicas.
-        most_events: Largest number of events to keep; older ones are dropped.
+        most_events: Largest number of events to keep; older events are dropped.
         clock: Function that returns the present time in seconds. The executor must use the same
             clock for its events.
-        clock_name: Name of the clock; ranks with equal names share a clock. None makes a name that
-            is the same for all processes on this host.
+        clock_name: Name of the clock; ranks with equal names share a clock. None stands for the
+            clock of this host, which all its processes share.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class Run:
     def plot(
         self, path: str | Path | None = None, *, replica: int = 0, step: int | None = None
     ) -> Picture:
-        """Draw one step of one pipeline as a timeline, beside the simulator's prediction of it.
+        """Draw one step of one pipeline as a timeline, beside the step that the simulator predicts.
 
         Args:
             path: File to write, with the suffix .png, .svg or .pdf; None writes no file.
@@ -180,7 +180,7 @@ class Run:
 
         Args:
             skip: Number of recorded steps at the beginning to leave out. None leaves out the first
-                one, unless it is the only one.
+                step, unless it is the only step.
 
         Raises:
             OptionError: No step was recorded completely, or none remains after `skip`.
@@ -195,7 +195,7 @@ def gather(
     schedule: Schedule,
     edges: tuple[Edge, ...],
 ) -> Run:
-    """Collect the recorded events of all ranks of a group; collective over the group.
+    """Collect the recorded events of all ranks of a group; all its ranks must call this.
 
     Args:
         recorder: Recorder of this rank.
@@ -215,9 +215,10 @@ def gather(
 
 
 def _with_actions(rows: Iterable[_Row]) -> list[_Row]:
-    """Add to the row of each message the step and the kind of the action that it belongs to.
+    """Add the step and the kind of an action to each send or receive of this action.
 
-    A message is recorded before its action, so both are taken from the next action in the rows.
+    A message is recorded before its action. So step and kind are those of the next action in the
+    rows.
 
     Args:
         rows: Recorded events (step, kind, stage, microbatch, start, end, detail), oldest first.
@@ -261,7 +262,7 @@ def _clock_name() -> str:
 
 
 def _clock_offset(recorder: Recorder, group: dist.ProcessGroup | None) -> tuple[float, float]:
-    """Compare this rank's clock with that of the group's rank 0; collective over the group.
+    """Compare this rank's clock with the clock of rank 0; all ranks of the group must call this.
 
     Args:
         recorder: Recorder of this rank, with its clock.

@@ -5,8 +5,8 @@ A value is sent from the stage that computes it to each stage that reads it. In 
 each of these stages sends back a gradient of the value. The gradients are summed in the order of
 the stages, so that sums are reproducible.
 
-An edge is a value that one stage sends to another one. `StageEdges` computes once the sender,
-receiver, memory layout and tag of the messages of each edge:
+An edge is a value that one stage sends to another one. `StageEdges` computes once, for all messages
+of each edge, their sender, receiver, memory layout and tag:
 
     tag = base + 2 * (number of the edge * number of microbatches + microbatch) + direction
 
@@ -42,12 +42,12 @@ BACKWARD: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageEdge:
-    """Edge: a value that one stage computes and another one reads, with the layout of its messages.
+    """Value that one stage sends to another (an edge), and the layout of the messages for it.
 
     Attributes:
         number: Index of the edge among all edges of the model.
         edge: Name of the value, both stages, and a flag: True if a gradient is sent back.
-        facts: Shape, dtype, strides and device of the value, as recorded.
+        facts: Shape, dtype, strides and device of the value when the forward pass was recorded.
         source_rank: Pipeline rank of the stage that computes the value.
         target_rank: Pipeline rank of the stage that reads the value.
         shape: Shape of the message, whose dimensions are in the order `order`.
@@ -73,10 +73,10 @@ class StageEdge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientBundle:
-    """Gradients that one stage sends back to another one, for all values received from that stage.
+    """Gradients that one stage sends back to another, for all values that it received from there.
 
-    The first message has one flag for each gradient, 0 if there is none. The gradients follow, each
-    in a message of its own.
+    The first message has a flag for each gradient: 0 if autograd computed no such gradient. Then
+    each gradient follows in a message of its own.
 
     Attributes:
         number: Number from which the tag of the first message is computed.
@@ -173,8 +173,8 @@ def _stage_edge(number: int, edge: Edge, facts: TensorFacts, rank_of: tuple[int,
 def _order(facts: TensorFacts) -> tuple[int, ...] | None:
     """Return the dimensions of a tensor from the largest stride to the smallest.
 
-    A message has its dimensions in this order, so a transposed tensor is sent without a copy. None
-    if the dimensions already are in this order, or if a stride is 0.
+    A message has its dimensions in this order, so a transposed tensor is sent without a copy. The
+    result is None if the dimensions already are in this order, or if a stride is 0.
     """
     dims = range(len(facts.shape))
     order = tuple(sorted(dims, key=lambda at: (-facts.stride[at], at)))
@@ -234,7 +234,7 @@ class StageIO:
     def receive_values(self, action: Action) -> dict[str, Tensor]:
         """Wait for the values that a forward action reads from other stages.
 
-        Its receives must have been posted.
+        `post_receives` must have been called for this action.
 
         Returns:
             Values by name, detached from any autograd graph.
@@ -248,11 +248,11 @@ class StageIO:
     def receive_gradients(self, action: Action) -> dict[str, Tensor]:
         """Wait for the gradients that a backward action receives from later stages.
 
-        Its receives must have been posted.
+        `post_receives` must have been called for this action.
 
         Returns:
             Gradient of each value that the stage sent, by name: the sum over all stages that read
-            it. Values without a gradient are left out.
+            the value. Values without a gradient are left out.
         """
         messages = iter(self._messages[action])
         summed: dict[str, Tensor] = {}
@@ -288,7 +288,7 @@ class StageIO:
 
         Args:
             action: Backward pass of the stage for one microbatch.
-            gradients: Gradients by name of the input; None for an input without one.
+            gradients: Gradients by name of the input; None for an input without a gradient.
         """
         for bundle in self._stage_edges.gradients_out[action.stage]:
             found = [gradients.get(wire.edge.value) for wire in bundle.wires]
@@ -439,11 +439,11 @@ def check_values(
         values: Values that the stage computed, by name.
         wires: Edges on which the values are sent.
         program: Recorded forward pass, in which the module that made a value is found.
-        keeps: True if a backward pass follows; then a value may require a gradient only if it did
-            in the recording.
+        keeps: True if a backward pass follows. Then a value may require a gradient only if the
+            recorded value did.
 
     Raises:
-        OptionError: A value differs; the error names it and the module that made it.
+        OptionError: A value differs. The error names the value and the module that made it.
     """
     for wire in wires:
         value, facts = values[wire.edge.value], wire.facts
@@ -472,9 +472,9 @@ def _unlike(wire: StageEdge, program: Program, what: str, kind: str) -> OptionEr
     maker = f" of {makers[0]!r}" if makers and makers[0] else ""
     return OptionError(
         f"{name!r}{maker} {what}",
-        f"stage {wire.edge.target} expects the value as it was when the model was captured",
+        f"stage {wire.edge.target} expects the value as it was when the forward pass was recorded",
         "Let the forward function return the same shapes and dtypes for each microbatch, or put"
-        " the module that makes this value and those that read it into one module",
+        " the module that makes this value and the modules that read it into one module",
         about=name,
         kind=kind,
     )

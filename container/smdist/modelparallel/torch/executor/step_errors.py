@@ -67,7 +67,7 @@ class Fault:
     def encode(self) -> str:
         """Return the failure as JSON text of at most MOST_BYTES bytes.
 
-        If it would be longer, `why` is shortened.
+        If the text would be longer, `why` is shortened.
         """
         limit = MOST_BYTES
         while True:
@@ -91,15 +91,15 @@ class Fault:
 
 
 class StepError(DistError):
-    """Error that ends a step on all ranks, because it failed on one of them.
+    """Error that ends a step on all ranks, because the step failed on one rank.
 
     Args:
         fault: Place and cause of the failure.
-        hint: Advice for the user; by default, which rank's log to read.
+        hint: Advice for the user. The default names the rank whose log to read.
 
     Attributes:
         kind: "step" if a rank raised an error; "lost" if a process ended without one.
-        fault: The argument.
+        fault: The argument of the same name.
         rank: World rank that failed, or that lost the connection to `gone`.
         pipeline_rank: Number of this rank in its pipeline.
         action: Action that failed, such as "1F3" (stage 1, forward, microbatch 3); or a description

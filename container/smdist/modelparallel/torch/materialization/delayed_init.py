@@ -56,8 +56,8 @@ def model_creation(
 ) -> Iterator[None]:
     """Create a model inside a `with` block: its parameters have no values, and a given dtype.
 
-    The parameters are on the meta device. When the model is split, each rank initialises those of
-    its own stages.
+    The parameters are on the meta device. When the model is split, each rank initialises the
+    parameters of its own stages.
 
     Args:
         tensor_parallelism: Must be False, since tensors are not split over ranks.

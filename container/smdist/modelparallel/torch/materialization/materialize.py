@@ -50,8 +50,8 @@ def materialize(
             a checkpoint is loaded, sets such a tensor to 0.
 
     Returns:
-        Names of the tensors that no module initialised, each once; of a tied parameter, the first
-        name in the order of the model's modules.
+        Names of the tensors that no module initialised. A tied parameter is listed once, by the
+        first of its names in the order of the model's modules.
 
     Raises:
         OptionError: The initialisation of a module fails. With `strict`, also if no module
@@ -160,8 +160,8 @@ def _inside_out(
         seen: Ids of the modules that were visited already. The function adds to this set.
 
     Yields:
-        Name, module, and the method `_init_weights` for this module: its own method, or that of an
-        outer module. None if there is no such method.
+        Name, module, and the method `_init_weights` for this module: its own method, or the method
+        of an outer module, or None.
     """
     seen.add(id(module))
     owner = _method(module, "_init_weights", 1) or owner
@@ -172,7 +172,7 @@ def _inside_out(
 
 
 def _method(module: nn.Module, name: str, arguments: int) -> Callable[..., Any] | None:
-    """Return a method of a module, if it can be called with a number of arguments; else None.
+    """Return a method of a module; None if it cannot be called with so many arguments.
 
     Args:
         module: The module.

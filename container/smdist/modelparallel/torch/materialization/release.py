@@ -23,9 +23,9 @@ from smdist.modelparallel.torch.program.program import ModelTensor, Program
 def release(model: nn.Module, stages: Mapping[int, nn.Module]) -> int:
     """Free the parameters and buffers of the user's model that are in no stage of this rank.
 
-    They are replaced by tensors without values; names and shapes stay, and tied parameters stay
-    tied. Memory is freed at once, unless another object refers to the tensors, such as an
-    optimizer: give the optimizer its new parameters first.
+    Tensors without values replace them, with the same names and shapes. Tied parameters stay tied.
+    Memory is freed only if no other object refers to the old tensors. So first give the optimizer,
+    if there is one, its new parameters.
 
     Args:
         model: The whole model, whose modules the stages share.
@@ -68,7 +68,7 @@ def keep_unused(
 
     Args:
         model: The whole model, before `release` frees a part of it.
-        program: The captured program.
+        program: Recorded forward pass of the model.
         placement: The stage of every call.
         stages: The stages of this rank, by number.
     """

@@ -2,7 +2,7 @@
 """Skeleton of a model: a copy on the meta device, which takes almost no memory.
 
 The skeleton is used when a batch has another shape than before. Then the forward pass must be
-captured again, but this rank may have freed most of the model.
+recorded again, but this rank may have freed most of the model.
 
 Parameters and buffers are replaced in all places where modules store them. An LSTM, for example,
 also stores its parameters in a list.
@@ -30,7 +30,7 @@ def hollow(tensor: Tensor) -> Tensor:
 
 
 def like(tensor: Tensor, values: Tensor) -> Tensor:
-    """Return a tensor with the memory of `values`; class and attributes are those of `tensor`."""
+    """Return a tensor with the memory of `values`, and with class and attributes of `tensor`."""
     if isinstance(tensor, nn.Parameter):
         made: Tensor = torch.Tensor._make_subclass(type(tensor), values, tensor.requires_grad)
     else:
@@ -69,9 +69,9 @@ def replace(modules: Iterable[nn.Module], new: Mapping[int, Tensor]) -> None:
 def skeleton(model: nn.Module) -> nn.Module:
     """Return a copy of a model with all parameters and buffers on the meta device.
 
-    Tied parameters stay tied; names, classes, attributes, hooks and training flags are those of the
-    model. Tensors in plain attributes, and objects that cannot be copied, such as a lock or a file,
-    are not copied but shared with the model.
+    Tied parameters stay tied. Names, classes, attributes, hooks and training flags are the same as
+    in the model. Tensors in plain attributes, and objects that cannot be copied, such as a lock or
+    a file, are not copied but shared with the model.
     """
     memo = _without_values(model)
     try:
@@ -81,7 +81,7 @@ def skeleton(model: nn.Module) -> nn.Module:
 
 
 def _without_values(model: nn.Module) -> dict[int, Any]:
-    """Return a `memo` dict for `deepcopy`, which makes it copy a model without values.
+    """Return a `memo` dict, with which `deepcopy` copies a model without its values.
 
     The key is the id of a tensor of the model, the value is the tensor to put into the copy. For a
     parameter or buffer, the value is on the meta device. Any other tensor is shared with the model.
@@ -100,9 +100,9 @@ def _without_values(model: nn.Module) -> dict[int, Any]:
 
 
 def _stubborn(model: nn.Module) -> dict[int, Any]:
-    """Return a `memo` dict for `deepcopy`, which makes it share attributes that cannot be copied.
+    """Return a `memo` dict, with which `deepcopy` shares attributes that cannot be copied.
 
-    The dict has attributes of the model's modules, such as a lock, by their id.
+    The dict has such attributes of the model's modules, for example a lock, by their id.
     """
     kept: dict[int, Any] = {}
     own = ("_parameters", "_buffers", "_modules")

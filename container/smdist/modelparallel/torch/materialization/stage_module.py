@@ -48,7 +48,7 @@ class StageModule(Level):
     """Module that contains one stage of a model, and runs its calls.
 
     Args:
-        captured: The captured model.
+        captured: Recorded forward pass of the model.
         placement: Stages of all calls, and values sent between stages.
         stage: Number of this stage, from 0.
 
@@ -84,22 +84,22 @@ class StageModule(Level):
     def running(self) -> Call | None:
         """Call of a module or operation that runs now; None if no call is running.
 
-        After an exception, it is the call that failed. In a backward pass, it is the call of the
-        unit (undivided module) whose gradients are computed.
+        After an exception, this is the call that failed. In a backward pass, this is the call of
+        the unit (undivided module) whose gradients are computed.
         """
         return self._running
 
     def rest(self) -> None:
-        """Record that no call of the stage is running."""
+        """Set `running` to None, after the last call of the stage."""
         self._running = None
 
     def serve(self, captured: Captured, placement: Placement) -> None:
         """Use another recording of the model's forward pass from now on.
 
-        It may be for another batch shape, or for train instead of eval mode.
+        A recording is needed for each batch shape, and for train and eval mode.
 
         Args:
-            captured: The model with the new recording.
+            captured: New recording of the model's forward pass.
             placement: Stages of all calls in the new recording.
 
         Raises:
@@ -209,8 +209,8 @@ class Route:
         sends: Names of values for later stages.
         outputs: On the last stage, names of the values that the model returns.
         units: Names of the modules that the stage calls.
-        held: Names of the model's tensors, such as parameters, that the stage uses outside of the
-            modules in `units`.
+        held: Names of the model's tensors, such as parameters, that the stage's operations between
+            modules use.
         copies: Names of values that must be copied before a call changes them in place.
         spent: Values that the stage frees after a call, by the call's name.
     """
@@ -272,7 +272,7 @@ class Route:
 def _check_state(program: Program, placement: Placement) -> None:
     """Raise OptionError if a module that changes its buffers, such as BatchNorm, is on two stages.
 
-    The two would have different statistics.
+    The copies on the two stages would have different statistics.
     """
     where: dict[str, set[int]] = {}
     for call in program.calls:

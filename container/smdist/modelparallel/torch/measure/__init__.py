@@ -6,11 +6,11 @@
 
 Both also work for a model on the meta device.
 
-The backward pass is timed as a whole. Part I of it computes the gradients of the inputs, which the
-previous stage needs. The rest is part W, the gradients of weights.
+The backward pass is timed as a whole, and its first part also alone: part I, which computes the
+gradients of the inputs. The rest of the time is that of part W, the gradients of the weights.
 
 A tensor that is saved for the backward pass counts once, at the first node that saves it.
-op_counter.py, account.py and parts.py define the counts.
+op_counter.py, account.py and parts.py describe what is counted.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ def measure(
     budget_seconds: float = 60.0,
     title: str = "",
 ) -> Costs:
-    """Measure the time and memory of each node of a captured model, on this machine.
+    """Measure the time and memory of each node of a recorded forward pass, on this machine.
 
     A node is a unit (a module that is not divided) or an operation between units. Nodes that cost
-    the same are of one kind. The first node of each kind is run by itself, forward and backward.
-    Its time is the lower quartile of the runs.
+    the same are of one kind. The first node of each kind runs several times by itself, forward and
+    backward. The result is the lower quartile of its times.
 
     The model is left unchanged: parameters, gradients, buffers, attributes and random states. Units
     on the meta device get random weights, one unit at a time.
 
     Args:
-        captured: The model and its example.
-        device: Device to measure on. The default is the model's own device; for a model on meta,
-            an accelerator if there is one, or else the CPU.
+        captured: Recorded forward pass, with the model and its example batch.
+        device: Device to measure on. Default: the model's own device. For a model on the meta
+            device, the default is a GPU if there is one, or else the CPU.
         repeats: Timed runs of each kind of node, after a first run that warms up and counts bytes.
         budget_seconds: Time after which each remaining kind of node is timed only once.
         title: Words at the beginning of progress lines.
@@ -63,7 +63,8 @@ def measure(
         Seconds and bytes of one microbatch, by the node's name.
 
     Raises:
-        OptionError: `repeats` is below 1, or a unit returns another result than at capture.
+        OptionError: `repeats` is below 1, or a unit returns another result than it did when the
+            forward pass was recorded.
     """
     require(
         repeats >= 1,
@@ -81,20 +82,20 @@ def measure(
 
 
 def estimate(captured: Captured, device: Device) -> Costs:
-    """Estimate the time and memory of each node of a captured model, for another device.
+    """Estimate the time and memory of each node of a recorded forward pass, for another device.
 
-    A node is a unit (a module that is not divided) or an operation between units. Its
-    floating-point operations and bytes are divided by the device's peak speeds.
+    A node is a unit (a module that is not divided) or an operation between units. The estimate is
+    its number of floating-point operations and bytes, divided by the device's peak speeds.
 
     Args:
-        captured: The model, on any device.
+        captured: Recorded forward pass, with the model on any device.
         device: Device with its speeds; a speed of None counts as infinite.
 
     Returns:
         Seconds and bytes of one microbatch, by the node's name.
 
     Raises:
-        OptionError: Neither speed of the device is known.
+        OptionError: No speed of the device is known.
     """
     check_speed(device)
     place = _device(captured.model)
@@ -119,10 +120,10 @@ def _name(device: torch.device) -> str:
 
 @contextmanager
 def _undisturbed(base: GradModes, device: torch.device) -> Iterator[None]:
-    """Run the block in the modes of the capture, and restore random states afterwards.
+    """Run the block in the modes of a recorded forward pass, and restore random states afterwards.
 
     Args:
-        base: Gradient, inference and autocast modes of the capture.
+        base: Gradient, inference and autocast modes of the recorded forward pass.
         device: Device whose random state is restored, besides that of the CPU.
     """
     devices = [] if device.type == "cpu" else [device.index or 0]

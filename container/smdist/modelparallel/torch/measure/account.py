@@ -28,8 +28,8 @@ class Output:
     Attributes:
         input: Position of the input whose memory the tensor shares, for instance as a view; None
             if it shares no input's memory.
-        storage: Position of the first output that has the same memory, which may be this one.
-        num_bytes: Size of the whole memory; 0 if it is a parameter's or a buffer's.
+        storage: Position of the first output that has the same memory; often this output itself.
+        num_bytes: Size of the whole memory; 0 if it belongs to a parameter or a buffer.
         is_kept: True if autograd saves the memory for the backward pass.
     """
 
@@ -67,10 +67,10 @@ def account(trial: Trial, state: set[int]) -> tuple[Account, Prepared]:
 
     Args:
         trial: Module or function with its inputs.
-        state: Ids of the storages of its parameters and buffers, from `storage_of`.
+        state: Ids, from `storage_of`, of the storages of the module's parameters and buffers.
 
     Returns:
-        The counts, and the run, which has the output tensors.
+        The counts, and the finished run with its output tensors.
     """
     run, counter = trial.prepared(), OpCounter()
     inputs = [storage_of(tensor) for tensor in run.inputs]

@@ -37,7 +37,7 @@ def kind(call: Call, program: Program, model: nn.Module, wanted: frozenset[int])
         call: A call of the program.
         program: The program, with the shapes of all values.
         model: The model, with the modules of the units.
-        wanted: Positions of the results that receive a gradient.
+        wanted: Positions of the results that receive a gradient in the backward pass.
     """
     position = {name: i for i, name in enumerate(call.reads)}
     return (

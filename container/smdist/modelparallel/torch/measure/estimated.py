@@ -37,7 +37,7 @@ class Estimating:
     """Estimator of the costs of all calls of a program.
 
     Args:
-        parts: Calls of the captured model.
+        parts: Calls in the forward pass.
         device: Device to estimate for, with its peak speeds.
     """
 
@@ -46,7 +46,7 @@ class Estimating:
         self._fakes = FakeTensorMode(allow_non_fake_inputs=True)
 
     def costs(self) -> Mapping[str, NodeCost]:
-        """Return the estimated cost of every call, by its name."""
+        """Return the estimated cost of every call, by the call's name."""
         return self._parts.walk(self._look, lambda *_: None, "estimated")
 
     def _look(self, call: Call, _: int) -> TriedCall:
@@ -82,7 +82,7 @@ class Estimating:
 
 
 def made_up(facts: TensorFacts, device: torch.device) -> Tensor:
-    """Return a tensor for `facts`, with random values if its dtype is floating-point, else ones.
+    """Return a tensor with made-up values: random numbers for a floating-point dtype, else ones.
 
     Args:
         facts: Shape, strides, dtype and requires_grad of the new tensor.

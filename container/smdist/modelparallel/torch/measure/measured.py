@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measurement of costs: modules and functions of a model run one by one, on real tensors.
 
-Of modules and functions that cost the same, only the first one is run. A model that is too large
-for a machine can be measured, if each module that is not split further fits.
+If several modules or functions cost the same, only the first of them is run. A model that is too
+large for this machine can be measured, if each of its undivided modules fits.
 
 Workspace is memory that is needed only during a run. On CUDA it is read from the allocator.
 """
@@ -25,7 +25,7 @@ from smdist.modelparallel.torch.program.program import Call, TensorFacts
 
 
 def workspace_bytes(trial: Trial, found: Account, device: torch.device) -> int:
-    """Return the bytes that a trial needs only while it runs, not those saved for backward.
+    """Return the bytes that a trial needs only while it runs, without those kept for backward.
 
     On CUDA, the trial runs again, and the bytes are read from the allocator. On other devices, the
     bytes in `found` are returned.
@@ -89,7 +89,7 @@ class Measuring:
         self._last = _last_readers(parts)
 
     def costs(self) -> Mapping[str, NodeCost]:
-        """Return the measured cost of every call, by its name."""
+        """Return the measured cost of every call, by the call's name."""
         return self._parts.walk(self._look, self._proceed, self._done)
 
     def _look(self, call: Call, remaining: int) -> TriedCall:
@@ -127,7 +127,7 @@ def as_captured(value: Tensor, facts: TensorFacts, device: torch.device) -> Tens
 
     Args:
         value: Tensor of the batch.
-        facts: Shape, dtype and requires_grad of the tensor at capture.
+        facts: Shape, dtype and requires_grad of the copy.
         device: Device of the copy.
     """
     if not value.is_meta:

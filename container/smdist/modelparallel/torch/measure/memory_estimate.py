@@ -18,7 +18,7 @@ _TEXTS: Final = ("allocate memory", "not enough memory", "out of memory")
 
 
 def largest_unit_bytes(graph: Graph, costs: Costs, factor: float) -> int:
-    """Return a lower bound of the bytes that the largest node needs for a larger microbatch.
+    """Return the bytes that the largest node needs at least for a larger microbatch.
 
     A node is a module or function in the model's graph. Copies of weights, and memory that
     is needed only while a pass runs, are not counted.
@@ -26,7 +26,7 @@ def largest_unit_bytes(graph: Graph, costs: Costs, factor: float) -> int:
     Args:
         graph: Graph of the model for the smaller microbatch.
         costs: Costs measured with the smaller microbatch.
-        factor: Samples of the larger microbatch divided by those of the smaller one.
+        factor: Ratio of the numbers of samples: larger microbatch / smaller microbatch.
 
     Returns:
         Number of bytes.
@@ -47,7 +47,7 @@ def measuring_bytes(graph: Graph, costs: Costs, factor: float) -> int:
     Args:
         graph: Graph of the model for the smaller microbatch.
         costs: Costs measured with the smaller microbatch.
-        factor: Samples of the larger microbatch divided by those of the smaller one.
+        factor: Ratio of the numbers of samples: larger microbatch / smaller microbatch.
     """
     workspace = max((cost.workspace_bytes for cost in costs.nodes.values()), default=0)
     return workspace + _AT_ONCE * largest_unit_bytes(graph, costs, factor)

@@ -6,9 +6,9 @@
 * Bytes: memory that each operation reads and writes. Views count as 0, and a lookup reads the rows
   that it returns, not its whole table.
 
-`seconds` divides these by a device's peak speeds. An operation takes as long as its arithmetic or
-its memory traffic, whichever is longer. The sum is a lower bound of the time, good enough to
-compare layers.
+`seconds` divides both counts by a device's peak speeds. An operation takes as long as its
+arithmetic or its memory traffic, whichever is longer. The sum over all operations is shorter than
+the real time, but good enough to compare layers.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of a captured model that are run one by one, for measurements and estimates.
+"""Calls of a model's forward pass that are run one by one, for measurements and estimates.
 
 Calls that cost the same are of one kind, and only the first call of each kind is run.
 
@@ -47,7 +47,7 @@ from smdist.modelparallel.torch.program.program import (
 
 
 class SavedTensors:
-    """Counter of the memory that autograd saves for the backward pass, without counting twice.
+    """Counter of the memory that autograd saves for the backward pass; each tensor counts once.
 
     Args:
         inputs: Names of the tensors of the batch, which do not count.
@@ -122,7 +122,7 @@ class MeasureProgress:
         sys.stderr.flush()
 
     def close(self, num_kinds: int) -> None:
-        """Clear the line, and log the number of kinds, the number of calls and the time.
+        """Clear the progress line, and log the number of kinds, the number of calls and the time.
 
         Args:
             num_kinds: Number of kinds of calls that were run.
@@ -140,7 +140,7 @@ class TriedCall:
 
     Attributes:
         cost: Cost of the call, without the bytes that autograd saves.
-        account: Operations and memory of the run.
+        account: Counted operations and memory of the run.
         results: Tensors that the call returned; empty for estimates.
     """
 
@@ -190,7 +190,8 @@ class Parts:
         Args:
             call: The call.
             inputs: Tensors that the call reads, in order.
-            make: Function from a parameter or buffer of the model to a temporary replacement.
+            make: Function that gets a parameter or buffer of the model, and returns a temporary
+            replacement.
 
         Yields:
             The prepared call, and the temporary parameters and buffers that it uses.
@@ -223,9 +224,10 @@ class Parts:
         Calls of one kind cost the same.
 
         Args:
-            look: Function that runs a call and returns the result. The second argument of `look`
-                is the number of kinds that have not run yet.
-            proceed: Function that gets each call, in order, with the result for the call's kind.
+            look: Function `look(call, remaining)` that runs a call and returns the result. The
+                argument `remaining` is the number of kinds that have not run yet.
+            proceed: Function that is called after each call, in order, with the call and the result
+                for its kind.
             done: First word of progress lines: "measured" or "estimated".
         """
         progress, memory = MeasureProgress(len(self.calls), done), SavedTensors(self.inputs)

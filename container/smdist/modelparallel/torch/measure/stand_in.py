@@ -32,8 +32,8 @@ def real(device: torch.device) -> Making:
 
     * For a parameter on this device, the replacement shares the parameter's memory.
     * For a parameter on another device, and for any buffer, the replacement is a copy.
-    * For a parameter on meta, it has random values; for a buffer on meta, ones. If the dtype is
-      not floating-point, it has zeros.
+    * For a parameter on the meta device, the replacement has random values; for a buffer there, it
+      has ones. If the dtype is not floating-point, it has zeros.
     """
 
     def make(tensor: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ def standing_in(
 
     Args:
         module: Module to change until the end of the block; None to change no module.
-        held: Further tensors that get stand-ins, by name.
+        held: Further tensors of the model that get stand-ins, by name.
         make: Function that gets a tensor of the model, and returns the stand-in.
 
     Yields:

@@ -21,11 +21,12 @@ class Trial:
     """Call of a module or function in a model's forward pass, with inputs, to be run by itself.
 
     Attributes:
-        run: Function from the input tensors to the tensors of the result.
-        inputs: Input tensors; those that require a gradient receive one.
+        run: Function that gets the input tensors, and returns the tensors of the result.
+        inputs: Input tensors. The backward pass computes a gradient for each input that requires a
+            gradient.
         changes: Positions of the inputs that the call changes in place.
-        gradients_to: Positions of the results at which the backward pass begins; None for all that
-            require a gradient.
+        gradients_to: Positions of the results at which the backward pass begins. None stands for
+            all results that require a gradient.
         is_trained: True if a parameter receives a gradient.
     """
 
@@ -87,7 +88,7 @@ class Prepared:
         return bool(self._ends)
 
     def backward(self) -> None:
-        """Run the whole backward pass, which adds to the gradients of inputs and parameters."""
+        """Run the whole backward pass; it adds gradients to inputs and parameters."""
         torch.autograd.backward(self._ends, self._seeds)
 
     def backward_to_inputs(self, *, keep: bool = False) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models split into pipeline stages: `parallelize` returns a `Parallel`, used as the model."""
+"""Models split into pipeline stages: use the `Parallel` that `parallelize` returns as the model."""
 
 from smdist.modelparallel.torch.parallel.parallel import Parallel, current_parallel
 from smdist.modelparallel.torch.parallel.parallelize_model import parallelize

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks before a call of the model: all ranks of a pipeline are about to run the same computation.
+"""Checks, before a call of the model, that all ranks of a pipeline will run the same computation.
 
 Recordings. A forward function may run other operations for another sequence length, for a smaller
 batch or in evaluation mode. So the forward pass is recorded once for each such kind of call. Units
@@ -12,9 +12,9 @@ Before a training step all ranks of the world take part, since an error on one r
 replicas.
 
 Frozen parameters. After the model is split, `model.named_parameters()` has only the parameters of
-this rank. If the user freezes parameters in a loop over them, each rank changes only its own. But
-each rank records the whole model, and so needs `requires_grad` of all parameters. `sync_frozen`
-copies a change of `requires_grad` from the ranks that hold the parameter to the other ranks.
+this rank. So code that freezes parameters in a loop changes only this rank's. But each rank records
+the whole model, and so needs `requires_grad` of all parameters. `sync_frozen` copies a change of
+`requires_grad` from the ranks that hold the parameter to the other ranks.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class CapturedCall:
     Attributes:
         key: Shapes, dtypes and modes of the call, under which the recording is cached.
         captured: Recorded forward pass.
-        placement: Stage of each of its operations.
+        placement: Stage of each recorded operation.
         text: Description of arguments, modes and frozen parameters, which ranks compare.
         has_gradients: True if gradients are enabled at the call.
     """
@@ -74,7 +74,7 @@ class CapturedCall:
 def find_capture(split: PartitionedModel, arguments: Arguments) -> CapturedCall:
     """Return the recorded forward pass for these arguments and the model's present modes.
 
-    If it is not cached, the forward pass is recorded now.
+    If there is no such recording yet, the forward pass is recorded now.
 
     Args:
         split: Model that is split into stages.
@@ -143,7 +143,7 @@ def _check_units(before: Graph, now: Graph) -> None:
         now: Graph of the new recording.
 
     Raises:
-        OptionError: They differ.
+        OptionError: The units differ.
     """
     old = {unit.name: unit.parameters for unit in placed_units(before)}
     new = {unit.name: unit.parameters for unit in placed_units(now)}
@@ -165,7 +165,7 @@ def _check_units(before: Graph, now: Graph) -> None:
 
 
 def _some(names: Collection[str]) -> str:
-    """Return a text with up to three of the names, and the number of the other ones."""
+    """Return a text with up to three of the names, and the number of further names."""
     listed = sorted(names)
     more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
     return ", ".join(map(repr, listed[:3])) + more
@@ -173,7 +173,7 @@ def _some(names: Collection[str]) -> str:
 
 @contextmanager
 def ending_all(groups: Groups, doing: str) -> Iterator[None]:
-    """Surround a collective block: if it raises on one rank, it ends with an error on all ranks.
+    """Surround a block that all ranks run: if it fails on one rank, all ranks raise an error.
 
     Args:
         groups: Process groups of the model.
@@ -209,9 +209,9 @@ _DIFFERENCES = {  # by kind, in the order in which they are reported: what diffe
 class DifferenceError(DisagreementError):
     """Error on all ranks, because ranks of one pipeline called the model differently.
 
-    Its `kind` is the difference: "inputs" for the shapes or dtypes of arguments, "model" for modes
-    or frozen parameters, "data" for the values of arguments. For "data", `about` has the names of
-    these arguments.
+    The attribute `kind` is the difference: "inputs" for the shapes or dtypes of arguments, "model"
+    for modes or frozen parameters, "data" for the values of arguments. For "data", `about` has the
+    names of these arguments.
     """
 
 
@@ -309,9 +309,9 @@ def _difference(
     """Return the error for two ranks of one pipeline that describe their calls differently.
 
     Args:
-        ranks: World ranks of the two.
-        first, other: Texts that describe the call on each of these ranks, under the keys "inputs",
-            "model" and "data".
+        ranks: World ranks of both.
+        first, other: Texts that describe the call on the first and on the second rank, under the
+            keys "inputs", "model" and "data".
     """
     kind = next(kind for kind in _DIFFERENCES if first.get(kind) != other.get(kind))
     about: tuple[str, ...] = ()
@@ -336,7 +336,7 @@ def _arguments(first: str, other: str) -> tuple[str, ...]:
     """Return the names of the arguments whose values differ on two ranks, such as ("x", "mask").
 
     Args:
-        first, other: Text with the checksum of each argument, on each of the two ranks.
+        first, other: Text with the checksums of all arguments, on the first and on the second rank.
     """
     pairs = zip(first.split("; "), other.split("; "), strict=False)
     return tuple(a.rpartition(" ")[0] for a, b in pairs if a != b)
@@ -344,7 +344,7 @@ def _arguments(first: str, other: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrozenParams:
-    """Frozen parameters (those with requires_grad=False) as one rank of a pipeline sees them.
+    """Frozen parameters (requires_grad=False) in the model of one rank of a pipeline.
 
     Attributes:
         frozen: Names of the parameters that are frozen in this rank's model.
@@ -358,10 +358,11 @@ class FrozenParams:
 
 
 def sync_frozen(split: PartitionedModel, axis: Axis) -> bool:
-    """Copy changes of `requires_grad` to the other ranks of a pipeline; collective over `axis`.
+    """Copy changes of `requires_grad` to the other ranks of a pipeline.
 
-    If several ranks hold a parameter, all of them must have changed it. If only some have, the
-    change is not copied, and the function `agree` raises an error later.
+    If several ranks hold a parameter, all of them must have made the same change. Otherwise the
+    change is not copied, and the function `agree` raises an error later. All ranks of `axis` must
+    call this.
 
     Args:
         split: Model that is split into stages.

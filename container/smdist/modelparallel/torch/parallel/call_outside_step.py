@@ -27,7 +27,7 @@ from smdist.modelparallel.torch.program.batch import Batch
 
 
 def forward(state: ModelState, arguments: Arguments) -> Any:
-    """Run one forward pass of the whole batch; all ranks of a pipeline call it with the same batch.
+    """Run one forward pass of the whole batch. All ranks of a pipeline must pass the same batch.
 
     Args:
         state: State of the parallel model.
@@ -127,7 +127,7 @@ def _has_one_stage(state: ModelState) -> bool:
 
 
 def _whole(state: ModelState, arguments: Arguments) -> StepFunction:
-    """Return a step function that does nothing but call the model with these arguments."""
+    """Return a step function that only calls the model with these arguments."""
     example = example_of(arguments, state.model)
 
     def function(given: Arguments) -> Any:

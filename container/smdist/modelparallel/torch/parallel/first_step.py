@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""First step of a model: get the plan, and split the model into stages by it.
+"""First step of a model: get a plan, and split the model into stages as the plan says.
 
 A plan has the stage of each module, and the order in which each rank runs its stages. The user
-passes the plan, or it is read from a file, or rank 0 finds one for all ranks. Rank 0 prints a
-summary of it.
+passes the plan or its file, or else rank 0 searches for a plan. Rank 0 prints a summary of the
+plan.
 
-At the end, functions are called that need the stages, such as the loading of a checkpoint.
+At the end, functions that were waiting for the stages are called. An example is the loading of a
+checkpoint.
 """
 
 from __future__ import annotations
@@ -55,11 +56,11 @@ _PLANNER_OPTIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlicedBatch(Batch):
-    """Batch of a step function; the function has to run to provide the model's arguments.
+    """Batch of a step function, which computes the model's arguments from this batch.
 
     Attributes:
-        cut_into: Function that splits the batch, and returns the model's arguments in the first
-            microbatch. It gets the number of microbatches.
+        cut_into: Function that gets a number of microbatches, splits the batch, and returns the
+            model's arguments in the first microbatch.
     """
 
     cut_into: Callable[[int], Any]
@@ -76,7 +77,7 @@ class SlicedBatch(Batch):
 
 
 def given_plan(settings: Settings) -> Plan | None:
-    """Return the plan that the user passed, or read the plan's file; None if there is neither.
+    """Return the plan that the user passed, directly or as a file; None if there is no plan.
 
     Args:
         settings: Settings of the parallel model.
@@ -92,7 +93,7 @@ def given_plan(settings: Settings) -> Plan | None:
 
 
 def planned(model: nn.Module, batch: Batch, settings: Settings) -> Plan:
-    """Find a plan on rank 0, and return it on all ranks; collective over the world.
+    """Find a plan on rank 0, and return it on all ranks; all ranks must call this.
 
     Args:
         model: Model to split into stages.
@@ -101,14 +102,15 @@ def planned(model: nn.Module, batch: Batch, settings: Settings) -> Plan:
 
     Raises:
         OptionError: No plan was found; raised on every rank.
-        BaseException: Any other error of the search, on rank 0; DisagreementError on other ranks.
+        BaseException: The search failed on rank 0 with this error. Other ranks raise
+            DisagreementError.
     """
     team = RankTeam.of(session.current().world)
     return team.run_on_first(lambda: _found(model, batch, settings), _portable, raises_own=True)
 
 
 def groups_of(plan: Plan, settings: Settings) -> Groups:
-    """Return the process groups for a plan; collective if the session has not made them yet.
+    """Return the process groups for a plan; if there are none yet, all ranks must call this.
 
     Args:
         plan: Plan of the model; its pipeline degree is the number of ranks in a pipeline.
@@ -179,7 +181,7 @@ def _cluster(model: nn.Module) -> Cluster:
 
 
 def cut_for_step(state: ModelState, step_function: StepFunction) -> None:
-    """Split the model into stages before its first step; collective over the world.
+    """Split the model into stages before its first step; all ranks must call this.
 
     The user's code of one microbatch is run up to the model's call, to get the model's arguments.
     The forward pass is recorded in the present training and gradient modes.
@@ -220,11 +222,12 @@ def cut_for_step(state: ModelState, step_function: StepFunction) -> None:
 
 
 def prepare_for(state: ModelState, read: Callable[[], Batch]) -> None:
-    """Get a plan, and split the model into stages by it; collective over the world.
+    """Get a plan, and split the model into stages as the plan says; all ranks must call this.
 
     Args:
         state: State of the parallel model.
-        read: Function that returns the batch of one replica; its errors are raised on all ranks.
+        read: Function that returns the batch of one replica. If it fails on one rank, all ranks
+            raise an error.
 
     Raises:
         OptionError: There is no plan, or the plan is not for this model.
@@ -257,7 +260,7 @@ def cut(
 ) -> PartitionedModel:
     """Build this rank's stages of a recorded model, and free the tensors of all other stages.
 
-    Collective over the world.
+    All ranks must call this.
 
     Args:
         captured: Recorded forward pass of the model.

@@ -20,9 +20,9 @@ PLAN: Final = "_smp_plan"  # key of the plan in the state dict of one rank
 def load(state: ModelState, values: Mapping[str, Any], *, strict: bool) -> Any:
     """Load a state dict of the whole model, or of one rank's stages.
 
-    If the model is already split into stages, this rank's values are loaded at once. If not, a
-    state dict of the whole model is loaded at once into the user's model. But if that model is on
-    the meta device, or the state dict is of one rank, it is loaded as soon as the model is split.
+    If the model is already split into stages, this rank's values are loaded now. If not, a state
+    dict of the whole model is loaded into the user's model now. For a model on the meta device, and
+    for a state dict of one rank, values are loaded as soon as the model is split.
 
     Args:
         state: State of the parallel model.

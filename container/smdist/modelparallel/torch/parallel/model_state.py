@@ -55,24 +55,24 @@ class PartitionedModel:
         plan: Plan with the stages and the schedule; the same on all ranks.
         groups: Process groups for the plan.
         stages: Stages of this rank, by number.
-        captured, placement: Recorded forward pass of the latest call, and the stage of each of its
-            operations.
+        captured, placement: Recorded forward pass of the latest call, and the stage of each
+            recorded operation.
         skeleton: Copy of the whole model whose tensors have no values.
         skeleton_sync: Object that copies changed modes and settings from the model to the skeleton.
         replicas: Object that reduces gradients over replicas.
-        captures: Recorded forward passes and their placements, by cache key of the call; the least
-            recently used one is first.
+        captures: Recorded forward passes, each with its placement, by cache key of the call. The
+            recording that was not used for the longest time is first.
         compared_calls: Descriptions of the calls for which the ranks of the pipeline have already
             compared their batches.
-        executors: Executors, one for each schedule. The key None is the schedule of the plan, with
-            backward passes. A number n is a schedule of forward passes for n microbatches.
-        configured_for: Key in `executors` and recorded forward pass of the latest step. None if the
-            stages must be configured again before the next step.
+        executors: Executors, one for each schedule. The key None is for the schedule of the plan,
+            with backward passes. A number n is for forward passes of n microbatches.
+        configured_for: Key in `executors`, and recorded forward pass, for which the stages are
+            configured. None if they must be configured before the next step.
         on_event: Function that receives the events of all executors; None if no trace is recorded.
         latest_signature: Short key of the latest call, which is quick to compute, and its cache
             key; None before the first call.
-        frozen_names: Cached result of `frozen`, and the version number of the skeleton for which it
-            was computed: (version, names).
+        frozen_names: Cached result of `frozen` as (version, names). The version is the skeleton's
+            when the names were found.
         agreed_frozen: Names of the parameters that were frozen on all ranks in the latest step.
     """
 
@@ -102,18 +102,19 @@ class PartitionedModel:
     def add_capture(self, key: Hashable, found: tuple[Captured, Placement]) -> None:
         """Cache the recorded forward pass of a call.
 
-        If there are more than MAX_CAPTURES, the least recently used one is dropped.
+        If there are more than MAX_CAPTURES, the recording that was not used for the longest time is
+        dropped.
 
         Args:
             key: Cache key of the call: its shapes, dtypes and modes.
-            found: Recorded forward pass, and the stage of each of its operations.
+            found: Recorded forward pass, and the stage of each recorded operation.
         """
         self.captures[key] = found
         while len(self.captures) > MAX_CAPTURES:
             self.captures.popitem(last=False)
 
     def use_capture(self, key: Hashable) -> tuple[Captured, Placement]:
-        """Return the cached forward pass of a call and its placement, and mark them as used last.
+        """Return the cached recording of a call with its placement, and mark it as used now.
 
         Args:
             key: Cache key of a call; it must be in `captures`.
@@ -122,7 +123,7 @@ class PartitionedModel:
         return self.captures[key]
 
     def mark_compared(self, description: str) -> None:
-        """Record that ranks have compared the data of a call, so that they need not do it again.
+        """Record that ranks have compared the data of such a call, so need not compare it again.
 
         Args:
             description: Text with the shapes, dtypes and modes of the call.
@@ -140,14 +141,14 @@ class PartitionedModel:
         return self.frozen_names[1]
 
     def aliases(self, name: str) -> list[str]:
-        """Return all names of a parameter, including `name`; several if modules share it."""
+        """Return all names of a parameter, including `name`; a shared parameter has several."""
         parameter = self.skeleton.get_parameter(name)
         every = self.skeleton.named_parameters(remove_duplicate=False)
         return [alias for alias, other in every if other is parameter]
 
     @contextmanager
     def guarded(self, doing: str) -> Iterator[None]:
-        """Surround a collective block: if it raises on one rank, all ranks raise a StepError.
+        """Surround a block that all ranks run: if it fails on one rank, all raise a StepError.
 
         Before the first step, when no executor exists, an error is raised on this rank only.
 
@@ -192,7 +193,7 @@ class PartitionedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """Recorded steps of this rank; `gather` collects those of all ranks.
+    """Recorded steps of this rank; `gather` collects the steps of all ranks.
 
     Attributes:
         recorder: Recorder of this rank's events.
@@ -207,14 +208,14 @@ class Trace:
         """Return a new Trace for this rank, which contains no steps yet.
 
         Args:
-            split: Model whose steps it will record.
+            split: Model whose steps will be recorded.
         """
         groups = split.groups
         recorder = Recorder(rank=groups.rank, replica=groups.rdp_rank, pipeline_rank=groups.pp_rank)
         return cls(recorder=recorder, split=split)
 
     def gather(self) -> Run:
-        """Collect the recorded steps of all ranks; collective over the world.
+        """Collect the recorded steps of all ranks; all ranks must call this.
 
         Returns:
             Steps of all ranks, the same on every rank: `save(path)` writes them as a Chrome trace,
@@ -264,15 +265,14 @@ class ModelState:
         settings: Settings of the `Parallel`.
         seed: Seed of random numbers.
         split: Model that is split into stages; None before the first step.
-        microbatch_call: Microbatch whose user code is running; None if none is.
+        microbatch_call: Microbatch for which the user's code is running; None if it is not running.
         step_number: Number of training steps that have finished.
         passes: Number of training steps that this process has begun, including failed ones.
         waiting: Functions to call as soon as the model is split, in order.
         is_loaded: True if one of these functions loads all parameters and buffers.
         is_returning: True while `model.backward`, called outside of a step, computes gradients.
         has_trained: True once a training batch has had the size of `global_batch_size`.
-        forwards: Number of forward passes without training, by (step_number, True if gradients are
-            enabled).
+        forwards: Number of forward passes without training, by (step_number, with gradients).
         steps: Counter of steps for the progress lines of rank 0.
     """
 
@@ -342,8 +342,8 @@ class ModelState:
         given = self.settings.plan
         if self.split is not None or (given is not None and given.basis != plan.basis):
             raise OptionError(
-                f"{type(self.model).__name__} cannot be cut by the plan of the state dict",
-                "the model is already cut into stages, or has another plan",
+                f"{type(self.model).__name__} cannot be split by the plan of the state dict",
+                "the model is already split into stages, or has another plan",
                 "Load the state dict before the first step, into a model without a plan or with the"
                 " same plan",
                 about="plan",
@@ -357,8 +357,8 @@ class ModelState:
         Args:
             microbatch: Number of the microbatch.
             count: Number of microbatches of a replica in the step.
-            repeat: Number of forward passes without training since the last training step; it
-                makes each of these passes draw other random numbers. 0 in a training step.
+            repeat: Number of forward passes without training since the last training step, so that
+                each pass draws other random numbers. 0 in a training step.
         """
         replica = self.split.groups.rdp_rank if self.split is not None else 0
         number = replica * count + microbatch
@@ -423,8 +423,8 @@ class ModelState:
     def next_repeat(self) -> int:
         """Return the number of the next forward pass since the last training step, from 0.
 
-        Each call counts one pass. Passes with gradients enabled and passes without gradients have
-        separate counts. The random numbers of a pass depend on its number.
+        Each call counts one pass; passes with and without gradients are counted separately. The
+        random numbers of a pass depend on its number.
         """
         kind = self.step_number, torch.is_grad_enabled()
         for old in [each for each in self.forwards if each[0] != self.step_number]:

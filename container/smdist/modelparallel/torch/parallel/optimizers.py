@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Optimizers of a model that is split into stages: parameters, clipping and forbidden calls.
 
-Parameters. An optimizer that was made before the split has the parameters of the whole model. They
-are replaced by those of this rank. The parameter groups keep their number, order and options, so
-learning-rate schedulers still work. A group without parameters on this rank becomes empty.
+Parameters. An optimizer that was made before the split has the parameters of the whole model. The
+split replaces them by the parameters of this rank. The parameter groups keep their number, order
+and options, so learning-rate schedulers still work. A group without parameters on this rank becomes
+empty.
 
 Clipping. With the option `gradient_clipping`, gradients are clipped before each step of an
 optimizer of the model. All ranks take part, even those that hold none of the optimizer's
 parameters.
 
 Forbidden calls. Calls of an optimizer in a step function raise an error. A step function runs once
-per microbatch, and on most ranks only up to the model's call. An optimizer in it would update only
-the parameters of the last stage, and after each microbatch. A call of `state_dict` of the user's
-own module raises an error too, since other ranks hold part of the values.
+per microbatch, and on most ranks only up to the model's call. So only the last stage would be
+updated, and after each microbatch. A call of `state_dict` of the user's own module raises an error
+too, since other ranks hold a part of the values.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ _is_hooked = False
 
 
 class ParameterRenaming:
-    """Map from the parameters of the whole model to those of this rank's stages, by name.
+    """Replacement, in optimizers, of the whole model's parameters by this rank's parameters.
 
-    Make it before the model is split into stages, and call `apply` afterwards. It holds only weak
-    references to the old parameters, so that their memory can be freed.
+    Create this object before the model is split into stages, and call `apply` afterwards. It has
+    only weak references to the old parameters, so that their memory can be freed.
 
     Args:
         model: Whole model of the user.
@@ -81,7 +82,7 @@ class ParameterRenaming:
 
 
 def local_parameters(stages: Mapping[int, nn.Module]) -> dict[str, nn.Parameter]:
-    """Return the parameters of this rank's stages by name; a shared one has several names."""
+    """Return the parameters of this rank's stages by name; a shared parameter has several names."""
     return {
         name: parameter
         for number in sorted(stages)
@@ -115,7 +116,8 @@ def _local_parameter(
 ) -> nn.Parameter | None:
     """Return this rank's parameter that has replaced a parameter of the whole model.
 
-    A parameter that was not replaced is returned itself. None if no stage of this rank has it.
+    A parameter that was not replaced is returned itself. The result is None if no stage of this
+    rank has the parameter.
 
     Args:
         parameter: Parameter in an optimizer.
@@ -179,7 +181,7 @@ def _before_step(
 
 
 def _check_all_are_of(optimizer: torch.optim.Optimizer, model: SplitModel) -> None:
-    """Raise an OptionError if an optimizer of the model also trains parameters of no stage.
+    """Raise an OptionError if an optimizer of the model also has parameters outside of the model.
 
     For example, parameters of a loss function have gradients only on the ranks of the last stage.
     """
@@ -218,7 +220,7 @@ def _clip(optimizer: torch.optim.Optimizer, max_norm: float, closure: object) ->
         closure: Closure that was passed to `optimizer.step`; None if there is none.
 
     Raises:
-        OptionError: There is a closure.
+        OptionError: A closure was passed to `optimizer.step`.
     """
     require(
         closure is None,
@@ -236,10 +238,10 @@ _is_watching = False
 
 
 def watch(model: SplitModel) -> None:
-    """Install hooks that raise an error for calls which would be wrong with a split model.
+    """Install hooks that raise an error for two kinds of calls, which are wrong for a split model.
 
-    These are calls of an optimizer in a step function, and of `state_dict` of the user's own module
-    after the model is split into stages.
+    One kind is a call of an optimizer in a step function. The other is a call of `state_dict` of
+    the user's own module after the split.
     """
     global _is_watching
     module: Any = model.module
@@ -260,7 +262,7 @@ def _guard_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
 def _refusing(zero_grad: Callable[..., None]) -> Callable[..., None]:
     """Return a `zero_grad` that raises an error if it is called in a step function.
 
-    The method is wrapped because torch has no hook that runs before it.
+    A wrapper is needed, because torch has no hook that runs before `zero_grad`.
 
     Args:
         zero_grad: Method `torch.optim.Optimizer.zero_grad`.
@@ -302,7 +304,7 @@ def _has_values(module: nn.Module, *_: Any) -> None:
         raise OptionError(
             f"state_dict() of {type(module).__name__} itself lacks the values of {len(gone)}"
             f" tensors, such as {gone[0]!r}",
-            "the model was cut into stages, and other ranks hold these tensors",
+            "the model was split into stages, and other ranks hold these tensors",
             "Call state_dict() of the DistributedModel around it, or smp.export(path, model)",
             kind="no_values",
         )

@@ -28,8 +28,8 @@ from smdist.modelparallel.torch.session.process_groups import Groups
 class Parallel(nn.Module):
     """Model whose stages are on several ranks; it is called like the user's model.
 
-    The first step splits the model into stages. Before it, `Parallel` has all parameters of the
-    user's model; afterwards it has those of this rank's stages, under the same names.
+    The first step splits the model into stages. Before this step, `Parallel` has all parameters of
+    the user's model. Afterwards it has the parameters of this rank's stages, under the same names.
 
     Args:
         model: Model of the user.
@@ -45,7 +45,7 @@ class Parallel(nn.Module):
         require(
             isinstance(model, nn.Module) and not isinstance(model, Parallel),
             what=f"the model is of type {type(model).__name__}",
-            why="only a torch.nn.Module that is not parallel yet can be cut into stages",
+            why="only a torch.nn.Module that is not parallel yet can be split into stages",
             hint="Pass the torch.nn.Module itself",
             about="model",
         )
@@ -59,8 +59,8 @@ class Parallel(nn.Module):
         """Return a parameter, buffer or submodule of this module.
 
         Raises:
-            AttributeError: There is none with this name. If the user's model has an attribute of
-                this name, the error says how to reach it.
+            AttributeError: This module has no such attribute. If the user's model has one, the
+                error says how to reach it.
         """
         try:
             return super().__getattr__(name)
@@ -83,7 +83,7 @@ class Parallel(nn.Module):
     def module(self) -> nn.Module:
         """Model of the user.
 
-        Once it is split into stages, tensors that only other ranks hold have no values.
+        Once the model is split into stages, tensors that only other ranks hold have no values.
         """
         return self._state.model
 
@@ -201,11 +201,11 @@ class Parallel(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model on one microbatch in a step function, or on a whole batch outside of steps.
 
-        Outside of steps, all ranks of a pipeline must call it with the same batch.
+        Outside of steps, all ranks of a pipeline must call the model with the same batch.
 
         Returns:
             Output of the model. In a step function, the call returns only on the rank of the last
-            stage; on other ranks it ends the function.
+            stage. On other ranks, the call ends the step function.
 
         Raises:
             OptionError: Outside of a step, gradients are enabled and the model has several stages.
@@ -225,9 +225,9 @@ class Parallel(nn.Module):
             grad_tensors: Gradient of each tensor; None stands for 1, for tensors with one element.
 
         Raises:
-            OptionError: The method is called outside of a step and the model has several stages; or
-                a tensor requires no gradient; or a tensor with several elements has no gradient in
-                `grad_tensors`; or the numbers of tensors and gradients differ.
+            OptionError: The model has several stages and this is not a step; or a tensor requires
+                no gradient; or a tensor with several elements lacks a gradient; or the numbers of
+                tensors and gradients differ.
         """
         if self._state.microbatch_call is not None:
             self._state.microbatch_call.backward(tensors, grad_tensors)
@@ -242,10 +242,10 @@ class Parallel(nn.Module):
         Args:
             batch: Arguments of the model: a tensor, a tuple of positional arguments, or a dict of
                 keyword arguments.
-            loss: Function that returns the loss from the model's output, and from `targets` if they
-                are given. None takes `output.loss`, or the output itself if it has one element.
-            targets: Data that is split into microbatches like the batch; None if the loss needs
-                none.
+            loss: Function `loss(output)` or, with targets, `loss(output, targets)`. None uses
+                `output.loss`, or the output itself if it has one element.
+            targets: Data for the loss function, split into microbatches like the batch; None if the
+                loss needs no targets.
 
         Returns:
             `StepOutput` with the loss of each microbatch.
@@ -260,10 +260,10 @@ class Parallel(nn.Module):
         Args:
             batch: Arguments of the model: a tensor, a tuple of positional arguments, or a dict of
                 keyword arguments.
-            loss: Function that returns the loss from the model's output, and from `targets` if they
-                are given; None if no loss is computed.
-            targets: Data that is split into microbatches like the batch; None if the loss needs
-                none.
+            loss: Function `loss(output)` or, with targets, `loss(output, targets)`; None if no loss
+                is computed.
+            targets: Data for the loss function, split into microbatches like the batch; None if the
+                loss needs no targets.
 
         Returns:
             Mean loss over microbatches, a tensor; without `loss`, the model's output for the batch.
@@ -275,7 +275,8 @@ class Parallel(nn.Module):
         """Record the times of all actions and messages in the steps within the block.
 
         Yields:
-            Recorded steps of this rank; its method `gather()` returns those of all ranks.
+            Object with the recorded steps of this rank. Its method `gather()` returns the steps of
+            all ranks.
 
         Raises:
             OptionError: The model is not split into stages yet.
@@ -326,7 +327,7 @@ class Parallel(nn.Module):
     def train(self, mode: bool = True) -> Self:
         """Set the model to training mode, or to evaluation mode if `mode` is False; return self.
 
-        Call it on all ranks.
+        All ranks must call this.
         """
         self.training = mode
         self._state.model.train(mode)
@@ -368,13 +369,12 @@ class Parallel(nn.Module):
     ) -> Any:
         """Load a state dict of the whole model, or of one rank's stages.
 
-        If the model is already split into stages, this rank's values are loaded at once. If not, a
-        state dict of the whole model is loaded at once into the user's model. But if that model is
-        on the meta device, or the state dict is of one rank, it is loaded as soon as the model is
-        split.
+        If the model is already split into stages, this rank's values are loaded now. If not, a
+        state dict of the whole model is loaded into the user's model now. For a model on the meta
+        device, and for a state dict of one rank, values are loaded as soon as the model is split.
 
         Args:
-            state_dict: Parameters and buffers by name; those of other ranks may be missing.
+            state_dict: Parameters and buffers by name; values of other ranks may be missing.
             strict: False to ignore parameters and buffers of this rank that are missing.
 
         Returns:
@@ -388,7 +388,7 @@ class Parallel(nn.Module):
 
 
 def current_parallel() -> Parallel | None:
-    """Return the `Parallel` that was made last; None if it was freed or its session has ended."""
+    """Return the last `Parallel`; None if it was freed, or if its session has ended."""
     model = current_model()
     assert model is None or isinstance(model, Parallel)
     return model

@@ -23,30 +23,31 @@ def parallelize(
     bf16: bool | None = None, seed: int | None = None, fusion_bytes: int = FUSION_BYTES,
     costs: str = "auto",
 ) -> Parallel:  # fmt: skip
-    """Split a model into stages and put them on the ranks; collective over the world.
+    """Split a model into stages on several ranks; all ranks must call this.
 
-    SMP v1 has no such function: there, DistributedModel does this with the options of the job.
-    Arguments that are left out take the values of `smp.init`.
+    In SMP v1, only DistributedModel does this. Arguments that are left out have the values of
+    `smp.init`.
 
     Args:
         model: Model to split; the result is used in its place.
         plan: Plan with the stages and the schedule, for instance from `smp.plan`. By default rank 0
             finds a plan and prints it.
-        example: Batch of one replica, with which the model is split at once; without it, the first
-            step splits the model.
-        groups: Process groups of the ranks; by default those of the session.
+        example: Batch of one replica, with which the model is split now. Without an example, the
+            first step splits the model.
+        groups: Process groups of the ranks. Default: the groups of the session.
         sharding: Sharding of each stage over its replicas: "none" (each replica has the whole
             stage), "optimizer" (the optimizer state is sharded) or "full" (parameters, too, as by
             FSDP2).
-        shard_degree: Number of replicas over which one copy of the state is sharded; by default
-            all.
+        shard_degree: Number of replicas over which one copy of the state is sharded. Default: all
+            replicas.
         bf16: True to compute in bfloat16; needs `sharding`.
         seed: Seed of random numbers, and of the weights of modules made on the meta device.
         fusion_bytes: Size of the buffers, in bytes, in which gradients of replicas are reduced.
         costs: Source of the planner's times: "measure", "estimate" or "auto"; see `smp.plan`.
 
     Raises:
-        OptionError: The plan does not fit the model, the ranks or the options; all faults at once.
+        OptionError: The plan does not fit the model, the ranks or the options. All faults are
+            reported at once.
     """
     options = checked(session.current().options, plan)
     settings = Settings(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One step of a model: check that ranks agree, run the pipeline, and broadcast the results.
 
-`complete` and `GradientHooks` reduce gradients over replicas. If the gradients of several steps are
-summed (a series of steps), this is done only in the last one.
+`complete` and `GradientHooks` reduce gradients over replicas. If gradients of several steps are
+summed first, only the last of these steps reduces them.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _NO_BACKWARD: Final = (
 
 
 def run(state: ModelState, step_function: StepFunction, *, parts: int | None = None) -> list[Any]:
-    """Run one step on all ranks: with backward passes if gradients are enabled and `parts` is None.
+    """Run one step on all ranks, with backward passes if gradients are enabled.
 
     Args:
         state: State of the parallel model.
         step_function: User's code of the step, with its batch.
-        parts: Number of microbatches for a step with forward passes only. None takes the number of
-            microbatches in the plan.
+        parts: Number of microbatches, for a step without backward passes. None uses the plan's
+            number of microbatches.
 
     Returns:
         Result of the user's code for each microbatch, the same on all ranks of the pipeline.
@@ -88,8 +88,8 @@ def _agreed_call(
 ) -> tuple[CapturedCall, list[Arguments]]:
     """Return this rank's recorded forward pass and microbatches, if ranks agree on the call.
 
-    If ranks differ, changes of `requires_grad` are copied between them. After such changes, the
-    ranks compare once more.
+    If the ranks differ, changes of `requires_grad` are copied to other ranks, and the calls are
+    compared once more.
 
     Args:
         state: State of the parallel model.
@@ -182,8 +182,8 @@ def _train(state: ModelState, split: PartitionedModel, feed: Any, count: int) ->
         count: Number of microbatches.
 
     Returns:
-        Result of the user's code for each microbatch, on the rank of the last stage; None on
-        others.
+        Result of the user's code for each microbatch, on the rank of the last stage; None on other
+        ranks.
     """
     with complete(state, split):
         executor = _executor(state, split, None)
@@ -233,7 +233,7 @@ class GradientHooks:
 
         Args:
             stage: Number of the stage.
-            is_last: True if it is the stage's last backward action in the step.
+            is_last: True if this is the stage's last backward action in the step.
         """
         assert self._state.split is not None
         self._state.split.replicas.hooks.before_backward(stage, is_last and self._reduces)
@@ -245,7 +245,7 @@ class GradientHooks:
 
         Args:
             stage: Number of the stage.
-            is_last: True if it was the stage's last backward action in the step.
+            is_last: True if this was the stage's last backward action in the step.
         """
         assert self._state.split is not None
         self._state.split.replicas.hooks.after_backward(stage, is_last and self._reduces)
@@ -258,7 +258,7 @@ class GradientHooks:
 def forward_only(plan: Plan, num_microbatches: int) -> Schedule:
     """Return a schedule with forward passes only.
 
-    Each rank runs all microbatches through its first stage, then all through its next one.
+    Each rank runs all microbatches through its first stage, then through its next stage.
 
     Args:
         plan: Plan with the stages of each rank.
@@ -284,8 +284,8 @@ def _executor(state: ModelState, split: PartitionedModel, parts: int | None) -> 
     Args:
         state: State of the parallel model.
         split: Stages of this rank.
-        parts: Number of microbatches of a step with forward passes only. None takes the schedule of
-            the plan, which has backward passes, too.
+        parts: Number of microbatches of a step without backward passes. None uses the plan's
+            schedule, which has backward passes.
     """
 
     def schedule() -> Schedule:

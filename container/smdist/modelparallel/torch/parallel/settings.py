@@ -28,7 +28,7 @@ class Settings:
     Attributes:
         options: Options of the session.
         plan: Plan with the stages and the schedule; None if the planner finds one.
-        groups: Process groups of the ranks; None for those of the session.
+        groups: Process groups of the ranks; None for the groups of the session.
         sharding: Sharding of each stage over its replicas: "none", "optimizer" (the optimizer state
             is sharded) or "full" (parameters, too).
         shard_degree: Number of replicas over which one copy of the state is sharded; None for all.
@@ -36,8 +36,8 @@ class Settings:
         seed: Seed of all random numbers.
         fusion_bytes: Size of a buffer, in bytes, in which gradients of replicas are reduced.
         averages: True to average gradients over microbatches, False to sum them.
-        passes_per_step: Number of calls of the step function for one optimizer step. Their
-            gradients are summed before replicas reduce them.
+        passes_per_step: Number of calls of the step function for one optimizer step. The gradients
+            of these calls are summed, and then reduced over replicas.
         broadcasts_buffers: True to copy the buffers of replica 0 to all replicas before each step.
         costs: Source of the planner's times: "auto", "measure" or "estimate".
     """
@@ -61,17 +61,17 @@ def checked(options: ModelParallel, plan: Plan | None) -> ModelParallel:
 
     Args:
         options: Options of the session.
-        plan: Plan that the user passed; None if there is none, and so nothing to check.
+        plan: Plan that the user passed. Without a plan (None), nothing is checked.
 
     Raises:
-        OptionError: Options contradict the plan; all faults at once.
+        OptionError: Options contradict the plan; the error lists all faults.
     """
     raise_all(_contradictions(plan, options) if plan is not None else ())
     return options
 
 
 def _contradictions(plan: Plan, options: ModelParallel) -> Iterator[OptionError]:
-    """Yield an error for each option whose value differs from that in the plan."""
+    """Yield an error for each option whose value differs from the plan's value."""
     decided = {"microbatches": plan.num_microbatches, "pipeline": plan.schedule}
     for name, value in decided.items():
         option = getattr(options, name)

@@ -2,8 +2,8 @@
 """User's code of one step, the call of the model in it, and the results of the step.
 
 The user's code runs on every rank, once per microbatch, up to the call of the model. The code after
-this call runs only on the rank of the last stage. The code may return tensors; a step then returns,
-in place of each one, a `StepOutput` with the tensors of all microbatches.
+this call runs only on the rank of the last stage. If the code returns a tensor, the step returns a
+`StepOutput`, which has the tensors of all microbatches.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class StepFunction:
     Attributes:
         name: Name of the user's function, for messages.
         function: Function that runs one microbatch, including the model's call.
-        cut: Function that splits the arguments into a number of microbatches, and returns the
-            arguments of each one.
+        cut: Function that gets a number of microbatches, and returns the arguments of each
+            microbatch.
         inputs: Arguments for the whole step, which ranks of a pipeline compare.
         size: Function that returns the number of samples in `inputs`. It returns 0 if only objects
             with a method `smp_slice` are split, since their length is unknown.
@@ -71,8 +71,8 @@ class MicrobatchCall:
 
         Raises:
             OptionError: The model was already called in this microbatch.
-            PassedOn: The stage is not the last one, so there is no output; user code must not catch
-                it.
+            PassedOn: The stage is not the last one, so there is no output. User code must not catch
+                this exception.
         """
         self.num_calls += 1
         if self.num_calls != 1:
@@ -87,7 +87,7 @@ class MicrobatchCall:
         return watched(output, self._refusal())
 
     def backward(self, tensors: Any, gradients: Any) -> None:
-        """Record where the backward pass starts; it runs after the user's code.
+        """Record where the backward pass starts. The pass itself runs after the user's code.
 
         Args:
             tensors: Tensor or tensors from which the backward pass starts, such as the loss.
@@ -144,8 +144,8 @@ class MicrobatchCall:
     def _refusal(self) -> Callable[[Tensor], None]:
         """Return a tensor hook that raises an error for `loss.backward()` in the user's code.
 
-        The autograd graph refers to the hook. The hook must not refer to `roots`, which refer to
-        the graph: Python's garbage collector cannot see that cycle and would never free it.
+        The hook must not refer to `roots`. The autograd graph refers to the hook, and `roots` refer
+        to the graph. Python's garbage collector could not free this cycle.
         """
         microbatch_call = ref(self)
 
@@ -197,9 +197,9 @@ def example_of(arguments: Arguments, model: nn.Module) -> Any:
 
 
 def normal(arguments: Arguments, model: nn.Module) -> Arguments:
-    """Convert the arguments of a model's call, so that they are all positional or all by keyword.
+    """Convert the arguments of a model's call: all positional, or all by keyword.
 
-    They are all by keyword if the call has at least one keyword argument.
+    The result has all arguments by keyword if the call has at least one keyword argument.
 
     Args:
         arguments: Positional arguments and keyword arguments.
@@ -303,11 +303,11 @@ class StepOutput(Sequence[Tensor]):
         return self.outputs[index]
 
     def __format__(self, spec: str) -> str:
-        """Return the text of the object; raise an error if there is a format such as ".3f".
+        """Return the text of the object; raise an error for a format such as ".3f".
 
         Args:
-            spec: Format; it must be empty, since there is one tensor for each microbatch, and not a
-                single number.
+            spec: Format. It must be empty, since a StepOutput is not a number: it has a tensor for
+                each microbatch.
 
         Raises:
             OptionError: The format is not empty.

@@ -32,7 +32,8 @@ def train_step(
         model: `Parallel` module whose method was called.
         state: State of this module.
         batch: Arguments of the model: a tensor, a tuple or a dict.
-        loss: Function of the model's output, and of the targets if given; None for `output.loss`.
+        loss: Function `loss(output)` or, with targets, `loss(output, targets)`. None uses
+            `output.loss`.
         targets: Data that is split into microbatches like the batch, or None.
 
     Returns:
@@ -58,7 +59,7 @@ def evaluate(model: nn.Module, state: ModelState, batch: Any, loss: Loss, target
         model: `Parallel` module whose method was called.
         state: State of this module.
         batch: Arguments of the model: a tensor, a tuple or a dict.
-        loss: Function of the model's output, and of the targets if given; None for no loss.
+        loss: Function `loss(output)` or, with targets, `loss(output, targets)`; None for no loss.
         targets: Data that is split into microbatches like the batch, or None.
 
     Returns:
@@ -96,7 +97,7 @@ def _evaluation(model: nn.Module, module: nn.Module) -> Iterator[None]:
 
 
 def _joined(results: list[Any]) -> Any:
-    """Join the outputs of all microbatches to one: concatenate tensors, average scalars.
+    """Join the outputs of all microbatches: concatenate tensors, and average scalars.
 
     Args:
         results: Nested outputs of the model, in the order of microbatches.
@@ -116,7 +117,7 @@ def _loss(output: Any, target: Any, loss: Loss) -> Any:
 
     Args:
         output: Output of the model, which contains the loss if there is no loss function.
-        target: Target of the microbatch for the loss function; None if it needs none.
+        target: Target of the microbatch, for the loss function; None if there are no targets.
         loss: Loss function; None if the model computes its loss itself.
 
     Raises:

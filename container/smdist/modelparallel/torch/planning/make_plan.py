@@ -91,8 +91,8 @@ def plan(
         optimize: "speed" balances mainly the time of stages, "memory" balances their memory.
         memory_weight: In place of optimize: weight of memory, from 0 (time alone) to 1.
         auto_partition: False puts modules on the stages given by `smp.partition` and
-            `smp.set_partition`, and all others on stage `default_partition`.
-        default_partition: See auto_partition.
+            `smp.set_partition`.
+        default_partition: Stage of all other modules, with auto_partition=False.
         costs: "measure", "estimate", or "auto", which estimates models on the meta device only.
         state: Bytes in memory per element of a trained parameter. Default: Adam in fp32, 16 bytes.
 
@@ -100,7 +100,8 @@ def plan(
         The plan, with a forecast of its step time and memory.
 
     Raises:
-        OptionError: All faults of modules and options; or no plan fits into the memory.
+        OptionError: The model or an option is wrong (all faults are listed), or no plan fits into
+            the memory.
     """
     options: dict[str, Any] = {
         "microbatches": _number(microbatches), "active_microbatches": active_microbatches,
@@ -146,7 +147,8 @@ def forecast(
             the source of the times and bytes.
 
     Raises:
-        PlanError: The plan does not fit the model (all faults), or a rank needs too much memory.
+        PlanError: The plan does not fit the model (all faults are listed), or a rank needs too much
+            memory.
     """
     request = read_request(
         model, example, world, costs=costs, device_memory=device_memory, state=state
@@ -163,7 +165,7 @@ def forecast(
 class Plan(core.Plan):
     """Plan of a model's split over ranks, with a method to draw it.
 
-    Its fields and its other methods are those of the class `Plan` in smdist.modelparallel.core.
+    All fields and other methods are those of the class `Plan` in smdist.modelparallel.core.
     """
 
     _problem: Problem | None = None
@@ -201,8 +203,8 @@ class Plan(core.Plan):
 def _at_sizes_that_work(problem: Problem, sampler: Sampler) -> tuple[core.Plan, list[Note]]:
     """Return the fastest plan, and a note on each size of microbatch that had to be left out.
 
-    A size is left out if the model cannot be captured or measured with it. If the user chose that
-    size, the error is raised instead.
+    A size is left out if the model cannot be recorded or measured with such microbatches. If the
+    user chose this size, the error is raised instead.
 
     Args:
         problem: Cluster, batch and options to plan for.

@@ -23,9 +23,9 @@ def option_faults(
     """Check options of `smp.plan`, and return an error for each fault.
 
     Args:
-        cluster: Cluster to run on; None skips the checks that need it.
+        cluster: Cluster to run on; None skips the checks that need a cluster.
         batch_size: Number of samples in the batch of one replica; None skips the checks that need
-            it.
+            this number.
         options: Options of `smp.plan`, by name; those that are left out are not checked.
     """
     own = list(_own_faults(options))

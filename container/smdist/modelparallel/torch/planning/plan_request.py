@@ -69,7 +69,7 @@ def read_request(
         options: Further options of `smp.plan`, which are checked here and not returned.
 
     Raises:
-        OptionError: All faults of these arguments.
+        OptionError: An argument is wrong; the error lists all faults.
     """
     faults: list[OptionError] = []
     batch = cluster = memory = None

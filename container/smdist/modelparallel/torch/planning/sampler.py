@@ -46,8 +46,9 @@ class Sampler:
         model: The model.
         batch: Batch of one replica.
         cluster: Cluster whose device the costs are for.
-        costs: "measure", "estimate" or "auto"; "auto" estimates a model on meta and measures any
-            other. A model on meta gets random weights when it is measured, one unit at a time.
+        costs: "measure", "estimate" or "auto". "auto" estimates a model on the meta device, and
+            measures any other model. To measure a model on the meta device, each unit gets random
+            weights for the time of its measurement.
         memory_bytes: Memory that a rank may use; None if unknown.
 
     Raises:
@@ -82,7 +83,7 @@ class Sampler:
             opened: Names of modules that are divided into the modules inside them.
 
         Raises:
-            CaptureError: The model's forward pass cannot be captured.
+            CaptureError: The model's forward pass cannot be recorded.
             SizeError: A microbatch cannot be recorded, or needs too much memory.
         """
         key = (num_microbatches, opened)
@@ -222,9 +223,10 @@ class Sampler:
         raise self._size_error(num_microbatches, why, kind)
 
     def _expected(self, num_microbatches: int, opened: frozenset[str]) -> str:
-        """Return an upper bound of the measuring time for progress lines: " (up to 12 s)".
+        """Return the longest time that measuring may take, for progress lines: " (up to 12 s)".
 
-        It is estimated from a smaller microbatch that was measured; "" if there is none.
+        The time is estimated from a smaller microbatch. The result is "" if no smaller one was
+        measured.
 
         Args:
             num_microbatches: Number of equal parts that the batch is split into.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch of a model: the arguments of its call, which can be split along dimension 0.
+"""Batch of a model: the arguments of a call of the model.
 
-The parts are called microbatches.
+A batch can be split along dimension 0 into parts, called microbatches.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _tensors(value: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _cut(tensor: torch.Tensor, rows: slice) -> torch.Tensor:
-    """Return rows of a tensor, detached from autograd, with the same `requires_grad`."""
+    """Return some rows of a tensor, detached from autograd, with the tensor's `requires_grad`."""
     return tensor.detach()[rows].requires_grad_(tensor.requires_grad)
 
 

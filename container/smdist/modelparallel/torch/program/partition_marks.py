@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Assignment of modules to stages by hand: `smp.partition` and `smp.set_partition`.
 
-The stage's number is stored in an attribute of the module, called its mark. Copies and pickles have
-it too; the state dict does not change. While a block of `smp.partition` runs, `nn.Module.__init__`
-marks each new module that is made in the same thread.
+The stage's number is stored in an attribute of the module, called its mark. Copies and pickles of
+the module have the mark too; the state dict has not. While a block of `smp.partition` runs,
+`nn.Module.__init__` marks each new module that is made in the same thread.
 """
 
 from __future__ import annotations

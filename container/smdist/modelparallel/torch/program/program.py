@@ -33,7 +33,7 @@ _DEVICES = ("cpu", "cuda")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Autocast:
-    """Settings of autocast for one type of device, such as "cuda": on or off, dtype, cache."""
+    """Settings of `torch.autocast` for one type of device: on or off, dtype, weight cache."""
 
     device: str
     is_on: bool
@@ -65,7 +65,7 @@ def entered(modes: GradModes, base: GradModes) -> Iterator[None]:
 
     Args:
         modes: Modes within the block.
-        base: Modes around the block; only what differs from them is entered.
+        base: Modes around the block. Only modes that differ from these are entered.
     """
     with ExitStack() as stack:
         if modes.inference != base.inference:
@@ -105,9 +105,9 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class ModelTensor:
-    """Reference to a parameter, buffer or tensor attribute of the model.
+    """Reference to a parameter, buffer or tensor attribute of the model, by its name.
 
-    A tensor with several names in the model is referred to by the first of them.
+    If the tensor has several names in the model, the reference has the first one.
     """
 
     name: str
@@ -126,7 +126,7 @@ _SCALARS = (bool, int, float, complex, str, bytes, type(None))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorFacts:
-    """Shape, strides in elements, type, device and `requires_grad` of a tensor at capture."""
+    """Shape, strides, type, device and `requires_grad` that a tensor had when it was recorded."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -144,7 +144,7 @@ class RngCall:
 
     Attributes:
         first: Number of random functions that run before the call.
-        count: Number of random functions that ran in the call at capture.
+        count: Number of random functions that ran in the call when it was recorded.
         functions: All random functions of the model.
     """
 
@@ -189,7 +189,7 @@ class Call:
         is_random: True if the call may draw random numbers.
         rng: Random functions that the call runs.
         has_state: True if the call changes buffers of the unit.
-        is_probed: True if the unit ran on made-up numbers at capture, since it needs values.
+        is_probed: True if the unit needs values of tensors, and so was recorded on made-up numbers.
     """
 
     name: str
@@ -268,7 +268,7 @@ class Program:
             arguments: Positional arguments and keyword arguments.
 
         Raises:
-            OptionError: The arguments differ from those at capture: in their nesting, in the shape
+            OptionError: The arguments differ from the recorded ones: in their nesting, in the shape
                 or type of a tensor, or in a constant.
         """
         leaves, form = flatten(arguments)
@@ -284,7 +284,7 @@ class Program:
 
         Args:
             values: Computed tensors, by name.
-            held: Function from a name to the model's parameter, buffer or tensor attribute.
+            held: Function that returns the model's parameter, buffer or tensor attribute of a name.
         """
         return unflatten(self.output_form, [_resolve(o, values, held) for o in self.outputs])
 
@@ -295,13 +295,13 @@ class ProgramInterpreter:
 
     Attributes:
         program: Program that has the calls.
-        unit: Function from a unit's name to its module.
-        held: Function from a name to the model's parameter, buffer or tensor attribute.
+        unit: Function that returns the module with a given name.
+        held: Function that returns the model's parameter, buffer or tensor attribute of a name.
         copies: Names of values that are copied before a call changes them in place, because their
             old contents are still needed.
-        spent: Maps the name of a call to the names of values that are freed after the call.
-        around: Function from a call to a context manager. Only calls that may draw random numbers
-            are run in their context.
+        spent: Names of the values that are freed after a call, by the call's name.
+        around: Function that returns a context manager for a call. It is used for calls that may
+            draw random numbers, for example to set the seed.
     """
 
     program: Program
@@ -319,7 +319,7 @@ class ProgramInterpreter:
             values: Tensors by name: calls read their arguments here and add their results.
 
         Raises:
-            OptionError: A result differs from the one at capture in nesting, in a shape or in a
+            OptionError: A result differs from the recorded one in its nesting, in a shape or in a
                 constant.
         """
         for call in calls:
@@ -351,7 +351,7 @@ class ProgramInterpreter:
 
 def _unlike(what: str, kind: str, about: str | KeyPath = ()) -> OptionError:
     why = "the forward pass was recorded with other arguments"
-    return OptionError(what, why, "Capture the model again with these arguments", about, kind)
+    return OptionError(what, why, "Record the model again with these arguments", about, kind)
 
 
 def _differences(

@@ -120,7 +120,8 @@ def _is_ordered(cls: type) -> bool:
 def _fields(data: Any) -> list[tuple[Any, Any]] | None:
     """Return the fields of a dataclass instance as pairs of name and value.
 
-    None if the instance contains no tensors, or is a module; it then counts as a single value.
+    The result is None if the instance contains no tensors, or is a module. Then it counts as a
+    single value.
     """
     if isinstance(data, torch.nn.Module):
         return None
@@ -184,7 +185,7 @@ def checksum(data: Any) -> str:
 def _bytes(leaf: Any) -> Any:
     """Return the bytes of a tensor or array, as an array; None for other values.
 
-    None also if the bytes cannot be read, such as those of a tensor on the meta device.
+    The result is also None if there are no bytes to read, as for a tensor on the meta device.
     """
     if isinstance(leaf, np.ndarray):
         return None if leaf.dtype.hasobject else np.ascontiguousarray(leaf).reshape(-1).view("u1")

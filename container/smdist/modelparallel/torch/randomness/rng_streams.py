@@ -2,16 +2,16 @@
 """Seeding of random functions, so that their numbers do not depend on how a model is split.
 
 A process draws random numbers in the order in which its modules run, so dropout differs between one
-process and two. Here each random function gets a generator state of its own. It is made from the
-function's number in the forward pass, the step and the microbatch. So the function draws the same
-numbers on any rank, in any order and inside any unit (module).
+process and two. Therefore, the generator is seeded anew before each random function. The seed is
+made from the function's number in the forward pass, the step and the microbatch. So the function
+draws the same numbers on any rank and in any order.
 
-A unit that `torch.compile` has compiled draws from one state, that of its first function. Its
-numbers are the same on every rank, but differ from those of its modules without compilation.
+A module that `torch.compile` has compiled is seeded only once, before its first random function.
+Its numbers are the same on every rank, but differ from those without compilation.
 
-A checkpointed function draws the same random numbers when it is computed again. PyTorch runs it
-again in the backward pass, when the seeding of the forward pass has ended. `follow_checkpoints`
-therefore patches PyTorch's checkpoints permanently; where nothing is seeded, they behave as before.
+A checkpointed function runs again in the backward pass, and must draw the same numbers again. So
+`follow_checkpoints` patches PyTorch's activation checkpoints permanently. Checkpoints of other
+models behave as before.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from smdist.modelparallel.torch.program.program import Call, Program, RngCall
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RngStream:
-    """Origin of the random numbers of one microbatch in one step.
+    """Source of the random numbers of one microbatch in one step.
 
     Attributes:
         seed: Seed of the whole training run.
@@ -69,7 +69,7 @@ class RngStream:
 def drawing(program: Program, draws: RngStream) -> Iterator[None]:
     """Seed the random functions of a whole model that runs in the block.
 
-    They draw the same random numbers as when the model is split into stages.
+    These functions draw the same random numbers as when the model is split into stages.
 
     Args:
         program: Recorded forward pass of the model.
@@ -83,7 +83,7 @@ class Seeding(TorchFunctionMode):
     """`TorchFunctionMode` that seeds the random generators before each random function.
 
     Args:
-        draws: Origin of the seeds: seed of the training run, step and microbatch.
+        draws: Source of the seeds: seed of the training run, step and microbatch.
         rng: Random functions to seed.
         done: Number of random functions that have run already.
     """
@@ -93,7 +93,7 @@ class Seeding(TorchFunctionMode):
         self._draws, self._rng, self._done = draws, rng, done
 
     def start(self) -> None:
-        """Seed the generators at the start of a call, for random functions in compiled code."""
+        """Seed the generators at the start of a call; compiled code is not seeded later."""
         seed_generators(self._draws.seed_of(f"{self._rng.first}:"))
 
     def again(self, function: Callable[..., Any], *, runs_here: int = 0) -> Callable[..., Any]:

@@ -4,18 +4,18 @@
 The option `sharding` selects when whole parameters are gathered from their shards:
 
     "optimizer"   at their first use in a step; they are kept until the end of the step
-    "full"        each time that their module runs; they are freed after it
+    "full"        each time that their module runs; they are freed afterwards
 
 With "full", a rank has only one or two whole modules at a time, but each module is gathered twice
-per microbatch. Some schedules split the backward pass into two parts: I, the gradients of inputs,
-and W, the gradients of weights. With these, "full" keeps parameters as "optimizer" does, since W
-needs them after I.
+per microbatch. Some schedules split the backward pass into two parts: gradients of inputs, and
+later gradients of weights. With such a schedule, "full" keeps whole parameters like "optimizer",
+since the second part needs them.
 
 In both cases, gradients are whole until the last backward pass of a stage, and are reduced once per
 step.
 
-Some parameters are not sharded: those that several stages of one rank hold, those whose dtype
-differs from that of most parameters of their module, and those without dimensions.
+Some parameters are not sharded: parameters that several stages of one rank hold, parameters whose
+dtype differs from most parameters of their module, and parameters without dimensions.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Shards:
                 group._init_mp_dtypes()
 
     def _root(self, stage: int) -> FSDPModule:
-        """Return the stage with this number, typed as an FSDP module."""
+        """Return the stage with this number, as an FSDP module for type checkers."""
         root = self._stages[stage]
         assert isinstance(root, FSDPModule)
         return root
@@ -112,9 +112,10 @@ class Shards:
         stage.set_requires_gradient_sync(False)
 
     def _fill_gradients(self, root: FSDPModule) -> None:
-        """Set a zero gradient where only other replicas have a gradient; collective.
+        """Give a parameter a zero gradient if only other replicas have a gradient of it.
 
-        FSDP reduces the gradient of a parameter only if every replica has a gradient.
+        FSDP reduces the gradient of a parameter only if every replica has one. All replicas must
+        call this.
 
         Args:
             root: Stage whose last backward pass has ended.
@@ -151,7 +152,7 @@ def keeps_gathered(sharding: str, *, splits_backward: bool) -> bool:
 
 
 def _mesh(groups: Groups, shard_degree: int, device_type: str) -> DeviceMesh:
-    """Make FSDP's device mesh over the replicas of this rank's stages; collective over all ranks.
+    """Make FSDP's device mesh over the replicas of this rank's stages; all ranks must call this.
 
     The mesh has one dimension, over which parameters are sharded. If there are more replicas than
     `shard_degree`, it has two dimensions: "shards", and "copies" of the shards.
@@ -188,8 +189,8 @@ def _device_type(stages: Iterable[nn.Module]) -> str:
 def _unshardable(stages: Mapping[int, StageModule], *, bf16: bool) -> set[nn.Parameter]:
     """Return the parameters that FSDP cannot shard.
 
-    These are scalars, and parameters that several stages of this rank share. With `bf16`, all other
-    parameters of a module with a shared parameter are added. A module computes in one dtype.
+    These are scalars, and parameters that several stages of this rank share. With `bf16`, the other
+    parameters of the same module are added, since a module computes in one dtype.
     """
     count = Counter(parameter for stage in stages.values() for parameter in stage.parameters())
     shared = {parameter for parameter, number in count.items() if number > 1}
@@ -249,7 +250,7 @@ def _shard(
         mesh: FSDP's device mesh.
         ignored: Parameters that are not sharded.
         keeps: True to keep gathered parameters until the end of a step.
-        policy: Dtypes of computation and reduction.
+        policy: Dtypes in which FSDP computes and reduces gradients.
     """
     fully_shard(
         module,
@@ -302,8 +303,8 @@ def _odd(parameters: Iterable[nn.Parameter], apart: set[nn.Parameter]) -> set[nn
     """Return the parameters whose dtype is not the most common one, since FSDP needs one dtype.
 
     Args:
-        parameters: Parameters of a module; those that are sharded already are skipped.
-        apart: Parameters that are not sharded at all; they are skipped, too.
+        parameters: Parameters of a module. Parameters that are sharded already are skipped.
+        apart: Parameters that are not sharded at all; these are skipped, too.
     """
     own = [p for p in parameters if p not in apart and not isinstance(p, DTensor)]
     sizes: Counter[torch.dtype] = Counter()
@@ -346,13 +347,13 @@ def _has_gradient(part: Any) -> bool:
 
 
 def _cast_all(dtype: torch.dtype, _: nn.Module, args: Any, kwargs: Any) -> Any:
-    """Return a module's arguments with floating-point tensors in `dtype`; a forward pre-hook."""
+    """Forward pre-hook: return a module's arguments with floating-point tensors in `dtype`."""
     leaves, form = flatten((args, kwargs))
     return unflatten(form, [_cast(leaf, dtype) for leaf in leaves])
 
 
 def _cast_received(dtype: torch.dtype, _: nn.Module, args: Any) -> Any:
-    """Return a stage's arguments with its received float tensors in `dtype`; a forward pre-hook."""
+    """Forward pre-hook: return a stage's arguments with received float tensors in `dtype`."""
     received, *others = args
     return ({name: _cast(value, dtype) for name, value in received.items()}, *others)
 

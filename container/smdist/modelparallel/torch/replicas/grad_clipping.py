@@ -33,7 +33,7 @@ from smdist.modelparallel.torch.session.process_groups import Groups
 
 
 class ClippedModel(Protocol):
-    """Interface of a parallel model, as far as gradient clipping uses it."""
+    """Part of a parallel model's interface that gradient clipping uses."""
 
     @property
     def groups(self) -> Groups:
@@ -69,7 +69,7 @@ def register(split: ClippedModel) -> None:
 
 
 def name_of(parameter: Tensor) -> str:
-    """Return the name of a parameter in its parallel model; "" if it is in none."""
+    """Return the name of a parameter in its parallel model; "" if no parallel model has it."""
     found = (name for s in _live() for name, each in s.held.items() if each is parameter)
     return next(found, "")
 
@@ -83,7 +83,7 @@ def clip_grad_norm_(
 ) -> Tensor:
     """Scale gradients of all stages so that their total norm is at most `max_norm`.
 
-    Every rank of the pipeline must call it.
+    Every rank of the pipeline must call this function.
 
     Args:
         parameters: Parameters of this rank, or the model.
@@ -103,7 +103,7 @@ def clip_grad_norm_(
 
 
 def _hook() -> None:
-    """Replace the two functions that torch's `clip_grad_norm_` calls by those of this module."""
+    """Replace two functions that torch's `clip_grad_norm_` calls by functions of this module."""
     for name, ours in (("_get_total_norm", _norm), ("_clip_grads_with_norm_", _clip)):
         _plain[name] = getattr(clip_grad, name)
         setattr(clip_grad, name, ours)
@@ -155,7 +155,8 @@ def _clip(
         parameters: Parameters of this rank; those without a gradient are skipped.
         max_norm: Largest norm of the gradients of all stages afterwards.
         total_norm: Norm of the gradients of all stages before.
-        foreach: Passed to torch's own function for gradients of other models; else ignored.
+        foreach: Argument for torch's own function, which handles gradients of other models. Ignored
+            for gradients of a parallel model.
     """
     every = [parameters] if isinstance(parameters, Tensor) else list(parameters)
     gradients = [each.grad for each in every if each.grad is not None]
@@ -193,8 +194,8 @@ def _split_by_caller(frame: FrameType) -> ClippedModel | None:
         frame: Frame of the function that called torch's `_get_total_norm`.
 
     Returns:
-        Model that has the parameters to clip. If there are no parameters, the latest model. None if
-        there is no such model.
+        Model that has the parameters to clip; if the call has no parameters, the latest model. None
+        if there is no such model.
     """
     passed = frame.f_locals.get("parameters")
     if isinstance(passed, list) and passed:
@@ -207,8 +208,8 @@ def _split_by_caller(frame: FrameType) -> ClippedModel | None:
 def _counted(gradients: list[Tensor], split: ClippedModel) -> list[Tensor]:
     """Return the gradients that this rank adds to the norm of its pipeline.
 
-    Each gradient must count on one rank only. So tied parameters that another rank counts are left
-    out. Gradients outside of all parallel models count only on the rank of the last stage.
+    Each gradient must count on one rank only. So a tied parameter is left out if another rank
+    counts it. Gradients of tensors outside of the model count on the rank of the last stage.
 
     Args:
         gradients: Gradients to clip on this rank.

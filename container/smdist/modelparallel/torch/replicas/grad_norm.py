@@ -17,9 +17,9 @@ from smdist.modelparallel.torch.session.process_groups import Groups
 
 
 def total_norm(tensors: Iterable[Tensor], order: float, groups: Groups) -> Tensor:
-    """Compute the norm of all gradients of all ranks of a pipeline; collective over the pipeline.
+    """Compute the norm of the gradients of all ranks of a pipeline; all these ranks must call this.
 
-    As in torch, it is the norm of the norms of the tensors. The result is bitwise equal on all
+    As in torch, the result is the norm of the norms of the tensors. It is bitwise equal on all
     ranks.
 
     Args:
@@ -61,7 +61,7 @@ def _sharers(tensor: Tensor) -> dist.ProcessGroup | None:
 def _powers(group: dist.ProcessGroup | None, tensors: list[Tensor], order: float) -> Tensor:
     """Return, for each tensor, the sum of |x| ** order over all its elements and shards.
 
-    For order inf (or -inf) it is the maximum (or minimum) of |x|.
+    For order inf, the result is the maximum of |x|; for order -inf, the minimum.
 
     Args:
         group: Ranks that have the other shards; None for whole tensors.
@@ -86,8 +86,8 @@ def _power(tensor: Tensor, order: float) -> Tensor:
 def _merged(powers: Tensor, order: float) -> Tensor:
     """Combine the values of all tensors of one rank into a vector of one element.
 
-    The element is the sum of the values. For order inf (or -inf) it is their maximum (or minimum),
-    and for order 0 the number of values that are not 0, as in torch.
+    The element is the sum of the values. For order inf it is their maximum, for order -inf their
+    minimum, and for order 0 the number of values that are not 0, as in torch.
 
     Args:
         powers: For each tensor, its norm to the power `order`; for order 0 or inf, the norm.
@@ -103,9 +103,9 @@ def _merged(powers: Tensor, order: float) -> Tensor:
 
 
 def _all_reduce(powers: Tensor, order: float, group: dist.ProcessGroup) -> None:
-    """Sum values over a group in place; for order inf (or -inf) take their maximum (or minimum).
+    """Sum values over the ranks of a group, in place.
 
-    NaN stays NaN.
+    For order inf, the result is the maximum instead; for order -inf, the minimum. NaN stays NaN.
     """
     if group.size() == 1:
         return

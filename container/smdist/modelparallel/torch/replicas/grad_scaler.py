@@ -2,8 +2,8 @@
 """Loss scaling for float16: an overflow on one rank skips the update on all ranks.
 
 `scale` is called on the rank of the last stage, which has the loss; `unscale_`, `step` and `update`
-are called on every rank. If a gradient of any rank is not finite, all ranks skip the update, so all
-have the same scale. An error of one rank is raised on all ranks.
+are called on every rank. If a gradient of any rank is not finite, all ranks skip the update. So the
+scale is always the same on all ranks. An error of one rank is raised on all ranks.
 """
 
 from __future__ import annotations
@@ -35,12 +35,14 @@ class GradScaler(torch.amp.GradScaler):
         super().__init__(kind, **options)
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
-        """Divide the optimizer's gradients by the scale; collective over the world."""
+        """Divide the optimizer's gradients by the scale; all ranks must call this."""
         self._begin("unscale_")
         super().unscale_(optimizer)
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> float | None:
-        """Run the optimizer's step unless a gradient of any rank is infinite or NaN; collective.
+        """Run the optimizer's step, unless a gradient of any rank is infinite or NaN.
+
+        All ranks must call this.
 
         Returns:
             Result of the optimizer's step; None if the step was skipped.
@@ -58,7 +60,9 @@ class GradScaler(torch.amp.GradScaler):
         super().update(new_scale)
 
     def _begin(self, what: str) -> None:
-        """Refuse a call inside a step function; initialize the scale on ranks that scaled no loss.
+        """Refuse a call inside a step function, and make sure that this rank has a scale.
+
+        Only the rank of the last stage has called `scale`, which creates the scale.
 
         Args:
             what: Name of the called method, for the error's text.
@@ -80,9 +84,9 @@ class GradScaler(torch.amp.GradScaler):
         found_inf: Tensor,
         allow_fp16: bool,
     ) -> dict[torch.device, Tensor]:
-        """Divide this rank's gradients by the scale, and check those of all ranks; collective.
+        """Divide this rank's gradients by the scale, and check the gradients of all ranks.
 
-        PyTorch calls this method in `unscale_` and `step`.
+        PyTorch calls this method in `unscale_` and `step`; all ranks must call it.
 
         Args:
             optimizer: Optimizer whose gradients are divided.
@@ -110,7 +114,9 @@ class GradScaler(torch.amp.GradScaler):
 
 
 def _largest(found_inf: Tensor, fault: str) -> tuple[Tensor, bool]:
-    """Return the largest `found_inf` of all ranks, and True if any rank has an error; collective.
+    """Return the largest `found_inf` of all ranks, and True if any rank has an error.
+
+    All ranks must call this.
 
     Args:
         found_inf: Tensor that is above 0 if a gradient of this rank is infinite or NaN.
@@ -123,7 +129,9 @@ def _largest(found_inf: Tensor, fault: str) -> tuple[Tensor, bool]:
 
 
 def _refusal(fault: str) -> OptionError:
-    """Exchange the ranks' error texts, and return an error about the first one; collective.
+    """Exchange the error texts of all ranks, and return an error with the first text.
+
+    All ranks must call this.
 
     Args:
         fault: Text of this rank's error; "" if it has none.

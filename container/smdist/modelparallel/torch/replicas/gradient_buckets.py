@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Buckets of gradients: flat buffers, each averaged over replicas once its gradients are final.
+"""Buckets: flat buffers of gradients. A bucket is averaged when all its gradients are complete.
 
     stage 1   B0 B1 B2 B3 |-- all-reduce of its buffers --|
     stage 0         B0 B1 B2 B3 ...                        |-- all-reduce --|   finish
@@ -41,7 +41,7 @@ class OwnedParam:
         name: Name of the parameter in the model, the same on all ranks. If the model has the
             parameter under several names, this is the first one.
         parameter: Parameter of this rank's stages.
-        stages: Stages of this rank that hold it.
+        stages: Stages of this rank that hold the parameter.
     """
 
     name: str
@@ -74,7 +74,7 @@ def owned_params(
 def local(tensor: Tensor) -> Tensor:
     """Return the part of a tensor that is on this rank, as a dense tensor.
 
-    It is the shard of a DTensor, or the whole of another tensor.
+    The result is this rank's shard of a DTensor. Any other tensor is returned whole.
     """
     if isinstance(tensor, DTensor):
         tensor = tensor._local_tensor
@@ -84,8 +84,8 @@ def local(tensor: Tensor) -> Tensor:
 def numbers(gradient: Tensor) -> Tensor:
     """Return the dense tensor that holds a gradient's elements, to scale them in place.
 
-    For a sparse gradient these are its values, for a DTensor its shard on this rank. Otherwise the
-    gradient itself is returned.
+    The result is the values of a sparse gradient, this rank's shard of a DTensor, or any other
+    gradient itself.
     """
     return gradient._values() if gradient.is_sparse else local(gradient)
 
@@ -115,8 +115,8 @@ def flags(parameters: list[nn.Parameter], like: Tensor) -> Tensor:
     """Return a vector with 1 for each parameter that has a gradient on this rank, and 0 for others.
 
     Args:
-        parameters: Parameters in question.
-        like: Tensor whose dtype and device the vector has.
+        parameters: Parameters, one for each element of the vector.
+        like: Tensor with the dtype and device that the vector gets.
     """
     return like.new_tensor([0.0 if p.grad is None else 1.0 for p in parameters])
 
@@ -162,7 +162,7 @@ class GradientBuckets:
         self._running.clear()
 
     def end(self, stage: int) -> None:
-        """Start the all-reduces of buckets whose gradients are final.
+        """Start the all-reduces of buckets whose gradients are complete.
 
         Call this after the last backward pass of a stage in a step.
 
@@ -177,7 +177,7 @@ class GradientBuckets:
     def finish(self) -> None:
         """Wait for all all-reduces, and set the averages as gradients.
 
-        A parameter's gradient becomes None if no replica has a gradient of it.
+        If no replica has a gradient of a parameter, the gradient becomes None.
         """
         for each in self._running:
             each.finish()

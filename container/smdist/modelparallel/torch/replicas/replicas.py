@@ -2,8 +2,8 @@
 """Data parallelism of a rank's stages: equal values at the start, reduced gradients in each step.
 
 A tied parameter is held by stages on several ranks of a pipeline. Its gradients are summed over
-these ranks: every rank sends its gradient to the others, and each adds them up in the order of
-stages. So the sums are bitwise equal. If gradients are sharded, shards are sent.
+these ranks: every rank sends its gradient to the others, and adds all gradients in the order of
+stages. So the sums are bitwise equal. If gradients are sharded, only shards are sent.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class TiedParams:
     def finish(self) -> None:
         """Sum the gradients of each tied parameter over the ranks that hold it.
 
-        The gradient becomes None if none of these ranks has one.
+        The gradient becomes None if none of these ranks has a gradient.
         """
         with torch.no_grad():
             for holders, parameters in self._families.items():
@@ -124,10 +124,11 @@ class TiedParams:
     def _total(self, holders: tuple[int, ...], own: Tensor) -> Tensor:
         """Exchange vectors with other ranks, and return their sum.
 
-        Each rank adds them up in the order of `holders`, so the sum is bitwise equal on all ranks.
+        Each rank adds all vectors in the order of `holders`. So the sum is bitwise equal on all
+        ranks.
 
         Args:
-            holders: Pipeline ranks that take part, this one included.
+            holders: Pipeline ranks that take part, including this rank.
             own: Vector of this rank.
         """
         by_rank: Mapping[int, Tensor] = {
@@ -175,7 +176,8 @@ class Replicas:
         fusion_bytes: Size of the buffer of one all-reduce, in bytes.
 
     Raises:
-        OptionError: Options contradict each other or do not fit the replicas; all faults at once.
+        OptionError: Options contradict each other, or do not fit the number of replicas. All faults
+            are reported at once.
     """
 
     def __init__(
@@ -219,14 +221,14 @@ class Replicas:
         self._elsewhere = list(self._ties_of(every).counted_elsewhere())
 
     def _ties_of(self, held: Sequence[OwnedParam]) -> TiedParams:
-        """Return those parameters of `held` that stages on other ranks hold, too."""
+        """Return the tied parameters in `held`, which stages on other ranks hold, too."""
         pipeline = self._groups.of(Axis.PP)
         return TiedParams(self._placement.ties, self._schedule.rank_of, held, pipeline)
 
     def _update_trained(self) -> None:
         """Update the lists of trained parameters if the script has frozen or unfrozen some.
 
-        The script must do so on all ranks.
+        The script must freeze and unfreeze parameters on all ranks.
         """
         trained = [name for name, p in self._every.items() if p.requires_grad]
         if trained == list(self._held):
@@ -254,10 +256,10 @@ class Replicas:
         return self
 
     def prepare(self) -> None:
-        """Copy values to ranks that hold the same parameter, then shard; collective.
+        """Make parameters equal on all ranks that hold them, then shard; all ranks must call this.
 
-        A tied parameter is copied from the rank of its first stage; then every parameter and buffer
-        is copied from replica 0. With sharding, the parameters are other objects afterwards.
+        First, tied parameters are copied from the rank of their first stage. Then all parameters
+        and buffers are copied from replica 0. With sharding, parameters are new objects afterwards.
         """
         every = owned_params(self._stages, self._graph, trained=False)
         self._ties_of(every).broadcast()
@@ -294,7 +296,7 @@ class Replicas:
         return self._elsewhere
 
     def broadcast_buffers(self) -> None:
-        """Copy buffers that forward passes change (BatchNorm) from replica 0; collective."""
+        """Copy buffers that forward passes change (BatchNorm) from replica 0 to all replicas."""
         found = {
             id(buffer): buffer
             for number in sorted(self._stages)
@@ -344,7 +346,7 @@ class Replicas:
         """Finish the gradients of a step.
 
         Wait for the all-reduces over replicas. Sum the gradients of tied parameters over the ranks
-        that hold them. Then add the gradients that parameters had before the step.
+        that hold them. Then add the gradients from before the step.
         """
         for stage in sorted(self._stages.keys() - self._ended):
             self._end(stage)
@@ -361,7 +363,7 @@ class Replicas:
     def rest(self) -> None:
         """Free whole parameters that forward passes outside of a step have gathered from shards.
 
-        Between `begin` and `finish` this does nothing, since backward passes need them.
+        Between `begin` and `finish` this does nothing, since backward passes need the parameters.
         """
         if self._shards is not None and not self._is_open:
             self._shards.rest()

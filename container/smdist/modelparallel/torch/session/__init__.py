@@ -38,12 +38,12 @@ _sessions: list[Session] = []  # current session, if any
 
 
 def init(config: Config = None) -> Session:
-    """Start model parallelism; every rank calls it with the same configuration.
+    """Start model parallelism; every rank calls this with the same configuration.
 
     Args:
-        config: SMP v1's parameters as a dict, the path of a JSON file with them, or
-            `ModelParallel(...)`. Options of the job (`distribution=`) override it. The default is
-            the job's options, or `ModelParallel()`, which leaves degrees to the planner.
+        config: `ModelParallel(...)`, a dict with SMP v1's parameters, or the path of a JSON file
+            with such a dict. Options of the job (`distribution=`) override this configuration. If
+            there is neither, the planner chooses all degrees.
 
     Returns:
         The new session; the running one if smp.init was called before.
@@ -109,7 +109,7 @@ def _running() -> Session | None:
 
 
 def _begin(config: Config, rank_config: RankConfig, *, is_ours: bool) -> Session:
-    """Make a session from the options of smp.init and of the job; collective.
+    """Make a session from the options of smp.init and of the job; all ranks must call this.
 
     Args:
         config: Argument of smp.init.
@@ -136,7 +136,7 @@ def _begin(config: Config, rank_config: RankConfig, *, is_ours: bool) -> Session
 def _exchange(
     config: Config, rank_config: RankConfig, world: dist.ProcessGroup
 ) -> tuple[ModelParallel, list[RankOptions]]:
-    """Read this rank's options, and compare them with those of all ranks; collective.
+    """Read this rank's options, and compare the options of all ranks; all ranks must call this.
 
     Args:
         config: Argument of smp.init.

@@ -5,9 +5,9 @@ A script for SMP wraps a model and an optimizer without passing one to the other
 looks them up in this registry.
 
 Some calls, such as gradient clipping, are refused inside a step function (`refuse_in_step`). A step
-function runs once per microbatch, and gradients are complete only after the last one. Besides, only
-the rank of the last stage runs the code after the model's call, so a collective there would wait
-forever.
+function runs once per microbatch, and gradients are complete only after the last microbatch. And
+the code after the model's call runs only on the rank of the last stage, so a collective there would
+wait forever.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from smdist.modelparallel.torch.session.session import Session
 
 @runtime_checkable
 class SplitModel(Protocol):
-    """Interface of the model class `Parallel`.
+    """Interface of the model class `Parallel`, for modules that cannot import `Parallel` itself.
 
-    Python modules that `Parallel` imports use it, since they cannot import `Parallel` in turn.
+    These are the modules that `Parallel` imports.
     """
 
     @property
@@ -58,13 +58,13 @@ class SplitModel(Protocol):
 
     @property
     def groups(self) -> Groups:
-        """Process groups of this rank, such as that of its pipeline."""
+        """Process groups of this rank, such as the group of its pipeline."""
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Return an iterator over this rank's parameters; before the split, over all parameters."""
 
     def when_cut(self, function: Callable[[], None], *, loads: bool = False) -> None:
-        """Call a function once the model is split into stages; at once if it is split already.
+        """Call a function when the model is split into stages; now, if the model is split already.
 
         Args:
             function: Function to call, without arguments or result.
@@ -79,7 +79,7 @@ _wrapped: ref[Any] | None = None
 
 
 def register(model: SplitModel) -> None:
-    """Make a model the current one, until another is registered; only a weak reference is kept."""
+    """Make this model the current one. Only a weak reference to the model is kept."""
     _models[:] = [ref(each) for each in (*_living(), model)]
 
 
@@ -93,7 +93,8 @@ def require_model() -> SplitModel:
     """Return the current model: the latest that was registered.
 
     Raises:
-        OptionError: No model was registered, or the latest was freed or its session has ended.
+        OptionError: No model was registered, or the latest model was freed, or its session has
+            ended.
     """
     found = current_model()
     if found is None:
@@ -112,10 +113,10 @@ def models_in_step() -> list[SplitModel]:
 
 
 def refuse_in_step(what: str) -> None:
-    """Raise an error if a step function is running; some calls are allowed only outside of it.
+    """Raise an error if a step function is running. Use this in calls that a step must not make.
 
     Args:
-        what: Name of the call, for the error's text: "clip_grad_norm_()".
+        what: Name of the call, for the error's text, such as "clip_grad_norm_()".
 
     Raises:
         OptionError: A step function is running for a microbatch.
@@ -131,10 +132,10 @@ def refuse_in_step(what: str) -> None:
 
 
 def register_optimizer(optimizer: Any) -> None:
-    """Register an optimizer for changes when a model is split.
+    """Register an optimizer, whose parameters change when the model is split.
 
-    The split then replaces the parameters of the whole model in the optimizer by those of this
-    rank. The optimizer is registered with a weak reference.
+    The optimizer then gets this rank's parameters in place of the whole model's. Only a weak
+    reference to the optimizer is kept.
     """
     _optimizers.add(optimizer)
 

@@ -55,7 +55,7 @@ class UnsentError(DistError):
 
 @dataclass(frozen=True, slots=True)
 class PackedObject:
-    """Messages of one object, ready to be sent in the order head, rest, parts.
+    """Pickled object as tensors of bytes, to be sent in the order head, rest, parts.
 
     Attributes:
         head: First message, of HEAD_BYTES: length of the pickled body, and its first bytes.
@@ -83,7 +83,7 @@ class _About(NamedTuple):
         shape: Shape of the tensor.
         requires_grad: True for a leaf tensor that requires a gradient.
         is_parameter: True for an nn.Parameter.
-        is_cuda: True if the tensor is on a GPU; a receiver with a GPU moves it there.
+        is_cuda: True if the tensor is on a GPU. A receiver that has a GPU moves the tensor there.
     """
 
     dtype: torch.dtype
@@ -94,7 +94,10 @@ class _About(NamedTuple):
 
 
 def pack(obj: object) -> PackedObject:
-    """Pickle an object, and return it as messages to send; on failure, the error's text instead."""
+    """Pickle an object, and return the tensors of bytes in which it is sent to other ranks.
+
+    If pickling fails, the error's text is sent in place of the object.
+    """
     file, parts = io.BytesIO(), list[Tensor]()
     try:
         _Packer(file, parts).dump(obj)
@@ -115,7 +118,7 @@ def empty_head() -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class ReceivedObject:
-    """Messages of one object, all received but not yet unpickled.
+    """Object that was received completely, as bytes that are not yet unpickled.
 
     Attributes:
         length: Number of bytes of the body. A negative number means that the sender failed: then
@@ -178,8 +181,8 @@ def collect(head: Tensor, fetch: Callable[[Tensor], object]) -> ReceivedObject:
 class _Packer(pickle.Pickler):
     """Pickler that stores ordinary tensors as bytes, outside of the pickle.
 
-    A tensor that the object contains twice is stored once. Other tensors are pickled as usual, such
-    as quantized, nested and sparse ones.
+    A tensor that the object contains twice is stored once. Quantized, nested, sparse and other
+    special tensors are pickled as usual.
     """
 
     def __init__(self, file: io.BytesIO, parts: list[Tensor]) -> None:
@@ -244,8 +247,8 @@ class _Unpacker(pickle.Unpickler):
 def _is_plain(tensor: Tensor) -> bool:
     """Return True if a tensor can be restored from its bytes and a few properties.
 
-    This is not so for quantized, nested and sparse tensors, for tensors on devices other than CPU
-    and CUDA, and for tensors with attributes that the user has added.
+    The result is False for quantized, nested and sparse tensors, for tensors on devices other than
+    CPU and CUDA, and for tensors with attributes that the user has added.
     """
     return (
         tensor.layout is torch.strided
@@ -349,7 +352,9 @@ def recv_object(source: int, group: dist.ProcessGroup) -> Any:
 
 
 def broadcast_object(obj: T, source: int, group: dist.ProcessGroup) -> T:
-    """Send an object from one rank to all ranks of a group, and return it on each; collective.
+    """Send an object from one rank to all ranks of a group, and return it on every rank.
+
+    All ranks of the group must call this.
 
     Args:
         obj: Object to send; ignored on all ranks but the source.
@@ -376,7 +381,7 @@ def broadcast_object(obj: T, source: int, group: dist.ProcessGroup) -> T:
 
 
 def all_gather_object(obj: T, group: dist.ProcessGroup) -> list[T]:
-    """Return the objects of all ranks on every rank of a group, in group order; collective.
+    """Return the objects of all ranks of a group, in group order; all ranks must call this.
 
     Raises:
         UnsentError: Another rank could not pickle its object. That rank itself raises the error of
@@ -405,10 +410,10 @@ def cpu_barrier(group: dist.ProcessGroup) -> None:
 def _gathered(
     head: Tensor, rank: int, mine: PackedObject, group: dist.ProcessGroup
 ) -> ReceivedObject:
-    """Broadcast one rank's object, without its first message (head), to a group; collective.
+    """Broadcast one rank's object, without its first message (head); all ranks must call this.
 
     Args:
-        head: Head of that object, which this rank has already.
+        head: First message of the object, which this rank has already.
         rank: Rank that has the object, numbered in the group.
         mine: Messages of this rank's own object; sent if `rank` is this rank.
         group: Process group of the ranks.
@@ -436,7 +441,7 @@ def _broadcast(tensor: Tensor, *, source: int, group: dist.ProcessGroup) -> None
 
 
 def _raise_failure(packed: PackedObject) -> None:
-    """Raise the error that pickling this object gave; do nothing if it succeeded."""
+    """Raise the error of pickle if the object could not be pickled; else do nothing."""
     if packed.failure is not None:
         raise packed.failure
 

@@ -29,7 +29,8 @@ def start(config: RankConfig) -> bool:
         True if this call initialized torch.distributed.
 
     Raises:
-        OptionError: This process is one of several, but variables with the address are missing.
+        OptionError: This process is one of several ranks, but the environment lacks variables with
+            the address.
     """
     if dist.is_initialized():
         return False
@@ -48,7 +49,7 @@ def _check_complete(config: RankConfig) -> None:
     """Check that RANK or WORLD_SIZE are not set without the other variables of torchrun.
 
     Raises:
-        OptionError: One of them is set, and another variable is missing.
+        OptionError: RANK or WORLD_SIZE is set, and another variable is missing.
     """
     given = set(config.world_variables)
     missing = [name for name in _VARIABLES if name not in given]
@@ -88,7 +89,8 @@ def take_device(config: RankConfig) -> None:
 def _backend() -> str:
     """Return the backend for torch.distributed.
 
-    It is "smdist" for CPU tensors and "nccl" for CUDA tensors; without NCCL, "smdist" for all.
+    The backend is "smdist" for CPU tensors and "nccl" for CUDA tensors; without NCCL, "smdist" for
+    all tensors.
     """
     has_nccl = torch.cuda.is_available() and dist.is_nccl_available()
     return f"cpu:{_OURS},cuda:nccl" if has_nccl else _OURS

@@ -32,7 +32,7 @@ class Groups:
     Attributes:
         layout: Layout of all ranks.
         rank: World rank of this process.
-        ranks: World ranks of this rank's group of each axis, in group order.
+        ranks: World ranks of this rank's group, in group order, by axis.
         pipelines: World ranks of every pipeline, in the order of stages.
         by_members: Process groups that this rank is in, by the world ranks of their members.
     """
@@ -51,11 +51,11 @@ class Groups:
         return self.by_members[self.members(axis)]
 
     def members(self, axis: Axis) -> _Members:
-        """Return the world ranks of this rank's group of an axis, in group order."""
+        """Return the world ranks of this rank's group for an axis, in group order."""
         return self.ranks[axis]
 
     def rank_in(self, axis: Axis) -> int:
-        """Return this rank's number in its group of an axis."""
+        """Return this rank's number in its group for an axis, such as its pipeline (PP)."""
         return self.members(axis).index(self.rank)
 
     @property
@@ -115,7 +115,7 @@ class Groups:
 
 
 def make_groups(layout: RankLayout) -> Groups:
-    """Make the process groups of all axes of a layout, and return them; collective over all ranks.
+    """Make the process groups of all axes of a layout, and return them; all ranks must call this.
 
     Raises:
         OptionError: There is no default group, it has another number of ranks than the layout, or
@@ -147,8 +147,8 @@ def make_groups(layout: RankLayout) -> Groups:
 def new_group(members: Iterable[int], world: dist.ProcessGroup) -> Any:
     """Make a process group of some world ranks, with the timeout of the default group.
 
-    Every rank has to call this for every group, in the same order. There is one exception: a group
-    of a single rank is made by that rank alone, so that the others need not wait.
+    Every rank has to call this for every group, in the same order, even for groups without this
+    rank. Only a group of a single rank is made by this rank alone.
 
     Args:
         members: World ranks of the group, in group order.

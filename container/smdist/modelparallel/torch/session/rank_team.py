@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Team of ranks that do the same work; a failure of one rank is raised on all of them.
+"""Team of ranks that do the same work. If one rank fails, all ranks raise an error.
 
-Without that, the other ranks would continue alone and wait forever in the next collective.
+Otherwise the other ranks would continue alone, and wait forever in the next collective.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class DisagreementError(OptionError):
     """Error raised because ranks are about to do different things, or another rank has failed.
 
     Attributes:
-        rank: World rank that failed, or that does something else than the others; None if the
-            error is not for one rank.
+        rank: World rank that failed, or that differs from the others; None if no single rank is
+            to blame.
     """
 
     own_fields = ("rank",)
@@ -36,7 +36,7 @@ class DisagreementError(OptionError):
 
 @dataclass(frozen=True, slots=True)
 class RankTeam:
-    """Ranks that work together: all of the world, those of a process group, or this process alone.
+    """Ranks that work together: all ranks, the ranks of a process group, or this process alone.
 
     Attributes:
         rank: Number of this rank in the team.
@@ -51,7 +51,7 @@ class RankTeam:
 
     @classmethod
     def here(cls) -> Self:
-        """Return a team of all ranks, or of this process without torch.distributed initialized."""
+        """Return a team of all ranks; without torch.distributed, a team of this process alone."""
         is_alone = not (dist.is_available() and dist.is_initialized())
         return cls() if is_alone else cls(dist.get_rank(), dist.get_world_size())
 
@@ -70,7 +70,7 @@ class RankTeam:
         return rank if self.group is None else dist.get_global_rank(self.group, rank)
 
     def gather(self, value: T) -> list[T]:
-        """Return the values that all ranks of the team pass, in the order of ranks; collective."""
+        """Return the values of all ranks of the team, in the order of ranks; all must call this."""
         if self.size == 1:
             return [value]
         if self.group is not None:
@@ -80,7 +80,7 @@ class RankTeam:
         return found
 
     def share(self, value: T | None) -> T:
-        """Return on every rank the value that the team's rank 0 passes; collective.
+        """Return the value of the team's rank 0 on every rank; all its ranks must call this.
 
         Args:
             value: Value to share; ignored on all ranks but rank 0 of the team.
@@ -97,10 +97,10 @@ class RankTeam:
     def failures(
         self, error: BaseException | None, describe: Callable[[BaseException], T]
     ) -> dict[int, T]:
-        """Exchange the errors of all ranks of the team; collective.
+        """Exchange the errors of all ranks of the team; all ranks must call this.
 
         Args:
-            error: Error of this rank; None if its work succeeded.
+            error: Error of this rank; None if the work of this rank succeeded.
             describe: Function that converts an error to data that can be sent, such as its text.
 
         Returns:
@@ -116,16 +116,19 @@ class RankTeam:
         *,
         raises_own: bool = False,
     ) -> T:
-        """Run a function on rank 0 of the team and return its result on all ranks; collective.
+        """Run a function on rank 0 of the team, and return its result on all ranks.
+
+        All ranks of the team must call this.
 
         Args:
             run: Function without arguments; it must not communicate with other ranks.
-            portable: Function that converts an error of `run` to one that can be pickled.
-            raises_own: True if rank 0 raises the original error of `run`; False if it raises the
-                converted one, as other ranks do. KeyboardInterrupt and SystemExit stay as they are.
+            portable: Function that converts an error of `run` to an error that can be pickled.
+            raises_own: True if rank 0 raises the original error of `run`. False if rank 0 raises
+                the converted error, as other ranks do. KeyboardInterrupt and SystemExit are not
+                converted.
 
         Raises:
-            OptionError: The function failed; this is the error that `portable` made.
+            OptionError: The function failed; `portable` has converted its error.
         """
         value, error = caught(run) if self.is_first else (None, None)
         result, failure = self.share((value, None if error is None else portable(error)))
@@ -146,15 +149,16 @@ def caught(run: Callable[[], T]) -> tuple[T | None, BaseException | None]:
 
 @contextmanager
 def raise_together(group: dist.ProcessGroup, doing: str) -> Iterator[None]:
-    """Run the block on each rank of a group; if it fails on one, raise on all of them; collective.
+    """Run the block on each rank of a group; if it fails on one rank, raise an error on all ranks.
+
+    All ranks of the group must run this block, and the block must not communicate with other ranks.
 
     Args:
         group: Process group of the ranks.
-        doing: Work of the block, for the error's text: "the capture of the model". The block must
-            not communicate with other ranks.
+        doing: Work of the block, for the error's text, such as "the capture of the model".
 
     Raises:
-        BaseException: The block failed on this rank; this is its error.
+        BaseException: The block raised this error on this rank.
         DisagreementError: The block failed on another rank only.
     """
     fault: BaseException | None = None
@@ -173,7 +177,7 @@ def raise_first(failed: Mapping[int, str], doing: str) -> None:
 
     Args:
         failed: Text of each failed rank's error, by world rank.
-        doing: Work that failed, for the error's text: "the capture of the model".
+        doing: Work that failed, for the error's text, such as "the capture of the model".
 
     Raises:
         DisagreementError: A rank failed.
@@ -187,8 +191,8 @@ def rank_failure(rank: int, doing: str, text: str) -> DisagreementError:
 
     Args:
         rank: World rank that failed.
-        doing: Work that failed, for the error's text: "the capture of the model".
-        text: Text of the error on that rank.
+        doing: Work that failed, for the error's text, such as "the capture of the model".
+        text: Text of the error on the rank that failed.
     """
     return DisagreementError(
         f"rank {rank} failed in {doing}",
@@ -200,9 +204,9 @@ def rank_failure(rank: int, doing: str, text: str) -> DisagreementError:
 
 
 def error_text(error: BaseException) -> str:
-    """Return an error as text to send to other ranks.
+    """Return the message of an error, to send to other ranks.
 
-    It is the message; if the error is not one of this project's, the name of its type comes first.
+    If the error is not an error class of this project, the name of its type comes first.
     """
     text = str(error).strip()
     if isinstance(error, DistError):

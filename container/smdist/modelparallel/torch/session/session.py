@@ -19,9 +19,9 @@ class Session:
     """State of model parallelism on this rank, from smp.init to its end.
 
     Attributes:
-        options: Options of smp.init, joined with those of the job.
+        options: Options of smp.init, joined with the options of the job.
         world: Default process group of torch.distributed.
-        message_group: Second group of all ranks, used by smp.send, recv_from and broadcast alone.
+        message_group: Second group of all ranks. Only smp.send, recv_from and broadcast use it.
         hosts: Number of each rank's host, by rank.
         local_rank: Number of this rank on its host.
         local_size: Number of ranks on this host.
@@ -83,16 +83,16 @@ class Session:
         return self.world if axis is Axis.WORLD else self.groups.of(axis)
 
     def decide(self, pipeline_parallel_degree: int) -> Groups:
-        """Make the process groups for a pipeline degree and return them; collective.
+        """Make the process groups for a pipeline degree, and return them; all ranks must call this.
 
-        If they exist already, the degree is compared with theirs.
+        If the groups exist already, they must have the same degree.
 
         Args:
             pipeline_parallel_degree: Number of ranks in a pipeline.
 
         Raises:
             OptionError: The degree does not divide the number of ranks, differs between ranks, or
-                differs from that of the existing groups.
+                differs from the degree of the existing groups.
         """
         if self._groups is not None:
             self._check_decided(self._groups, pipeline_parallel_degree)
@@ -118,7 +118,7 @@ class Session:
             )
 
     def _check_agreed(self, degree: int) -> None:
-        """Raise OptionError if ranks pass different pipeline degrees; collective."""
+        """Raise OptionError if ranks pass different pipeline degrees; all ranks must call this."""
         degrees = all_gather_object(degree, self.world)
         for rank, other in enumerate(degrees):
             if other != degrees[0]:

@@ -16,7 +16,7 @@ class RankOptions:
     """Options and host of one rank, which all ranks exchange.
 
     Attributes:
-        options: Options of the rank; None if they have an error. The path of the plan file, in
+        options: Options of the rank; None if reading them failed. The path of the plan file, in
             `options.plan`, may differ between hosts.
         plan: Digest of the contents of the plan file; "" without a plan.
         fault: Text of the rank's error; "" if there is none.
@@ -32,7 +32,7 @@ class RankOptions:
 
 
 def check(every: Sequence[RankOptions]) -> None:
-    """Check that no rank has an error, and that all have the same options.
+    """Check that no rank has an error, and that all ranks have the same options.
 
     Args:
         every: Options and hosts of all ranks, by rank.
@@ -68,7 +68,7 @@ def place(every: Sequence[RankOptions], rank: int) -> tuple[int, int]:
 
     Args:
         every: Options and hosts of all ranks, by rank.
-        rank: World rank in question.
+        rank: World rank whose place is returned.
     """
     host = every[rank].host
     there = [at for at, each in enumerate(every) if each.host == host]

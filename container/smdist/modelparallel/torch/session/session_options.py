@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options of smp.init and of the job, joined into one `ModelParallel`.
 
-Options of the job come from `distribution=` of an estimator. As in SMP, they override those of the
-script. An option that has its default value in the job overrides nothing. If the script runs
-without a launcher, there is no job, and its own options apply.
+Options of the job come from `distribution=` of an estimator. As in SMP, they override the options
+of the script, unless they have their default values. If the script runs without a launcher, there
+is no job, and the options of the script apply.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _OF_PLAN: Final = (_TOGETHER[0] | _TOGETHER[1]) | {"plan", "device_memory"}
 
 
 def chosen(config: Config, of_job: ModelParallel | None) -> ModelParallel:
-    """Return the options of smp.init, overridden by those that the job sets.
+    """Return the options of smp.init, in which options of the job replace those of the script.
 
     Args:
         config: Configuration that the script passed to smp.init.
@@ -199,7 +199,7 @@ def _no_key(name: str) -> OptionError:
 
 
 def _is_open(name: str, value: object) -> bool:
-    """Tell whether the value is "auto" and the option allows it, so that the planner chooses."""
+    """Return True if the option has the value "auto" and allows it, so that the planner chooses."""
     return name in _OPEN and value == _AUTO
 
 
@@ -237,10 +237,10 @@ def _file(path: Path) -> Any:
 
 
 def _of_job(of_job: ModelParallel) -> set[str]:
-    """Return the names of the options that the job sets; they override those of the script.
+    """Return the names of the options that the job sets, which override those of the script.
 
-    These are the options whose value in the job is not the default, the options that belong
-    together with one of them (such as `pipeline` and `virtual_stages`), and `engine`.
+    The job sets an option if its value is not the default. Options that belong together, such as
+    `pipeline` and `virtual_stages`, are set together. `engine` is always set by the job.
     """
     changed = {each.name for each in fields(of_job) if getattr(of_job, each.name) != each.default}
     families = [family for family in _TOGETHER if family & changed]

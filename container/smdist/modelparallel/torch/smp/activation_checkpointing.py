@@ -117,8 +117,8 @@ def _wrap(module: nn.Module, preserves: bool) -> None:
 def _checkpointed(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """Run the original forward function of the module `self` with activation checkpointing.
 
-    This function replaces `self.forward`. It is bound as a method, so that the `forward` of a copy
-    of the module refers to the copy.
+    This function replaces `self.forward`. Like a method, it gets the module as an argument, so it
+    also works in a copy of the module.
     """
     return torch_checkpoint(
         self.__dict__.get(_PLAIN) or MethodType(type(self).forward, self),

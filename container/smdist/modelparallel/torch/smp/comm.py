@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SMP's functions that send objects between ranks: any that can be pickled, tensors included.
+"""SMP's functions that send objects between ranks: any objects that pickle supports, and tensors.
 
     if smp.rank() == 0:
         smp.broadcast(vocabulary, smp.WORLD)
@@ -12,7 +12,7 @@ Only the root calls `broadcast`, as in SMP: all other ranks of the group call `r
 root's number. A call that sends blocks until the receivers have the object; a call that receives
 blocks until the object has arrived. A call fails after the timeout of the process group.
 
-Messages between two ranks arrive in the order in which they were sent. They cannot be mixed up with
+Messages between two ranks arrive in the order in which they were sent, and cannot be mixed up with
 the pipeline's own messages. CUDA tensors are copied through the CPU to the receiver's own device.
 """
 
@@ -51,7 +51,7 @@ def send(obj: object, dest: int, rank_type: RankType = RankType.WORLD_RANK) -> N
         rank_type: Group in which ranks are numbered, such as smp.PP_RANK; default: the world.
 
     Raises:
-        OptionError: There is no such rank, or it is this one.
+        OptionError: `dest` is no rank of the group, or is this rank itself.
     """
     object_collectives.send_object(obj, [_other(dest, rank_type, "dest")], current().message_group)
 
@@ -64,7 +64,7 @@ def recv_from(src: int, rank_type: RankType = RankType.WORLD_RANK) -> Any:
         rank_type: Group in which ranks are numbered, such as smp.PP_RANK; default: the world.
 
     Raises:
-        OptionError: There is no such rank, or it is this one.
+        OptionError: `src` is no rank of the group, or is this rank itself.
         UnsentError: The sender could not pickle the object.
     """
     return object_collectives.recv_object(_other(src, rank_type, "src"), current().message_group)
@@ -106,7 +106,7 @@ def barrier(group: CommGroup = CommGroup.WORLD) -> None:
 
 
 def dp_barrier() -> None:
-    """Block until every rank with this rank's stage (DP_GROUP) has called this function."""
+    """Block until every rank that runs the same stage (DP_GROUP) has called this function."""
     barrier(CommGroup.DP_GROUP)
 
 
@@ -132,7 +132,7 @@ def _axis(group: object) -> Axis:
 
 
 def _other(rank: int, rank_type: object, name: str) -> int:
-    """Return the world rank of another rank, which is given by its number in a group.
+    """Return the world rank of another rank, from the number of this other rank in a group.
 
     Args:
         rank: Number of the rank in the group.
@@ -140,7 +140,7 @@ def _other(rank: int, rank_type: object, name: str) -> int:
         name: Name of the argument in errors.
 
     Raises:
-        OptionError: There is no such rank, or it is this one.
+        OptionError: `rank` is no rank of the group, or is this rank itself.
     """
     if not isinstance(rank_type, RankType):
         raise OptionError(

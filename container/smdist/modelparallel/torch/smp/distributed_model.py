@@ -42,7 +42,7 @@ class ModelOptions:
     def costs(self) -> str:
         """Method by which the planner finds the costs of modules: "estimate", "measure" or "auto".
 
-        "auto" measures the costs, but estimates those of modules on the meta device.
+        "auto" measures the costs, except for modules on the meta device, which it estimates.
         """
         if self.trace_device == "cpu":
             return "estimate"
@@ -106,7 +106,7 @@ Hook = Callable[[nn.Module, Any], Any]
 
 
 class DistributedModel(Parallel):
-    """Model that is split into stages by its first step; one per script, as in SMP v1.
+    """Model that its first step splits into stages. A script has only one, as in SMP v1.
 
     Unlike in SMP, the model is not traced on a device: its forward pass runs once on tensors
     without values, and each module's costs are measured on the device where the module is. With
@@ -122,8 +122,8 @@ class DistributedModel(Parallel):
 
     Args:
         module: Any module, also on the meta device.
-        trace_device: "gpu" measures the costs of modules, but estimates those of modules on the
-            meta device; "cpu" estimates all.
+        trace_device: "gpu" measures the costs of modules, except that modules on the meta device
+            are estimated. "cpu" estimates all modules.
         trace_execution_times: True measures modules on the meta device too; not allowed with
             trace_device="cpu".
         overlapping_allreduce: Must be True: gradients are reduced while other stages compute.
@@ -172,7 +172,7 @@ class DistributedModel(Parallel):
 
     @property
     def partitioned(self) -> bool:
-        """True once the model is split into stages, which its first step does."""
+        """True after the first step, which splits the model into stages."""
         return self.is_cut
 
     def get_module(self) -> nn.Module:
@@ -185,7 +185,7 @@ class DistributedModel(Parallel):
     def local_parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
         """Return an iterator over this rank's parameters.
 
-        With `recurse`, those of submodules are included, as in `nn.Module.parameters`.
+        With `recurse`, parameters of submodules are included, as in `nn.Module.parameters`.
         """
         return self.parameters(recurse)
 
@@ -201,7 +201,7 @@ class DistributedModel(Parallel):
     def local_buffers(self, recurse: bool = True) -> Iterator[Tensor]:
         """Return an iterator over this rank's buffers.
 
-        With `recurse`, those of submodules are included, as in `nn.Module.buffers`.
+        With `recurse`, buffers of submodules are included, as in `nn.Module.buffers`.
         """
         return self.buffers(recurse)
 
@@ -241,10 +241,10 @@ class DistributedModel(Parallel):
     def state_dict(self, *, gather_to_rank0: bool = False, **options: Any) -> Any:
         """Return the state dict of the whole model, under the names of the user's model.
 
-        Once the model is split, this method is collective: a call blocks until the other ranks of
-        the replica call it too. As in SMP v1, either all replicas call it, or only the replica with
-        dp_rank 0. With sharding="optimizer" or "full", all ranks of the world have to call it,
-        because each replica has only a part of the values.
+        Once the model is split, all ranks of the replica have to call this method: a call waits for
+        the others. As in SMP v1, either all replicas call it, or only the replica with dp_rank 0.
+        With sharding="optimizer" or "full", all ranks of the world have to call it, because each
+        replica has only a part of the values.
 
         Args:
             gather_to_rank0: True if only rank 0 of the world gets the values; other ranks get an
@@ -263,9 +263,8 @@ class DistributedModel(Parallel):
     ) -> Any:
         """Load a state dict of the whole model, or of this rank's stages.
 
-        If the model is already split, values are loaded at once. If not, some values are loaded
-        only when the first step splits the model. These are values of one rank's stages, and all
-        values for a model on the meta device.
+        If the model is already split, values are loaded at once. If not, a state dict of one rank's
+        stages, or for a model on the meta device, is loaded when the first step splits the model.
 
         Args:
             state_dict: Result of `state_dict` or `local_state_dict` of this class, or of
@@ -287,8 +286,8 @@ class DistributedModel(Parallel):
         """Register a function to be called once, when the first step has split the model.
 
         Args:
-            hook: Function of two arguments, as in SMP v1: this model, and the latest
-                DistributedOptimizer or None. Its result is ignored.
+            hook: Function with two arguments, as in SMP v1: this model, and the latest
+                DistributedOptimizer or None. The function's result is ignored.
         """
         self.when_cut(lambda: hook(self, wrapped_optimizer()) and None)
 

@@ -23,9 +23,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     It may be made before the model is split into stages, and learning rate schedulers accept it. As
     in SMP v1, `step` and `zero_grad` are for the parameters of this rank, and `state_dict` gathers
-    the whole state. Unlike in SMP, the state dict identifies parameters by their names too, not
-    only by numbers. So it can be loaded into a model that is split into other stages, or over
-    another number of ranks. To scale losses, use a GradScaler.
+    the state of all ranks. Unlike in SMP, the state dict has the parameters' names. So it can be
+    loaded into a model that is split in another way. To scale losses, use a GradScaler.
 
     Args:
         optimizer: A `torch.optim.Optimizer` with the model's parameters.
@@ -48,7 +47,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             is_plain and not isinstance(optimizer, DistributedOptimizer),
             what=f"optimizer is {type(optimizer).__name__}",
             why="it has to be a torch.optim.Optimizer that is not wrapped yet",
-            hint="Pass one such as torch.optim.AdamW(model.parameters())",
+            hint="Pass an optimizer such as torch.optim.AdamW(model.parameters())",
             about="optimizer",
         )
         raise_all(_refused(static_loss_scale, dynamic_loss_scale, dynamic_loss_args))
@@ -62,14 +61,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
-        """PyTorch's optimizer that this one wraps."""
+        """PyTorch's optimizer inside this wrapper."""
         return self._inner
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
         """Parameter groups of the wrapped optimizer.
 
-        Once the model is split, they contain this rank's parameters only.
+        Once the model is split, the groups contain only parameters of this rank.
         """
         return self._inner.param_groups
 
@@ -95,7 +94,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             Result of the wrapped optimizer's `step`.
 
         Raises:
-            OptionError: There is a closure; it would run the pipeline inside the optimizer.
+            OptionError: A closure is passed; it would run the pipeline inside the optimizer.
         """
         require(
             closure is None,
@@ -113,10 +112,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """Return the optimizer state of all stages, with parameters numbered as in the whole model.
 
-        Once the model is split, this method is collective: a call blocks until the other ranks of
-        the replica call it too. Either all replicas call it, or only the replica with dp_rank 0.
-        With sharding="optimizer" or "full", all ranks of the world have to call it, because each
-        replica has only a part of the state.
+        Once the model is split, all ranks of the replica have to call this method: a call waits for
+        the others. Either all replicas call it, or only the replica with dp_rank 0. With
+        sharding="optimizer" or "full", all ranks of the world have to call it, because each replica
+        has only a part of the state.
         """
         model = current_parallel()
         if model is None or not model.is_cut:
@@ -140,7 +139,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             state_dict: Result of `state_dict`, or of `local_state_dict` for the same stages.
 
         Raises:
-            OptionError: The state dict is for other parameters, such as those of another rank.
+            OptionError: The state dict is for other parameters, such as parameters of another rank.
         """
         model = current_parallel()
         if model is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State dicts of an optimizer whose parameters are on several ranks: the whole one, or one rank's.
+"""State dicts of an optimizer whose parameters are on several ranks: of all ranks, or of one rank.
 
 PyTorch's state dict identifies parameters only by numbers; these state dicts have the parameters'
 names, too. So a rank can find the state of its own parameters in the whole state dict, and can
@@ -34,8 +34,8 @@ _HINT: Final = "Load a result of state_dict(), or of local_state_dict() with the
 def whole_state(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Any]:
     """Gather the optimizer state of all stages, with parameters numbered as in the whole model.
 
-    The call is collective: all ranks of a replica have to make it. If parameters are sharded over
-    replicas, all ranks of the world have to.
+    All ranks of a replica have to call this. If parameters are sharded over replicas, all ranks of
+    the world have to call it.
 
     Args:
         optimizer: PyTorch's optimizer of this rank's parameters.

@@ -94,12 +94,12 @@ class SmpState:
 
     @property
     def model(self) -> Any:
-        """Model that smp.DistributedModel or smp.parallelize made last, or None."""
+        """Last model that the script made with smp.DistributedModel or smp.parallelize, or None."""
         return current_model()
 
     @property
     def optimizer(self) -> Any:
-        """Instance of smp.DistributedOptimizer that was made last, or None."""
+        """Last smp.DistributedOptimizer that the script made, or None."""
         return wrapped_optimizer()
 
 

@@ -47,7 +47,7 @@ class Slicing:
         """Check that a function has every argument that the rules of splitting name.
 
         Raises:
-            OptionError: The function lacks an argument; one fault for each missing argument.
+            OptionError: The function lacks an argument; the error lists all missing arguments.
         """
         parameters = inspect.signature(function).parameters.values()
         if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
@@ -70,14 +70,14 @@ class Slicing:
 
         Args:
             function: The step function.
-            arguments: Its positional and keyword arguments for the whole batch.
+            arguments: Positional and keyword arguments of the step function for the whole batch.
             number: Number of microbatches.
 
         Returns:
             Positional and keyword arguments for each microbatch.
 
         Raises:
-            OptionError: Arguments cannot be split into equal parts; one fault for each.
+            OptionError: Arguments cannot be split into equal parts; the error lists all of them.
         """
         found = named(function, arguments)
         raise_all(self._faults(found, number))
@@ -86,11 +86,11 @@ class Slicing:
     def size(self, function: Callable[..., Any], arguments: Arguments) -> int:
         """Return the number of samples in a batch: the length of the first tensor that is split.
 
-        It is 0 if only objects with `smp_slice` are split, since their length is not known.
+        The result is 0 if only objects with `smp_slice` are split, since their length is not known.
 
         Args:
             function: The step function.
-            arguments: Its positional and keyword arguments for the whole batch.
+            arguments: Positional and keyword arguments of the step function for the whole batch.
 
         Raises:
             OptionError: No argument can be split.
@@ -206,8 +206,8 @@ def _rebuilt(value: Any, parts: list[tuple[Any, Any]]) -> Any:
 
     Args:
         value: Container to copy: dict, list, tuple, set or dataclass.
-        parts: All elements of the result, as pairs of key and element. The key is that of the dict,
-            the position, or the name of the dataclass's field.
+        parts: All elements of the result, as pairs of key and element. The key is a key of the
+            dict, a position in the list, or the name of a field.
     """
     if all(new is old for (_, new), (_, old) in zip(parts, _parts(value), strict=True)):
         return value
@@ -251,16 +251,16 @@ def step(
     function: Function | None = None, *, non_split_inputs: Sequence[str] = (),
     input_split_axes: Mapping[str, int] | None = None, detach_outputs: bool = True,
 ) -> Any:  # fmt: skip
-    """Decorate a function so that a call of it runs the pipeline over a whole batch.
+    """Decorate a function, so that each call of the function runs the pipeline over a whole batch.
 
         loss = train_step(model, x, y).reduce_mean()
 
     As in SMP v1, all ranks of a pipeline call the decorated function with the same batch. The batch
-    is split along dimension 0, and the user's function runs once per microbatch. It has to call the
-    model once, and then `model.backward(loss)`; without `model.backward` there is only a forward
-    pass. The function must not call the optimizer, gradient clipping or the GradScaler: call these
-    after the step. BatchNorm and `len(x)` see one microbatch. The first call plans and splits the
-    model. Gradients are complete when a call returns.
+    is split along dimension 0, and the user's function runs once per microbatch. The function has
+    to call the model once, and then `model.backward(loss)`; without `model.backward` there is only
+    a forward pass. The optimizer, gradient clipping and the GradScaler must be called after the
+    step, not in the function. BatchNorm and `len(x)` see one microbatch. The first call plans and
+    splits the model. Gradients are complete when a call returns.
 
     Unlike in SMP, only the rank of the last stage runs the user's function to its end, and the
     results are copied to all ranks. On other ranks the function stops where it calls the model. For
@@ -276,13 +276,14 @@ def step(
             last stage's rank are part of the graph; on other ranks they are not.
 
     Returns:
-        The decorated function. Its result is that of `function`, with a `StepOutput` in place of
-        each tensor, and a list with an element per microbatch in place of any other value but None.
+        The decorated function. Its result has the form of `function`'s result: a tensor becomes a
+        `StepOutput` of all microbatches, and any other value except None becomes a list with one
+        element per microbatch.
 
     Raises:
         OptionError: The function lacks an argument named in `non_split_inputs` or
-            `input_split_axes`. A call raises it if the batch cannot be split into equal
-            microbatches; then it is raised on every rank before any microbatch runs.
+            `input_split_axes`. Or, in a call, the batch cannot be split into equal microbatches;
+            then every rank raises the error before any microbatch runs.
         StepError: In a call, a rank failed.
     """
     if function is None:
@@ -375,11 +376,11 @@ def _models(value: Any) -> Iterator[Parallel]:
 def _data(function: Function, arguments: Arguments) -> dict[str, Any]:
     """Return the arguments of a step by name, except models.
 
-    The caller compares them between the ranks of a pipeline, which must all get the same batch.
+    The result is used to check that all ranks of a pipeline got the same batch.
 
     Args:
         function: The step function.
-        arguments: Its positional and keyword arguments for the whole batch.
+        arguments: Positional and keyword arguments of the step function for the whole batch.
     """
     found: dict[str, Any] = {}
     for name, value in named(function, arguments):

@@ -43,7 +43,7 @@ def tp_register_with_module(*_: Any, **__: Any) -> NoReturn:
 
 
 class UnsupportedModule:
-    """Module of SMP v1 that is not supported; every access to an attribute raises.
+    """Module of SMP v1 that is not supported; every access to an attribute raises OptionError.
 
     Args:
         name: Name of the module in scripts, such as "smp.nn".

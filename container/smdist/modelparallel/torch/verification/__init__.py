@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparison of the results of a split model with those of the whole model: `smp.verify`."""
+"""Comparison of the results of a split model and of the whole model: `smp.verify`."""

@@ -2,7 +2,7 @@
 """Run of all stages of a split model in one process, forward and backward.
 
 A value that one stage passes to another is detached from the autograd graph, as in a message
-between processes. So autograd does not pass its gradient to the sending stage; this module does.
+between processes. So this module, and not autograd, passes its gradient back to the sending stage.
 
 While a stage runs forward, the parameters and buffers of all other stages are NaN. If the stage
 reads one of them by mistake, its results differ from those of the whole model.
@@ -54,8 +54,8 @@ def replay(
         stages: All stages, in order.
         placement: Placement with the values that stages send to each other.
         arguments: Positional and keyword arguments of the whole model.
-        roots_of: Function from the model's output to the tensors at which the backward pass
-            begins, each as a pair (tensor, gradient).
+        roots_of: Function that gets the model's output, and returns the pairs (tensor, gradient) at
+            which the backward pass begins.
         draws: Seed, step and microbatch, from which random numbers are drawn.
 
     Returns:
@@ -83,7 +83,7 @@ def replay(
 def _alone(stage: StageModule, stages: Sequence[StageModule]) -> Iterator[None]:
     """Set the parameters and buffers of all other stages to NaN within the block.
 
-    This takes no memory: each is one NaN, expanded to the tensor's shape.
+    This takes almost no memory: a single NaN is expanded to the shape of each tensor.
     """
     own = {id(tensor) for tensor in _held(stage)}
     others = {id(tensor): tensor for each in stages for tensor in _held(each)}
@@ -113,7 +113,7 @@ def _backward(ran: _Ran, roots: Roots) -> None:
 
 
 def backward(roots: Roots) -> None:
-    """Run the backward pass from tensors with their gradients (None for a scalar).
+    """Run the backward pass from (tensor, gradient) pairs; the gradient of a scalar may be None.
 
     Tensors that require no gradient are skipped.
     """

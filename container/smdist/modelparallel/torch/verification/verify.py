@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Check that a split model computes the same as the whole model: `smp.verify`.
 
-Both run in one process on the same microbatches, forward and backward. Outputs, the loss, the
-summed gradients and all buffers are compared; the model is restored afterwards. Dropout draws the
-same numbers in both runs. A third run, of the whole model on the whole batch, measures the effect
-of microbatches alone.
+Both models run in one process on the same microbatches, forward and backward. Outputs, the loss,
+the summed gradients and all buffers are compared; the model is restored afterwards. Dropout draws
+the same numbers in both runs. A third run, of the whole model on the whole batch, measures the
+effect of microbatches alone.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ROUNDING = 1e-4
 class VerifyError(OptionError):
     """Error for a difference between the split model and the whole model above the tolerance.
 
-    Its `kind` is "output", "gradient" or "buffer"; `about` is the name of the tensor.
+    The attribute `kind` is "output", "gradient" or "buffer"; `about` is the name of the tensor.
     """
 
 
@@ -53,7 +53,7 @@ class Verified:
 
     Attributes:
         relative_error: Relative difference of the gradient that differs most.
-        parameter: Name of that gradient's parameter; empty if no gradient was computed.
+        parameter: Name of the parameter with this gradient; empty if no gradient was computed.
         output_error: Relative difference of the output that differs most.
         buffer_error: Relative difference of the buffer that differs most after the run.
         stages: Names of the modules on each stage.
@@ -109,10 +109,10 @@ def verify(
             in each stage. Default: 2.
         plan: Plan that has the stages, in place of `stages`.
         microbatches: Number of equal parts that the batch is split into along dimension 0. The loss
-            is the mean over them. Default: the plan's number, or 1.
-        loss: Function from the output of a microbatch to a scalar. Default: the output's `loss`,
-            or the output itself if it is a scalar; otherwise each floating-point output gets a
-            gradient of random numbers.
+            is the mean over all parts. Default: the plan's number, or 1.
+        loss: Function that gets the output of a microbatch, and returns a scalar. Default: the
+            output's `loss`, or the output itself if it is a scalar. If there is neither, the
+            backward pass starts from all outputs, with random numbers as gradients.
         tolerance: Largest relative difference that is accepted.
 
     Returns:

@@ -40,7 +40,7 @@ def check_request(
     """Check the arguments of `smp.verify` before the model runs.
 
     Raises:
-        OptionError: All faults, by argument.
+        OptionError: An argument is wrong; the error lists all faults.
     """
     raise_all(_faults(model, stages, plan, tolerance))
 
@@ -50,7 +50,7 @@ def cut(batch: Any, microbatches: int | None, plan: StagedPlan | None) -> list[A
 
     Args:
         batch: Arguments of the model for the whole batch.
-        microbatches: Number of equal parts; None is the plan's number, or 1 without a plan.
+        microbatches: Number of equal parts. None uses the plan's number, or 1 without a plan.
         plan: Plan of the split model, or None.
 
     Returns:

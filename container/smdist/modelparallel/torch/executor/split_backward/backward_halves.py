@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two halves of a stage's backward pass: I for gradients of inputs, W for those of parameters.
+"""Halves of a stage's backward pass: I for gradients of inputs, W for gradients of parameters.
 
 I runs autograd from the stage's outputs to its inputs. W runs the parts of the autograd graph that
 lead only to parameters. These parts are called branches.
@@ -37,7 +37,7 @@ class _Start(NamedTuple):
     """Place where a backward pass starts.
 
     Attributes:
-        at: Tensor, or gradient edge of a tensor.
+        at: Tensor to start from, or its gradient edge.
         gradient: Gradient of the tensor; None stands for 1.
     """
 
@@ -60,11 +60,11 @@ class _DelayedBranch:
 
 @dataclass(slots=True, eq=False)
 class _SkippedGradients:
-    """Gradients that one autograd node leaves out, and that are computed later.
+    """Gradients that one autograd node does not compute now, but later.
 
     Attributes:
-        compute: Function that returns a dict of these gradients; None if there are none. Keys are
-            the numbers of the node's arguments.
+        compute: Function that computes these gradients, and returns them by number of the node's
+            argument. None if there are no gradients to compute.
         targets: Receiver of each gradient, by number of the node's argument.
     """
 
@@ -77,7 +77,7 @@ class Rest:
 
     Args:
         waiting: Parts of the autograd graph that lead only to parameters.
-        left: Gradients that the first half has left out, and that these parts need.
+        left: Gradients that the first half has not computed, and that these parts need.
     """
 
     def __init__(
@@ -112,8 +112,8 @@ def backward_inputs(roots: Roots, inputs: Sequence[Tensor]) -> tuple[list[Tensor
         inputs: Inputs of the stage, which must be leaves of the autograd graph.
 
     Returns:
-        Gradient of each input, None if it has none; and the second half, to be run later.
-        Parameters whose gradients cannot be delayed already have them in `grad`.
+        Gradient of each input (None for an input without a gradient), and the second half, to be
+        run later. Gradients of parameters that cannot be delayed are already in `grad`.
 
     Raises:
         OptionError: An input is not a leaf.
@@ -196,7 +196,7 @@ def _others(found: Survey, waiting: Mapping[Branch, _DelayedBranch]) -> Iterator
     A branch is a part of the graph that leads only to parameters.
 
     Args:
-        found: Object that contains all branches of the graph.
+        found: Division of the graph, with all its branches.
         waiting: Branches to leave out.
     """
     return (each for each in dict.fromkeys(found.branch_of.values()) if each not in waiting)
@@ -251,14 +251,14 @@ def _record(
     left: list[_SkippedGradients],
     gradients: tuple[Any, ...],
 ) -> None:
-    """Append the gradients that an autograd node leaves out to a list.
+    """Append the gradients that an autograd node does not compute now to the list `left`.
 
     Autograd calls this function just before it runs the node.
 
     Args:
         node: Node that is about to run.
         targets: Receiver of each gradient left out, by number of the node's argument.
-        left: The list.
+        left: List to append to.
         gradients: Tuple of one item: the gradient of the node's result, or None.
     """
     (gradient,) = gradients

@@ -67,14 +67,16 @@ class Branch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """Division of an autograd graph into the nodes that lead to a stage's inputs, and the others.
+    """Division of a stage's autograd graph into the nodes that lead to its inputs, and the others.
+
+    Paths are followed as the backward pass does: from the stage's outputs to its inputs.
 
     Attributes:
-        trunk: Nodes from which an input can be reached.
+        trunk: Nodes from which the backward pass continues to an input of the stage.
         branch_of: Branch of each node outside the trunk. A branch is a connected part of the graph
             that leads only to parameters.
-        can_split: False if a node runs a whole backward pass itself, as a reentrant checkpoint
-            does; such a node cannot leave out some of its gradients.
+        can_split: True if gradients of inputs and of parameters can be computed separately. False
+            if the graph has a reentrant checkpoint, which computes both at once.
     """
 
     trunk: frozenset[Node]

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gradients of matrix products and convolutions, computed later than autograd would.
 
-When an autograd node runs, it computes the gradients of all requested arguments, and then frees the
-tensors that it saved. This module computes gradients that were not requested then. It uses the same
-tensors, kernels and memory layouts as torch would.
+When an autograd node runs, it computes the gradients of the requested arguments, and then frees the
+tensors that it saved. This module computes further gradients later, with the same tensors, kernels
+and memory layouts as torch.
 
-It covers matrix products and convolutions, since most time is spent on the gradients of their
-weights. A node is left to autograd if one of its saved tensors has a hook, as with activation
-checkpoints or offloading, because such a hook may be called only once.
+Only matrix products and convolutions are supported, since gradients of their weights take most of
+the time. Autograd itself computes all gradients of a node if a saved tensor has a hook, which may
+be called only once. Activation checkpoints and offloading make such hooks.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class _Product(NamedTuple):
     """Rule for the gradients of one kind of autograd node, such as AddmmBackward0.
 
     Attributes:
-        factors: Maps the index of an argument to the names of saved tensors. The argument's
-            gradient is computed from these tensors.
+        factors: Names of the saved tensors from which an argument's gradient is computed, by index
+            of the argument.
         rule: Function that gets a node, the gradient of the node's result, and indices of
             arguments. It returns a function that computes the gradients of these arguments.
     """
@@ -57,7 +57,7 @@ def later(node: Node, gradient: Tensor, arguments: Iterable[int]) -> Gradients:
     needs, but no autograd graph.
 
     Args:
-        node: Node that autograd is about to run, so that its saved tensors still exist.
+        node: Node that autograd has not run yet, so that its saved tensors still exist.
         gradient: Gradient of the node's result.
         arguments: Numbers of the arguments.
     """
@@ -138,7 +138,7 @@ def _matrices(
 def _is_transposed(node: Any, name: str) -> bool:
     """Return True if a saved matrix is stored by columns, as `weight.t()` is.
 
-    Torch stores its gradient by columns as well.
+    Then torch stores the gradient of the matrix by columns, too.
 
     Args:
         node: Autograd node that saved the matrix.
@@ -155,7 +155,8 @@ def _left_gradient(gradient: Tensor, right: Tensor, *, is_transposed: bool) -> T
     Args:
         gradient: Gradient of the product.
         right: Right factor.
-        is_transposed: True if the left factor is stored by columns; the result is then, too.
+        is_transposed: True if the left factor is stored by columns. Then the result is stored by
+            columns, too.
     """
     if is_transposed:
         return right.conj().mm(gradient.t()).t()
@@ -168,7 +169,8 @@ def _right_gradient(left: Tensor, gradient: Tensor, *, is_transposed: bool) -> T
     Args:
         left: Left factor.
         gradient: Gradient of the product.
-        is_transposed: True if the right factor is stored by columns; the result is then, too.
+        is_transposed: True if the right factor is stored by columns. Then the result is stored by
+            columns, too.
     """
     if is_transposed:
         return gradient.t().mm(left.conj()).t()
@@ -273,7 +275,7 @@ def _times(tensor: Tensor, factor: Any) -> Tensor:
 def _convolution(node: Any, gradient: Tensor, arguments: frozenset[int]) -> Gradients:
     """Return a function that computes the gradients of a convolution's arguments.
 
-    The function calls torch's kernel once for all of them.
+    The function calls torch's kernel once for all gradients.
 
     Args:
         node: Autograd node of the convolution.
