@@ -66,6 +66,21 @@ void different_calls_fail_on_every_rank() {
   }
 }
 
+void different_factors_fail_on_every_rank() {
+  Cluster cluster(2);
+  Data data = data_of(2, 10);
+  auto results = start_sums(cluster, data, {1});
+  Operation other = sum_of(data[0]);
+  other.scale = 0.5;
+  results.push_back(start(cluster[0], 0, std::move(other)));
+  for (Result& result : results) {
+    const std::string text = text_of(result);
+    CHECK_CONTAINS("UsageError: rank ", text);
+    CHECK_CONTAINS("called all_reduce(sum, scale 0.5, float32, 10)", text);
+    CHECK_CONTAINS("called all_reduce(sum, float32, 10)", text);
+  }
+}
+
 // One of the ranks needs no other rank, so its operation has ended already.
 void an_empty_buffer_is_a_mismatch() {
   Cluster cluster(2);
@@ -312,6 +327,7 @@ void callbacks_may_submit() {
 int main() {
   using namespace smdist;
   RUN(different_calls_fail_on_every_rank);
+  RUN(different_factors_fail_on_every_rank);
   RUN(an_empty_buffer_is_a_mismatch);
   RUN(a_later_call_with_an_empty_buffer_is_a_mismatch_too);
   RUN(a_timeout_names_the_missing_rank);

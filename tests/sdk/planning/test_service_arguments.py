@@ -44,6 +44,8 @@ WRONG = [
     ({"hyperparameters": {"sagemaker_q": 1}}, "hyperparameters.sagemaker_q", "reserved"),
     ({"hyperparameters": {"x": "a" * 2499}}, "hyperparameters.x", "too_long"),
     ({"hyperparameters": {"x": Path("/data")}}, "hyperparameters.x", "type"),
+    ({"hyperparameters": {"x": "a\0b"}}, "hyperparameters.x", "nul"),
+    ({"hyperparameters": {"x": "\ud83d"}}, "hyperparameters.x", "surrogate"),
     ({"environment": {"A.B": "x"}}, "environment.\"A.B\"", "option"),
     ({"environment": {"A" * 513: "x"}}, "environment." + "A" * 513, "too_long"),
     ({"environment": {"A": "x" * 513}}, "environment.A", "too_long"),
