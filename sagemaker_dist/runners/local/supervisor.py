@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from sagemaker_dist.errors import DistError
+from sagemaker_dist.errors import DistError, JobError
 from sagemaker_dist.planning import LocalJob
 from sagemaker_dist.runners.local.artifacts import Cancelled, gather
 from sagemaker_dist.runners.local.data.channels import PRIVATE, Data
@@ -203,10 +203,11 @@ class Supervisor:
             self._log(f"no model was saved: the job was stopped before that; {files}")
             self._become("Stopped", "Stopped")
             return
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, JobError) as error:
             kept = f"The hosts' files are kept in {self.folder.hosts}."
-            unwritten = f"The model could not be written: {error}. {kept}"
-            cause = root_cause(self.failures) if self.failures else Failure()
+            unwritten = f"The model could not be written: {str(error).rstrip('.')}. {kept}"
+            fields = error.as_dict() if isinstance(error, JobError) else {}
+            cause = root_cause(self.failures) if self.failures else Failure(fields=fields)
             reason = f"{cause.reason} {unwritten}" if cause.reason else unwritten
             self._become("Failed", "Failed", reason, cause.fields)
             return

@@ -377,8 +377,9 @@ def test_stop_while_a_model_is_packed_leaves_no_half(tmp_path):
     def stopped():
         raise artifacts.Cancelled
 
+    merged = artifacts.merge([tmp_path], "tree")
     with pytest.raises(artifacts.Cancelled):
-        artifacts._pack(artifacts.merge([tmp_path / "tree"]), tmp_path / "model.tar.gz", stopped)
+        artifacts._pack(merged, tmp_path / "model.tar.gz", stopped)
     assert ["tree"] == [
         path.name
         for path in tmp_path.iterdir()
