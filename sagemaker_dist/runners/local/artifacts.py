@@ -19,7 +19,6 @@ from sagemaker_dist.runners.local.opt_ml_tree import MODEL, OUTPUT_DATA, HostTre
 from sagemaker_dist.runners.local.tree_reader import TreeEntry, entries_below
 from sagemaker_dist.runners.protocol import NO_MODEL
 
-
 _CHUNK_BYTES: Final = 1 << 20
 
 
@@ -135,7 +134,7 @@ def _pack(tree: Merged, target: Path, check: Callable[[], None]) -> None:
     written: dict[tuple[int, int], str] = {}
     try:
         with tarfile.open(
-            beside, "w:gz", compresslevel=1, copybufsize=_CHUNK_BYTES
+            beside, "w:gz", compresslevel=1
         ) as archive:  # fast: more effort hardly makes weights smaller
             for name, entry in tree.files.items():
                 check()
@@ -177,16 +176,21 @@ def _add(
 
 
 class _Checked(io.BufferedReader):
-    """File whose every read first calls a function, which may raise an exception."""
+    """File that calls a function after each MiB; the function may raise an exception."""
 
     def __init__(self, file: BinaryIO, check: Callable[[], None]) -> None:
         super().__init__(io.FileIO(file.fileno(), closefd=False))
         self._check = check
+        self._num_unchecked = 0
 
     def read(self, size: int | None = -1) -> bytes:
         """Return the next bytes of the file, at most `size`."""
-        self._check()
-        return super().read(size)
+        data = super().read(size)
+        self._num_unchecked += len(data)
+        if self._num_unchecked >= _CHUNK_BYTES:
+            self._num_unchecked = 0
+            self._check()
+        return data
 
 
 def _copy(tree: Merged, target: Path, check: Callable[[], None]) -> None:

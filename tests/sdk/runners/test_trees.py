@@ -18,7 +18,7 @@ from sagemaker_dist.runners.local.tree_reader import MAX_DEPTH, entries_below, o
 
 pytestmark = pytest.mark.timeout(30)
 
-SECRET = "a secret of the user"  # noqa: S105 - a test
+SECRET = "a secret of the user"
 
 
 @pytest.fixture
