@@ -16,9 +16,10 @@ from pathlib import Path
 from time import sleep
 from typing import Any, Final
 
-from sagemaker_dist.errors import JobError, OptionError, SetupError, raise_all
+from sagemaker_dist.errors import JobError, OptionError, SetupError, raise_all, require
 from sagemaker_dist.packaging.docker_engine import connected
 from sagemaker_dist.planning import LocalJob, plan_local_job
+from sagemaker_dist.planning.job_faults import JOB_NAME, JOB_NAME_RULE
 from sagemaker_dist.planning.local_job import PROGRAM
 from sagemaker_dist.planning.service.hyperparameter_checks import hyperparameter_faults
 from sagemaker_dist.planning.service.terms import Terms
@@ -30,6 +31,7 @@ from sagemaker_dist.runners.protocol import ROOT_CAUSE, Description, Request
 
 SUPERVISOR: Final = "sagemaker_dist.runners.local.supervisor"
 _POLL_SECONDS: Final = 0.1
+_MAX_NAME: Final = 63
 
 
 def _default_root() -> Path:
@@ -64,10 +66,11 @@ class LocalRunner:
             SetupError: This machine lacks the runtime, the Docker engine or the image,
                 or the directory `root` of this runner cannot be written.
             SkewError: The image does not fit the installed version of sagemaker-dist.
-            OptionError: A job of this name exists, a hyperparameter is not valid, or there are
-                fewer GPUs than hosts.
+            OptionError: The name is not valid or a job of this name exists, a hyperparameter is
+                not valid, or there are fewer GPUs than hosts.
             JobError: The supervisor did not start.
         """
+        _check_name(request["TrainingJobName"])
         job = plan_local_job(request)
         raise_all(hyperparameter_faults(_terms(job), has_launcher=False))
         check_setup(job)
@@ -144,7 +147,7 @@ class LocalRunner:
 
     def exists(self, name: str) -> bool:
         """Return whether this machine has the folder of a job of this name."""
-        return (self.root / name).exists()
+        return _is_name(name) and (self.root / name).exists()
 
     def describe(self, name: str) -> Description:
         """Return the state of a job, in the fields of DescribeTrainingJob's answer.
@@ -216,6 +219,21 @@ class LocalRunner:
                 kind="not_found",
             )
         return self._folder(name)
+
+
+def _is_name(name: str) -> bool:
+    return len(name) <= _MAX_NAME and bool(JOB_NAME.fullmatch(name))
+
+
+def _check_name(name: object) -> None:
+    """Raise OptionError if SageMaker would not accept a job's name, which is also a folder's."""
+    require(
+        isinstance(name, str) and _is_name(name),
+        what=f"TrainingJobName is {name!r}",
+        why=JOB_NAME_RULE,
+        hint="Correct the name",
+        about="TrainingJobName",
+    )
 
 
 def _python_path() -> str:

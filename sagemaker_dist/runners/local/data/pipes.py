@@ -8,8 +8,9 @@ A script that closes the FIFO early ends its epoch. A FIFO is removed after its 
 opens it again gets an error instead of waiting forever.
 
 The FIFOs are in a directory that the host may write to, as on SageMaker, so the host could put a
-link to a file of this machine in the place of a FIFO. The directory is therefore opened once, before
-the host starts, and FIFOs are made, opened and checked by its descriptor, without following links.
+link to a file of this machine in the place of a FIFO. The directory is therefore opened once,
+before the host starts, and FIFOs are made, opened and checked by its descriptor, without following
+links.
 
 Each channel of each host has a thread that writes the data. The thread stops when the job ends.
 """
