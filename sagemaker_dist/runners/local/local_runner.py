@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -23,10 +22,11 @@ from sagemaker_dist.planning.job_faults import JOB_NAME, JOB_NAME_RULE
 from sagemaker_dist.planning.local_job import PROGRAM
 from sagemaker_dist.planning.service.hyperparameter_checks import hyperparameter_faults
 from sagemaker_dist.planning.service.terms import Terms
-from sagemaker_dist.runners.local.data.channels import PRIVATE
-from sagemaker_dist.runners.local.job_folder import JobFolder, State
+from sagemaker_dist.runners.local.job_folder import JobFolder
+from sagemaker_dist.runners.local.job_state import State
 from sagemaker_dist.runners.local.machine_checks import check_setup, sweep_leftovers
 from sagemaker_dist.runners.local.output import Segments
+from sagemaker_dist.runners.local.private_input import PrivateInput
 from sagemaker_dist.runners.protocol import ROOT_CAUSE, Description, Request
 
 SUPERVISOR: Final = "sagemaker_dist.runners.local.supervisor"
@@ -45,8 +45,9 @@ class LocalRunner:
     Attributes:
         root: Directory with one folder per job. Default: ~/.sagemaker-dist/jobs.
         environment: Environment variables for the download of data only, such as
-            AWS_ACCESS_KEY_ID. Hosts do not get them, and they are not written to files. A variable
-            with an empty value is removed from the environment that the download inherits.
+            AWS_ACCESS_KEY_ID. Hosts do not get them, and they are in no file and no environment of
+            another process. A variable with an empty value is removed from the environment that
+            the download inherits.
     """
 
     root: Path = field(default_factory=_default_root)
@@ -92,10 +93,12 @@ class LocalRunner:
                 "Pass a writable directory: LocalRunner(root=...)",
                 about="root",
             ) from error
-        self._launch(folder, job.name, attended)
+        self._launch(folder, job, attended)
         return job.name
 
-    def _launch(self, folder: JobFolder, name: str, attended: bool) -> None:
+    def _launch(self, folder: JobFolder, job: LocalJob, attended: bool) -> None:
+        name = job.name
+        private = PrivateInput(environment=job.environment, downloads=self.environment)
         passed: list[int] = []
         flags: list[str] = []
         try:
@@ -110,8 +113,8 @@ class LocalRunner:
                     command,
                     check=True,
                     cwd=folder.path,
-                    env=self._environment(),
-                    stdin=subprocess.DEVNULL,
+                    env={**os.environ, "PYTHONPATH": _python_path()},
+                    input=private.encoded(),
                     stdout=log,
                     stderr=log,
                     start_new_session=True,
@@ -131,10 +134,6 @@ class LocalRunner:
         finally:
             for descriptor in passed:
                 os.close(descriptor)
-
-    def _environment(self) -> dict[str, str]:
-        private = {PRIVATE: json.dumps(dict(self.environment))} if self.environment else {}
-        return {**os.environ, **private, "PYTHONPATH": _python_path()}
 
     def release(self, name: str) -> None:
         """Stop a running job that was started with `start(..., attended=True)`.
