@@ -31,7 +31,7 @@ def code_of(job: TrainingJob) -> tuple[str, str]:
     The pattern also matches the URIs of other jobs from the same job file. If the user uploaded
     the code, the pattern is the URI itself. Both texts are empty for a job without code in S3.
     """
-    code = job._resolved.code or ""
+    code = job._code_uri() or ""
     if not job._uploads:
         return (code, code) if code.startswith(S3) else ("", "")
     base, separator, _ = code.rpartition(f"/{job.name}/source/")
