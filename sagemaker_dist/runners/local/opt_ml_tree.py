@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +17,7 @@ from sagemaker_dist.planning import LocalHost, LocalJob
 from sagemaker_dist.planning.local_job import CONTAINER_ROOT, REGION, SUBMIT_DIRECTORY
 from sagemaker_dist.runners.local.code_copy import Code, own_places
 from sagemaker_dist.runners.local.job_folder import JobFolder
-from sagemaker_dist.runners.local.tree_reader import read_start
+from sagemaker_dist.runners.local.tree_reader import read_start, remove_tree
 
 MAX_CHARACTERS: Final = 1024  # FailureReason of DescribeTrainingJob
 FAILURE_FIELDS: Final = frozenset(  # fields of output/failure.json; docs/debugging.md explains them
@@ -123,7 +122,7 @@ class HostTree:
             if entry.is_symlink() or not entry.is_dir():
                 entry.unlink(missing_ok=True)
             elif entry != self.code:
-                shutil.rmtree(entry, ignore_errors=True)
+                remove_tree(entry)
 
     def create(self, job: LocalJob, host: LocalHost, folder: JobFolder) -> None:
         """Create the host's directories, copy the code, and write the files of input/config.

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivateInput:
-    """What the driver hands to the supervisor of a job.
+    """Secrets that the driver hands to the supervisor of a job.
 
     Attributes:
         environment: Environment variables of the job's hosts.

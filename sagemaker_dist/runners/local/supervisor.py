@@ -21,7 +21,6 @@ import argparse
 import os
 import select
 import selectors
-import shutil
 import signal
 import time
 from collections.abc import Mapping, Sequence
@@ -40,6 +39,7 @@ from sagemaker_dist.runners.local.opt_ml_tree import MAX_CHARACTERS, Failure, ro
 from sagemaker_dist.runners.local.private_input import PrivateInput, take_input
 from sagemaker_dist.runners.local.process_fleet import ProcessFleet
 from sagemaker_dist.runners.local.process_tree import adopt_orphans, hide_memory
+from sagemaker_dist.runners.local.tree_reader import remove_tree
 
 FAILURE_GRACE_SECONDS: Final = 6.0
 _CAUSE_SECONDS: Final = 3.0  # the rank that failed first may end after its peers
@@ -92,7 +92,7 @@ class Supervisor:
         except Cancelled:  # no host has computed anything yet
             self._become("Stopping", "Stopping")
             self._clear()
-            shutil.rmtree(self.folder.hosts, ignore_errors=True)
+            remove_tree(self.folder.hosts)
             self._become("Stopped", "Stopped")
         except DistError as error:
             self._clear()
@@ -217,7 +217,7 @@ class Supervisor:
             for tree in trees:
                 tree.keep_code()  # tracebacks in the log refer to it
         else:
-            shutil.rmtree(self.folder.hosts, ignore_errors=True)
+            remove_tree(self.folder.hosts)
         if self.failures:
             cause = root_cause(self.failures)
             self._become("Failed", "Failed", cause.reason, cause.fields)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading of a host's tree, its /opt/ml, without following links that the host put there.
+"""Reading and removal of a host's tree, its /opt/ml, without following links of the host.
 
 A container writes its tree as the same user, and it may put links to files of this machine, FIFOs
 and devices anywhere in the tree, also between a check and the use of a path. Therefore each part of
@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Final
@@ -98,12 +99,12 @@ def open_file(root: Path, path: str) -> int:
     directory = open_directory(root, above)
     try:
         status = os.stat(name, dir_fd=directory, follow_symlinks=False)
-        _require_file(status, path)  # before it is opened: that would act on some devices
+        _require_file(status, path)  # before the opening, which acts on some devices
         descriptor = os.open(name, _FILE, dir_fd=directory)
     finally:
         os.close(directory)
     try:
-        _require_file(os.fstat(descriptor), path)  # it may have been replaced in between
+        _require_file(os.fstat(descriptor), path)  # a host may have replaced it in between
     except OSError:
         os.close(descriptor)
         raise
@@ -142,6 +143,15 @@ def entries_below(root: Path, directory: str) -> Iterator[TreeEntry]:
             yield TreeEntry(root=root, path=path, name=name, status=status, target=target)
     finally:
         os.close(descriptor)
+
+
+def remove_tree(root: Path) -> None:
+    """Remove a directory and everything below it, as far as that is possible.
+
+    Links are removed, but not followed. What cannot be removed is left.
+    """
+    with suppress(RecursionError):  # a host has nested a thousand directories
+        shutil.rmtree(root, ignore_errors=True)
 
 
 def _walk(
