@@ -29,6 +29,8 @@ _PULL: Final = (
     "ecr:BatchGetImage",
     "ecr:GetDownloadUrlForLayer",
 )
+_KEY_ACTIONS: Final = ("kms:Decrypt", "kms:Encrypt", "kms:GenerateDataKey")
+_ROLE: Final = "the job's role"
 _INTERFACES: Final = (
     "ec2:CreateNetworkInterface",
     "ec2:CreateNetworkInterfacePermission",
@@ -132,10 +134,10 @@ def _service(request: Mapping[str, Any]) -> Iterator[Permission]:
     yield _on("Metrics", ("cloudwatch:PutMetricData",), _EVERYTHING)
     output = request["OutputDataConfig"].get("KmsKeyId")
     if output:
-        yield _on("Key", ("kms:Decrypt", "kms:Encrypt", "kms:GenerateDataKey"), [_key(output)])
+        yield _on_key("Key", _KEY_ACTIONS, output, _ROLE)
     volume = request["ResourceConfig"].get("VolumeKmsKeyId")
     if volume:
-        yield _on("Volume", ("kms:CreateGrant",), [_key(volume)])
+        yield _on_key("Volume", ("kms:CreateGrant",), volume, _ROLE)
 
 
 def _interfaces(request: Mapping[str, Any]) -> Iterator[Permission]:
@@ -145,19 +147,26 @@ def _interfaces(request: Mapping[str, Any]) -> Iterator[Permission]:
 
 def _on(name: str, actions: Sequence[str], resources: Sequence[str]) -> Permission:
     unique = tuple(dict.fromkeys(resources))
-    return Permission(id=name, actions=tuple(actions), resources=unique, why="the job's role")
+    return Permission(id=name, actions=tuple(actions), resources=unique, why=_ROLE)
 
 
-def _key(key: str) -> str:
-    """Return the ARN of a KMS key for an IAM policy; `key` is the key's ARN, id or alias.
+def _on_key(name: str, actions: Sequence[str], key: str, why: str) -> Permission:
+    """Return a permission to use the KMS key that `key`, its ARN, id or alias, names.
 
-    It is not known here which key an alias stands for. So for an alias, the result is a pattern
-    that matches every key.
+    IAM knows no alias as a resource of such actions. For an alias, the resource is therefore every
+    key of that account and region, with the condition that the key has this alias.
     """
-    if key.startswith("arn:"):
-        return key
-    known = "*" if key.startswith("alias/") else key
-    return f"arn:aws:kms:{REGION}:{ACCOUNT}:key/{known}"
+    place, _, known = key.rpartition(":")
+    place = place or f"arn:aws:kms:{REGION}:{ACCOUNT}"
+    condition: tuple[tuple[str, str, str], ...] = ()
+    if known.startswith("alias/"):
+        resource = f"{place}:key/*"
+        condition = (("ForAnyValue:StringEquals", "kms:ResourceAliases", known),)
+    else:
+        resource = f"{place}:key/{known.removeprefix('key/')}"
+    return Permission(
+        id=name, actions=tuple(actions), resources=(resource,), why=why, condition=condition
+    )
 
 
 def _preparation(job: TrainingJob, request: Mapping[str, Any], region: str) -> Iterator[Permission]:
@@ -196,12 +205,8 @@ def _preparation(job: TrainingJob, request: Mapping[str, Any], region: str) -> I
             why="the code is uploaded",
         )
         if job.output_kms_key:
-            yield Permission(
-                id="Key",
-                actions=("kms:GenerateDataKey",),
-                resources=(_key(job.output_kms_key),),
-                why="the code is encrypted",
-            )
+            actions = ("kms:GenerateDataKey",)
+            yield _on_key("Key", actions, job.output_kms_key, "the code is encrypted")
 
 
 def _job_calls(job: TrainingJob, request: Mapping[str, Any], region: str) -> Iterator[Permission]:

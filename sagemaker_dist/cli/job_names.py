@@ -32,7 +32,7 @@ def code_of(job: TrainingJob) -> tuple[str, str]:
     The pattern matches the URIs of all jobs of the same job file. If the user uploaded the code,
     the pattern is the URI itself. Both texts are empty for a job without code in S3.
     """
-    code = job._resolved.code or ""
+    code = job._code_uri() or ""
     if not job._uploads:
         return (code, code) if code.startswith(S3) else ("", "")
     base, separator, _ = code.rpartition(f"/{job.name}/source/")

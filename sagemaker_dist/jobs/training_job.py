@@ -13,7 +13,8 @@ AWS is called only for values that the options do not give. If `role` is an ARN,
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
@@ -33,7 +34,7 @@ from sagemaker_dist.packaging import (
     source_tarball,
     upload_source,
 )
-from sagemaker_dist.packaging.code_tarball import TARBALL
+from sagemaker_dist.packaging.code_tarball import TARBALL, digest_of
 from sagemaker_dist.planning import (
     LocalSource,
     construction_warnings,
@@ -105,11 +106,26 @@ class TrainingJob(TrainingOptions):
     def request(self) -> dict[str, Any]:
         """Return the arguments of CreateTrainingJob for this job; nothing is started.
 
+        They have the S3 URI of the code, which depends on the content of its files.
+
         Raises:
-            SetupError: AWS refuses a call, or no region is set.
+            SetupError: AWS refuses a call, no region is set, or a file of the code cannot be read.
             SkewError: The pushed images have other versions than this package.
         """
-        request = training_request(self, self._resolved)
+        with self._packed() as tarball:
+            return self._request(self._code(tarball))
+
+    def _code_uri(self) -> str | None:
+        """Return the URI of the job's code, or None if the job has none; nothing is uploaded.
+
+        Raises:
+            SetupError: A file of the code cannot be read, or the URI needs AWS, which refuses.
+        """
+        with self._packed() as tarball:
+            return self._code(tarball)
+
+    def _request(self, code: str | None) -> dict[str, Any]:
+        request = training_request(self, replace(self._resolved, code=code))
         if is_local(self) and self._source is not None:
             request["LocalSource"] = self._source.request()
         return request
@@ -126,17 +142,19 @@ class TrainingJob(TrainingOptions):
         """
         if self.is_started:
             return self.name
-        request = self.request()
-        if self.job_name is not None and self._runner.exists(self.name):
-            raise OptionError(
-                f"job_name is {self.name!r}",
-                "a job of this name exists",
-                "Pass another name, or leave job_name out",
-                about="job_name",
-                kind="conflict",
-            )
-        if self._uploads:
-            self._upload(str(self._resolved.code))
+        with self._packed() as tarball:
+            code = self._code(tarball)
+            request = self._request(code)
+            if self.job_name is not None and self._runner.exists(self.name):
+                raise OptionError(
+                    f"job_name is {self.name!r}",
+                    "a job of this name exists",
+                    "Pass another name, or leave job_name out",
+                    about="job_name",
+                    kind="conflict",
+                )
+            if tarball is not None:
+                self._upload(tarball, str(code))
         name = self._runner.start(request)
         self.__dict__["_is_started"] = True
         return name
@@ -146,14 +164,21 @@ class TrainingJob(TrainingOptions):
         """Return whether `submit` of this object has started the job."""
         return bool(self.__dict__.get("_is_started"))
 
-    def _upload(self, code: str) -> None:
+    @contextmanager
+    def _packed(self) -> Iterator[Path | None]:
+        """Yield the path of a tarball with the code, or None if the job uploads no code."""
         source = self._source
-        assert source is not None
+        if source is None or not self._uploads:
+            yield None
+            return
         script = source.folder / (source.only or str(self.entry_point))
         folder = None if source.only else source.folder
-        owner = account_of(self._boto) if self._is_default_bucket else None
         with source_tarball(script, folder, source.dependencies) as tarball:
-            upload_source(self._boto, tarball, code, kms_key=self.output_kms_key, owner=owner)
+            yield tarball
+
+    def _upload(self, tarball: Path, code: str) -> None:
+        owner = account_of(self._boto) if self._is_default_bucket else None
+        upload_source(self._boto, tarball, code, kms_key=self.output_kms_key, owner=owner)
 
     @property
     def _is_default_bucket(self) -> bool:
@@ -254,7 +279,7 @@ class TrainingJob(TrainingOptions):
             role=_ROLE if is_local(self) else role_arn(self._boto, str(self.role)),
             region=REGION if is_local(self) else str(self._boto.region_name),
             output=self._output(),
-            code=self._code(),
+            code=None,
             script=None if script is None else str(script if self.source_dir else script.name),
             distribution=distribution,
             parameters=launch_parameters(distribution, self.instance_type, self.framework),
@@ -274,16 +299,21 @@ class TrainingJob(TrainingOptions):
             return self.output_path or ""
         return f"s3://sagemaker-{self._boto.region_name}-{account_of(self._boto)}/"
 
-    def _code(self) -> str | None:
+    def _code(self, tarball: Path | None) -> str | None:
+        """Return the URI of the code, or None if the job has none; `tarball` is what is uploaded.
+
+        The URI has a digest of the tarball, so two jobs of one name that are submitted at the same
+        time never replace each other's code.
+        """
         if self.entry_point is None:
             return None
         source = self._source
         if is_local(self):
             return None if source is None else source.folder.as_uri()
-        if not self._uploads:
+        if tarball is None:
             return str(self.source_dir)
-        base = self.code_location or self._output()
-        return f"{base.rstrip('/')}/{self.name}/source/{TARBALL}"
+        base = self.code_location or self._resolved.output
+        return f"{base.rstrip('/')}/{self.name}/source/{digest_of(tarball)}/{TARBALL}"
 
 
 TrainingJob.__doc__ = str(TrainingJob.__doc__).replace(

@@ -8,6 +8,7 @@ jobs; caches and special files are left out. The same files always give the same
 from __future__ import annotations
 
 import gzip
+import hashlib
 import os
 import tarfile
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,8 @@ from sagemaker_dist.errors import SetupError
 from sagemaker_dist.packaging.aws_session import aws_refusals
 
 TARBALL: Final = "sourcedir.tar.gz"
+_CHUNK_BYTES: Final = 1 << 20
+_DIGITS: Final = 32  # 128 bits
 _NEVER: Final = frozenset({"__pycache__", ".git", ".ipynb_checkpoints"})
 
 
@@ -49,6 +52,15 @@ def source_tarball(
                 kind="missing_file" if isinstance(error, FileNotFoundError) else "unreadable_file",
             ) from error
         yield path
+
+
+def digest_of(tarball: Path) -> str:
+    """Return a digest of a tarball as 32 hexadecimal digits: other bytes have another digest."""
+    digest = hashlib.sha256()
+    with tarball.open("rb") as file:
+        while data := file.read(_CHUNK_BYTES):
+            digest.update(data)
+    return digest.hexdigest()[:_DIGITS]
 
 
 def upload_source(

@@ -42,6 +42,10 @@ _DEEP_LEARNING_CONTAINER: Final = re.compile(
 )
 _BASE_NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9-]*")  # the SDK shortens it, adds the time
 JOB_NAME: Final = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")  # CreateTrainingJob
+JOB_NAME_RULE: Final = (
+    "a name consists of 1 to 63 letters, digits and hyphens, and neither begins nor ends"
+    " with a hyphen"
+)
 
 
 def construction_faults(job: Job) -> Iterator[OptionError]:
@@ -144,8 +148,7 @@ def _name_faults(job: Job) -> Iterator[OptionError]:
     if job.job_name is not None and not JOB_NAME.fullmatch(str(job.job_name)):
         yield OptionError(
             f"job_name is {job.job_name!r}",
-            "a name consists of 1 to 63 letters, digits and hyphens, and neither begins nor ends"
-            " with a hyphen",
+            JOB_NAME_RULE,
             "Correct the name, or leave job_name out",
             about="job_name",
         )

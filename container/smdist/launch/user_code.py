@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
 import subprocess
+import sysconfig
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
 from urllib.parse import unquote
@@ -21,6 +23,7 @@ from smdist.config import Source
 from smdist.launch.launch_command import python_command
 
 _NEVER: Final = frozenset({".git", "__pycache__"})
+_LOCK: Final = ".smdist-pip.lock"
 
 
 def fetch(source: Source, code: Path) -> Path:
@@ -55,7 +58,7 @@ def install_requirements(source: Source, code: Path, environ: Mapping[str, str])
             about="requirements",
             kind="missing",
         )
-    with _one_at_a_time():
+    with _one_at_a_time(code, environ):
         command = _install_command(source, requirements)
         status = subprocess.run(command, cwd=code, env=dict(environ), check=False).returncode
     if status:
@@ -78,15 +81,45 @@ def _install_command(source: Source, requirements: Path) -> list[str]:
 
 
 @contextmanager
-def _one_at_a_time() -> Iterator[None]:
+def _one_at_a_time(code: Path, environ: Mapping[str, str]) -> Iterator[None]:
     """Hold a lock file during the `with` block, so that only one pip runs at a time.
 
     Emulated hosts install packages into the same Python.
     """
-    path = Path(tempfile.gettempdir()) / f"smdist-pip-{os.getuid()}.lock"
-    with path.open("w") as lock:
+    lock = _open_lock(code, environ)
+    try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(lock)
+
+
+def _open_lock(code: Path, environ: Mapping[str, str]) -> int:
+    """Return the descriptor of the lock file, which lies where pip installs packages.
+
+    That is beside Python's packages or, if the user may not write there, in HOME, else in the
+    host's own directory. Other users can neither open the file nor put one there: in a directory
+    for all users, such as /tmp, they could, and could then block this host.
+    """
+    packages, home = sysconfig.get_path("purelib"), environ.get("HOME")
+    for directory in filter(None, (packages, home)):
+        with suppress(OSError):
+            return _open_own(Path(directory, _LOCK))
+    return _open_own(code.parent / _LOCK)
+
+
+def _open_own(path: Path) -> int:
+    """Open a file of this user, which is created if it is missing.
+
+    Raises:
+        OSError: The file is a link or another user's, or cannot be created.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o600)
+    if os.fstat(descriptor).st_uid == os.getuid():
+        return descriptor
+    os.close(descriptor)
+    raise PermissionError(errno.EPERM, "it belongs to another user", str(path))
 
 
 def _place(source: Source, code: Path) -> None:

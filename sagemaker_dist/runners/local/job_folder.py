@@ -3,8 +3,10 @@
 
 The driver is the process that starts the job. The supervisor is the process that runs the hosts.
 
-job.json     the request and its plan  written once, by the driver
+job.json     the request and its plan  written once, by the driver; values of environment
+             variables are not in it
 state.json   the state of the job      written by the supervisor, replaced as a whole
+state.reserve   space for the last state, until the job has ended
 stop         a request to stop         written by any process, one of these words:
              stop: the ranks get time to save a checkpoint
              kill: all processes are killed at once
@@ -23,76 +25,36 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import time
 from typing import Any, Final
 
+from sagemaker_dist.contract.redaction import MASK
 from sagemaker_dist.planning import LocalChannel, LocalHost, LocalJob
-from sagemaker_dist.runners.protocol import TERMINAL
+from sagemaker_dist.runners.local.job_state import State
+from sagemaker_dist.runners.local.state_reserve import (
+    is_reserved,
+    read_reserved,
+    release,
+    reserve,
+    write_reserved,
+)
 
 _LOCK_SECONDS: Final = 10.0
+_KILLED: Final = "The supervisor of the job was killed."
+_UNWRITTEN: Final = (
+    "The job has ended, but how is not known: its last state could not be written. The disk of the"
+    " job's folder may be full; logs/supervisor.log in it may say more."
+)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class State:
-    """State of a job; times are in seconds since 1970.
-
-    Attributes:
-        status: TrainingJobStatus of DescribeTrainingJob, such as "InProgress".
-        secondary: SecondaryStatus, such as "Training".
-        created: Time when the job was created.
-        started: Time when the hosts began to train, or None.
-        ended: Time when the job ended, or None.
-        modified: Time of the last change.
-        reason: FailureReason, or None.
-        cause: Fields of the failure that `reason` describes, for programs; empty if there are none.
-        transitions: Every secondary status with the time at which it began.
-    """
-
-    status: str = "InProgress"
-    secondary: str = "Starting"
-    created: float = field(default_factory=time)
-    started: float | None = None
-    ended: float | None = None
-    modified: float = field(default_factory=time)
-    reason: str | None = None
-    cause: Mapping[str, Any] = field(default_factory=dict)
-    transitions: tuple[tuple[str, float], ...] = ()
-
-    @property
-    def is_terminal(self) -> bool:
-        """Return whether the job has ended."""
-        return self.status in TERMINAL
-
-    def become(
-        self,
-        status: str,
-        secondary: str,
-        reason: str | None = None,
-        cause: Mapping[str, Any] | None = None,
-    ) -> State:
-        """Return a copy of the state with a new status, which begins at the current time.
-
-        Args:
-            status: TrainingJobStatus, such as "InProgress".
-            secondary: SecondaryStatus, such as "Training".
-            reason: FailureReason; None keeps the one of this state.
-            cause: Fields of that failure; None keeps those of this state.
-        """
-        now = time()
-        return replace(
-            self,
-            status=status,
-            secondary=secondary,
-            reason=reason or self.reason,
-            cause=cause or self.cause,
-            started=self.started or (now if secondary == "Training" else None),
-            ended=now if status in TERMINAL else None,
-            modified=now,
-            transitions=(*self.transitions, (secondary, now)),
-        )
+def _hidden(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a request or a plan with "***" as the value of each environment variable."""
+    return {
+        name: dict.fromkeys(value, MASK) if name in {"Environment", "environment"} else value
+        for name, value in document.items()
+    }
 
 
 def append(log: Path, data: bytes) -> None:
@@ -153,6 +115,9 @@ class JobFolder:
     def create(self, request: dict[str, Any], job: LocalJob) -> None:
         """Create the folder, and write the job's request, its plan and its first state.
 
+        Values of the job's environment variables are replaced by "***": they may be secrets, and
+        the folder stays after the job.
+
         Raises:
             FileExistsError: A job of this name exists.
             OSError: The folder cannot be written.
@@ -162,7 +127,8 @@ class JobFolder:
         try:
             self.logs.mkdir()
             self.all_log.touch()
-            self._write("job.json", {"request": request, "job": job.dump()})
+            reserve(self.path)
+            self._write("job.json", {"request": _hidden(request), "job": _hidden(job.dump())})
             first = State()
             self.write_state(replace(first, transitions=((first.secondary, first.created),)))
         except BaseException:  # a partial folder would block the job's name
@@ -170,42 +136,80 @@ class JobFolder:
             raise
 
     def request(self) -> dict[str, Any]:
-        """Return the job's request, in the fields of CreateTrainingJob."""
+        """Return the job's request, in the fields of CreateTrainingJob.
+
+        Environment variables have the value "***".
+        """
         document: dict[str, Any] = self._read("job.json")["request"]
         return document
 
     def job(self) -> LocalJob:
-        """Return the job's plan: hosts, channels, code and output directories."""
+        """Return the job's plan: hosts, channels, code and output directories.
+
+        Environment variables have the value "***".
+        """
         return LocalJob.load(self._read("job.json")["job"])
 
     def state(self) -> State:
-        """Return the job's state from the disk; Failed if the supervisor was killed."""
+        """Return the job's state from the disk.
+
+        It is Failed if the supervisor was killed, or could not write the job's last state.
+        """
         state = self._state()
         if state.is_terminal or self._is_locked(state):
             return state
         state = self._state()  # the job may have ended since the first read
         if state.is_terminal:
             return state
-        return state.become("Failed", "Failed", "The supervisor of the job was killed.")
+        if is_reserved(self.path):
+            return state.become("Failed", "Failed", _KILLED, {"kind": "killed"})
+        return state.become("Failed", "Failed", _UNWRITTEN, {"kind": "not_writable"})
 
     def adopt(self, state: State) -> bool:
         """Write `state` as the final state of a job whose supervisor was killed.
 
-        Returns whether it was written: False if the state on disk is final already.
+        Returns whether it was written: False if the state on disk is final already, or if the
+        disk is full.
         """
-        if self._state().is_terminal:
+        if State.load(self._read("state.json")).is_terminal:
             return False
-        self.write_state(state)
+        try:
+            self.write_state(state)
+        except OSError:
+            return False
         return True
 
     def _state(self) -> State:
-        document = self._read("state.json")
-        document["transitions"] = tuple(tuple(step) for step in document["transitions"])
-        return State(**document)
+        state = State.load(self._read("state.json"))
+        if state.is_terminal:
+            return state
+        reserved = read_reserved(self.path)
+        return State.load(reserved) if reserved else state
 
     def write_state(self, state: State) -> None:
-        """Replace state.json in one step, so that a reader never sees half of it."""
-        self._write("state.json", asdict(state))
+        """Replace state.json in one step, so that a reader never sees half of it.
+
+        A last state is written into reserved space if the disk is full.
+
+        Raises:
+            OSError: The disk is full, or the folder cannot be written.
+        """
+        try:
+            self._write("state.json", asdict(state))
+        except OSError:
+            if not state.is_terminal:
+                raise
+            self._write_reserved(asdict(state))
+        else:
+            if state.is_terminal:
+                release(self.path)
+
+    def _write_reserved(self, document: dict[str, Any]) -> None:
+        try:
+            write_reserved(self.path, document)
+        except OSError:
+            release(self.path)  # this frees space, and tells a reader that the job has ended
+            self._write("state.json", document)
 
     def lock(self) -> int:
         """Lock the folder for the supervisor, and return the file descriptor of the lock.
@@ -257,7 +261,9 @@ class JobFolder:
 
     def _write(self, name: str, document: object) -> None:
         beside = self.path / f"{name}.new"
-        beside.write_text(json.dumps(document, indent=1, default=str))
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        with os.fdopen(os.open(beside, flags, 0o600), "w") as file:
+            file.write(json.dumps(document, indent=1, default=str))
         beside.replace(self.path / name)
 
     def _read(self, name: str) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -16,20 +15,23 @@ from pathlib import Path
 from time import sleep
 from typing import Any, Final
 
-from sagemaker_dist.errors import JobError, OptionError, SetupError, raise_all
+from sagemaker_dist.errors import JobError, OptionError, SetupError, raise_all, require
 from sagemaker_dist.packaging.docker_engine import connected
 from sagemaker_dist.planning import LocalJob, plan_local_job
+from sagemaker_dist.planning.job_faults import JOB_NAME, JOB_NAME_RULE
 from sagemaker_dist.planning.local_job import PROGRAM
 from sagemaker_dist.planning.service.hyperparameter_checks import hyperparameter_faults
 from sagemaker_dist.planning.service.terms import Terms
-from sagemaker_dist.runners.local.data.channels import PRIVATE
-from sagemaker_dist.runners.local.job_folder import JobFolder, State
+from sagemaker_dist.runners.local.job_folder import JobFolder
+from sagemaker_dist.runners.local.job_state import State
 from sagemaker_dist.runners.local.machine_checks import check_setup, sweep_leftovers
 from sagemaker_dist.runners.local.output import Segments
+from sagemaker_dist.runners.local.private_input import PrivateInput
 from sagemaker_dist.runners.protocol import ROOT_CAUSE, Description, Request
 
 SUPERVISOR: Final = "sagemaker_dist.runners.local.supervisor"
 _POLL_SECONDS: Final = 0.1
+_MAX_NAME: Final = 63
 
 
 def _default_root() -> Path:
@@ -43,8 +45,9 @@ class LocalRunner:
     Attributes:
         root: Directory with one folder per job. Default: ~/.sagemaker-dist/jobs.
         environment: Environment variables for the download of data only, such as
-            AWS_ACCESS_KEY_ID. Hosts do not get them, and they are not written to files. A variable
-            with an empty value is removed from the environment that the download inherits.
+            AWS_ACCESS_KEY_ID. Hosts do not get them, and they are in no file and no environment of
+            another process. A variable with an empty value is removed from the environment that
+            the download inherits.
     """
 
     root: Path = field(default_factory=_default_root)
@@ -64,10 +67,11 @@ class LocalRunner:
             SetupError: This machine lacks the runtime, the Docker engine or the image,
                 or the directory `root` of this runner cannot be written.
             SkewError: The image does not fit the installed version of sagemaker-dist.
-            OptionError: A job of this name exists, a hyperparameter is not valid, or there are
-                fewer GPUs than hosts.
+            OptionError: The name is not valid or a job of this name exists, a hyperparameter is
+                not valid, or there are fewer GPUs than hosts.
             JobError: The supervisor did not start.
         """
+        _check_name(request["TrainingJobName"])
         job = plan_local_job(request)
         raise_all(hyperparameter_faults(_terms(job), has_launcher=False))
         check_setup(job)
@@ -89,10 +93,12 @@ class LocalRunner:
                 "Pass a writable directory: LocalRunner(root=...)",
                 about="root",
             ) from error
-        self._launch(folder, job.name, attended)
+        self._launch(folder, job, attended)
         return job.name
 
-    def _launch(self, folder: JobFolder, name: str, attended: bool) -> None:
+    def _launch(self, folder: JobFolder, job: LocalJob, attended: bool) -> None:
+        name = job.name
+        private = PrivateInput(environment=job.environment, downloads=self.environment)
         passed: list[int] = []
         flags: list[str] = []
         try:
@@ -107,8 +113,8 @@ class LocalRunner:
                     command,
                     check=True,
                     cwd=folder.path,
-                    env=self._environment(),
-                    stdin=subprocess.DEVNULL,
+                    env={**os.environ, "PYTHONPATH": _python_path()},
+                    input=private.encoded(),
                     stdout=log,
                     stderr=log,
                     start_new_session=True,
@@ -129,10 +135,6 @@ class LocalRunner:
             for descriptor in passed:
                 os.close(descriptor)
 
-    def _environment(self) -> dict[str, str]:
-        private = {PRIVATE: json.dumps(dict(self.environment))} if self.environment else {}
-        return {**os.environ, **private, "PYTHONPATH": _python_path()}
-
     def release(self, name: str) -> None:
         """Stop a running job that was started with `start(..., attended=True)`.
 
@@ -144,7 +146,7 @@ class LocalRunner:
 
     def exists(self, name: str) -> bool:
         """Return whether this machine has the folder of a job of this name."""
-        return (self.root / name).exists()
+        return _is_name(name) and (self.root / name).exists()
 
     def describe(self, name: str) -> Description:
         """Return the state of a job, in the fields of DescribeTrainingJob's answer.
@@ -216,6 +218,21 @@ class LocalRunner:
                 kind="not_found",
             )
         return self._folder(name)
+
+
+def _is_name(name: str) -> bool:
+    return len(name) <= _MAX_NAME and bool(JOB_NAME.fullmatch(name))
+
+
+def _check_name(name: object) -> None:
+    """Raise OptionError if SageMaker would not accept a job's name, which is also a folder's."""
+    require(
+        isinstance(name, str) and _is_name(name),
+        what=f"TrainingJobName is {name!r}",
+        why=JOB_NAME_RULE,
+        hint="Correct the name",
+        about="TrainingJobName",
+    )
 
 
 def _python_path() -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from sagemaker_dist.planning import LocalHost, LocalJob
 from sagemaker_dist.planning.local_job import CONTAINER_ROOT, REGION, SUBMIT_DIRECTORY
 from sagemaker_dist.runners.local.code_copy import Code, own_places
 from sagemaker_dist.runners.local.job_folder import JobFolder
+from sagemaker_dist.runners.local.tree_reader import read_start, remove_tree
 
 MAX_CHARACTERS: Final = 1024  # FailureReason of DescribeTrainingJob
 FAILURE_FIELDS: Final = frozenset(  # fields of output/failure.json; docs/debugging.md explains them
@@ -27,7 +27,10 @@ FAILURE_FIELDS: Final = frozenset(  # fields of output/failure.json; docs/debugg
         *("what", "why", "hint", "faults"),
     }
 )
-_FOLDERS: Final = ("input/config", "input/data", "model", "output/data", "code")
+MODEL: Final = "model"  # SM_MODEL_DIR; its files become model.tar.gz
+OUTPUT_DATA: Final = "output/data"  # SM_OUTPUT_DATA_DIR; its files become output.tar.gz
+_FOLDERS: Final = ("input/config", "input/data", MODEL, OUTPUT_DATA, "code")
+_MAX_FAILURE_BYTES: Final = 1 << 16
 _FOREIGN: Final = (  # variables of a launcher that started the driver; they must not reach a host
     "SM_", "TORCHELASTIC_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
     "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK", "ROLE_RANK", "TF_CONFIG",
@@ -80,36 +83,27 @@ class HostTree:
     root: Path
 
     @property
-    def model(self) -> Path:
-        """Directory whose files become model.tar.gz (SM_MODEL_DIR)."""
-        return self.root / "model"
-
-    @property
-    def output_data(self) -> Path:
-        """Directory whose files become output.tar.gz (SM_OUTPUT_DATA_DIR)."""
-        return self.root / "output" / "data"
-
-    @property
     def data(self) -> Path:
         """Directory with the data of the channels, one entry each."""
         return self.root / "input" / "data"
 
     def failure(self) -> str:
-        """Return the text that the launcher wrote to output/failure; "" if it wrote none."""
-        try:
-            text = (self.root / "output" / "failure").read_text(errors="replace")
-        except OSError:
-            return ""
-        return text.strip()
+        """Return the text that the launcher wrote to output/failure; "" if it wrote none.
+
+        At most 64 KiB are read. A link or a FIFO in place of the file counts as no text.
+        """
+        text = read_start(self.root, "output/failure", _MAX_FAILURE_BYTES)
+        return text.decode(errors="replace").strip()
 
     def failure_fields(self) -> dict[str, Any]:
         """Return the fields that the launcher wrote to output/failure.json; an empty dict if none.
 
-        Fields with other names than FAILURE_FIELDS are left out.
+        Fields with other names than FAILURE_FIELDS are left out. A link, a FIFO, and a file longer
+        than 64 KiB count as no fields.
         """
         try:
-            found = json.loads((self.root / "output" / "failure.json").read_text())
-        except (OSError, ValueError):
+            found = json.loads(read_start(self.root, "output/failure.json", _MAX_FAILURE_BYTES))
+        except (ValueError, RecursionError):  # RecursionError: thousands of nested lists
             return {}
         known = FAILURE_FIELDS & found.keys() if isinstance(found, dict) else ()
         return {name: found[name] for name in known}
@@ -128,7 +122,7 @@ class HostTree:
             if entry.is_symlink() or not entry.is_dir():
                 entry.unlink(missing_ok=True)
             elif entry != self.code:
-                shutil.rmtree(entry, ignore_errors=True)
+                remove_tree(entry)
 
     def create(self, job: LocalJob, host: LocalHost, folder: JobFolder) -> None:
         """Create the host's directories, copy the code, and write the files of input/config.

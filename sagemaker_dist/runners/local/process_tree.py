@@ -20,6 +20,7 @@ import psutil
 
 _IS_LINUX: Final = sys.platform == "linux"
 _PR_SET_PDEATHSIG: Final = 1
+_PR_SET_DUMPABLE: Final = 4
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
@@ -36,6 +37,16 @@ def adopt_orphans() -> None:
         return
     if _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def hide_memory() -> None:
+    """Make Linux refuse other processes the memory and the environment of this process.
+
+    Only root may then trace this process, or read its /proc/PID/mem and /proc/PID/environ. Programs
+    that this process starts are not affected.
+    """
+    if _IS_LINUX:
+        _LIBC.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def die_with_parent() -> None:

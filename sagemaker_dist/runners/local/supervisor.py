@@ -18,27 +18,28 @@ job, the supervisor sends SIGTERM to all hosts, and SIGKILL 120 s later, as on S
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import select
 import selectors
-import shutil
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from sagemaker_dist.errors import DistError
+from sagemaker_dist.errors import DistError, JobError
 from sagemaker_dist.planning import LocalJob
 from sagemaker_dist.runners.local.artifacts import Cancelled, gather
-from sagemaker_dist.runners.local.data.channels import PRIVATE, Data
+from sagemaker_dist.runners.local.data.channels import Data
 from sagemaker_dist.runners.local.fleet import Fleet, Host
-from sagemaker_dist.runners.local.job_folder import JobFolder, State, append
+from sagemaker_dist.runners.local.job_folder import JobFolder, append
+from sagemaker_dist.runners.local.job_state import State
 from sagemaker_dist.runners.local.opt_ml_tree import MAX_CHARACTERS, Failure, root_cause
+from sagemaker_dist.runners.local.private_input import PrivateInput, take_input
 from sagemaker_dist.runners.local.process_fleet import ProcessFleet
-from sagemaker_dist.runners.local.process_tree import adopt_orphans
+from sagemaker_dist.runners.local.process_tree import adopt_orphans, hide_memory
+from sagemaker_dist.runners.local.tree_reader import remove_tree
 
 FAILURE_GRACE_SECONDS: Final = 6.0
 _CAUSE_SECONDS: Final = 3.0  # the rank that failed first may end after its peers
@@ -91,14 +92,15 @@ class Supervisor:
         except Cancelled:  # no host has computed anything yet
             self._become("Stopping", "Stopping")
             self._clear()
-            shutil.rmtree(self.folder.hosts, ignore_errors=True)
+            remove_tree(self.folder.hosts)
             self._become("Stopped", "Stopped")
         except DistError as error:
             self._clear()
             self._become("Failed", "Failed", str(error)[:MAX_CHARACTERS], error.as_dict())
         except Exception as error:  # the driver must see every failure
             self._clear()
-            self._become("Failed", "Failed", f"The supervisor failed: {error!r}")
+            if not self.state.is_terminal:  # else that state is right, but could not be written
+                self._become("Failed", "Failed", f"The supervisor failed: {error!r}")
             raise
 
     def _clear(self) -> None:
@@ -203,10 +205,11 @@ class Supervisor:
             self._log(f"no model was saved: the job was stopped before that; {files}")
             self._become("Stopped", "Stopped")
             return
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, JobError) as error:
             kept = f"The hosts' files are kept in {self.folder.hosts}."
-            unwritten = f"The model could not be written: {error}. {kept}"
-            cause = root_cause(self.failures) if self.failures else Failure()
+            unwritten = f"The model could not be written: {str(error).rstrip('.')}. {kept}"
+            fields = error.as_dict() if isinstance(error, JobError) else {}
+            cause = root_cause(self.failures) if self.failures else Failure(fields=fields)
             reason = f"{cause.reason} {unwritten}" if cause.reason else unwritten
             self._become("Failed", "Failed", reason, cause.fields)
             return
@@ -214,7 +217,7 @@ class Supervisor:
             for tree in trees:
                 tree.keep_code()  # tracebacks in the log refer to it
         else:
-            shutil.rmtree(self.folder.hosts, ignore_errors=True)
+            remove_tree(self.folder.hosts)
         if self.failures:
             cause = root_cause(self.failures)
             self._become("Failed", "Failed", cause.reason, cause.fields)
@@ -273,13 +276,14 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--driver", type=int, help="read end of the driver's pipe")
     arguments = parser.parse_args()
-    private = json.loads(os.environ.pop(PRIVATE, "{}"))  # removed: hosts must not inherit it
+    hide_memory()
+    private = PrivateInput.decode(take_input())
     folder = JobFolder(arguments.folder)
-    job = folder.job()
+    job = replace(folder.job(), environment=dict(private.environment))
     if os.fork():
         os._exit(0)  # the driver waits only for this process
     adopt_orphans()
-    data = Data(folder, job, private)
+    data = Data(folder, job, private.downloads)
     fleet = _fleet(folder, job, data)
     supervisor = Supervisor(folder, job, data, fleet, arguments.driver, folder.state())
     signal.signal(signal.SIGTERM, lambda *_: setattr(supervisor, "signalled", True))

@@ -3,7 +3,9 @@
 
 import io
 import os
+import sys
 import tarfile
+import threading
 
 import boto3
 import pytest
@@ -12,6 +14,7 @@ from moto.server import ThreadedMotoServer
 
 from sagemaker_dist.errors import LaunchError
 from smdist.config import Source
+from smdist.launch import user_code
 from smdist.launch.user_code import fetch, install_requirements
 
 PLAIN = Source(program="train.py")
@@ -157,3 +160,67 @@ def test_failed_installation_is_an_error(tmp_path, capfd):
 
     assert [("requirements", "not_installed")] == fields_of(caught.value)
     assert "not-there" in capfd.readouterr().err
+
+
+@pytest.fixture
+def pip(tmp_path, monkeypatch):
+    """Replace pip by a program; return where it would install packages, and a log of its runs."""
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    (tmp_path / "requirements.txt").write_text("")
+    log = tmp_path / "log"
+    program = tmp_path / "pip.py"
+    program.write_text(
+        "import pathlib, time\n"
+        f"log = pathlib.Path({str(log)!r})\n"
+        "with log.open('a') as file: file.write('begin ')\n"
+        "time.sleep(0.3)\n"
+        "with log.open('a') as file: file.write('end ')\n"
+    )
+    monkeypatch.setattr(user_code, "_install_command", lambda *_: [sys.executable, str(program)])
+    monkeypatch.setattr("sysconfig.get_path", lambda _: str(packages))
+    return packages, log
+
+
+def test_one_pip_runs_at_a_time(pip, tmp_path):
+    """Hosts that install into the same Python wait for each other."""
+    packages, log = pip
+    hosts = [
+        threading.Thread(target=install_requirements, args=(PLAIN, tmp_path, {})) for _ in range(3)
+    ]
+    for host in hosts:
+        host.start()
+    for host in hosts:
+        host.join()
+
+    assert 3 * ["begin", "end"] == log.read_text().split()
+    assert 0o600 == (packages / ".smdist-pip.lock").stat().st_mode & 0o777
+
+
+def test_the_lock_of_pip_is_in_no_directory_for_all_users(pip, tmp_path, monkeypatch):
+    """A link that another user has put into /tmp is not followed."""
+    shared, victim = tmp_path / "shared", tmp_path / "victim"
+    shared.mkdir()
+    victim.write_text("precious")
+    (shared / f"smdist-pip-{os.getuid()}.lock").symlink_to(victim)
+    monkeypatch.setattr("tempfile.tempdir", str(shared))
+    install_requirements(PLAIN, tmp_path, {})
+
+    assert "precious" == victim.read_text()
+
+
+def test_a_link_in_place_of_the_lock_is_not_followed(pip, tmp_path):
+    """Then the lock is in HOME, or in the host's own directory."""
+    packages, log = pip
+    home, code = tmp_path / "home", tmp_path / "base/code"
+    home.mkdir()
+    code.mkdir(parents=True)
+    (code / "requirements.txt").write_text("")
+    (packages / ".smdist-pip.lock").symlink_to(tmp_path / "victim")
+    install_requirements(PLAIN, code, {"HOME": str(home)})
+    assert (home / ".smdist-pip.lock").exists()
+    install_requirements(PLAIN, code, {})
+
+    assert (code.parent / ".smdist-pip.lock").exists()
+    assert not (tmp_path / "victim").exists()
+    assert 2 * ["begin", "end"] == log.read_text().split()

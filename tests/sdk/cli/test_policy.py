@@ -115,6 +115,31 @@ def test_policy_of_data_for_this_machine(capsys, job_file, session):
     assert ["arn:aws:s3:::data/*"] == statements_of(capsys, path, "--iam")["Data"]["Resource"]
 
 
+HERE = "arn:aws:kms:eu-west-1:123456789012"
+THERE = "arn:aws:kms:eu-west-1:999999999999"
+
+
+@pytest.mark.parametrize(
+    ("key", "resource", "alias"),
+    [
+        ("alias/models", f"{HERE}:key/*", "alias/models"),
+        (f"{THERE}:alias/models", f"{THERE}:key/*", "alias/models"),
+        ("1234-ab", f"{HERE}:key/1234-ab", None),
+        (f"{THERE}:key/1234-ab", f"{THERE}:key/1234-ab", None),
+    ],
+)
+def test_policy_of_a_key_is_for_that_key_alone(capsys, job_file, session, key, resource, alias):
+    """An alias is a condition, because IAM takes none as a resource of these actions."""
+    given = settings(f"output_kms_key={key}", f"volume_kms_key={key}")
+    user = statements_of(capsys, job_file(), "--iam", *given)
+    role = statements_of(capsys, job_file(), "--iam-role", *given)
+    condition = {"ForAnyValue:StringEquals": {"kms:ResourceAliases": alias}} if alias else None
+
+    for statement in (user["Key"], role["Key"], role["Volume"]):
+        assert [resource] == statement["Resource"]
+        assert condition == statement.get("Condition")
+
+
 def test_policy_without_an_account(capsys, job_file):
     """Without credentials the placeholder <account> stays, and a note says so."""
     status = main(["doctor", job_file(), "--iam", "--region", "cn-north-1"])

@@ -4,6 +4,7 @@
 import io
 import json
 import os
+import re
 import tarfile
 
 import boto3
@@ -71,10 +72,34 @@ def job(amazon, tmp_path):
     return build
 
 
+CODE = re.compile(r"out/job/source/[0-9a-f]{32}/sourcedir\.tar\.gz")
+
+
+def keys_in(amazon):
+    """Return the keys of all objects in the bucket."""
+    objects = amazon.client("s3").list_objects_v2(Bucket="bucket").get("Contents", [])
+    return [each["Key"] for each in objects]
+
+
+def code_of(request):
+    """Return the key of the code that a request names."""
+    place = json.loads(request["HyperParameters"]["sagemaker_submit_directory"])
+    return place.removeprefix("s3://bucket/")
+
+
+def script_in(amazon, key):
+    """Return the text of train.py in the code at a key."""
+    body = amazon.client("s3").get_object(Bucket="bucket", Key=key)["Body"].read()
+    with tarfile.open(fileobj=io.BytesIO(body)) as code:
+        return code.extractfile("train.py").read().decode()
+
+
 def test_the_whole_request(job):
     sent = job(hyperparameters={"lr": 0.1, "text": "it's\n"}, inputs="s3://bucket/data").request()
     wire = sent["HyperParameters"].pop(KEY)
+    code = code_of(sent)
 
+    assert CODE.fullmatch(code)
     assert DataParallel() == parse(wire)
     assert {
         "TrainingJobName": "job",
@@ -88,7 +113,7 @@ def test_the_whole_request(job):
         "HyperParameters": {
             "lr": "0.1",
             "text": '"it\'s\\n"',
-            "sagemaker_submit_directory": '"s3://bucket/out/job/source/sourcedir.tar.gz"',
+            "sagemaker_submit_directory": f'"s3://bucket/{code}"',
             "sagemaker_program": '"train.py"',
             "sagemaker_container_log_level": "20",
             "sagemaker_job_name": '"job"',
@@ -166,9 +191,7 @@ def test_code_is_a_channel_where_the_job_has_no_network(job):
     (_, code) = sent["InputDataConfig"]
 
     assert "code" == code["ChannelName"]
-    assert (
-        "s3://bucket/out/job/source/sourcedir.tar.gz" == code["DataSource"]["S3DataSource"]["S3Uri"]
-    )
+    assert CODE.fullmatch(code["DataSource"]["S3DataSource"]["S3Uri"].removeprefix("s3://bucket/"))
     assert "/opt/ml/input/data/code/sourcedir.tar.gz" == json.loads(
         sent["HyperParameters"]["sagemaker_submit_directory"]
     )
@@ -225,14 +248,52 @@ def test_all_faults_come_at_once(job):
 def test_submitting_uploads_the_code_once_and_again(job, amazon):
     """Equal files give equal bytes in the uploaded tarball."""
     names = [job(runner=RecordingRunner()).submit(), job(runner=RecordingRunner()).submit()]
-    objects = amazon.client("s3").list_objects_v2(Bucket="bucket")["Contents"]
-    body = amazon.client("s3").get_object(Bucket="bucket", Key=objects[0]["Key"])["Body"].read()
+    (key,) = keys_in(amazon)
+    body = amazon.client("s3").get_object(Bucket="bucket", Key=key)["Body"].read()
     with tarfile.open(fileobj=io.BytesIO(body)) as code:
         members = sorted(code.getnames())
 
     assert ["job", "job"] == names
-    assert ["out/job/source/sourcedir.tar.gz"] == [each["Key"] for each in objects]
+    assert CODE.fullmatch(key)
     assert ["lib", "lib/net.py", "train.py"] == members
+
+
+class Overtaken(RecordingRunner):
+    """Runner by which another submission uploads its code just before this one's job starts."""
+
+    def __init__(self, other):
+        super().__init__()
+        self.other = other
+
+    def start(self, request, *, attended=False):
+        self.other()
+        return super().start(request, attended=attended)
+
+
+def test_two_submissions_of_one_name_keep_their_code_apart(job, amazon, tmp_path):
+    """Whichever job starts runs the code that was submitted with it."""
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "train.py").write_text("print('theirs')\n")
+    second = RecordingRunner()
+    first = Overtaken(job(runner=second, source_dir=theirs).submit)
+    job(runner=first).submit()
+    texts = [script_in(amazon, code_of(runner.requests[0])) for runner in (first, second)]
+
+    assert ["print('hi')\n", "print('theirs')\n"] == texts
+
+
+def test_changed_code_is_uploaded_as_it_is_at_the_submission(job, amazon, tmp_path):
+    """A request that was looked at before is not what is sent."""
+    runner = RecordingRunner()
+    built = job(runner=runner)
+    before = built.request()
+    (tmp_path / "src/train.py").write_text("print('changed')\n")
+    built.submit()
+    (sent,) = runner.requests
+
+    assert code_of(before) != code_of(sent)
+    assert "print('changed')\n" == script_in(amazon, code_of(sent))
 
 
 def test_a_job_runs_to_its_end_on_sagemaker(job, amazon, capsys):
@@ -362,7 +423,7 @@ def test_what_is_packed_is_what_a_job_of_this_machine_sees(job, amazon, tmp_path
     (source / "__pycache__").mkdir()
     os.mkfifo(source / "pipe")
     job(runner=RecordingRunner(), dependencies=[source / "linked"]).submit()
-    key = "out/job/source/sourcedir.tar.gz"
+    (key,) = keys_in(amazon)
     body = amazon.client("s3").get_object(Bucket="bucket", Key=key)["Body"].read()
     with tarfile.open(fileobj=io.BytesIO(body)) as code:
         files = {each.name: each.isreg() for each in code if not each.isdir()}
@@ -375,11 +436,12 @@ def test_a_name_in_use_is_told_before_anything_is_uploaded(job, amazon):
     runner = RecordingRunner()
     first = job(runner=runner)
     assert "job" == first.submit() == first.submit()
-    amazon.client("s3").delete_object(Bucket="bucket", Key="out/job/source/sourcedir.tar.gz")
+    (key,) = keys_in(amazon)
+    amazon.client("s3").delete_object(Bucket="bucket", Key=key)
 
     assert [("job_name", "conflict")] == fields_raised(job(runner=runner).submit)
     assert 1 == len(runner.requests)
-    assert "Contents" not in amazon.client("s3").list_objects_v2(Bucket="bucket")
+    assert [] == keys_in(amazon)
 
 
 def test_nothing_is_uploaded_without_a_region(job, monkeypatch, tmp_path):

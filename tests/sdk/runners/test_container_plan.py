@@ -26,7 +26,7 @@ OWNER = Owner(uid=1000, gid=1000, groups=(1000, 27))
 def arguments(request_for, tmp_path):
     """Return the arguments for algo-2 of a job, with the test's changes to the request."""
 
-    def ask(engine=ENGINE, mounts=(), **changes):
+    def ask(engine=ENGINE, mounts=(), owner=OWNER, **changes):
         request = request_for(**changes)
         request["ResourceConfig"]["InstanceType"] = "local"
         job = plan_local_job(request)
@@ -36,7 +36,7 @@ def arguments(request_for, tmp_path):
             checkpoints=tmp_path / "kept",
             mounts=tuple(mounts),
         )
-        return container_arguments(job, job.hosts[1], places, engine, OWNER)
+        return container_arguments(job, job.hosts[1], places, engine, owner)
 
     return ask
 
@@ -72,6 +72,37 @@ def test_files_belong_to_the_caller(arguments):
     assert ("1000:1000", ["27"]) == (arguments()["user"], arguments()["group_add"])
     assert "0:0" == arguments(rootless)["user"]
     assert "host" == arguments(remapped)["userns_mode"]
+
+
+def test_a_user_gains_no_rights_in_a_container(arguments):
+    """Without capabilities, setuid programs and an unlimited number of processes."""
+    made = arguments()
+
+    assert (["ALL"], []) == (made["cap_drop"], made["cap_add"])
+    assert ["no-new-privileges"] == made["security_opt"]
+    assert 1_000 < made["pids_limit"] <= 1 << 15
+    assert not {"privileged", "pid_mode", "ipc_mode"} & made.keys()
+
+
+@pytest.mark.parametrize("is_rootless", [True, False])
+def test_root_keeps_what_installing_and_sshd_take(arguments, is_rootless):
+    """Root may install packages and change users, but not make devices, sniff or trace."""
+    rootless = Engine(**{**as_dict(ENGINE), "is_rootless": True})
+    root = Owner(uid=0, gid=0)
+    made = arguments(rootless) if is_rootless else arguments(owner=root)
+    kept = set(made["cap_add"])
+
+    assert ["ALL"] == made["cap_drop"]
+    assert {"CHOWN", "DAC_OVERRIDE", "SETGID", "SETUID", "SYS_CHROOT"} <= kept
+    assert not {"MKNOD", "NET_RAW", "SETFCAP", "SETPCAP", "SYS_ADMIN", "SYS_PTRACE"} & kept
+    assert ["no-new-privileges"] == made["security_opt"]
+
+
+def test_no_label_and_no_new_privileges(arguments):
+    """Where SELinux is on, the files are readable, and the other limit stays."""
+    labelling = Engine(**{**as_dict(ENGINE), "labels_files": True})
+
+    assert {"no-new-privileges", "label=disable"} == set(arguments(labelling)["security_opt"])
 
 
 def as_dict(engine):

@@ -18,7 +18,8 @@ from sagemaker_dist.runners.local import artifacts
 from sagemaker_dist.runners.local import job_folder as folder_module
 from sagemaker_dist.runners.local import local_runner as runner_module
 from sagemaker_dist.runners.local.artifacts import Cancelled
-from sagemaker_dist.runners.local.job_folder import JobFolder, State
+from sagemaker_dist.runners.local.job_folder import JobFolder
+from sagemaker_dist.runners.local.job_state import State
 from sagemaker_dist.runners.local.supervisor import Supervisor
 
 pytestmark = pytest.mark.timeout(30)
@@ -289,6 +290,7 @@ def test_killed_supervisor_is_noticed(runner, request_for, script, tmp_path):
     described = finish(runner, name)
 
     assert "The supervisor of the job was killed." == described["FailureReason"]
+    assert {"kind": "killed"} == described["RootCause"]
     wait_until(lambda: not processes_of(tmp_path / "jobs"))
 
 
@@ -377,8 +379,9 @@ def test_stop_while_a_model_is_packed_leaves_no_half(tmp_path):
     def stopped():
         raise artifacts.Cancelled
 
+    merged = artifacts.merge([tmp_path], "tree")
     with pytest.raises(artifacts.Cancelled):
-        artifacts._pack(artifacts.merge([tmp_path / "tree"]), tmp_path / "model.tar.gz", stopped)
+        artifacts._pack(merged, tmp_path / "model.tar.gz", stopped)
     assert ["tree"] == [
         path.name
         for path in tmp_path.iterdir()

@@ -277,6 +277,30 @@ def test_a_name_is_used_once(runner, request_for):
     ) == str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["../escaped", ".", "a/b", "", "a" * 64, f"a{'-' * 62}b", "a-", "a\n", 1],
+)
+def test_a_name_that_sagemaker_refuses_is_refused(runner, request_for, name):
+    """A raw request cannot leave the folder of the jobs by its name; nothing is written."""
+    with pytest.raises(OptionError) as caught:
+        runner.start(request_for(name))
+
+    assert (("TrainingJobName",), "option") == (caught.value.about, caught.value.kind)
+    assert not runner.root.exists()
+    assert not list(runner.root.parent.glob("escaped*"))
+
+
+def test_no_folder_outside_of_the_jobs_is_a_job(runner, request_for):
+    run(runner, request_for("first", hosts=1))
+    inner = LocalRunner(root=runner.root / "inner")
+    inner.root.mkdir()
+    with pytest.raises(JobError) as caught:
+        inner.describe("../first")
+
+    assert "not_found" == caught.value.kind
+
+
 def test_unknown_job(runner):
     with pytest.raises(JobError) as caught:
         runner.describe("other")

@@ -133,11 +133,13 @@ def test_every_user_may_read_a_fifo(pipe, tmp_path):
     """
     before = os.umask(0o077)
     try:
-        fifo = Pipe(tmp_path, "u", Stream(root=tmp_path)).make(0)
+        other = Pipe(tmp_path, "u", Stream(root=tmp_path))
+        fifo = other.make(0)
+        other.stop()
     finally:
         os.umask(before)
 
-    assert 0o644 == fifo.stat().st_mode & 0o777
+    assert 0o644 == (tmp_path / fifo).stat().st_mode & 0o777
 
 
 def test_epochs_in_which_a_reader_stops_at_random(pipe, tmp_path):

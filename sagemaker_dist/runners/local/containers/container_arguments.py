@@ -5,6 +5,11 @@ In the container:
 /opt/ml              the host's directory in the job's folder
   input/data/NAME    a channel, read-only
   checkpoints        the checkpoints, which all hosts share
+
+The processes get as few rights as a training needs. A user who is not root never has capabilities,
+and gains none by a program such as sudo. Root keeps those by which it installs packages, starts
+services as other users (sshd) and reads files of any owner; it cannot make device files, send raw
+packets or trace processes of other users.
 """
 
 from __future__ import annotations
@@ -26,6 +31,12 @@ from sagemaker_dist.runners.local.opt_ml_tree import sagemaker_environment
 
 FOLDER_LABEL: Final = "sagemaker-dist.job-folder"  # label with the folder of the job
 HOST_LABEL: Final = "sagemaker-dist.host"
+MAX_TASKS: Final = 16_384  # processes and threads of one container; far more than ranks need
+ROOT_CAPABILITIES: Final = (
+    *("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL"),
+    *("SETGID", "SETUID", "SYS_CHROOT", "AUDIT_WRITE"),  # sshd, su, apt-get
+    "NET_BIND_SERVICE",
+)
 _LOGS: Final = {"max-size": "10m", "max-file": "1"}  # small: the job has its own logs
 
 
@@ -96,7 +107,9 @@ def container_arguments(
         "shm_size": engine.memory_bytes // 2,
         "labels": {FOLDER_LABEL: str(places.folder), HOST_LABEL: host.label},
         "log_config": LogConfig(type="json-file", config=_LOGS),
+        "pids_limit": MAX_TASKS,
         **_identity(engine, owner),
+        **_rights(engine, owner),
     }
 
 
@@ -138,12 +151,24 @@ def _identity(engine: Engine, owner: Owner) -> dict[str, Any]:
 
     The files that the container writes then belong to this user.
     """
-    unlabelled = {"security_opt": ["label=disable"]} if engine.labels_files else {}
     if engine.is_rootless:  # root in the container is the user who runs the engine
-        return {"user": "0:0", **unlabelled}
+        return {"user": "0:0"}
     identity: dict[str, Any] = {
-        **unlabelled,
         "user": f"{owner.uid}:{owner.gid}",
         "group_add": [str(group) for group in owner.groups if group != owner.gid],
     }
     return {**identity, "userns_mode": "host"} if engine.is_remapped else identity
+
+
+def _rights(engine: Engine, owner: Owner) -> dict[str, Any]:
+    """Return the options of `containers.create` that limit what the container's processes may do.
+
+    Where the engine uses SELinux, the container gets no label: it could not read the mounted files.
+    """
+    is_root = engine.is_rootless or owner.uid == 0
+    unlabelled = ["label=disable"] if engine.labels_files else []
+    return {
+        "cap_drop": ["ALL"],
+        "cap_add": list(ROOT_CAPABILITIES) if is_root else [],
+        "security_opt": ["no-new-privileges", *unlabelled],
+    }

@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final
@@ -29,7 +30,6 @@ from sagemaker_dist.runners.local.output import Segments
 from sagemaker_dist.runners.local.process_tree import die_with_parent
 
 DOWNLOADER: Final = "sagemaker_dist.runners.local.data.downloads"
-PRIVATE: Final = "SAGEMAKER_DIST_DOWNLOADS"  # JSON: variables of the download process
 _TICK_SECONDS: Final = 0.1
 
 
@@ -79,15 +79,17 @@ class Data:
         """
         process = subprocess.Popen(
             [sys.executable, "-m", DOWNLOADER, str(self.folder.path)],
-            env=self._environment(),
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
             preexec_fn=die_with_parent,
         )
-        assert process.stdout is not None, "the process has a pipe"
+        assert process.stdin is not None, "the process has pipes"
+        assert process.stdout is not None, "the process has pipes"
         with process:
             try:
+                with suppress(BrokenPipeError), process.stdin as sink:  # if it has ended already
+                    sink.write(json.dumps(dict(self.environment)).encode())
                 _read_messages(process.stdout, log, check)
             except BaseException:
                 process.kill()
@@ -103,11 +105,6 @@ class Data:
             return JobError(what, how, hint, kind="killed")
         hint = f"Read {self.folder.logs / 'supervisor.log'}"
         return JobError(what, f"the download process exited with code {code}", hint)
-
-    def _environment(self) -> dict[str, str]:
-        removed = {name for name, value in self.environment.items() if not value}
-        given = {**os.environ, **self.environment}
-        return {name: value for name, value in given.items() if name not in removed}
 
     def mounts(self, host: LocalHost) -> list[Mount]:
         """Return the data that `host` finds below input/data: one mount per channel.

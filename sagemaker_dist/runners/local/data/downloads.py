@@ -3,7 +3,7 @@
 
 The process writes lines of JSON to its standard output: {"log": text} for progress, and
 {"fault": [what, why, hint, about, kind]} if it fails. It uses boto3's own search for credentials
-and endpoints.
+and endpoints, with the environment variables that it reads from its standard input as JSON.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import shutil
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -38,6 +38,8 @@ from sagemaker_dist.runners.local.data.data_errors import (
     refused,
 )
 from sagemaker_dist.runners.local.job_folder import JobFolder
+from sagemaker_dist.runners.local.private_input import take_input
+from sagemaker_dist.runners.local.process_tree import hide_memory
 
 _LOG_SECONDS: Final = 3.0
 _MAX_PENDING: Final = 1000
@@ -259,11 +261,22 @@ def format_bytes(num_bytes: int) -> str:
     return f"{size:.1f} TB"
 
 
+def _use_environment(given: Mapping[str, str]) -> None:
+    """Set environment variables of this process; an empty value removes the variable."""
+    for name, value in given.items():
+        if value:
+            os.environ[name] = value
+        else:
+            os.environ.pop(name, None)
+
+
 def main() -> None:
     """Copy the data of the job whose folder is given on the command line."""
     parser = argparse.ArgumentParser(description="Downloads the data of one job of sagemaker_dist.")
     parser.add_argument("folder", type=Path)
     folder = JobFolder(parser.parse_args().folder)
+    hide_memory()
+    _use_environment(json.loads(take_input()))
     lock = threading.Lock()
 
     def write(**message: object) -> None:

@@ -7,6 +7,11 @@
 A script that closes the FIFO early ends its epoch. A FIFO is removed after its epoch: a script that
 opens it again gets an error instead of waiting forever.
 
+The FIFOs are in a directory that the host may write to, as on SageMaker, so the host could put a
+link to a file of this machine in the place of a FIFO. The directory is therefore opened once,
+before the host starts, and FIFOs are made, opened and checked by its descriptor, without following
+links.
+
 Each channel of each host has a thread that writes the data. The thread stops when the job ends.
 """
 
@@ -17,6 +22,7 @@ import fcntl
 import gzip
 import os
 import select
+import stat
 import threading
 import zlib
 from collections.abc import Iterator
@@ -26,6 +32,7 @@ from pathlib import Path
 from typing import Final
 
 from sagemaker_dist.runners.local.data.channel_layout import files_below, in_order, part_of
+from sagemaker_dist.runners.local.tree_reader import open_directory
 
 _CHUNK_BYTES: Final = 1 << 20
 _POLL_MS: Final = 100
@@ -90,19 +97,30 @@ class Pipe:
     channel: str
     stream: Stream
     fault: str = ""
+    _descriptor: int | None = None  # descriptor of `directory`
     _over: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
-    def make(self, epoch: int) -> Path:
-        """Create the FIFO of the epoch with this number, and return its path.
+    def make(self, epoch: int) -> str:
+        """Create the FIFO of the epoch with this number, and return its name in the directory.
 
-        All users may read it. If it exists, it is kept.
+        All users may read it. What exists in its place is kept, and is checked when it is opened.
+        The first call opens the directory, so it must come before the host starts.
+
+        Raises:
+            OSError: The directory is a link, or cannot be written.
         """
-        path = self.directory / f"{self.channel}_{epoch}"
+        if self._descriptor is None:
+            self._descriptor = open_directory(self.directory)
+        name = f"{self.channel}_{epoch}"
         with suppress(FileExistsError):
-            os.mkfifo(path)
-            path.chmod(0o644)
-        return path
+            os.mkfifo(name, dir_fd=self._descriptor)
+            reader = self._open(name, os.O_RDONLY)
+            try:
+                os.fchmod(reader, 0o644)  # chmod by name would follow a link
+            finally:
+                os.close(reader)
+        return name
 
     def start(self) -> None:
         """Start the thread that writes the data."""
@@ -114,6 +132,9 @@ class Pipe:
         self._over.set()
         if self._thread is not None:
             self._thread.join(_JOIN_SECONDS)
+        if self._descriptor is not None and not (self._thread and self._thread.is_alive()):
+            os.close(self._descriptor)
+            self._descriptor = None
 
     def feed(self) -> None:
         """Write the data of one epoch after the other into the FIFOs, until the job has ended."""
@@ -136,7 +157,8 @@ class Pipe:
                     self._send(sink, path)
             except BrokenPipeError:
                 pass  # the reader closed early and ended this epoch
-            fifo.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                os.unlink(fifo, dir_fd=self._descriptor)
 
     def _send(self, sink: int, path: Path) -> None:
         for data in self._chunks(path):
@@ -151,7 +173,7 @@ class Pipe:
             raise _Over from error
 
     @contextmanager
-    def _opened(self, fifo: Path) -> Iterator[int]:
+    def _opened(self, fifo: str) -> Iterator[int]:
         sink = self._wait_for_reader(fifo)
         try:
             with suppress(OSError, AttributeError):  # above this machine's limit, or not Linux
@@ -160,17 +182,30 @@ class Pipe:
         finally:
             os.close(sink)
 
-    def _wait_for_reader(self, fifo: Path) -> int:
+    def _wait_for_reader(self, fifo: str) -> int:
         pause = 0.001
         while True:
             try:
-                return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+                return self._open(fifo, os.O_WRONLY)
             except OSError as error:
                 if error.errno != errno.ENXIO:  # ENXIO: no process has opened it to read yet
                     raise
             if self._over.wait(pause):
                 raise _Over
             pause = min(2 * pause, _MAX_WAIT_SECONDS)
+
+    def _open(self, fifo: str, flags: int) -> int:
+        """Return the descriptor of a FIFO, opened without waiting for the other side.
+
+        Raises:
+            OSError: It is no FIFO, is missing, or (for writing) no process has opened it to read.
+        """
+        flags |= os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(fifo, flags, dir_fd=self._descriptor)
+        if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, "it is no FIFO", fifo)
+        return descriptor
 
     def _write(self, sink: int, data: bytes) -> None:
         rest, poller = memoryview(data), select.poll()

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""State of a local job, as state.json in the job's folder has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from time import time
+from typing import Any
+
+from sagemaker_dist.runners.protocol import TERMINAL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """State of a job; times are in seconds since 1970.
+
+    Attributes:
+        status: TrainingJobStatus of DescribeTrainingJob, such as "InProgress".
+        secondary: SecondaryStatus, such as "Training".
+        created: Time when the job was created.
+        started: Time when the hosts began to train, or None.
+        ended: Time when the job ended, or None.
+        modified: Time of the last change.
+        reason: FailureReason, or None.
+        cause: Fields of the failure that `reason` describes, for programs; empty if there are none.
+        transitions: Every secondary status with the time at which it began.
+    """
+
+    status: str = "InProgress"
+    secondary: str = "Starting"
+    created: float = field(default_factory=time)
+    started: float | None = None
+    ended: float | None = None
+    modified: float = field(default_factory=time)
+    reason: str | None = None
+    cause: Mapping[str, Any] = field(default_factory=dict)
+    transitions: tuple[tuple[str, float], ...] = ()
+
+    @classmethod
+    def load(cls, document: Mapping[str, Any]) -> State:
+        """Create a State from the values in state.json."""
+        steps = tuple(tuple(step) for step in document["transitions"])
+        return cls(**{**document, "transitions": steps})
+
+    @property
+    def is_terminal(self) -> bool:
+        """Return whether the job has ended."""
+        return self.status in TERMINAL
+
+    def become(
+        self,
+        status: str,
+        secondary: str,
+        reason: str | None = None,
+        cause: Mapping[str, Any] | None = None,
+    ) -> State:
+        """Return a copy of the state with a new status, which begins at the current time.
+
+        Args:
+            status: TrainingJobStatus, such as "InProgress".
+            secondary: SecondaryStatus, such as "Training".
+            reason: FailureReason; None keeps the one of this state.
+            cause: Fields of that failure; None keeps those of this state.
+        """
+        now = time()
+        return replace(
+            self,
+            status=status,
+            secondary=secondary,
+            reason=reason or self.reason,
+            cause=cause or self.cause,
+            started=self.started or (now if secondary == "Training" else None),
+            ended=now if status in TERMINAL else None,
+            modified=now,
+            transitions=(*self.transitions, (secondary, now)),
+        )

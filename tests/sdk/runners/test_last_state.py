@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The last state of a job whose disk is full when it ends."""
+
+import errno
+import os
+
+import pytest
+from channels import log, run
+
+from sagemaker_dist.planning import plan_local_job
+from sagemaker_dist.runners.local.job_folder import JobFolder
+from sagemaker_dist.runners.local.job_state import State
+
+pytestmark = pytest.mark.timeout(30)
+
+FILL = """
+    folder = base.parents[1]
+    (folder / "state.json.new").symlink_to("/dev/full")  # every write: no space left on device
+"""
+
+
+@pytest.fixture
+def full(tmp_path, request_for):
+    """Return the folder of a job that runs, on a disk that is full by now."""
+    request = request_for()
+    folder = JobFolder(tmp_path / "jobs/job")
+    folder.create(request, plan_local_job(request))
+    os.close(folder.lock())
+    (folder.path / "state.json.new").symlink_to("/dev/full")
+    return folder
+
+
+def test_a_job_on_a_full_disk_completes(runner, request_for, script):
+    """The last state is written into reserved space, with all its fields."""
+    script(FILL + "    (base / 'model/weights').write_text('1')")
+    described = run(runner, request_for(hosts=1))
+
+    assert "Completed" == described["TrainingJobStatus"], log(runner)
+    assert "FailureReason" not in described
+    assert described["TrainingStartTime"] <= described["TrainingEndTime"]
+    assert "Completed" == runner.describe("job")["SecondaryStatus"]
+
+
+def test_the_failure_of_a_job_on_a_full_disk_is_told(runner, request_for, script):
+    script(FILL + "    raise SystemExit(3)")
+    described = run(runner, request_for(hosts=1))
+
+    assert "Failed" == described["TrainingJobStatus"]
+    assert {"host": "algo-1", "exit_code": 3} == described["RootCause"]
+
+
+def test_a_state_that_is_too_long_loses_its_cause_alone(full):
+    long = State().become("Failed", "Failed", "boom", {"why": "x" * (1 << 20)})
+    full.write_state(long)
+
+    assert ("Failed", "boom", {}) == (
+        full.state().status,
+        full.state().reason,
+        full.state().cause,
+    )
+
+
+def test_an_end_that_cannot_be_written_is_no_kill(full):
+    """Where not even the reserved space can be written, the reason says so."""
+    (full.path / "state.reserve").unlink()
+    (full.path / "state.reserve").symlink_to("/dev/full")
+    with pytest.raises(OSError) as caught:  # noqa: PT011 - its number says which
+        full.write_state(State().become("Completed", "Completed"))
+
+    assert errno.ENOSPC == caught.value.errno
+    assert ("Failed", {"kind": "not_writable"}) == (full.state().status, full.state().cause)
+
+
+def test_a_supervisor_that_was_killed_is_told_from_that(full):
+    assert ("Failed", {"kind": "killed"}) == (full.state().status, full.state().cause)
+
+
+def test_the_reserved_space_is_given_back(runner, request_for):
+    run(runner, request_for(hosts=1))
+
+    assert not (runner.root / "job/state.reserve").exists()
