@@ -31,6 +31,7 @@ from sagemaker_dist.packaging import (
     ecr_image,
     role_arn,
     source_tarball,
+    upload_secret,
     upload_source,
 )
 from sagemaker_dist.packaging.code_tarball import TARBALL
@@ -154,6 +155,8 @@ class TrainingJob(TrainingOptions):
         owner = account_of(self._boto) if self._is_default_bucket else None
         with source_tarball(script, folder, source.dependencies) as tarball:
             upload_source(self._boto, tarball, code, kms_key=self.output_kms_key, owner=owner)
+        if self._resolved.distribution.is_launched:
+            upload_secret(self._boto, code, kms_key=self.output_kms_key, owner=owner)
 
     @property
     def _is_default_bucket(self) -> bool:
