@@ -2,6 +2,8 @@
 """A running job of two hosts keeps its secret, and keeps strangers from its store."""
 
 import stat
+import tarfile
+from datetime import timedelta
 from pathlib import Path
 
 import psutil
@@ -9,7 +11,7 @@ import pytest
 from jobs import processes_of, ranks_of, wait_until
 from torch.distributed import DistNetworkError, TCPStore
 
-from sagemaker_dist import DataParallel
+from sagemaker_dist import DataParallel, JobError
 from sagemaker_dist.contract.job_secret import FILE
 from sagemaker_dist.runners import LocalRunner
 from sagemaker_dist.runners.local.job_folder import JobFolder
@@ -32,8 +34,6 @@ def listeners(processes):
 
 def store_at(host, port):
     """Return a plain client of torch's store, as any process of this machine can make one."""
-    from datetime import timedelta
-
     return TCPStore(host, port, is_master=False, timeout=timedelta(seconds=2))
 
 
@@ -90,13 +90,24 @@ def test_nobody_gets_in_and_nothing_tells_the_secret(running):
     assert not [text for text in shown if secret in text]
 
 
-def test_the_secret_is_gone_after_the_job(job, tmp_path):
-    """Neither the job's folder, nor its model, nor the ranks' private directory has it."""
-    estimator = job(
-        "dump.py", distribution=DataParallel(processes_per_host=1), instance_count=1
+def test_the_secret_is_gone_when_ranks_have_crashed(job, source, tmp_path):
+    """Neither the job's folder, nor its output, nor the ranks' private directory has it."""
+    script = source / "names_its_secret.py"
+    script.write_text(
+        "import os, pathlib\n"
+        "pathlib.Path(os.environ['SM_MODEL_DIR'], 'at').write_text(os.environ['SMDIST_SECRET_FILE'])\n"
+        "os.kill(os.getpid(), 9)\n"
     )
-    estimator.fit()
+    output = tmp_path / "output"
+    estimator = job(script.name, instance_count=1, output_path=output.as_uri())
+    with pytest.raises(JobError):
+        estimator.fit()
     folder = JobFolder(LocalRunner().root / estimator.latest_training_job.name)
+    with tarfile.open(next(output.rglob("model.tar.gz"))) as model:
+        names = {Path(each).name for each in model.getnames()}
+        private = Path(model.extractfile("at").read().decode()).parent
 
+    assert {"at"} == names
+    assert not private.exists()
     assert not (folder.path / "secret").exists()
-    assert not [path for path in (*folder.path.rglob("*"), *tmp_path.rglob("*")) if path.name == FILE]
+    assert not list(folder.path.rglob(FILE))

@@ -223,16 +223,30 @@ def test_all_faults_come_at_once(job):
 
 
 def test_submitting_uploads_the_code_once_and_again(job, amazon):
-    """Equal files give equal bytes in the uploaded tarball."""
-    names = [job(runner=RecordingRunner()).submit(), job(runner=RecordingRunner()).submit()]
-    objects = amazon.client("s3").list_objects_v2(Bucket="bucket")["Contents"]
+    """Equal files give equal bytes in the uploaded tarball; the secret is kept."""
+    s3, beside = amazon.client("s3"), "out/job/source/sourcedir.tar.gz.secret"
+    runner = RecordingRunner()
+    names = [job(runner=runner).submit()]
+    secret = s3.get_object(Bucket="bucket", Key=beside)["Body"].read()
+    names += [job(runner=RecordingRunner()).submit()]
+    objects = s3.list_objects_v2(Bucket="bucket")["Contents"]
     body = amazon.client("s3").get_object(Bucket="bucket", Key=objects[0]["Key"])["Body"].read()
     with tarfile.open(fileobj=io.BytesIO(body)) as code:
         members = sorted(code.getnames())
 
     assert ["job", "job"] == names
-    assert ["out/job/source/sourcedir.tar.gz"] == [each["Key"] for each in objects]
+    assert ["out/job/source/sourcedir.tar.gz", beside] == [each["Key"] for each in objects]
     assert ["lib", "lib/net.py", "train.py"] == members
+    assert 64 == len(secret)
+    assert secret == s3.get_object(Bucket="bucket", Key=beside)["Body"].read()
+    assert secret.decode() not in repr(runner.requests)
+
+
+def test_no_secret_is_uploaded_for_a_job_without_ranks(job, amazon):
+    job(runner=RecordingRunner(), distribution=None).submit()
+    objects = amazon.client("s3").list_objects_v2(Bucket="bucket")["Contents"]
+
+    assert ["out/job/source/sourcedir.tar.gz"] == [each["Key"] for each in objects]
 
 
 def test_a_job_runs_to_its_end_on_sagemaker(job, amazon, capsys):
@@ -375,7 +389,8 @@ def test_a_name_in_use_is_told_before_anything_is_uploaded(job, amazon):
     runner = RecordingRunner()
     first = job(runner=runner)
     assert "job" == first.submit() == first.submit()
-    amazon.client("s3").delete_object(Bucket="bucket", Key="out/job/source/sourcedir.tar.gz")
+    for key in ("sourcedir.tar.gz", "sourcedir.tar.gz.secret"):
+        amazon.client("s3").delete_object(Bucket="bucket", Key=f"out/job/source/{key}")
 
     assert [("job_name", "conflict")] == fields_raised(job(runner=runner).submit)
     assert 1 == len(runner.requests)
