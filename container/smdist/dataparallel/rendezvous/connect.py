@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from ipaddress import ip_address
 from typing import Any
 
@@ -217,9 +218,15 @@ def _session_and_secret(
             shared += secrets.token_bytes(_SECRET_BYTES)
         view.publish("session/0", shared)
         if given is None and view.size > 1 and not config.has_guard:
-            sys.stderr.write(UNPROTECTED)  # under a guard, the launcher has said it
+            warn_unprotected()  # under a guard, the launcher has said it
     (shared,) = view.collect("session", [0])
     return shared[:_SESSION_BYTES], given or shared[_SESSION_BYTES:]
+
+
+@cache
+def warn_unprotected() -> None:
+    """Log once per process that the start of the job is not protected by a secret."""
+    sys.stderr.write(UNPROTECTED)
 
 
 def _missing(missing: list[int], timeout_seconds: float) -> LaunchError:
