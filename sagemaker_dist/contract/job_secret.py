@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Final
 
 FILE: Final = "sagemaker_dist_secret"
-SUFFIX: Final = ".secret"  # of the object in S3, after the name of the code's tarball
-MAX_BYTES: Final = 4096  # of a file or object with a secret
+SUFFIX: Final = ".secret"  # the object in S3 is named after the tarball with the code
+MAX_BYTES: Final = 4096  # limit of an object with a secret
 _BYTES: Final = 32
 
 

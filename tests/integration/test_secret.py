@@ -95,7 +95,8 @@ def test_the_secret_is_gone_when_ranks_have_crashed(job, source, tmp_path):
     script = source / "names_its_secret.py"
     script.write_text(
         "import os, pathlib\n"
-        "pathlib.Path(os.environ['SM_MODEL_DIR'], 'at').write_text(os.environ['SMDIST_SECRET_FILE'])\n"
+        "at = pathlib.Path(os.environ['SM_MODEL_DIR'], 'at')\n"
+        "at.write_text(os.environ['SMDIST_SECRET_FILE'])\n"
         "os.kill(os.getpid(), 9)\n"
     )
     output = tmp_path / "output"

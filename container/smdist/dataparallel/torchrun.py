@@ -17,7 +17,7 @@ import sys
 from datetime import timedelta
 from typing import Final
 
-from torch.distributed import TCPStore
+from torch._C._distributed_c10d import TCPStore
 from torch.distributed.elastic.rendezvous import (
     RendezvousInfo,
     RendezvousParameters,

@@ -58,17 +58,18 @@ def torchrun_command(
     """
     assert config.options
     host = config.resources.current_host
-    rendezvous = {
-        "rank": world.hosts.index(host),
-        "timeout": config.options.start_timeout_seconds,
-        "listen": listening_address(world, addresses),
-    }
+    rendezvous = [
+        f"rank={world.hosts.index(host)}",
+        f"timeout={config.options.start_timeout_seconds}",
+    ]
+    if address := listening_address(world, addresses):
+        rendezvous.append(f"listen={address}")
     options = {
         "nnodes": len(world.hosts),
         "nproc-per-node": world.processes_per_host,
         "rdzv-backend": "smdist",
         "rdzv-endpoint": f"{addresses[world.hosts[0]]}:{config.port}",
-        "rdzv-conf": ",".join(f"{name}={value}" for name, value in rendezvous.items() if value != ""),
+        "rdzv-conf": ",".join(rendezvous),
         "local-addr": addresses[host],
         "max-restarts": 0,
         "monitor-interval": 0.1,
@@ -77,9 +78,7 @@ def torchrun_command(
     }
     flags = [part for name, value in options.items() for part in (f"--{name}", str(value))]
     guard = [_literal(part) for part in (*GUARD, *script)]
-    return python_command(
-        *TORCHRUN, *flags, "--no-python", "--", *python_command(*guard)
-    )
+    return python_command(*TORCHRUN, *flags, "--no-python", "--", *python_command(*guard))
 
 
 def _literal(argument: str) -> str:

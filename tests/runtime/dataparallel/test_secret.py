@@ -60,7 +60,9 @@ def keys_of_a_start(rank, size, port, folder, having):
             dist.init_process_group("smdist", store=store, rank=rank, world_size=size)
         dist.barrier()
         stranger = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=5))
-        found = {key.rpartition("smdist/1/")[2]: len(stranger.get(key)) for key in stranger.list_keys()}
+        found = {
+            key.rpartition("smdist/1/")[2]: len(stranger.get(key)) for key in stranger.list_keys()
+        }
         dist.barrier()
         return log.getvalue(), found
     except LaunchError as error:

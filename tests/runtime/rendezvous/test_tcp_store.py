@@ -80,7 +80,9 @@ def test_the_queue_of_new_connections_is_the_longest(port):
     server = StoreServer(listener, meeting_of(0, 1, port))
     link, _ = connect_to_server(meeting_of(0, 1, port), "127.0.0.1")  # the server serves
     # of a listening socket, the kernel gives the length of its queue in tcpi_sacked
-    (length,) = struct.unpack_from("I", listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104), 28)
+    (length,) = struct.unpack_from(
+        "I", listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104), 28
+    )
     link.close()
     server.close("ended")
 

@@ -86,7 +86,12 @@ def test_a_channel_with_the_code_has_it_too(estimator, session, objects):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"distribution": None, "image_uri": None, "framework_version": "2.3", "py_version": "py311"},
+        {
+            "distribution": None,
+            "image_uri": None,
+            "framework_version": "2.3",
+            "py_version": "py311",
+        },
         {"source_dir": "s3://bucket/theirs/code.tar.gz"},
     ],
     ids=["an image of AWS", "the user's own upload"],

@@ -2,9 +2,10 @@
 """Connection of all ranks' engines, through a key-value store that every rank can reach.
 
 Rank 0 publishes a random session id. If the job has no secret, rank 0 also publishes a random one
-and deletes it once all ranks have read it. Each rank publishes its name, its options and its engine's address, and reads those of all others.
-The engines open their connections when they are first used. If a process connects a second
-engine through the same store, a counter in the names of the keys separates the two.
+and deletes it once all ranks have read it. Each rank publishes its name, its options and its
+engine's address, and reads those of all others. The engines open their connections when they are
+first used. If a process connects a second engine through the same store, a counter in the names of
+the keys separates the two.
 """
 
 from __future__ import annotations

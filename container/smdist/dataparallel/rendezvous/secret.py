@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Secret of a job, from a file or from the environment. A rank that has it belongs to the job.
 
-    SMDIST_SECRET_FILE   path of a file with the secret
-    SMDIST_SECRET        the secret itself
+SMDIST_SECRET_FILE   path of a file with the secret
+SMDIST_SECRET        the secret itself
 """
 
 from __future__ import annotations
