@@ -16,7 +16,7 @@ from sagemaker_dist.contract.job_secret import FILE
 from sagemaker_dist.runners import LocalRunner
 from sagemaker_dist.runners.local.job_folder import JobFolder
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(180)
 OPEN = {"0.0.0.0", "::"}
 
 

@@ -5,6 +5,7 @@ import hashlib
 import hmac
 import stat
 from dataclasses import replace
+from pathlib import Path
 
 import boto3
 import pytest
@@ -150,3 +151,35 @@ def test_a_plain_process_downloads_no_secret(config):
     job = from_s3(config, "http://127.0.0.1:9", "s3://code/new/sourcedir.tar.gz")
 
     assert take_secret(replace(job, options=None)).value is None
+
+
+KEEPS_ITS_SECRET = """
+import os, sys, time
+from pathlib import Path
+path = os.environ["SMDIST_SECRET_FILE"]
+Path(os.environ["SM_MODEL_DIR"], "seen").write_text(path + " " + Path(path).read_text())
+print("ready", flush=True)
+time.sleep(60) if sys.argv[1:] else os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize(("stops", "status"), [(True, 143), (False, 137)])
+def test_nothing_is_left_of_it_when_a_host_stops_or_a_rank_is_killed(stage, until, stops, status):
+    """No file in the tree, no private directory, no line in the log; the code never has it."""
+    given = {"wait": 1} if stops else {}
+    base = stage.base(KEEPS_ITS_SECRET, **given)
+    (base / "input/config" / FILE).write_text("of this job")
+    run = stage.train(base, SMDIST_STOP_SECONDS="2")
+    seen = base / "model/seen"
+    until(lambda: "ready" in run.said(), 60)
+    if stops:
+        run.process.terminate()
+
+    assert status == run.wait(30)
+    path, secret = seen.read_text().split(" ", 1)
+    assert "of this job" == secret
+    assert not Path(path).parent.exists()
+    seen.unlink()
+    files = [each for each in base.rglob("*") if each.is_file()]
+    assert not [each for each in files if b"of this job" in each.read_bytes()]
+    assert "of this job" not in run.said()
