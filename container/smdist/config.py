@@ -96,6 +96,8 @@ class RuntimeConfig:
         port: The rendezvous port on the first host.
         stop_seconds: Seconds between SIGTERM and SIGKILL for ranks.
         secret_file: Path of a file with the secret that all ranks share, or None.
+        secret: The secret itself, from SMDIST_SECRET, or None.
+        job_arn: SageMaker's ARN of the job; "" if unknown.
         inherited: The environment of the launcher, which ranks inherit.
     """
 
@@ -118,6 +120,8 @@ class RuntimeConfig:
     port: int = PORT
     stop_seconds: float = STOP_SECONDS
     secret_file: str | None = None
+    secret: str | None = field(default=None, repr=False)
+    job_arn: str = ""
     inherited: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
@@ -163,6 +167,8 @@ class RankConfig:
         timeout_seconds: Seconds that an operation waits for a peer.
         start_timeout_seconds: Seconds that ranks wait for each other at the start.
         secret_file: Path of a file with the secret that all ranks of the job share.
+        secret: The secret itself, from SMDIST_SECRET.
+        has_guard: True if smdist's launcher started this rank, under a rank guard.
         master_address: Address of rank 0's host, torch's MASTER_ADDR.
         is_in_world: True if a launcher has set all of torch's rendezvous variables, so that
             this process is a rank that can find the others.
@@ -188,6 +194,8 @@ class RankConfig:
     timeout_seconds: int | None = None
     start_timeout_seconds: int = DataParallel().start_timeout_seconds
     secret_file: Path | None = None
+    secret: str | None = field(default=None, repr=False)
+    has_guard: bool = False
     master_address: str = "127.0.0.1"
     is_in_world: bool = False
     rank: int | None = None
@@ -245,6 +253,8 @@ def read_runtime_config(environ: Mapping[str, str] | None = None) -> RuntimeConf
         port=int(_number(environ, "SMDIST_MASTER_PORT") or PORT),
         stop_seconds=read_stop_seconds(environ),
         secret_file=environ.get("SMDIST_SECRET_FILE") or None,
+        secret=environ.get("SMDIST_SECRET") or None,
+        job_arn=environ.get("TRAINING_JOB_ARN", ""),
         inherited=environ,
     )
 
@@ -268,6 +278,18 @@ def read_fault_file(environ: Mapping[str, str] | None = None) -> Path | None:
     """
     path = _environment(environ).get("SMDIST_FAULT_FILE")
     return Path(path) if path else None
+
+
+def read_secret_variables(
+    environ: Mapping[str, str] | None = None,
+) -> tuple[Path | None, str | None]:
+    """Return the path in SMDIST_SECRET_FILE and the secret in SMDIST_SECRET, each None if not set.
+
+    `environ` is os.environ by default.
+    """
+    environ = _environment(environ)
+    path = environ.get("SMDIST_SECRET_FILE")
+    return Path(path) if path else None, environ.get("SMDIST_SECRET") or None
 
 
 def read_guard_config(environ: Mapping[str, str] | None = None) -> GuardConfig:
@@ -301,7 +323,7 @@ def read_rank_config(environ: Mapping[str, str] | None = None) -> RankConfig:
     environ = _environment(environ)
     raise_all((*misspelt(environ), *option_faults(environ)))
     start = _integer(environ, "SMDIST_START_TIMEOUT_SECONDS")
-    secret = environ.get("SMDIST_SECRET_FILE")
+    secret_file, secret = read_secret_variables(environ)
     return RankConfig(
         address=environ.get("SMDIST_ADDRESS") or None,
         interface=environ.get("SMDIST_INTERFACE") or None,
@@ -310,7 +332,9 @@ def read_rank_config(environ: Mapping[str, str] | None = None) -> RankConfig:
         fusion_bytes=_integer(environ, "SMDIST_FUSION_BYTES"),
         timeout_seconds=_integer(environ, "SMDIST_TIMEOUT_SECONDS"),
         start_timeout_seconds=start or DataParallel().start_timeout_seconds,
-        secret_file=Path(secret) if secret else None,
+        secret_file=secret_file,
+        secret=secret,
+        has_guard=bool(environ.get("SMDIST_GUARD_SOCKET")),
         master_address=environ.get("MASTER_ADDR") or "127.0.0.1",
         is_in_world=all(environ.get(name) for name in _WORLD),
         rank=_integer(environ, "RANK"),

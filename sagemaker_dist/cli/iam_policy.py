@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from sagemaker_dist.cli.dry_run_session import ACCOUNT, REGION, partition_of
 from sagemaker_dist.cli.job_names import code_of, names_of
+from sagemaker_dist.contract.job_secret import SUFFIX
 from sagemaker_dist.jobs import TrainingJob
 from sagemaker_dist.jobs.job_checks import is_local
 from sagemaker_dist.packaging.frameworks import REPOSITORY
@@ -115,7 +116,8 @@ def _data(job: TrainingJob, request: Mapping[str, Any]) -> Iterator[Permission]:
     kept = [request["CheckpointConfig"]["S3Uri"]] if "CheckpointConfig" in request else []
     output = request["OutputDataConfig"]["S3OutputPath"]
     below = [f"{each.rstrip('/')}/*" for each in kept]
-    read = [*(_prefix(each) for each in data), *filter(None, [code]), *below]
+    objects = [code] if code.endswith("*") else [code, f"{code}{SUFFIX}"]  # code and secret
+    read = [*(_prefix(each) for each in data), *(objects if code else ()), *below]
     written = [f"{output.rstrip('/')}/*", *below]
     buckets = [_arn(each).partition("/")[0] for each in (*_places(request), *kept, output)]
     if read:

@@ -40,6 +40,7 @@ from sagemaker_dist.estimators.from_description import (
 from sagemaker_dist.estimators.local_layout import local_attributes, local_source, source_params
 from sagemaker_dist.estimators.local_session import ROLE, LocalClient, LocalSession
 from sagemaker_dist.estimators.sagemaker_sdk import offline, quiet
+from sagemaker_dist.estimators.secret_upload import upload_secret_of
 from sagemaker_dist.gathering import add_runtime_metrics, plain_count, with_parameters
 from sagemaker_dist.packaging import default_tag, ecr_image, is_sagemaker_dist_image
 from sagemaker_dist.planning import construction_faults, construction_warnings, fit_faults
@@ -298,6 +299,12 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         if self._parsed.is_launched and path:
             given = self.environment  # type: ignore[has-type]  # SageMaker's SDK is untyped
             self.environment = {_CHECKPOINTS: path, **(given or {})}
+
+    def _stage_user_code_in_s3(self) -> Any:
+        uploaded = super()._stage_user_code_in_s3()
+        if self._parsed.is_launched and not self._is_local:
+            upload_secret_of(self, uploaded.s3_prefix)
+        return uploaded
 
     def _start_locally(
         self, inputs: Any, wait: bool, job_name: str | None, experiment_config: Any

@@ -32,6 +32,7 @@ from sagemaker_dist.packaging import (
     ecr_image,
     role_arn,
     source_tarball,
+    upload_secret,
     upload_source,
 )
 from sagemaker_dist.packaging.code_tarball import TARBALL, digest_of
@@ -179,6 +180,8 @@ class TrainingJob(TrainingOptions):
     def _upload(self, tarball: Path, code: str) -> None:
         owner = account_of(self._boto) if self._is_default_bucket else None
         upload_source(self._boto, tarball, code, kms_key=self.output_kms_key, owner=owner)
+        if self._resolved.distribution.is_launched:
+            upload_secret(self._boto, code, kms_key=self.output_kms_key, owner=owner)
 
     @property
     def _is_default_bucket(self) -> bool:

@@ -14,6 +14,7 @@ from sagemaker_dist.packaging.image_facts import (
 )
 from sagemaker_dist.packaging.image_options import ImageOptions
 from sagemaker_dist.packaging.image_push import PushedImage, PushOptions, push_image
+from sagemaker_dist.packaging.uploaded_secret import upload_secret
 
 __all__ = [
     "FRAMEWORKS",
@@ -33,5 +34,6 @@ __all__ = [
     "push_image",
     "role_arn",
     "source_tarball",
+    "upload_secret",
     "upload_source",
 ]

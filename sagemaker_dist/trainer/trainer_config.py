@@ -3,19 +3,25 @@
 
 ModelTrainer reads three things from such a value: the content of `distributed.json` in the
 container, a directory to send with the job, and the script in this directory that starts the ranks.
+The directory also contains a random secret.
 """
 
 from __future__ import annotations
 
+import atexit
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields
+from functools import cache
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pydantic import model_serializer, model_validator
 
 from sagemaker_dist.contract import KEY, DataParallel, ModelParallel, parse, render
+from sagemaker_dist.contract.job_secret import FILE, new_secret, write_private
 from sagemaker_dist.errors import OptionError, closest, raise_all
 from sagemaker_dist.trainer.model_trainer_sdk import find_sdk
 
@@ -65,8 +71,12 @@ class SmdistConfig(DistributedConfig):  # type: ignore[misc]  # SageMaker's SDK 
 
     @property
     def driver_dir(self) -> str:
-        """Return the path of the directory that ModelTrainer sends with the job."""
-        return str(_DRIVER.parent)
+        """Return the path of the directory that ModelTrainer sends with the job.
+
+        It contains the script that starts the ranks, and a secret from which each job derives its
+        own.
+        """
+        return _driver_directory()
 
     @property
     def driver_script(self) -> str:
@@ -146,6 +156,16 @@ class ModelParallelConfig(SmdistConfig):
         """
         model = ModelParallel.from_smp(parameters, engine=engine)
         return cls(**{name: getattr(model, name) for name in _names(ModelParallel)})
+
+
+@cache
+def _driver_directory() -> str:
+    """Return a private directory with the driver and a new secret, removed when Python exits."""
+    directory = mkdtemp(prefix="sagemaker-dist-driver-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    shutil.copy(_DRIVER, directory)
+    write_private(Path(directory, FILE), new_secret())
+    return directory
 
 
 def _names(kind: type[DataParallel] | type[ModelParallel]) -> list[str]:

@@ -225,7 +225,7 @@ def test_rank_needs_nothing():
     config = read_rank_config({})
 
     assert socket.gethostname() == config.host_label
-    assert config.address is config.interface is config.secret_file is None
+    assert config.address is config.interface is config.secret_file is config.secret is None
     assert config.fusion_bytes is config.timeout_seconds is config.local_rank is None
     assert not config.is_in_world
     assert TuningConfig() == config.tuning
@@ -252,6 +252,8 @@ def test_rank_reads_what_the_launcher_set():
             "SMDIST_START_TIMEOUT_SECONDS": "30",
             "MASTER_ADDR": "10.0.0.1",
             "SMDIST_SECRET_FILE": "/secret",
+            "SMDIST_SECRET": "never shown",
+            "SMDIST_GUARD_SOCKET": "/guards",
             "SMDIST_LANES": "4",
             "LOCAL_RANK": "3",
             "RANK": "7",
@@ -270,6 +272,8 @@ def test_rank_reads_what_the_launcher_set():
     assert (7777, "digits-1") == (config.master_port, config.job_name)
     assert TuningConfig(lanes=4) == config.tuning
     assert Path("/secret") == config.secret_file
+    assert ("never shown", True) == (config.secret, config.has_guard)
+    assert "never shown" not in repr(config)
 
 
 def test_rank_reads_how_the_model_is_split():

@@ -15,15 +15,15 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def meeting_of(rank, size, port, *, timeout_seconds=10.0, secret=None, job="", report_seconds=10.0):
+def meeting_of(rank, size, port, *, timeout_seconds=10.0, job="", report_seconds=10.0, **options):
     participant = Participant(rank=rank, size=size, label=f"rank {rank} on host {rank}", job=job)
     return RendezvousConfig(
         participant=participant,
         host="127.0.0.1",
         port=port,
         timeout_seconds=timeout_seconds,
-        secret=secret,
         report_seconds=report_seconds,
+        **options,
     )
 
 

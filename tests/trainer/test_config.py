@@ -3,6 +3,7 @@
 wants them."""
 
 import json
+import stat
 from dataclasses import asdict, fields
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from pydantic import ValidationError
 
 from sagemaker_dist import DataParallel, ModelParallel
 from sagemaker_dist.contract import KEY, parse
+from sagemaker_dist.contract.job_secret import FILE
 from sagemaker_dist.trainer import DataParallelConfig, ModelParallelConfig, check
 
 GIVEN = {"processes_per_host": 8, "fusion_bytes": 2**20, "lanes": 2, "shard_weights": [1, 2]}
@@ -32,6 +34,18 @@ def test_its_file_is_the_wire_below_our_name():
     assert [KEY] == list(written)
     assert DataParallel(**GIVEN) == parse(json.dumps(written[KEY]))
     assert DataParallelConfig(**GIVEN) == DataParallelConfig.model_validate(written)
+
+
+def test_its_directory_has_the_driver_and_a_private_secret():
+    """ModelTrainer sends both; the secret is in neither the options nor the script."""
+    config = DataParallelConfig()
+    files = {path.name: path for path in Path(config.driver_dir).iterdir()}
+
+    assert {config.driver_script, FILE} == set(files)
+    assert 64 == len(files[FILE].read_bytes())
+    assert 0o600 == stat.S_IMODE(files[FILE].stat().st_mode)
+    secret = files[FILE].read_text()
+    assert secret not in json.dumps(config.model_dump()) + files[config.driver_script].read_text()
 
 
 def test_all_faults_come_at_once():

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sagemaker_dist.contract import parse
+from sagemaker_dist.contract.job_secret import FILE
 from sagemaker_dist.trainer import DataParallelConfig
 
 pytestmark = pytest.mark.skipif(
@@ -36,6 +37,7 @@ def tuned(sdk, arguments):
         [channel] = trainer._tuner_channels
         folder = Path(channel.data_source.file_system_data_source.directory_path)
         files = {path.name: json.loads(path.read_text()) for path in folder.glob("*.json")}
+        files[FILE] = (folder / "distributed_drivers" / FILE).read_text()
         return trainer.hyperparameters, files
 
     yield make
@@ -48,6 +50,7 @@ def test_tuner_sends_what_train_reads(tuned):
     config = DataParallelConfig(processes_per_host=2)
     hyperparameters, files = tuned(config)
 
+    assert 64 == len(files[FILE])
     assert config.options == parse(json.dumps(files["distributed.json"]["sagemaker_dist_config"]))
     assert ("train.py", "requirements.txt") == (
         files["sourcecode.json"]["entry_script"],

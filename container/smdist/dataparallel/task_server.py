@@ -22,10 +22,18 @@ import sys
 import time
 from typing import Final
 
-from smdist.dataparallel.task_server_protocol import ENDED, FAILED, HELLO, MAX_LINE
+from sagemaker_dist.errors import LaunchError
+from smdist.config import read_secret_variables
+from smdist.dataparallel.rendezvous.secret import read_secret
+from smdist.dataparallel.task_server_protocol import ENDED, FAILED, MAX_LINE, Greeting
 
 _PAUSE_SECONDS: Final = 0.1
 _CONNECT_SECONDS: Final = 5.0
+_GREET_SECONDS: Final = 30.0  # the starter may be starting processes meanwhile
+
+
+class _ForeignError(Exception):
+    """Raised when the process at the task starter's address does not have the job's secret."""
 
 
 def main() -> int:
@@ -38,12 +46,19 @@ def main() -> int:
         signal.signal(number, lambda *_: None)
     host, _, port = place.rpartition(":")
     try:
-        starter = _connect(host, int(port), float(timeout))
+        secret = read_secret(*read_secret_variables()) or b""
+        starter = _connect(host, int(port), float(timeout), Greeting(secret, name))
+    except LaunchError as error:
+        return _fail(str(error))
+    except _ForeignError:
+        return _fail(
+            f"the task starter of the first host at {place} does not have the secret of this host:"
+            " SMDIST_SECRET_FILE differs, or another program uses the port"
+        )
     except OSError as error:
         why = error.strerror or error
         return _fail(f"no connection to the task starter of the first host at {place}: {why}")
     with starter:
-        starter.sendall(f"{HELLO}{name}\n".encode())
         server = _serve()
         result = _wait(starter)
     del server
@@ -67,11 +82,17 @@ def _serve() -> object:
     )
 
 
-def _connect(host: str, port: int, timeout_seconds: float) -> socket.socket:
+def _connect(host: str, port: int, timeout_seconds: float, greeting: Greeting) -> socket.socket:
+    """Connect to the task starter, retrying until it has greeted, and return the connection.
+
+    Raises:
+        OSError: The starter did not greet in time.
+        _ForeignError: The process at this address does not have the job's secret.
+    """
     deadline = time.monotonic() + timeout_seconds
     while True:
         try:
-            starter = socket.create_connection((host, port), timeout=_CONNECT_SECONDS)
+            starter = _greet(socket.create_connection((host, port), _CONNECT_SECONDS), greeting)
         except OSError:
             if time.monotonic() >= deadline:
                 raise
@@ -83,6 +104,26 @@ def _connect(host: str, port: int, timeout_seconds: float) -> socket.socket:
         for option, seconds in ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10)):
             starter.setsockopt(socket.IPPROTO_TCP, option, seconds)
         return starter
+
+
+def _greet(starter: socket.socket, greeting: Greeting) -> socket.socket:
+    try:
+        starter.settimeout(_GREET_SECONDS)
+        starter.sendall(greeting.server_line())
+        line = b""
+        while not line.endswith(b"\n") and len(line) < MAX_LINE:
+            part = starter.recv(MAX_LINE - len(line))
+            if not part:
+                raise ConnectionResetError("the task starter has closed the connection")
+            line += part
+        answer = greeting.proof_line(line)
+        if answer is None:
+            raise _ForeignError
+        starter.sendall(answer)
+    except BaseException:
+        starter.close()
+        raise
+    return starter
 
 
 def _wait(starter: socket.socket) -> bytes:

@@ -34,7 +34,7 @@ from smdist.launch.environment import (
     trainer_arguments,
 )
 from smdist.launch.failure_file import write_failure
-from smdist.launch.host_resolution import wait_for_hosts
+from smdist.launch.host_resolution import listening_address, wait_for_hosts
 from smdist.launch.launch_command import plain_command, starter_command, torchrun_command
 from smdist.launch.launch_request import resolve_request
 from smdist.launch.machine import HostResources, inspect_machine
@@ -42,6 +42,7 @@ from smdist.launch.nonblocking_writer import write_whole
 from smdist.launch.readiness import require_framework, require_port
 from smdist.launch.redact import shown_command
 from smdist.launch.supervise import Order, Outcome, Supervisor
+from smdist.launch.take_secret import hand_over, take_secret
 from smdist.launch.tf_tasks import SERVERS, tasks_of
 from smdist.launch.user_code import fetch, install_requirements
 
@@ -142,11 +143,11 @@ def _run(place: HostPlace, print_line: PrintLine) -> Outcome:
     _make_folders(config.base)
     script = fetch(config.source, config.code)
     with tempfile.TemporaryDirectory(prefix="smdist-") as folder:
-        place = _with_account(place, Path(folder))
+        place = _with_account(_with_secret(place, Path(folder), print_line), Path(folder))
         install_requirements(config.source, config.code, place.config.inherited)
         timeout = (config.options or DataParallel()).start_timeout_seconds
         addresses = wait_for_hosts(place.world, timeout, print_line)
-        place = _ready(place)
+        place = _ready(place, listening_address(place.world, addresses))
         order = plan(place, addresses, script, Path(folder))
         for warning in config.warnings:
             print_line(warning)
@@ -169,17 +170,31 @@ def _make_folders(base: Path) -> None:
             ) from error
 
 
+def _with_secret(place: HostPlace, directory: Path, print_line: PrintLine) -> HostPlace:
+    """Write the job's secret to a private file for the ranks, and return `place` with its path.
+
+    If the job has ranks and no secret, the first host logs why.
+    """
+    config, world = place.config, place.world
+    secret = take_secret(config)
+    is_first = config.resources.current_host == world.hosts[0]
+    if secret.value is None and config.options is not None and is_first and world.size > 1:
+        print_line(secret.warning)
+    return replace(place, config=hand_over(config, secret, directory))
+
+
 def _with_account(place: HostPlace, directory: Path) -> HostPlace:
     inherited = place.config.inherited
     environ = {**inherited, **account_environment(inherited, directory)}
     return replace(place, config=replace(place.config, inherited=environ))
 
 
-def _ready(place: HostPlace) -> HostPlace:
+def _ready(place: HostPlace, address: str) -> HostPlace:
     """Check that the ranks' framework is installed and that the rendezvous port is free.
 
-    The port is checked only on the first host, which listens at it. Return `place` with the
-    framework that the ranks use. A host that starts no ranks needs no check.
+    The port is checked only on the first host, which listens at it, at the IP address `address`
+    ("" for all its addresses). Return `place` with the framework that the ranks use. A host that
+    starts no ranks needs no check.
 
     Raises:
         LaunchError: The framework is not installed, or the port is in use.
@@ -189,7 +204,7 @@ def _ready(place: HostPlace) -> HostPlace:
         return place
     framework = require_framework(config.framework, config.inherited)
     if config.resources.current_host == place.world.hosts[0]:
-        require_port(config.port, place.label)
+        require_port(config.port, place.label, address)
     return replace(place, config=replace(config, framework=framework))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from ipaddress import ip_address
 
 from sagemaker_dist.contract import World
@@ -76,6 +76,21 @@ def wait_for_hosts(
             reported = now
         time.sleep(min(pause, max(0.0, start + timeout_seconds - now)))
         pause = min(2 * pause, 2.0)
+
+
+def listening_address(world: World, addresses: Mapping[str, str]) -> str:
+    """Return the one address at which the first host listens; "" for all its addresses.
+
+    That is its own address, which is a loopback address if all hosts are on one machine. If only
+    some hosts have loopback addresses, /etc/hosts of a machine maps its name to one: the first
+    host then listens at all addresses, and the ranks raise an error that explains the cause.
+
+    Args:
+        world: The hosts that train together.
+        addresses: IP address of each host, by name.
+    """
+    local = {ip_address(addresses[host]).is_loopback for host in world.hosts}
+    return addresses[world.hosts[0]] if len(local) == 1 else ""
 
 
 def _resolve_some(hosts: Iterable[str], lookup: Lookup) -> dict[str, str]:

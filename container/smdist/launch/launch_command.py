@@ -10,9 +10,11 @@ from pathlib import Path
 
 from sagemaker_dist.contract import World
 from smdist.config import RuntimeConfig
+from smdist.launch.host_resolution import listening_address
 
 GUARD = ("-m", "smdist.launch.rank_guard")
 STARTER = ("-m", "smdist.launch.task_starter")
+TORCHRUN = ("-m", "smdist.dataparallel.torchrun")
 
 
 def python_command(*arguments: str) -> list[str]:
@@ -44,7 +46,8 @@ def torchrun_command(
     """Return the torchrun command that starts this host's ranks.
 
     Each rank runs as the child of a rank guard, a small process that watches the rank.
-    torchrun waits `start_timeout_seconds` for the other hosts.
+    torchrun waits `start_timeout_seconds` for the other hosts. Its store listens at one address of
+    the first host alone.
 
     Args:
         config: This host's configuration, with data parallel options.
@@ -55,14 +58,19 @@ def torchrun_command(
     """
     assert config.options
     host = config.resources.current_host
+    rendezvous = [
+        f"rank={world.hosts.index(host)}",
+        f"timeout={config.options.start_timeout_seconds}",
+    ]
+    if address := listening_address(world, addresses):
+        rendezvous.append(f"listen={address}")
     options = {
         "nnodes": len(world.hosts),
         "nproc-per-node": world.processes_per_host,
-        "node-rank": world.hosts.index(host),
-        "master-addr": addresses[world.hosts[0]],
-        "master-port": config.port,
+        "rdzv-backend": "smdist",
+        "rdzv-endpoint": f"{addresses[world.hosts[0]]}:{config.port}",
+        "rdzv-conf": ",".join(rendezvous),
         "local-addr": addresses[host],
-        "rdzv-conf": f"timeout={config.options.start_timeout_seconds}",
         "max-restarts": 0,
         "monitor-interval": 0.1,
         "log-dir": logs,
@@ -70,9 +78,7 @@ def torchrun_command(
     }
     flags = [part for name, value in options.items() for part in (f"--{name}", str(value))]
     guard = [_literal(part) for part in (*GUARD, *script)]
-    return python_command(
-        "-m", "torch.distributed.run", *flags, "--no-python", "--", *python_command(*guard)
-    )
+    return python_command(*TORCHRUN, *flags, "--no-python", "--", *python_command(*guard))
 
 
 def _literal(argument: str) -> str:

@@ -49,18 +49,21 @@ def require_framework(framework: str | None, environ: Mapping[str, str]) -> str:
     )
 
 
-def require_port(port: int, label: str) -> None:
+def require_port(port: int, label: str, address: str = "") -> None:
     """Check that a port is free, by listening on it for a moment.
 
-    `label` is the name of this host in the error.
+    Args:
+        port: The port.
+        label: Name of this host in the error.
+        address: IP address at which the port must be free; "" for all addresses of this host.
 
     Raises:
         LaunchError: Another process uses the port, or this user is not allowed to use it.
     """
-    both = socket.has_dualstack_ipv6()
+    both = not address and socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both else socket.AF_INET
     try:
-        socket.create_server(("", port), family=family, dualstack_ipv6=both).close()
+        socket.create_server((address, port), family=family, dualstack_ipv6=both).close()
     except OSError as error:
         owner = _listener(port)
         raise LaunchError(

@@ -22,11 +22,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from smdist.config import read_guard_config
-from smdist.dataparallel.task_server_protocol import ENDED, FAILED, HELLO, MAX_LINE
+from smdist.config import read_guard_config, read_secret_variables
+from smdist.dataparallel.rendezvous.secret import read_secret
+from smdist.dataparallel.task_server_protocol import ENDED, FAILED, MAX_LINE, Greeting
 from smdist.launch.guard_protocol import exit_status
 from smdist.launch.process_control import die_with_parent, signal_socket
 from smdist.launch.tf_tasks import Task, Tasks
@@ -34,31 +36,64 @@ from smdist.launch.tf_tasks import Task, Tasks
 Running = tuple[Task, subprocess.Popen[bytes]]
 
 _TICK_SECONDS: Final = 0.1
+_MAX_UNPROVEN: Final = 64  # connections that have not proven the secret yet
+_PROOF_SECONDS: Final = 15.0  # time limit of a new connection to prove the secret
 _LATE_SECONDS: Final = 30.0  # wait for servers that connect after the script has ended
+
+
+@dataclass(slots=True)
+class Caller:
+    """Connection of a process that is, or claims to be, a TensorFlow server of the job.
+
+    Attributes:
+        connection: Socket of the connection.
+        greeting: Greeting by which the process proves that it has the job's secret.
+        deadline: Time on the monotonic clock at which it is dropped without this proof.
+        received: Bytes of a line that has not ended yet.
+        has_name: True once the process has sent its name.
+        is_proven: True once the process has proven that it has the secret.
+    """
+
+    connection: socket.socket
+    greeting: Greeting
+    deadline: float
+    received: bytes = b""
+    has_name: bool = False
+    is_proven: bool = False
 
 
 class ServerConnections:
     """Listener that TensorFlow servers connect to, and that tells them how the script ended.
 
-    `port` is the port to listen on. `num_servers` is the number of servers in the job. Thread
-    safety: none.
+    A process that does not have the job's secret gets no result, and its end means nothing.
+    Thread safety: none.
+
+    Args:
+        address: IP address to listen at; "" for all addresses of this host.
+        port: Port to listen at.
+        num_servers: Number of TensorFlow servers in the job.
+        secret: Secret of the job; empty if it has none.
     """
 
-    def __init__(self, port: int, num_servers: int) -> None:
-        both = socket.has_dualstack_ipv6()
+    def __init__(self, address: str, port: int, num_servers: int, secret: bytes) -> None:
+        both = not address and socket.has_dualstack_ipv6()
         family = socket.AF_INET6 if both else socket.AF_INET
-        self._listener = socket.create_server(("", port), family=family, dualstack_ipv6=both)
+        self._listener = socket.create_server(
+            (address, port), family=family, backlog=socket.SOMAXCONN, dualstack_ipv6=both
+        )
         self._listener.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
-        self._names: dict[socket.socket, str] = {}
+        self._callers: dict[socket.socket, Caller] = {}
+        self._num_servers = num_servers
         self._left = num_servers
+        self._secret = secret
         self._result = b""
 
     def close(self) -> None:
         """Close all connections and the listening socket."""
         self._selector.close()
-        for each in (*self._names, self._listener):
+        for each in (*self._callers, self._listener):
             each.close()
 
     def wait(self, seconds: float) -> str:
@@ -67,12 +102,15 @@ class ServerConnections:
         Return the name of a server whose connection was lost, such as "algo-2 ps 1", else "".
         """
         for key, _ in self._selector.select(seconds):
-            caller = key.fileobj
-            assert isinstance(caller, socket.socket)
-            if caller is self._listener:
+            source = key.fileobj
+            assert isinstance(source, socket.socket)
+            if source is self._listener:
                 self._accept()
-            elif lost := self._receive(caller):
+            elif source in self._callers and (lost := self._receive(self._callers[source])):
                 return lost
+        for caller in self._unproven():
+            if time.monotonic() >= caller.deadline:
+                self._drop(caller)
         return ""
 
     def send_result(self, result: bytes) -> None:
@@ -81,8 +119,8 @@ class ServerConnections:
         A TensorFlow server that connects later receives the result when it connects.
         """
         self._result = result
-        for caller in list(self._names):
-            if self._names[caller]:
+        for caller in list(self._callers.values()):
+            if caller.is_proven:
                 self._send(caller)
 
     def wait_for_late_servers(self, seconds: float) -> None:
@@ -91,39 +129,66 @@ class ServerConnections:
         while self._left > 0 and time.monotonic() < deadline:
             self.wait(_TICK_SECONDS)
 
+    def _unproven(self) -> list[Caller]:
+        """Return the connections that have not proven the secret, the oldest first."""
+        return [caller for caller in self._callers.values() if not caller.is_proven]
+
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
-            caller, _ = self._listener.accept()
-            caller.setblocking(False)
-            caller.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            caller.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
-            self._names[caller] = ""
-            self._selector.register(caller, selectors.EVENT_READ)
+            connection, _ = self._listener.accept()
+            connection.setblocking(False)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
+            if len(unproven := self._unproven()) >= max(_MAX_UNPROVEN, self._num_servers):
+                self._drop(unproven[0])  # a server of the job connects again
+            deadline = time.monotonic() + _PROOF_SECONDS
+            caller = Caller(connection, Greeting(self._secret), deadline)
+            self._callers[connection] = caller
+            self._selector.register(connection, selectors.EVENT_READ)
 
-    def _receive(self, caller: socket.socket) -> str:
+    def _receive(self, caller: Caller) -> str:
+        """Read from a connection; return the server's name if a proven server was lost, else ""."""
         try:
-            line = caller.recv(MAX_LINE).decode("utf-8", "replace")
-        except OSError:
-            line = ""
-        name = self._names[caller]
-        if not name and line.startswith(HELLO):
-            self._names[caller] = line.removeprefix(HELLO).strip()
-            if self._result:
-                self._send(caller)
+            part = caller.connection.recv(MAX_LINE)
+        except BlockingIOError:
             return ""
-        self._drop(caller)  # not one of our servers, or a server that has ended
-        return name
+        except OSError:
+            part = b""
+        caller.received += part
+        if caller.is_proven or not part or len(caller.received) > MAX_LINE:
+            self._drop(caller)  # a proven server sends nothing more: it has ended
+            return caller.greeting.name if caller.is_proven else ""
+        while b"\n" in caller.received and caller.connection in self._callers:
+            line, _, caller.received = caller.received.partition(b"\n")
+            self._on_line(caller, line)
+        return ""
 
-    def _send(self, caller: socket.socket) -> None:
+    def _on_line(self, caller: Caller, line: bytes) -> None:
+        if not caller.has_name:
+            reply = caller.greeting.starter_line(line)
+            caller.has_name = True
+            if reply is None:
+                self._drop(caller)
+                return
+            with contextlib.suppress(OSError):
+                caller.connection.send(reply)  # a few bytes, which fit into the kernel's buffer
+            return
+        caller.is_proven = caller.greeting.is_proven(line)
+        if not caller.is_proven:
+            self._drop(caller)
+        elif self._result:
+            self._send(caller)
+
+    def _send(self, caller: Caller) -> None:
         with contextlib.suppress(OSError):
-            caller.send(self._result)  # a few bytes, which fit into the kernel's buffer
+            caller.connection.send(self._result)
         self._left -= 1
         self._drop(caller)
 
-    def _drop(self, caller: socket.socket) -> None:
-        del self._names[caller]
-        self._selector.unregister(caller)
-        caller.close()
+    def _drop(self, caller: Caller) -> None:
+        del self._callers[caller.connection]
+        self._selector.unregister(caller.connection)
+        caller.connection.close()
 
 
 def main() -> int:
@@ -136,7 +201,9 @@ def main() -> int:
     with signal_socket(signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
         servers = None
         if tasks.result_port is not None:
-            servers = ServerConnections(tasks.result_port, tasks.num_servers)
+            secret = read_secret(*read_secret_variables()) or b""
+            place = (tasks.result_address, tasks.result_port)
+            servers = ServerConnections(*place, tasks.num_servers, secret)
         running = [(task, _start(task, environ)) for task in tasks.each]
         return _wait_for_all(running, servers)
 

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from sagemaker_dist.contract import World
 from smdist.config import RuntimeConfig
+from smdist.launch.host_resolution import listening_address
 from smdist.launch.launch_command import plain_command
 
 MIRRORED: Final = "multi_worker_mirrored_strategy"
@@ -59,12 +60,14 @@ class Tasks:
         ports: Ports that this host's processes listen on.
         result_port: Port on which the first host listens for connections of the servers, which
             wait for the script's end. None on other hosts, and for a job without servers.
+        result_address: IP address at which it listens; "" for all addresses of the host.
         num_servers: Number of TensorFlow servers in the job, on all hosts together.
     """
 
     each: tuple[Task, ...]
     ports: tuple[int, ...] = ()
     result_port: int | None = None
+    result_address: str = ""
     num_servers: int = 0
 
     def write(self, directory: Path) -> Path:
@@ -163,6 +166,7 @@ def _servers(
         each=tuple(each),
         ports=(first, *ports),
         result_port=config.port,
+        result_address=listening_address(world, addresses),
         num_servers=2 * size,
     )
 

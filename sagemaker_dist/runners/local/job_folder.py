@@ -12,6 +12,7 @@ stop         a request to stop         written by any process, one of these word
              kill: all processes are killed at once
              drop: as kill, and the model is discarded
 lock         locked while the supervisor runs
+secret       the random secret by which the job's ranks recognize each other, removed at the end
 logs/        algo-N.log: output of one host; all.log: output of all hosts, in the order of arrival
 data/        copied data of the channels, removed at the end. NAME is the name of a channel:
              NAME for all hosts, NAME/algo-N for one host with ShardedByS3Key
@@ -30,6 +31,7 @@ from pathlib import Path
 from time import time
 from typing import Any, Final
 
+from sagemaker_dist.contract.job_secret import new_secret, write_private
 from sagemaker_dist.contract.redaction import MASK
 from sagemaker_dist.planning import LocalChannel, LocalHost, LocalJob
 from sagemaker_dist.runners.local.job_state import State
@@ -126,6 +128,7 @@ class JobFolder:
         self.path.mkdir(mode=0o700)
         try:
             self.logs.mkdir()
+            write_private(self.path / "secret", new_secret())
             self.all_log.touch()
             reserve(self.path)
             self._write("job.json", {"request": _hidden(request), "job": _hidden(job.dump())})
@@ -149,6 +152,14 @@ class JobFolder:
         Environment variables have the value "***".
         """
         return LocalJob.load(self._read("job.json")["job"])
+
+    def secret(self) -> bytes:
+        """Return the secret of the job, which only the job's hosts and this user may know."""
+        return (self.path / "secret").read_bytes()
+
+    def remove_secret(self) -> None:
+        """Remove the secret of a job that has ended."""
+        (self.path / "secret").unlink(missing_ok=True)
 
     def state(self) -> State:
         """Return the job's state from the disk.

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from sagemaker_dist.contract.job_secret import FILE, write_private
 from sagemaker_dist.planning import LocalHost, LocalJob
 from sagemaker_dist.planning.local_job import CONTAINER_ROOT, REGION, SUBMIT_DIRECTORY
 from sagemaker_dist.runners.local.code_copy import Code, own_places
@@ -34,6 +35,7 @@ _MAX_FAILURE_BYTES: Final = 1 << 16
 _FOREIGN: Final = (  # variables of a launcher that started the driver; they must not reach a host
     "SM_", "TORCHELASTIC_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
     "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK", "ROLE_RANK", "TF_CONFIG",
+    "SMDIST_SECRET", "SMDIST_SECRET_FILE",
 )  # fmt: skip
 
 
@@ -127,6 +129,8 @@ class HostTree:
     def create(self, job: LocalJob, host: LocalHost, folder: JobFolder) -> None:
         """Create the host's directories, copy the code, and write the files of input/config.
 
+        The job's secret is one of these files, which the launcher removes.
+
         Raises:
             SetupError: The code cannot be copied.
         """
@@ -145,6 +149,7 @@ class HostTree:
         }
         for name, document in config.items():
             (self.root / "input/config" / f"{name}.json").write_text(json.dumps(document))
+        write_private(self.root / "input/config" / FILE, folder.secret())
 
     def make_mount_points(self, job: LocalJob, names: Iterable[str]) -> None:
         """Create the mount points for the checkpoints and the data of a container.

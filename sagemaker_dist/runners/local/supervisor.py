@@ -106,6 +106,7 @@ class Supervisor:
     def _clear(self) -> None:
         self.fleet.remove()
         self.data.remove()
+        self.folder.remove_secret()
 
     def _download(self) -> None:
         if self.data.is_fetched:

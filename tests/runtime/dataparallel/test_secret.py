@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The job's secret: from a file where one is given, never shown, refused when it differs."""
 
+import io
 import os
+from contextlib import redirect_stderr
 from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
 from engine_faults import fault_fields
+from meetings import free_port
 
 from sagemaker_dist.errors import LaunchError
-from smdist.dataparallel.rendezvous.secret import read_secret
+from smdist.dataparallel.rendezvous.connect import warn_unprotected
+from smdist.dataparallel.rendezvous.secret import UNPROTECTED, read_secret
 
 
 def reduce_with_secret(rank, size, folder, differ):
@@ -43,6 +47,57 @@ def test_a_secret_from_a_file_serves(world, secrets):
     assert [6.0, 6.0] == world.run(reduce_with_secret, secrets, False, size=2)
 
 
+def keys_of_a_start(rank, size, port, folder, having):
+    """Start over torch's TCPStore; return what was logged, and what a stranger reads afterwards."""
+    dist.destroy_process_group()
+    warn_unprotected.cache_clear()
+    log = io.StringIO()
+    if rank in having:
+        os.environ["SMDIST_SECRET_FILE"] = f"{folder}/0"
+    try:
+        store = dist.TCPStore("127.0.0.1", port, size, rank == 0, timedelta(seconds=20))
+        with redirect_stderr(log):
+            dist.init_process_group("smdist", store=store, rank=rank, world_size=size)
+        dist.barrier()
+        stranger = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=5))
+        found = {
+            key.rpartition("smdist/1/")[2]: len(stranger.get(key)) for key in stranger.list_keys()
+        }
+        dist.barrier()
+        return log.getvalue(), found
+    except LaunchError as error:
+        return error.kind, list(error.about)
+    finally:
+        os.environ.pop("SMDIST_SECRET_FILE", None)
+
+
+def test_a_store_has_no_secret_if_the_ranks_have_one(world, secrets):
+    """Only 16 random bytes, which tell two starts apart; as text they take up to 32."""
+    answers = world.run(keys_of_a_start, free_port(), secrets, (0, 1), size=2)
+
+    for log, found in answers:
+        assert "" == log
+        assert found["session/0"] <= 32
+
+
+def test_without_a_secret_rank_0_says_so_once_and_its_own_is_gone_once_read(world, secrets):
+    answers = world.run(keys_of_a_start, free_port(), secrets, (), size=2)
+
+    assert [UNPROTECTED, ""] == [log for log, _ in answers]
+    assert 1 == len(UNPROTECTED.splitlines())
+    for _, found in answers:
+        assert "who/all" in found
+        assert "session/0" not in found
+
+
+@pytest.mark.parametrize("having", [0, 1])
+def test_a_secret_on_some_ranks_alone_is_refused(world, secrets, having):
+    """On all ranks and with the reason, before any of them connects."""
+    answers = world.run(keys_of_a_start, free_port(), secrets, (having,), size=2)
+
+    assert [("conflict", ["SMDIST_SECRET_FILE"])] * 2 == answers
+
+
 def test_ranks_with_different_secrets_do_not_talk(world, secrets, capfd):
     """Each rank raises soon, and nothing shows a secret."""
     (first, one), (second, other) = world.run(reduce_with_secret, secrets, True, size=2)
@@ -64,3 +119,22 @@ def test_no_secret_in_the_file_is_said(tmp_path, content):
         read_secret(path)
 
     assert ("SMDIST_SECRET_FILE",) == caught.value.about
+
+
+def test_a_secret_from_the_environment(tmp_path):
+    """White space around it does not count; a file with the same text is no second secret."""
+    path = tmp_path / "secret"
+    path.write_text("one text\n")
+
+    assert b"one text" == read_secret(None, " one text\n") == read_secret(path, "one text")
+    assert read_secret(None) is read_secret(None, " ") is None
+
+
+def test_two_different_secrets_are_refused_and_not_shown(tmp_path):
+    path = tmp_path / "secret"
+    path.write_text("first text")
+    with pytest.raises(LaunchError) as caught:
+        read_secret(path, "second text")
+
+    assert ("conflict", ("SMDIST_SECRET",)) == (caught.value.kind, caught.value.about)
+    assert not [text for text in ("first text", "second text") if text in str(caught.value)]

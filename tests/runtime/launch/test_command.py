@@ -43,9 +43,10 @@ def test_plain_command_is_one_guard():
 def test_torchrun_command():
     """The whole line for the second of two hosts."""
     expected = shlex.split(
-        "-m torch.distributed.run --nnodes 2 --nproc-per-node 8 --node-rank 1"
-        " --master-addr 10.0.0.1 --master-port 7777 --local-addr 10.0.0.2"
-        " --rdzv-conf timeout=77 --max-restarts 0 --monitor-interval 0.1"
+        "-m smdist.dataparallel.torchrun --nnodes 2 --nproc-per-node 8"
+        " --rdzv-backend smdist --rdzv-endpoint 10.0.0.1:7777"
+        " --rdzv-conf rank=1,timeout=77,listen=10.0.0.1 --local-addr 10.0.0.2"
+        " --max-restarts 0 --monitor-interval 0.1"
         " --log-dir /run/logs --shutdown-timeout 110 --no-python --"
     )
     guard = [sys.executable, "-m", "smdist.launch.rank_guard", "/opt/ml/code/train.py", "--lr", "1"]

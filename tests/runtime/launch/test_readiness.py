@@ -19,9 +19,16 @@ from sagemaker_dist.errors import LaunchError
 from smdist.launch.readiness import require_framework, require_port
 
 
-@pytest.fixture(params=["0.0.0.0", "127.0.0.1", "::1"])
+@pytest.fixture(params=["0.0.0.0", "127.0.0.1"])
 def taken(request):
     """A port that this process listens on."""
+    with socket.create_server((request.param, 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.fixture(params=["127.0.0.2", "::1"])
+def taken_elsewhere(request):
+    """A port that this process listens on, at an address that no host of the job has."""
     family = socket.AF_INET6 if ":" in request.param else socket.AF_INET
     with socket.create_server((request.param, 0), family=family) as server:
         yield server.getsockname()[1]
@@ -34,6 +41,13 @@ def test_a_taken_port_is_named_with_its_owner(taken):
 
     assert [("SMDIST_MASTER_PORT", "conflict")] == fields_of(caught.value)
     assert f"(process {os.getpid()})" in caught.value.why
+
+
+def test_one_address_is_enough(taken_elsewhere):
+    """A port that is taken at another address is free; it is not for a check of all addresses."""
+    require_port(taken_elsewhere, "algo-1", "127.0.0.1")
+    with pytest.raises(LaunchError):
+        require_port(taken_elsewhere, "algo-1")
 
 
 def test_a_free_port_stays_free():

@@ -6,16 +6,19 @@ import os
 import signal
 import socket
 import time
+from contextlib import suppress
 
 import pytest
 
 from sagemaker_dist.contract import KEY, DataParallel, render
-from smdist.dataparallel.task_server_protocol import ENDED, FAILED, HELLO
+from smdist.dataparallel.task_server_protocol import ENDED, FAILED, MAX_LINE, Greeting
+from smdist.launch import task_starter
 from smdist.launch.task_starter import ServerConnections
 
 pytestmark = pytest.mark.timeout(120)
 
 HOSTS = ["127.0.0.1", "127.0.0.2"]
+SECRET = b"a text that nobody guesses"
 TRAIN = """
 import json, os, sys, time
 names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
@@ -153,21 +156,31 @@ def test_mirrored_workers_have_one_rank_per_host(start):
 
 @pytest.fixture
 def servers():
-    """Connections of two servers, and a function that connects one."""
+    """Connections of two servers, and a function that connects one and sends some bytes."""
     with socket.socket() as free:
         free.bind(("", 0))
         port = free.getsockname()[1]
     callers = []
 
-    def connect(hello):
+    def connect(first):
         callers.append(socket.create_connection(("127.0.0.1", port), timeout=5))
-        callers[-1].sendall(hello.encode())
+        callers[-1].sendall(first if isinstance(first, bytes) else first.server_line())
         return callers[-1]
 
-    connections = ServerConnections(port, 2)
+    connections = ServerConnections("127.0.0.1", port, 2, SECRET)
     yield connections, connect
     for each in (connections, *callers):
         each.close()
+
+
+def served(connections, connect, name, secret=SECRET):
+    """Connect as the server `name`, and return its socket after the whole greeting."""
+    greeting = Greeting(secret, name)
+    server = connect(greeting)
+    assert "" == lost_within(connections, 0.3)
+    answer = greeting.proof_line(server.recv(MAX_LINE))
+    server.sendall(answer or b"smdist proof 00\n")
+    return server
 
 
 def lost_within(connections, seconds=2.0):
@@ -182,11 +195,11 @@ def lost_within(connections, seconds=2.0):
 @pytest.mark.parametrize("result", [ENDED, FAILED])
 def test_servers_receive_the_result_of_the_script_also_late(servers, result):
     connections, connect = servers
-    early = connect(f"{HELLO}algo-1 ps 0\n")
+    early = served(connections, connect, "algo-1 ps 0")
 
     assert "" == lost_within(connections, 0.3)
     connections.send_result(result)
-    late = connect(f"{HELLO}algo-2 ps 1\n")
+    late = served(connections, connect, "algo-2 ps 1")
     connections.wait_for_late_servers(5.0)
 
     assert [result, result] == [early.recv(64), late.recv(64)]
@@ -194,10 +207,64 @@ def test_servers_receive_the_result_of_the_script_also_late(servers, result):
 
 def test_a_server_that_is_lost_is_named_and_a_stranger_is_not(servers):
     connections, connect = servers
-    connect("GET / HTTP/1.0\r\n\r\n").close()
-    server = connect(f"{HELLO}algo-2 worker 1\n")
+    connect(b"GET / HTTP/1.0\r\n\r\n").close()
+    server = served(connections, connect, "algo-2 worker 1")
 
     assert "" == lost_within(connections, 0.5)
     server.close()
 
     assert "algo-2 worker 1" == lost_within(connections)
+
+
+@pytest.mark.parametrize("secret", [b"another", b""])
+def test_who_lacks_the_secret_is_neither_lost_nor_served(servers, secret):
+    """It has the greeting's form and any name; it learns no result, and its end ends no job."""
+    connections, connect = servers
+    stranger = served(connections, connect, "algo-2 ps 1", secret)
+
+    assert "" == lost_within(connections, 0.3)
+    connections.send_result(ENDED)
+    connections.wait_for_late_servers(0.3)
+
+    assert b"" == stranger.recv(64)
+
+
+@pytest.mark.parametrize("data", [b"smdist server \n", b"x" * (MAX_LINE + 1), b"\xff\n\xff\n"])
+def test_garbage_is_hung_up_on(servers, data):
+    connections, connect = servers
+    stranger = connect(data)
+
+    assert "" == lost_within(connections, 0.3)
+    with suppress(ConnectionResetError):
+        assert b"" == stranger.recv(64)
+
+
+def test_strangers_have_a_number_and_a_time(servers, monkeypatch):
+    """The oldest of too many is hung up on, and each after some time; a server still connects."""
+    connections, connect = servers
+    monkeypatch.setattr(task_starter, "_MAX_UNPROVEN", 3)
+    monkeypatch.setattr(task_starter, "_PROOF_SECONDS", 0.5)
+    silent = []
+    for _ in range(5):
+        silent.append(connect(b""))
+        connections.wait(0.2)
+
+    assert 3 == len(connections._unproven())
+    assert [b"", b""] == [each.recv(1) for each in silent[:2]]
+    lost_within(connections, 0.8)
+    assert [] == connections._unproven()
+    server = served(connections, connect, "algo-1 ps 0")
+    connections.send_result(ENDED)
+
+    assert "" == lost_within(connections, 0.3)
+    assert ENDED == server.recv(64)
+
+
+@pytest.mark.parametrize(("secret", "works"), [(SECRET, True), (b"another", False)])
+def test_a_server_refuses_a_starter_without_the_secret(secret, works):
+    """Both must prove it: whoever took the starter's port could end the servers otherwise."""
+    server, starter = Greeting(SECRET, "algo-2 ps 1"), Greeting(secret)
+    proof = server.proof_line(starter.starter_line(server.server_line()))
+
+    assert works == (proof is not None)
+    assert not works or starter.is_proven(proof)

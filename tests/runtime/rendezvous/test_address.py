@@ -5,7 +5,7 @@ import pytest
 
 from sagemaker_dist.errors import LaunchError
 from smdist.config import RankConfig
-from smdist.dataparallel.rendezvous.address import own_address
+from smdist.dataparallel.rendezvous.address import listening_address, own_address
 
 
 def config(**options):
@@ -25,6 +25,21 @@ def test_an_interface_that_does_not_exist():
 
 def test_the_address_of_the_route_to_rank_0():
     assert "127.0.0.1" == own_address(config(master_address="127.0.0.1"))
+
+
+@pytest.mark.parametrize(
+    ("host", "own", "expected"),
+    [
+        ("127.0.0.1", "127.0.0.1", "127.0.0.1"),
+        ("127.0.0.3", "10.0.0.1", "127.0.0.3"),  # nobody else can reach it
+        ("localhost", "127.0.0.1", "127.0.0.1"),
+        ("10.0.0.1", "10.0.0.1", "10.0.0.1"),
+        ("10.0.0.1", "192.168.0.1", ""),  # another network, or translated on the way
+        ("algo-1", "10.0.0.1", ""),  # other hosts may resolve it to any address of this host
+    ],
+)
+def test_the_store_listens_where_all_ranks_reach_it_and_nowhere_else(host, own, expected):
+    assert expected == listening_address(host, own)
 
 
 def test_a_given_address_counts():

@@ -11,6 +11,7 @@ from contextlib import ExitStack, suppress
 import pytest
 from meetings import free_port, meet, meeting_of
 
+from sagemaker_dist.errors import LaunchError
 from smdist.dataparallel.rendezvous import store_server
 from smdist.dataparallel.rendezvous.store_connection import connect_to_server
 from smdist.dataparallel.rendezvous.store_protocol import (
@@ -168,6 +169,18 @@ def test_nothing_is_stored_before_the_proof(port):
         )
         with suppress(ConnectionResetError):
             said_to(port, hello + words)
+
+    assert [b"1", b"0"] == among(port, disturb, secret=SECRET)
+
+
+@pytest.mark.parametrize("theirs", [b"another", None])
+def test_nobody_joins_in_the_place_of_rank_1(port, theirs):
+    """A stranger that is there before rank 1 reads nothing and takes no place."""
+
+    def disturb():
+        for _ in range(3):
+            with pytest.raises(LaunchError):
+                connect_to_server(meeting_of(1, 2, port, secret=theirs), "127.0.0.1")
 
     assert [b"1", b"0"] == among(port, disturb, secret=SECRET)
 

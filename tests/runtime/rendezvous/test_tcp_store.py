@@ -4,14 +4,19 @@
 import os
 import signal
 import socket
+import struct
 import threading
 import time
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from meetings import free_port, meet, meeting_of, start
 
 from sagemaker_dist.errors import LaunchError
+from smdist.dataparallel.rendezvous import store_server
 from smdist.dataparallel.rendezvous.store_connection import connect_to_server
+from smdist.dataparallel.rendezvous.store_server import StoreServer
 from smdist.dataparallel.rendezvous.tcp_store import open_store
 
 
@@ -35,6 +40,77 @@ def test_counts_are_shared(port):
     sums = meet(range(4), 4, port, lambda store, rank: store.add("n", 2))
 
     assert [2, 4, 6, 8] == sorted(sums)
+
+
+def test_a_deleted_word_is_gone(port):
+    """For all ranks; a word that is not there can be deleted, too, and one can be set again."""
+
+    def task(store, rank):
+        store.set("w", b"secret")
+        store.delete("w")
+        store.delete("never set")
+        with pytest.raises(TimeoutError):
+            store.get("w", 0.1)
+        store.set("w", b"new")
+        return store.get("w", 1)
+
+    assert [b"new"] == meet([0], 1, port, task)
+
+
+def test_all_words_together_have_a_limit(port, monkeypatch):
+    """A word that is replaced or deleted makes room; one too many ends the job, with a reason."""
+    monkeypatch.setattr(store_server, "STORE_BYTES", 1000)
+
+    def task(store, rank):
+        for _ in range(3):
+            store.set("w", bytes(900))
+        store.delete("w")
+        store.set("x", bytes(900))
+        store.set("y", bytes(900))
+
+    (error,) = meet([0], 1, port, task)
+
+    assert isinstance(error, LaunchError)
+    assert "1000 bytes" in error.what
+
+
+def test_the_queue_of_new_connections_is_the_longest(port):
+    """A thousand ranks connect at once; asyncio alone would let 100 wait."""
+    listener = socket.create_server(("127.0.0.1", port), backlog=socket.SOMAXCONN)
+    server = StoreServer(listener, meeting_of(0, 1, port))
+    link, _ = connect_to_server(meeting_of(0, 1, port), "127.0.0.1")  # the server serves
+    # of a listening socket, the kernel gives the length of its queue in tcpi_sacked
+    (length,) = struct.unpack_from(
+        "I", listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104), 28
+    )
+    link.close()
+    server.close("ended")
+
+    assert min(socket.SOMAXCONN, int(Path("/proc/sys/net/core/somaxconn").read_text())) == length
+
+
+def test_the_store_listens_at_one_address(port):
+    """At another address of the same machine nobody answers."""
+
+    def task(store, rank):
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.2", port), timeout=5)
+        return store.add("n", 1)
+
+    assert [1] == meet([0], 1, port, task, listening_address="127.0.0.1")
+
+
+def test_a_rank_that_is_dropped_at_the_end_leaves_no_traceback(port, capfd, caplog):
+    with ExitStack() as stack:
+
+        def task(store, rank):
+            address = ("127.0.0.1", port)
+            stack.enter_context(socket.create_connection(address, timeout=5))
+            time.sleep(0.2)  # until the server reads from it
+
+        meet([0], 1, port, task)
+
+    assert "" == capfd.readouterr().err + caplog.text
 
 
 def test_a_word_of_a_mebibyte_passes(port):

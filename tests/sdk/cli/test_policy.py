@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`sagemaker-dist doctor --iam | --iam-role`: actions and resources that the policies allow."""
 
+import fnmatch
 import json
 from pathlib import Path
 
@@ -80,13 +81,25 @@ def test_policy_of_every_job_of_a_file(capsys, job_file, session, isolation):
 
 
 def test_policy_of_code_that_is_there(capsys, job_file, session):
-    """Code in S3 is only read, never uploaded."""
+    """Code in S3 is only read, never uploaded; a secret of the user beside it is read, too."""
     job = settings("source_dir=s3://code/my-job/source/a.tar.gz")
     found = statements_of(capsys, job_file(), "--iam", *job)
     role = statements_of(capsys, job_file(), "--iam-role", *job)
 
     assert "Code" not in found
     assert "arn:aws:s3:::code/my-job/source/a.tar.gz" in role["Read"]["Resource"]
+    assert "arn:aws:s3:::code/my-job/source/a.tar.gz.secret" in role["Read"]["Resource"]
+
+
+def test_policies_allow_the_secret_beside_the_code(capsys, job_file, session):
+    """The user creates it where the code is, and the role reads it there."""
+    key = "arn:aws:s3:::models/out/my-job/source/sourcedir.tar.gz.secret"
+    found = statements_of(capsys, job_file(), "--iam")
+    role = statements_of(capsys, job_file(), "--iam-role")
+
+    assert [key] == fnmatch.filter([key], found["Code"]["Resource"][0])
+    assert ["s3:PutObject"] == found["Code"]["Action"]
+    assert any(fnmatch.filter([key], each) for each in role["Read"]["Resource"])
 
 
 @pytest.mark.parametrize(

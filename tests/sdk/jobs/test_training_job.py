@@ -246,16 +246,31 @@ def test_all_faults_come_at_once(job):
 
 
 def test_submitting_uploads_the_code_once_and_again(job, amazon):
-    """Equal files give equal bytes in the uploaded tarball."""
-    names = [job(runner=RecordingRunner()).submit(), job(runner=RecordingRunner()).submit()]
-    (key,) = keys_in(amazon)
-    body = amazon.client("s3").get_object(Bucket="bucket", Key=key)["Body"].read()
+    """Equal files give equal bytes in the uploaded tarball; the secret is kept."""
+    runner, s3 = RecordingRunner(), amazon.client("s3")
+    names = [job(runner=runner).submit()]
+    key, beside = sorted(keys_in(amazon))
+    secret = s3.get_object(Bucket="bucket", Key=beside)["Body"].read()
+    names += [job(runner=RecordingRunner()).submit()]
+    body = s3.get_object(Bucket="bucket", Key=key)["Body"].read()
     with tarfile.open(fileobj=io.BytesIO(body)) as code:
         members = sorted(code.getnames())
 
     assert ["job", "job"] == names
     assert CODE.fullmatch(key)
+    assert f"{key}.secret" == beside
+    assert [key, beside] == sorted(keys_in(amazon))
     assert ["lib", "lib/net.py", "train.py"] == members
+    assert 64 == len(secret)
+    assert secret == s3.get_object(Bucket="bucket", Key=beside)["Body"].read()
+    assert secret.decode() not in repr(runner.requests)
+
+
+def test_no_secret_is_uploaded_for_a_job_without_ranks(job, amazon):
+    job(runner=RecordingRunner(), distribution=None).submit()
+    (key,) = keys_in(amazon)
+
+    assert CODE.fullmatch(key)
 
 
 class Overtaken(RecordingRunner):
@@ -422,8 +437,9 @@ def test_what_is_packed_is_what_a_job_of_this_machine_sees(job, amazon, tmp_path
     (source / "gone").symlink_to("nowhere")
     (source / "__pycache__").mkdir()
     os.mkfifo(source / "pipe")
-    job(runner=RecordingRunner(), dependencies=[source / "linked"]).submit()
-    (key,) = keys_in(amazon)
+    runner = RecordingRunner()
+    job(runner=runner, dependencies=[source / "linked"]).submit()
+    key = code_of(runner.requests[0])
     body = amazon.client("s3").get_object(Bucket="bucket", Key=key)["Body"].read()
     with tarfile.open(fileobj=io.BytesIO(body)) as code:
         files = {each.name: each.isreg() for each in code if not each.isdir()}
@@ -436,8 +452,8 @@ def test_a_name_in_use_is_told_before_anything_is_uploaded(job, amazon):
     runner = RecordingRunner()
     first = job(runner=runner)
     assert "job" == first.submit() == first.submit()
-    (key,) = keys_in(amazon)
-    amazon.client("s3").delete_object(Bucket="bucket", Key=key)
+    for key in keys_in(amazon):
+        amazon.client("s3").delete_object(Bucket="bucket", Key=key)
 
     assert [("job_name", "conflict")] == fields_raised(job(runner=runner).submit)
     assert 1 == len(runner.requests)

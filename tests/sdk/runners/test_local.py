@@ -54,7 +54,7 @@ def test_a_host_finds_what_sagemaker_gives_it(runner, request_for, script, data,
     """A host has the configuration files, the linked data, the directories and the environment."""
     script("""
         import json, os
-        config = {p.stem: json.loads(p.read_text()) for p in (base / "input/config").iterdir()}
+        config = {p.stem: json.loads(p.read_text()) for p in base.glob("input/config/*.json")}
         config["files"] = sorted(p.relative_to(base).as_posix() for p in base.rglob("*"))
         config["data"] = (base / "input/data/training/numbers.txt").read_text()
         config["environment"] = dict(os.environ)
@@ -110,7 +110,7 @@ def test_a_host_finds_what_sagemaker_gives_it(runner, request_for, script, data,
 
 def test_a_launcher_around_the_driver_does_not_leak_in(runner, request_for, script, monkeypatch):
     """RANK and similar variables of a launcher of the driver do not reach a host."""
-    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "SM_HOSTS", "TORCHELASTIC_RUN_ID"):
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "SMDIST_SECRET", "TORCHELASTIC_RUN_ID"):
         monkeypatch.setenv(name, "1")
     script("""
         import os

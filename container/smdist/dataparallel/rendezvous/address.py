@@ -13,6 +13,7 @@ from __future__ import annotations
 import fcntl
 import socket
 import struct
+from ipaddress import ip_address
 
 from sagemaker_dist.errors import LaunchError
 from smdist.config import RankConfig
@@ -32,6 +33,22 @@ def own_address(config: RankConfig) -> str:
     if config.interface:
         return _address_of(config.interface)
     return _address_towards(config.master_address)
+
+
+def listening_address(host: str, own: str) -> str:
+    """Return the one address at which rank 0's store listens; "" for all addresses of its host.
+
+    `host` is MASTER_ADDR, at which the other ranks connect to the store. `own` is rank 0's own
+    address. All addresses are needed if `host` is a name, or an address that another machine
+    translates.
+    """
+    if host == "localhost":
+        return "127.0.0.1"
+    try:
+        is_loopback = ip_address(host).is_loopback
+    except ValueError:
+        return ""
+    return host if is_loopback or host == own else ""
 
 
 def _address_of(interface: str) -> str:

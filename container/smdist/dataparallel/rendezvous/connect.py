@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connection of all ranks' engines, through a key-value store that every rank can reach.
 
-Rank 0 publishes a random session id, and a random secret for jobs without a secret file. Each
-rank publishes its name, its options and its engine's address, and reads those of all others.
-The engines open their connections when they are first used. If a process connects a second
-engine through the same store, a counter in the names of the keys separates the two.
+Rank 0 publishes a random session id. If the job has no secret, rank 0 also publishes a random one
+and deletes it once all ranks have read it. Each rank publishes its name, its options and its
+engine's address, and reads those of all others. The engines open their connections when they are
+first used. If a process connects a second engine through the same store, a counter in the names of
+the keys separates the two.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from __future__ import annotations
 import json
 import secrets
 import socket
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from ipaddress import ip_address
 from typing import Any
 
@@ -30,7 +33,7 @@ from smdist.dataparallel.rendezvous.host_identity import (
     machine_identity,
     pause_microseconds,
 )
-from smdist.dataparallel.rendezvous.secret import read_secret
+from smdist.dataparallel.rendezvous.secret import UNPROTECTED, read_secret
 from smdist.dataparallel.rendezvous.store import Store
 
 _SESSION_BYTES = 16
@@ -59,6 +62,9 @@ class _StoreView:
 
     def publish(self, what: str, value: bytes) -> None:
         self.store.set(f"{self.prefix}/{what}", value)
+
+    def delete(self, what: str) -> None:
+        self.store.delete(f"{self.prefix}/{what}")
 
     def collect(self, what: str, ranks: Sequence[int]) -> list[bytes]:
         """Wait until each of `ranks` has published a value under the name `what`.
@@ -122,17 +128,22 @@ def connect(store: Store, rank: int, size: int, config: RankConfig, module: Engi
         OptionError: Ranks have different options.
     """
     view = _view(store, rank, size, config.start_timeout_seconds)
-    session, secret = _session_and_secret(view, config)
+    given = read_secret(config.secret_file, config.secret)
+    session, secret = _session_and_secret(view, given, config)
     me = {
         "label": rank_name(rank, config),
         "version": smdist.__version__,
         "host": host_identity(config),
         "machine": machine_identity(),
+        "has_secret": given is not None,
         "options": _options(config),
     }
     others = view.exchange("who", me)
+    if rank == 0 and given is None:
+        view.delete("session/0")  # all ranks have read it: they published after that
     _check_presence(others)
     _check_releases(others)
+    _check_secrets(others)
     names = [other["label"] for other in others]
     check_agreement([other["options"] for other in others], names)
     hosts = host_numbers([other["host"] for other in others])
@@ -194,12 +205,29 @@ def _join(view: _StoreView, engine: Engine, names: list[str]) -> None:
     engine.join([(each["host"], each["port"], each["local"]) for each in places])
 
 
-def _session_and_secret(view: _StoreView, config: RankConfig) -> tuple[bytes, bytes]:
+def _session_and_secret(
+    view: _StoreView, given: bytes | None, config: RankConfig
+) -> tuple[bytes, bytes]:
+    """Return the session id of rank 0, and the secret of the job.
+
+    The secret is `given`, the one that this rank has. A job without a secret uses a random one of
+    rank 0, which all ranks read in the store; rank 0 then logs that the start is not protected.
+    """
     if view.rank == 0:
-        view.publish("session/0", secrets.token_bytes(_SESSION_BYTES + _SECRET_BYTES))
+        shared = secrets.token_bytes(_SESSION_BYTES)
+        if given is None:
+            shared += secrets.token_bytes(_SECRET_BYTES)
+        view.publish("session/0", shared)
+        if given is None and view.size > 1 and not config.has_guard:
+            warn_unprotected()  # under a guard, the launcher has said it
     (shared,) = view.collect("session", [0])
-    given = read_secret(config.secret_file) if config.secret_file else shared[_SESSION_BYTES:]
-    return shared[:_SESSION_BYTES], given
+    return shared[:_SESSION_BYTES], given or shared[_SESSION_BYTES:]
+
+
+@cache
+def warn_unprotected() -> None:
+    """Log once per process that the start of the job is not protected by a secret."""
+    sys.stderr.write(UNPROTECTED)
 
 
 def _missing(missing: list[int], timeout_seconds: float) -> LaunchError:
@@ -249,6 +277,20 @@ def _check_presence(others: list[dict[str, Any]]) -> None:
                 "Correct these settings of that rank, and start the job again",
                 kind="peer",
             )
+
+
+def _check_secrets(others: list[dict[str, Any]]) -> None:
+    """Raise LaunchError if some ranks have a secret and others have none."""
+    having = [other["label"] for other in others if other["has_secret"]]
+    lacking = [other["label"] for other in others if not other["has_secret"]]
+    if having and lacking:
+        raise LaunchError(
+            f"{having[0]} has a secret and {lacking[0]} has none",
+            "all ranks of a job must have the same secret",
+            "Set SMDIST_SECRET_FILE on every host, to the path of a file with the same text",
+            about="SMDIST_SECRET_FILE",
+            kind="conflict",
+        )
 
 
 def _check_releases(others: list[dict[str, Any]]) -> None:

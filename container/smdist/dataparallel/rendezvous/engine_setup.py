@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from smdist.config import RankConfig
+from smdist.dataparallel.rendezvous.address import listening_address, own_address
 from smdist.dataparallel.rendezvous.connect import connect, rank_name
 from smdist.dataparallel.rendezvous.engine_interface import E, EngineModule
 from smdist.dataparallel.rendezvous.engine_shutdown import register_engine
@@ -52,12 +53,14 @@ def _store(world: World, config: RankConfig) -> Iterator[Store]:
         label=rank_name(world.rank, config),
         job=config.job_name,
     )
+    first = world.rank == 0
     rendezvous = RendezvousConfig(
         participant=participant,
         host=world.host,
         port=world.port,
         timeout_seconds=config.start_timeout_seconds,
-        secret=read_secret(config.secret_file) if config.secret_file else None,
+        secret=read_secret(config.secret_file, config.secret),
+        listening_address=listening_address(world.host, own_address(config)) if first else "",
     )
     with open_store(rendezvous) as store:
         yield store

@@ -47,7 +47,9 @@ class RendezvousConfig:
         host: Address of rank 0's host.
         port: Port at which rank 0's store server listens.
         timeout_seconds: Seconds that ranks wait for each other.
-        secret: The secret that all ranks of the job share, or None without a secret file.
+        secret: The secret that all ranks of the job share, or None if they have none.
+        listening_address: The one IP address at which rank 0's store server listens; "" for all
+            addresses of its host.
         report_seconds: Seconds before the first message about missing ranks. Each further message
             follows 3 * report_seconds after the one before.
     """
@@ -57,6 +59,7 @@ class RendezvousConfig:
     port: int
     timeout_seconds: float
     secret: bytes | None = field(default=None, repr=False)
+    listening_address: str = ""
     report_seconds: float = 10.0
 
 

@@ -1,19 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Secret of a job, read from a file. A rank that has the secret belongs to the job."""
+"""Secret of a job, from a file or from the environment. A rank that has it belongs to the job.
+
+SMDIST_SECRET_FILE   path of a file with the secret
+SMDIST_SECRET        the secret itself
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 from sagemaker_dist.errors import LaunchError
 
+UNPROTECTED: Final = (
+    "smdist: the start of this job is not protected: a process that reaches MASTER_ADDR:MASTER_PORT"
+    " can read the connection data of the ranks until all are connected. To protect it, write one"
+    " random text to a file on every host, and set SMDIST_SECRET_FILE to its path\n"
+)
 
-def read_secret(path: Path) -> bytes:
-    """Return the secret: the content of the file without white space around it.
+
+def read_secret(path: Path | None, value: str | None = None) -> bytes | None:
+    """Return the job's secret without white space around it; None if there is none.
+
+    Args:
+        path: Path of the file in SMDIST_SECRET_FILE, or None.
+        value: Value of SMDIST_SECRET, or None.
 
     Raises:
-        LaunchError: The file cannot be read, or is empty.
+        LaunchError: The file cannot be read, or is empty, or contains another secret than `value`.
     """
+    given = value.strip().encode() if value else b""
+    if path is None:
+        return given or None
+    secret = _content(path)
+    if given and given != secret:
+        raise LaunchError(
+            f"SMDIST_SECRET and the file {str(path)!r} of SMDIST_SECRET_FILE are both given",
+            "they contain different secrets, and a job has one",
+            "Unset SMDIST_SECRET, or unset SMDIST_SECRET_FILE",
+            about="SMDIST_SECRET",
+            kind="conflict",
+        )
+    return secret
+
+
+def _content(path: Path) -> bytes:
     try:
         secret, why = path.read_bytes().strip(), "it is empty"
     except OSError as error:

@@ -22,6 +22,9 @@ class Store(Protocol):
     def add(self, key: str, count: int) -> int:
         """Add `count` to the counter under this key, which starts at 0; return the new value."""
 
+    def delete(self, key: str) -> None:
+        """Remove the value of a key, so that no process can read it any more."""
+
 
 class OwnStore:
     """Store in this process's memory, for a job with a single process."""
@@ -53,3 +56,7 @@ class OwnStore:
         total = int(self._values.get(key, b"0")) + count
         self._values[key] = b"%d" % total
         return total
+
+    def delete(self, key: str) -> None:
+        """Remove the value of a key."""
+        self._values.pop(key, None)

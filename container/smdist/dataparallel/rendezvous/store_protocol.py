@@ -17,6 +17,7 @@ Order of the frames. Rank 0 answers every frame of a rank except LEAVE:
     SET       key, value                          VALUE     empty
     ADD       key, number to add                  VALUE     the new sum
     GET       key, timeout                        VALUE     the value; or TIMED_OUT
+    DELETE    key                                 VALUE     empty
     LEAVE     reason of a failure, or empty
 
 Both sides send PROOF only if the job has a secret. Rank 0 may answer any frame with REFUSED and a
@@ -39,8 +40,9 @@ PROOF_BYTES: Final = 32
 KEY_BYTES: Final = 256
 UNAUTHENTICATED_BYTES: Final = 4096  # limit of a value before the rank has joined
 VALUE_BYTES: Final = 1 << 24  # limit of a value; enough for the descriptions of 10,000 ranks
+STORE_BYTES: Final = 1 << 26  # limit of all keys and values together
 # reasons of a refusal: a secret on one side only, different secrets
-ONE_SIDED: Final = "only one side has a secret file: SMDIST_SECRET_FILE is not set on all ranks"
+ONE_SIDED: Final = "only one side has a secret: SMDIST_SECRET_FILE is not set on all ranks"
 NO_MATCH: Final = "its secret differs from that of the other side"
 _HEAD: Final = struct.Struct("!BqHI")
 HEAD_BYTES: Final = _HEAD.size
@@ -60,6 +62,7 @@ class FrameKind(IntEnum):
     TIMED_OUT = 9
     LEAVE = 10
     REFUSED = 11
+    DELETE = 12
 
 
 _KINDS: Final = frozenset(FrameKind)
@@ -77,7 +80,7 @@ class Frame:
         kind: Kind of the message.
         number: Protocol version of GREETING, count of ADD, timeout of GET in milliseconds; 0
             for the other kinds.
-        key: Key of SET, ADD and GET.
+        key: Key of SET, ADD, GET and DELETE.
         value: Content of the message; its format depends on the kind.
     """
 

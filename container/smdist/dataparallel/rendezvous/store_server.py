@@ -3,7 +3,7 @@
 
 Each connection has its own time limit and cannot delay another. A connection may send only a
 few kilobytes before it has joined. If the job has a secret, a process without it can neither
-set a key nor read one.
+set a key nor read one. All values together have a limit, too.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from smdist.dataparallel.rendezvous.store_protocol import (
     NO_MATCH,
     NONCE_BYTES,
     ONE_SIDED,
+    STORE_BYTES,
     UNAUTHENTICATED_BYTES,
     VALUE_BYTES,
     Frame,
@@ -65,6 +66,7 @@ class StoreServer:
         self._rendezvous = rendezvous
         self._first = rendezvous.participant
         self._values: dict[str, bytes] = {}
+        self._stored_bytes = 0
         self._waiters: dict[str, asyncio.Future[None]] = {}
         self._participants: dict[int, Participant] = {}
         self._left: set[int] = set()
@@ -97,7 +99,9 @@ class StoreServer:
             self._loop.close()
 
     async def _serve(self) -> None:
-        server = await asyncio.start_server(self._receive, sock=self._listener)
+        server = await asyncio.start_server(
+            self._receive, sock=self._listener, backlog=socket.SOMAXCONN
+        )
         reports = self._loop.create_task(self._report_missing())
         await self._closing.wait()
         reports.cancel()
@@ -150,6 +154,8 @@ class StoreServer:
             )
         except (OSError, EOFError, asyncio.TimeoutError):
             pass  # an unknown process closed the connection, or _serve_rank has noted the failure
+        except asyncio.CancelledError:
+            pass  # the server ends; if this task ended as cancelled, asyncio would log a traceback
         finally:
             writer.close()
 
@@ -217,15 +223,32 @@ class StoreServer:
                 self._fail(reason)
 
     async def _answer(self, frame: Frame) -> Frame:
-        require_kind(frame, FrameKind.SET, FrameKind.ADD, FrameKind.GET)
+        require_kind(frame, FrameKind.SET, FrameKind.ADD, FrameKind.GET, FrameKind.DELETE)
         if frame.kind is FrameKind.GET:
             return await self._value(frame.key, frame.number / 1000)
+        if frame.kind is FrameKind.DELETE:
+            self._remove(frame.key)
+            return Frame(FrameKind.VALUE)
         value = self._sum(frame) if frame.kind is FrameKind.ADD else frame.value
-        self._values[frame.key] = value
+        self._store(frame.key, value)
         waiter = self._waiters.pop(frame.key, None)
         if waiter:
             waiter.set_result(None)
         return Frame(FrameKind.VALUE, value=value if frame.kind is FrameKind.ADD else b"")
+
+    def _store(self, key: str, value: bytes) -> None:
+        self._remove(key)
+        self._stored_bytes += len(key) + len(value)
+        if self._stored_bytes > STORE_BYTES:
+            raise FrameError(
+                f"the key {key!r} does not fit: all keys and values together may have"
+                f" {STORE_BYTES} bytes"
+            )
+        self._values[key] = value
+
+    def _remove(self, key: str) -> None:
+        if key in self._values:
+            self._stored_bytes -= len(key) + len(self._values.pop(key))
 
     def _sum(self, frame: Frame) -> bytes:
         try:

@@ -20,7 +20,7 @@ from smdist.dataparallel.rendezvous.store_protocol import Frame, FrameError, Fra
 from smdist.dataparallel.rendezvous.store_server import StoreServer
 
 _REPLY_SECONDS = 30.0  # time for the reply, in addition to the time that rank 0 itself waits
-_HERE = "127.0.0.1"  # address at which rank 0 connects to its own server
+_HERE = "127.0.0.1"  # rank 0 connects to its own server here if that listens at all addresses
 
 
 class TcpStore:
@@ -65,6 +65,14 @@ class TcpStore:
         """
         return int(self._request(Frame(FrameKind.ADD, count, key)).value)
 
+    def delete(self, key: str) -> None:
+        """Remove the value of a key.
+
+        Raises:
+            LaunchError: A rank was lost.
+        """
+        self._request(Frame(FrameKind.DELETE, 0, key))
+
     def leave(self, reason: str = "") -> None:
         """Close the connection to the server.
 
@@ -103,7 +111,8 @@ def open_store(rendezvous: RendezvousConfig) -> Iterator[TcpStore]:
     reason = f"{rendezvous.participant.label} has ended"
     store: TcpStore | None = None
     try:
-        store = TcpStore(*connect_to_server(rendezvous, _HERE if is_first else rendezvous.host))
+        here = rendezvous.listening_address or _HERE
+        store = TcpStore(*connect_to_server(rendezvous, here if is_first else rendezvous.host))
         yield store
         reason = ""
     except BaseException as error:
@@ -117,12 +126,18 @@ def open_store(rendezvous: RendezvousConfig) -> Iterator[TcpStore]:
 
 
 def _listen(rendezvous: RendezvousConfig) -> socket.socket:
-    """Return a socket that listens at `rendezvous.port` on all addresses of this host.
+    """Return a socket that listens at `rendezvous.port`.
+
+    It listens at `rendezvous.listening_address` alone; if that is "", at all addresses of this
+    host.
 
     Raises:
         LaunchError: The port is in use or cannot be used.
     """
     try:
+        if rendezvous.listening_address:
+            place = (rendezvous.listening_address, rendezvous.port)
+            return socket.create_server(place, backlog=socket.SOMAXCONN)
         return _bind(rendezvous.port)
     except OSError as error:
         is_taken = error.errno == errno.EADDRINUSE

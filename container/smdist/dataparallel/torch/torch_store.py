@@ -38,3 +38,10 @@ class TorchStore:
     def add(self, key: str, count: int) -> int:
         """Add `count` to the counter under this key, which starts at 0; return the new value."""
         return int(self._store.add(key, count))
+
+    def delete(self, key: str) -> None:
+        """Remove the value of a key; a store that cannot remove keys gets an empty value."""
+        try:
+            self._store.delete_key(key)
+        except RuntimeError:
+            self._store.set(key, "")

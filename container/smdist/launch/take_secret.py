@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The launcher's part in the job's secret: finds it, and hands it to this host's ranks.
+
+Places, in this order; the first one that has a secret is used:
+
+    SMDIST_SECRET_FILE, SMDIST_SECRET              set by the user
+    <base>/input/config/sagemaker_dist_secret      written by the local runner, removed here
+    <base>/input/data/sm_drivers/distributed_drivers/sagemaker_dist_secret
+                                                   sent by ModelTrainer, removed here if possible
+    <code>.tar.gz.secret                           uploaded by the estimators and `TrainingJob`
+
+The secrets that were sent or uploaded may serve several jobs: each job derives its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from sagemaker_dist.contract.job_secret import FILE, MAX_BYTES, SUFFIX, secret_of_job, write_private
+from sagemaker_dist.contract.redaction import without_login
+from sagemaker_dist.errors import LaunchError
+from smdist.config import RuntimeConfig, Source
+from smdist.dataparallel.rendezvous.secret import read_secret
+
+_NOT_THERE: Final = frozenset({"403", "404", "AccessDenied", "NoSuchKey"})
+_HINT: Final = (
+    "To protect it, submit the job with this version of sagemaker-dist, and allow the role to read"
+    " the object next to the code whose name ends in .secret"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSecret:
+    """Secret of the job, or the reason why the job has none.
+
+    Attributes:
+        value: The secret; None if the job has none.
+        missing: Reason why it has none; "" if it has one.
+    """
+
+    value: bytes | None = None
+    missing: str = ""
+
+    @property
+    def warning(self) -> str:
+        """Return the line for the log of a job without a secret."""
+        return (
+            "the start of this job is not protected: a process that reaches the port of the first"
+            f" host can join it. The reason: {self.missing}. {_HINT}"
+        )
+
+
+def take_secret(config: RuntimeConfig) -> JobSecret:
+    """Find the job's secret, and remove its file if the file is this job's own.
+
+    Raises:
+        LaunchError: A file or object with a secret cannot be read, or the user's environment has
+            two different secrets.
+    """
+    own = _taken(config.base / "input" / "config" / FILE)
+    path = None if config.secret_file is None else Path(config.secret_file)
+    value = read_secret(path, config.secret) or own
+    if value:
+        return JobSecret(value=value)
+    drivers = config.base / "input" / "data" / "sm_drivers" / "distributed_drivers"
+    uploaded, missing = _taken(drivers / FILE), ""
+    if not uploaded and config.options is not None:
+        uploaded, missing = _beside_code(config.source)
+    if not uploaded:
+        return JobSecret(missing=missing or "nothing was uploaded with the code")
+    return JobSecret(value=secret_of_job(uploaded, config.job_arn))
+
+
+def hand_over(config: RuntimeConfig, secret: JobSecret, directory: Path) -> RuntimeConfig:
+    """Write the secret to a file in `directory`, and return `config` with the path of this file.
+
+    Ranks read the file, and no other user can. The environment of the ranks is without the secret.
+    """
+    inherited = {k: v for k, v in config.inherited.items() if k != "SMDIST_SECRET"}
+    config = replace(config, secret=None, inherited=inherited)
+    if secret.value is None:
+        return config
+    path = directory / "secret"
+    write_private(path, secret.value)
+    return replace(config, secret_file=str(path))
+
+
+def _taken(path: Path) -> bytes | None:
+    """Return the content of a file with a secret, and remove the file; None if there is none."""
+    if not path.is_file():
+        return None
+    content = read_secret(path)
+    with contextlib.suppress(OSError):  # an input channel may be read-only
+        path.unlink()
+    return content
+
+
+def _beside_code(source: Source) -> tuple[bytes | None, str]:
+    """Return the secret uploaded next to the code, and if there is none, the reason."""
+    place = source.submit_directory
+    if place.startswith("s3://"):
+        return _downloaded(source, f"{place}{SUFFIX}")
+    path = Path(f"{place}{SUFFIX}")
+    return (read_secret(path), "") if place and path.is_file() else (None, "")
+
+
+def _downloaded(source: Source, uri: str) -> tuple[bytes | None, str]:
+    import boto3  # the code was downloaded with it
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    bucket, _, key = uri.removeprefix("s3://").partition("/")
+    try:
+        client = boto3.client("s3", region_name=source.region, endpoint_url=source.endpoint)
+        content: bytes = client.get_object(Bucket=bucket, Key=key)["Body"].read(MAX_BYTES).strip()
+    except ClientError as error:
+        why = without_login(str(error))
+        if error.response.get("Error", {}).get("Code") in _NOT_THERE:
+            return None, f"{uri} cannot be read ({why.rstrip('.')})"
+        raise _unread(uri, why) from error
+    except (BotoCoreError, OSError) as error:
+        raise _unread(uri, without_login(str(error))) from error
+    return content or None, f"{uri} is empty"
+
+
+def _unread(uri: str, why: str) -> LaunchError:
+    return LaunchError(
+        f"the secret of the job at {uri} cannot be downloaded",
+        why,
+        "Start the job again; if the error stays, check the network of the job and the rights of"
+        " its role",
+        about="sagemaker_submit_directory",
+        kind="not_downloaded",
+    )
