@@ -25,7 +25,7 @@ from sagemaker_dist.contract import KEY, DataParallel, ModelParallel, parse, par
 from sagemaker_dist.errors import OptionError, SkewError, raise_all
 from smdist.container_files import Drivers, Resources, read_drivers, read_object, read_resources
 from smdist.environment_checks import hosts_without_ranks, misspelt
-from smdist.tuning import TuningConfig, option_faults, read_tuning
+from smdist.tuning import TuningConfig, option_faults, read_flag, read_tuning
 
 PORT: Final = 7777  # default of the rendezvous port on the first host
 MODEL_PARALLEL: Final = "SMDIST_MODEL_PARALLEL"  # carries a document in the hyperparameter format
@@ -162,6 +162,8 @@ class RankConfig:
         fusion_bytes: Size of a gradient bucket in bytes.
         timeout_seconds: Seconds that an operation waits for a peer.
         start_timeout_seconds: Seconds that ranks wait for each other at the start.
+        integrity: Check of frames between hosts: "off", "crc32c" or "mac".
+        encrypt: True if TLS encrypts the connections between hosts.
         secret_file: Path of a file with the secret that all ranks of the job share.
         master_address: Address of rank 0's host, torch's MASTER_ADDR.
         is_in_world: True if a launcher has set all of torch's rendezvous variables, so that
@@ -187,6 +189,8 @@ class RankConfig:
     fusion_bytes: int | None = None
     timeout_seconds: int | None = None
     start_timeout_seconds: int = DataParallel().start_timeout_seconds
+    integrity: str = DataParallel().integrity
+    encrypt: bool = DataParallel().encrypt
     secret_file: Path | None = None
     master_address: str = "127.0.0.1"
     is_in_world: bool = False
@@ -310,6 +314,8 @@ def read_rank_config(environ: Mapping[str, str] | None = None) -> RankConfig:
         fusion_bytes=_integer(environ, "SMDIST_FUSION_BYTES"),
         timeout_seconds=_integer(environ, "SMDIST_TIMEOUT_SECONDS"),
         start_timeout_seconds=start or DataParallel().start_timeout_seconds,
+        integrity=environ.get("SMDIST_INTEGRITY") or DataParallel().integrity,
+        encrypt=read_flag(environ.get("SMDIST_ENCRYPT") or "0") is True,
         secret_file=Path(secret) if secret else None,
         master_address=environ.get("MASTER_ADDR") or "127.0.0.1",
         is_in_world=all(environ.get(name) for name in _WORLD),
