@@ -28,11 +28,11 @@ from sagemaker_dist.contract.smp import SMPv1, SMPv2, smp_faults, smp_world_faul
 from sagemaker_dist.contract.world import World, sort_hosts
 
 __all__ = [
+    "ENCRYPT",
+    "INTEGRITY",
     "KEY",
     "VERSION",
     "WEIGHTS",
-    "ENCRYPT",
-    "INTEGRITY",
     "DataParallel",
     "Distribution",
     "MiB",

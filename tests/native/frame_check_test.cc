@@ -116,13 +116,15 @@ void crc32c_knows_the_published_vectors() {
 void instruction_and_table_agree() {
   std::vector<uint8_t> bytes(40'000);
   uint32_t state = 1;
-  for (uint8_t& byte : bytes) byte = static_cast<uint8_t>((state = state * 1664525 + 1013904223) >> 24);
+  for (uint8_t& byte : bytes)
+    byte = static_cast<uint8_t>((state = state * 1664525 + 1013904223) >> 24);
   for (size_t length : {1, 7, 8, 9, 2047, 6143, 6144, 6145, 12'289, 39'990}) {
     for (size_t from = 0; from < 9; ++from) {
       const uint32_t expected = crc32c_by_table(&bytes[from], length, 77);
       CHECK_EQ(expected, crc32c(&bytes[from], length, 77));
       const size_t half = length / 2;  // in two parts
-      CHECK_EQ(expected, crc32c(&bytes[from + half], length - half, crc32c(&bytes[from], half, 77)));
+      CHECK_EQ(expected,
+               crc32c(&bytes[from + half], length - half, crc32c(&bytes[from], half, 77)));
     }
   }
 }

@@ -175,7 +175,8 @@ void dropped_repeated_and_exchanged_frames_end_the_job() {
 void tls_shows_no_number_to_the_network() {
   Floats secret(64);
   for (size_t i = 0; i < secret.size(); ++i) secret[i] = static_cast<float>(i) * 1.37f + 0.11f;
-  const std::string text(reinterpret_cast<const char*>(secret.data()), secret.size() * sizeof(float));
+  const std::string text(reinterpret_cast<const char*>(secret.data()),
+                         secret.size() * sizeof(float));
   for (const Protection& protection : {kOff, kTls}) {
     Floats first(kCount, 0);
     Floats second;
@@ -220,7 +221,8 @@ std::pair<std::string, std::string> talk(const LaneKeys& one, const LaneKeys& tw
   for (int round = 0; round < 1'000'000; ++round) {
     bool is_done = true;
     for (Side& side : sides) {
-      if (!side.stream->fault().empty()) return {sides[0].stream->fault(), sides[1].stream->fault()};
+      if (!side.stream->fault().empty())
+        return {sides[0].stream->fault(), sides[1].stream->fault()};
       char buffer[3000];
       const iovec into[2] = {{buffer, 100}, {buffer + 100, sizeof buffer - 100}};
       const ssize_t got = side.stream->read(into, 2, round % 3 != 0);

@@ -113,7 +113,8 @@ class Proxy final {
 // Two engines on two hosts. All bytes between them go through a proxy.
 class TamperedPair final {
  public:
-  TamperedPair(const Protection& protection, Tamper tamper) : TamperedPair(protection, protection, tamper) {}
+  TamperedPair(const Protection& protection, Tamper tamper)
+      : TamperedPair(protection, protection, tamper) {}
   TamperedPair(const Protection& first, const Protection& second, Tamper tamper) {
     engines_[0] = make_engine(0, first);
     engines_[1] = make_engine(1, second);

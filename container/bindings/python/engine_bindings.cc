@@ -59,7 +59,8 @@ Protection protection_from(const std::string& integrity, bool encrypt) {
   for (const auto each : {Integrity::kOff, Integrity::kCrc32c, Integrity::kMac}) {
     if (integrity == name_of(each)) return {each, encrypt};
   }
-  throw py::value_error("integrity is '" + integrity + "', but it must be 'off', 'crc32c' or 'mac'");
+  throw py::value_error("integrity is '" + integrity +
+                        "', but it must be 'off', 'crc32c' or 'mac'");
 }
 
 void bind_tuning(py::module_& module) {

@@ -116,8 +116,8 @@ LaneKeys lane_keys(const Credentials& credentials, const Hello& hello, const Non
   };
   const Digest of_dialler = key("frames of the dialler");
   const Digest of_acceptor = key("frames of the acceptor");
-  return {is_dialler ? of_dialler : of_acceptor, is_dialler ? of_acceptor : of_dialler,
-          key("tls"), is_dialler};
+  return {is_dialler ? of_dialler : of_acceptor, is_dialler ? of_acceptor : of_dialler, key("tls"),
+          is_dialler};
 }
 
 }  // namespace smdist

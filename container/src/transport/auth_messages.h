@@ -7,9 +7,9 @@
 //      | <-- hello (128) ------------- |   with proof "dial": the dialler knows the secret
 //      | --- proof "accept" (32) ----> |   the acceptor knows the secret
 //
-// A proof is HMAC-SHA256(secret, role | session | ranks | lane | protection | both nonces), so it is
-// valid only for one connection, one direction, one pair of ranks and one job. The keys of a lane
-// are made in the same way, each with a role of its own. Numbers in parentheses are bytes.
+// A proof is HMAC-SHA256(secret, role | session | ranks | lane | protection | both nonces), so it
+// is valid only for one connection, one direction, one pair of ranks and one job. The keys of a
+// lane are made in the same way, each with a role of its own. Numbers in parentheses are bytes.
 #pragma once
 
 #include <array>

@@ -22,9 +22,9 @@ constexpr size_t kTurnBytes = 1 << 20;  // after this many bytes it is the turn 
 constexpr size_t kStageBytes =
     4 << 10;                      // space for many short messages, or the beginning of a long one
 constexpr size_t kMaxParts = 64;  // parts in one writev()
-constexpr size_t kPartsPerMessage = 4;  // header, payload, and a tag of each
+constexpr size_t kPartsPerMessage = 4;        // header, payload, and a tag of each
 constexpr size_t kTagAheadBytes = 256 << 10;  // bytes for which tags are computed ahead of sending
-constexpr size_t kTrashBytes = 64 << 10;  // bytes discarded in one read
+constexpr size_t kTrashBytes = 64 << 10;      // bytes discarded in one read
 
 std::string closed_text(int error) {
   if (error == ETIMEDOUT) return "has not answered for 10 s";
@@ -207,9 +207,10 @@ ssize_t Lane::write_once() {
   msghdr what{};
   what.msg_iov = parts;
   what.msg_iovlen = count;
-  const ssize_t sent = ring_ != nullptr     ? write_to_ring(parts, count)
-                       : stream_ != nullptr ? stream_->write(parts, count)
-                                            : ::sendmsg(fd_.get(), &what, MSG_NOSIGNAL | MSG_DONTWAIT);
+  const ssize_t sent = ring_ != nullptr ? write_to_ring(parts, count)
+                       : stream_ != nullptr
+                           ? stream_->write(parts, count)
+                           : ::sendmsg(fd_.get(), &what, MSG_NOSIGNAL | MSG_DONTWAIT);
   if (sent > 0) account(static_cast<size_t>(sent));
   return sent;
 }
@@ -423,8 +424,8 @@ size_t Lane::take_header(const uint8_t* data, size_t bytes, Sink* sink) {
   const bool is_header = header_bytes_ < kHeaderBytes;
   const size_t end = is_header ? kHeaderBytes : kHeaderBytes + tag_bytes();
   const size_t step = std::min(bytes, end - header_bytes_);
-  uint8_t* to = is_header ? &incoming_.header[header_bytes_]
-                          : &incoming_.tag[header_bytes_ - kHeaderBytes];
+  uint8_t* to =
+      is_header ? &incoming_.header[header_bytes_] : &incoming_.tag[header_bytes_ - kHeaderBytes];
   std::memcpy(to, data, step);
   header_bytes_ += step;
   if (header_bytes_ < kHeaderBytes + tag_bytes()) return step;

@@ -22,9 +22,9 @@ namespace smdist {
 // caller or the sink; only the up to 4 KiB that follow a header in the same read are copied through
 // a staging buffer.
 //
-// Over TCP, frames may have tags (see frame_check.h), and TLS may lie between the lane and its socket
-// (see byte_stream.h). A lane that has received a wrong tag reads nothing more, but still sends, so
-// that the peer learns of the fault.
+// Over TCP, frames may have tags (see frame_check.h), and TLS may lie between the lane and its
+// socket (see byte_stream.h). A lane that has received a wrong tag reads nothing more, but still
+// sends, so that the peer learns of the fault.
 //
 // Messages may be queued before the connection exists.
 //
@@ -136,7 +136,7 @@ class Lane final {
   std::unique_ptr<ByteStream> stream_;          // TLS; null: none
   std::unique_ptr<FrameCheck> outgoing_check_;  // null: frames have no tags
   std::unique_ptr<FrameCheck> incoming_check_;
-  bool is_deaf_ = false;  // the lane has received altered bytes, and discards all that follow
+  bool is_deaf_ = false;        // the lane has received altered bytes, and discards all that follow
   RingBuffer* ring_ = nullptr;  // null: the lane is a TCP connection
   int arena_to_send_ = -1;  // descriptor of this rank's arena until it is sent; -1: nothing to send
   bool awaits_arena_ = false;

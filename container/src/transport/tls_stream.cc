@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// TLS 1.3 over a lane's socket. The key of the lane is an external pre-shared key (RFC 8446, section
-// 4.2.11) with a Diffie-Hellman exchange (psk_dhe_ke): who learns the job's secret later cannot read
-// what was recorded before. There are no certificates.
+// TLS 1.3 over a lane's socket. The key of the lane is an external pre-shared key (RFC 8446,
+// section 4.2.11) with a Diffie-Hellman exchange (psk_dhe_ke): who learns the job's secret later
+// cannot read what was recorded before. There are no certificates.
 #include <openssl/bio.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
@@ -20,9 +20,9 @@
 namespace smdist {
 namespace {
 
-constexpr size_t kRecordBytes = 16 << 10;      // longest content of a TLS record
-constexpr size_t kReadAheadBytes = 64 << 10;   // bytes that one recv() may take
-constexpr char kIdentity[] = "smdist lane";    // the same for all; the keys differ
+constexpr size_t kRecordBytes = 16 << 10;     // longest content of a TLS record
+constexpr size_t kReadAheadBytes = 64 << 10;  // bytes that one recv() may take
+constexpr char kIdentity[] = "smdist lane";   // the same for all; the keys differ
 constexpr unsigned char kAes128GcmSha256[] = {0x13, 0x01};
 
 void require(bool is_good, const char* what) {
@@ -77,9 +77,8 @@ int bio_write(BIO* bio, const char* data, int bytes) {
 int bio_read(BIO* bio, char* data, int bytes) {
   auto& socket = *static_cast<SocketBytes*>(BIO_get_data(bio));
   BIO_clear_retry_flags(bio);
-  const ssize_t got = socket.may_receive
-                          ? ::recv(socket.fd, data, static_cast<size_t>(bytes), MSG_DONTWAIT)
-                          : -1;
+  const ssize_t got =
+      socket.may_receive ? ::recv(socket.fd, data, static_cast<size_t>(bytes), MSG_DONTWAIT) : -1;
   if (got > 0) return static_cast<int>(got);
   if (got == 0) {
     socket.is_ended = true;

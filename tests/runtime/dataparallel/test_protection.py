@@ -13,9 +13,9 @@ import torch
 import torch.distributed as dist
 
 from sagemaker_dist.errors import OptionError, parts_of
+from smdist.config import RankConfig
 from smdist.dataparallel.rendezvous.connect import connect
 from smdist.dataparallel.rendezvous.store import OwnStore
-from smdist.config import RankConfig
 
 SETTINGS = {"LANES": "2", "CHUNK_BYTES": "65536", "ONE_SHOT_BYTES": "4096",
             "SINGLE_OWNER_BYTES": "0", "ARRIVING_BYTES": "0"}  # fmt: skip
@@ -60,8 +60,7 @@ def test_every_protection_gives_the_same_bits(world):
             assert all(map(torch.equal, ours, theirs))
 
 
-def first_bytes(rank, size):
-    """Whether the bytes of a tensor lie in the receive queue of a connection, to be read by all."""
+def first_of_a_sum(rank, size):
     tensor = torch.full((100_000,), 1234.5) if rank else torch.zeros(100_000)
     dist.all_reduce(tensor)
     return tensor[0].item()
@@ -69,7 +68,7 @@ def first_bytes(rank, size):
 
 def test_measured_settings_work_with_encryption(world):
     """The measurement at the start adds lanes to a running engine."""
-    results = world.run(first_bytes, size=2, hosts="ab", tuning={"ENCRYPT": "1"})
+    results = world.run(first_of_a_sum, size=2, hosts="ab", tuning={"ENCRYPT": "1"})
 
     assert [1234.5] * 2 == results
 
@@ -110,7 +109,10 @@ def test_a_build_without_openssl_refuses(options, about):
 
 BESIDE_OTHERS = """
 import hashlib, ssl, sys
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 def use():
+    sealed = AESGCM(bytes(32)).encrypt(bytes(12), b"abc", None)
+    assert AESGCM(bytes(32)).decrypt(bytes(12), sealed, None) == b"abc"
     assert hashlib.sha256(b"abc").hexdigest().startswith("ba7816bf")
     context = ssl.create_default_context()
     assert context.minimum_version and len(context.get_ciphers()) > 3
@@ -136,7 +138,7 @@ print(version)
 
 @pytest.mark.parametrize("order", ["before", "after"])
 def test_our_openssl_gets_on_with_that_of_python(order):
-    """Python's ssl and hashlib keep their own, whichever is loaded first."""
+    """Python's ssl, hashlib and cryptography keep their own, whichever is loaded first."""
     done = subprocess.run(
         [sys.executable, "-c", BESIDE_OTHERS, order], capture_output=True, text=True, timeout=60
     )
