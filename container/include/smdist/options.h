@@ -22,7 +22,7 @@ struct Endpoint {
   std::string local = {};
 };
 
-// What finds changes of frames between hosts.
+// Check that finds changes of frames between hosts.
 enum class Integrity : uint8_t {
   kOff = 0,     // TCP's own checksum of 16 bits alone
   kCrc32c = 1,  // a checksum that finds accidents
@@ -32,7 +32,7 @@ enum class Integrity : uint8_t {
 // Return "off", "crc32c" or "mac".
 const char* name_of(Integrity integrity);
 
-// What protects the TCP connections between ranks after the authentication handshake. Ranks that
+// Protection of the TCP connections between ranks after the authentication handshake. Ranks that
 // share memory need none of it. Must be the same on all ranks.
 struct Protection {
   Integrity integrity = Integrity::kOff;

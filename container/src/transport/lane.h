@@ -97,7 +97,7 @@ class Lane final {
     Message message;
     size_t sent = 0;  // number of sent bytes of header, payload and tags
     bool has_tags = false;
-    std::array<uint8_t, 2 * kMaxTagBytes> tags{};  // of the header and of the payload
+    std::array<uint8_t, 2 * kMaxTagBytes> tags{};  // tags of header and payload
   };
   // The message that is being received.
   struct Incoming {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the transport takes from OpenSSL. A build without OpenSSL has without_openssl.cc instead of
-// gmac_check.cc and tls_stream.cc; has_openssl() of options.h tells which.
+// Functions of the transport that use OpenSSL. A build without OpenSSL has without_openssl.cc
+// instead of gmac_check.cc and tls_stream.cc; has_openssl() of options.h tells which.
 #pragma once
 
 #include <memory>

@@ -268,7 +268,7 @@ void TcpTransport::read_from(int link) {
   const Lane::Loss loss = lane(link).read_some(sink_);
   if (loss) return lose_link(link, *loss);
   const bool is_encrypted_now = awaited_peer && !lane(link).awaits_peer();
-  if (is_encrypted_now) blocked_.erase(link);  // what has waited for the TLS handshake can be sent
+  if (is_encrypted_now) blocked_.erase(link);  // the TLS handshake is finished
   if (is_encrypted_now || lane(link).has_unsent_bytes()) dirty_.insert(link);
   if (lane(link).uses_shared_memory()) unblock(link);
 }

@@ -22,7 +22,7 @@ namespace {
 
 constexpr size_t kRecordBytes = 16 << 10;     // longest content of a TLS record
 constexpr size_t kReadAheadBytes = 64 << 10;  // bytes that one recv() may take
-constexpr char kIdentity[] = "smdist lane";   // the same for all; the keys differ
+constexpr char kIdentity[] = "smdist lane";   // equal for all lanes; the keys differ
 constexpr unsigned char kAes128GcmSha256[] = {0x13, 0x01};
 
 void require(bool is_good, const char* what) {

@@ -159,7 +159,7 @@ class EngineModule(Protocol[E_co]):
 
     @property
     def has_openssl(self) -> bool:
-        """Whether the module was built with OpenSSL, which encryption and "mac" need."""
+        """True if the module was built with OpenSSL, which encryption and "mac" need."""
 
     @property
     def Fixed(self) -> Callable[[], Any]:  # noqa: N802  the name of the module's class
