@@ -197,7 +197,7 @@ def _check_keys(unknown: set[str], version: int, where: str, path: Iterable[str]
     if unknown:
         raise SkewError(
             f"{where} of version {version} has the unknown keys {sorted(unknown)}",
-            f"this image reads versions up to {VERSION}, which do not have them",
+            "documents of this version do not have them",
             "Install the same release of sagemaker-dist and of sagemaker-dist-runtime",
             about=(*path, min(unknown)),
             kind="unknown",

@@ -152,7 +152,9 @@ def test_only_protection_needs_a_newer_image(options):
         assert 5 == json.loads(render(protected, framework))["version"]
     older = render(protected).replace('"version":5', '"version":4')
     about = "modelparallel.engine.encrypt" if is_split else "dataparallel.encrypt"
-    assert [(about, "unknown")] == fields_raised(lambda: parse(older))
+    with pytest.raises(SkewError) as caught:
+        parse(older)
+    assert [(about, "unknown")] == fields_of(caught.value)
 
 
 @pytest.mark.parametrize("framework", [None, "torch"])

@@ -68,7 +68,9 @@ class Lane final {
   // Return whether TLS holds bytes that the socket has not taken.
   bool has_unsent_bytes() const { return stream_ != nullptr && stream_->has_unsent(); }
   // Return whether nothing can be sent before the peer continues the TLS handshake.
-  bool awaits_peer() const { return stream_ != nullptr && stream_->awaits_peer(); }
+  bool awaits_peer() const {
+    return stream_ != nullptr && stream_->awaits_peer() && !stream_->has_unsent();
+  }
   int fd() const { return fd_.get(); }
 
   // Queue a message.

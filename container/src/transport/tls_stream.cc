@@ -133,6 +133,18 @@ SSL_CTX* context() {
   return shared;
 }
 
+// Return the rest of a sentence about a peer whose bytes OpenSSL has refused, or that has sent an
+// alert because it has refused bytes of this rank.
+std::string fault_of(unsigned long error) {
+  const bool is_alert = ERR_GET_REASON(error) >= SSL_AD_REASON_OFFSET;
+  const char* reason = ERR_reason_error_string(error);
+  return std::string(is_alert ? "has refused TLS records of this rank ("
+                              : "sent TLS records that this rank refuses (") +
+         (reason != nullptr ? reason : "unknown error") +
+         "): they were changed, repeated, dropped or put in another order between the two hosts. A "
+         "device may be broken, or an attacker may be in the network";
+}
+
 class TlsStream final : public ByteStream {
  public:
   TlsStream(int fd, const LaneKeys& keys) : key_(keys.tls), ssl_(SSL_new(context())) {
@@ -238,11 +250,7 @@ ssize_t TlsStream::failed(int result) {
     return -1;
   }
   if (kind == SSL_ERROR_ZERO_RETURN || socket_.is_ended) return 0;
-  const char* reason = ERR_reason_error_string(ERR_peek_error());
-  fault_ = std::string("sent bytes that TLS refuses (") +
-           (reason != nullptr ? reason : "unknown error") +
-           "): they were changed, repeated, dropped or put in another order between the two hosts. "
-           "A device may be broken, or an attacker may be in the network";
+  fault_ = fault_of(ERR_peek_error());
   errno = EBADMSG;
   return -1;
 }

@@ -120,14 +120,18 @@ def use():
 if sys.argv[1] == "before":
     version = use()
 import torch
+from concurrent.futures import ThreadPoolExecutor
 from smdist.dataparallel.torch import _C
+hosts = [0, 1]
 engines = [
-    _C.Engine(rank, 2, "127.0.0.1", [], [0, 1], b"secret", bytes(16), 0, None, "mac", True)
-    for rank in range(2)
+    _C.Engine(rank, 2, "127.0.0.1", [], hosts, b"secret", bytes(16), 0, None, "mac", True)
+    for rank in hosts
 ]
 for engine in engines:
     engine.join([each.endpoint() for each in engines])
-    engine.add_group(0, [0, 1])
+with ThreadPoolExecutor(2) as pool:  # measured all-reduces over TLS
+    found = pool.map(lambda rank: engines[rank].probe(rank, hosts, _C.Fixed(), 20.0), hosts)
+    assert all(each.bandwidth > 0 for each in found)
 version = use() if sys.argv[1] == "after" else version
 assert version == use()
 for engine in engines:
