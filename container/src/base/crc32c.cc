@@ -8,14 +8,9 @@
 #include <nmmintrin.h>
 #define SMDIST_CRC_TARGET __attribute__((target("sse4.2")))
 #elif defined(__aarch64__)
-#include <arm_acle.h>
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
-#if defined(__clang__)
-#define SMDIST_CRC_TARGET __attribute__((target("crc")))
-#else
-#define SMDIST_CRC_TARGET __attribute__((target("+crc")))
-#endif
+#define SMDIST_CRC_TARGET
 #endif
 
 namespace smdist {
@@ -87,7 +82,9 @@ SMDIST_CRC_TARGET inline uint32_t step(uint32_t crc, uint64_t word) {
 #if defined(__x86_64__)
   return static_cast<uint32_t>(_mm_crc32_u64(crc, word));
 #else
-  return __crc32cd(crc, word);
+  // Assembly, because GCC and Clang differ in how a function may use the instruction.
+  asm(".arch_extension crc\n\tcrc32cx %w0, %w0, %x1" : "+r"(crc) : "r"(word));
+  return crc;
 #endif
 }
 
