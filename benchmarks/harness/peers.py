@@ -14,7 +14,10 @@ from benchmarks.harness.hosts import INTERFACE, NETWORK, Host
 
 ROOT = Path(__file__).parents[2]
 _RANK = ["-m", "benchmarks.harness.rank"]
-_NAMES = ("bare", "gloo", "smdist", "smdist-tf", "mirrored", "before", "now", "again")
+_NAMES = (
+    "bare", "gloo", "smdist", "smdist-tf", "mirrored", "before", "now", "again",
+    "off", "crc32c", "mac", "tls",
+)  # fmt: skip
 _PORTS = {name: 29700 + 10 * number for number, name in enumerate(_NAMES)}
 
 

@@ -90,7 +90,10 @@ install_framework() {
 compiler() {
   check
   header=$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h
-  if command -v c++ >/dev/null && [ -e "$header" ]; then return; fi
+  if command -v c++ >/dev/null && [ -e "$header" ]; then
+    openssl_headers
+    return
+  fi
   [ -z "$OFFLINE" ] || fail "BUILD_IMAGE has no C++ compiler, or no headers of its Python" \
     "nothing is downloaded in an offline build" "Choose an image with g++ and these headers" \
     no_compiler
@@ -98,12 +101,26 @@ compiler() {
     "it has no apt-get to install them" "Choose an image with g++ and the headers of its Python" \
     no_compiler
   trust
-  packages=g++
-  [ -e "$header" ] || packages="g++ python3-dev"
+  packages="g++ libssl-dev"
+  [ -e "$header" ] || packages="$packages python3-dev"
   apt-get update -qq ${PIP_CERT:+-o Acquire::https::CAInfo="$PIP_CERT"}
   # shellcheck disable=SC2086  several packages
   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
     ${PIP_CERT:+-o Acquire::https::CAInfo="$PIP_CERT"} $packages >/dev/null
+}
+
+# integrity="mac" and encrypt=True need OpenSSL's static libraries. A build without them goes on, and
+# the runtime refuses both options.
+openssl_headers() {
+  [ ! -e /usr/include/openssl/ssl.h ] || return 0
+  if [ -z "$OFFLINE" ] && command -v apt-get >/dev/null; then
+    trust
+    cas=${PIP_CERT:+-o Acquire::https::CAInfo="$PIP_CERT"}
+    # shellcheck disable=SC2086  empty, or two words
+    if apt-get update -qq $cas && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
+      --no-install-recommends $cas libssl-dev >/dev/null; then return; fi
+  fi
+  echo "BUILD_IMAGE has no libssl-dev: the runtime will refuse integrity='mac' and encrypt=True"
 }
 
 tools() {

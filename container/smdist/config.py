@@ -25,7 +25,7 @@ from sagemaker_dist.contract import KEY, DataParallel, ModelParallel, parse, par
 from sagemaker_dist.errors import OptionError, SkewError, raise_all
 from smdist.container_files import Drivers, Resources, read_drivers, read_object, read_resources
 from smdist.environment_checks import hosts_without_ranks, misspelt
-from smdist.tuning import TuningConfig, option_faults, read_tuning
+from smdist.tuning import TuningConfig, option_faults, read_flag, read_tuning
 
 PORT: Final = 7777  # default of the rendezvous port on the first host
 MODEL_PARALLEL: Final = "SMDIST_MODEL_PARALLEL"  # carries a document in the hyperparameter format
@@ -166,6 +166,8 @@ class RankConfig:
         fusion_bytes: Size of a gradient bucket in bytes.
         timeout_seconds: Seconds that an operation waits for a peer.
         start_timeout_seconds: Seconds that ranks wait for each other at the start.
+        integrity: Check of frames between hosts: "off", "crc32c" or "mac".
+        encrypt: True if TLS encrypts the connections between hosts.
         secret_file: Path of a file with the secret that all ranks of the job share.
         secret: The secret itself, from SMDIST_SECRET.
         has_guard: True if smdist's launcher started this rank, under a rank guard.
@@ -193,6 +195,8 @@ class RankConfig:
     fusion_bytes: int | None = None
     timeout_seconds: int | None = None
     start_timeout_seconds: int = DataParallel().start_timeout_seconds
+    integrity: str = DataParallel().integrity
+    encrypt: bool = DataParallel().encrypt
     secret_file: Path | None = None
     secret: str | None = field(default=None, repr=False)
     has_guard: bool = False
@@ -332,6 +336,8 @@ def read_rank_config(environ: Mapping[str, str] | None = None) -> RankConfig:
         fusion_bytes=_integer(environ, "SMDIST_FUSION_BYTES"),
         timeout_seconds=_integer(environ, "SMDIST_TIMEOUT_SECONDS"),
         start_timeout_seconds=start or DataParallel().start_timeout_seconds,
+        integrity=environ.get("SMDIST_INTEGRITY") or DataParallel().integrity,
+        encrypt=read_flag(environ.get("SMDIST_ENCRYPT") or "0") is True,
         secret_file=secret_file,
         secret=secret,
         has_guard=bool(environ.get("SMDIST_GUARD_SOCKET")),

@@ -16,9 +16,11 @@ defaults:
     fusion_bytes          SMDIST_FUSION_BYTES            33554432
     timeout_seconds       SMDIST_TIMEOUT_SECONDS         1800
     start_timeout_seconds SMDIST_START_TIMEOUT_SECONDS   600
+    integrity             SMDIST_INTEGRITY               crc32c
+    encrypt               SMDIST_ENCRYPT                 1
 
 This module checks the ranges of all these options. It reads the first six; `smdist.config` reads
-the last three.
+the others.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from sagemaker_dist.contract import WEIGHTS, DataParallel, range_faults
+from sagemaker_dist.contract import ENCRYPT, INTEGRITY, WEIGHTS, DataParallel, range_faults
 from sagemaker_dist.errors import OptionError, raise_all
 
 
@@ -49,7 +51,7 @@ class TuningConfig:
 
 _NAMES: Final = tuple(field.name for field in fields(TuningConfig))
 # options with fixed defaults, which the engine does not measure
-_FIXED: Final = ("fusion_bytes", "timeout_seconds", "start_timeout_seconds")
+_FIXED: Final = ("fusion_bytes", "timeout_seconds", "start_timeout_seconds", INTEGRITY, ENCRYPT)
 
 
 def read_tuning(environ: Mapping[str, str]) -> TuningConfig:
@@ -99,7 +101,16 @@ def _text(value: Any) -> str:
 def _value(option: str, text: str) -> Any:
     if option == WEIGHTS:
         return tuple(_integer(part) for part in text.split(","))
+    if option == INTEGRITY:
+        return text
+    if option == ENCRYPT:
+        return read_flag(text)
     return _integer(text)
+
+
+def read_flag(text: str) -> bool | str:
+    """Return True for "1" and False for "0", or the text, which the range check reports."""
+    return {"1": True, "0": False}.get(text, text)
 
 
 def _integer(text: str) -> int | str:

@@ -48,6 +48,14 @@ class DataParallel(KeywordOptions):
             host reduces a share of every buffer in proportion to its weight. One integer per host,
             0 to 65,535, in numeric order of hosts (algo-2 before algo-10). At least one is above 0.
             A list is converted to a tuple. Default None: equal shares.
+        integrity: Check of the frames between hosts. "off": only TCP's checksum of 16 bits.
+            "crc32c": a checksum of 32 bits in addition, which finds bits that failing hardware has
+            changed. "mac": a message authentication code (GMAC), which also finds what an attacker
+            in the network has changed, repeated, dropped or reordered. A wrong check ends the job
+            with an error. Ranks of one host use shared memory and need no check. Default "off".
+        encrypt: True encrypts the connections between hosts with TLS 1.3, by keys from the job's
+            secret. It also finds all changes that integrity="mac" finds. Ranks of one host use
+            shared memory, which no network sees. Default False.
 
     Raises:
         OptionError: A value is outside its range; all faults are reported.
@@ -63,6 +71,8 @@ class DataParallel(KeywordOptions):
     single_owner_bytes: int | None = None
     arriving_bytes: int | None = None
     shard_weights: tuple[int, ...] | None = None
+    integrity: str = "off"
+    encrypt: bool = False
 
     def __post_init__(self) -> None:
         weights: Any = self.shard_weights

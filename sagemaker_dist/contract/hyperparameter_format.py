@@ -4,11 +4,14 @@
     sagemaker_dist_config = {"version":2,"dataparallel":{"fusion_bytes":26214400,...}}
     sagemaker_dist_config = {"version":3,"modelparallel":{"microbatches":4,...,"engine":{...}}}
     sagemaker_dist_config = {"version":4,"dataparallel":{...},"framework":"tensorflow"}
+    sagemaker_dist_config = {"version":5,"dataparallel":{...,"encrypt":true,"integrity":"off"}}
 
-Every option is written, even if its value is the default. A job then does not depend on the
-defaults of its image. A reader accepts documents of its own version and of all older versions
-(tests/contract/golden has examples). It refuses newer versions and unknown keys. The writer uses
-the oldest version that has all options of the job, so that older images can still run the job.
+Every option of version 2 or 3 is written, even if its value is the default. A job then does not
+depend on the defaults of its image. The options of version 5, "encrypt" and "integrity", are
+written only if one of them differs from its default, which no later image may change. A reader
+accepts documents of its own version and of all older versions (tests/contract/golden has examples).
+It refuses newer versions and unknown keys. The writer uses the oldest version that has all options
+of the job, so that older images can still run the job.
 
 Only documents for TensorFlow have the key "framework", which needs version 4. Older images, which
 start ranks only for torch, therefore refuse these documents. Without the key "framework", the
@@ -27,10 +30,11 @@ from typing import Any, Final
 
 from sagemaker_dist.contract.data_parallel import DataParallel
 from sagemaker_dist.contract.model_parallel import ModelParallel
+from sagemaker_dist.contract.ranges import ENCRYPT, INTEGRITY
 from sagemaker_dist.errors import KeyPath, OptionError, SkewError
 
 KEY: Final = "sagemaker_dist_config"
-VERSION: Final = 4  # newest version that this reader accepts
+VERSION: Final = 5  # newest version that this reader accepts
 MAX_CHARACTERS: Final = 2500
 Options = DataParallel | ModelParallel
 _DATA: Final = "dataparallel"
@@ -39,6 +43,9 @@ _FIRST: Final = {_DATA: 1, _MODEL: 3}  # first version that has the section
 _WRITTEN: Final = {_DATA: 2, _MODEL: 3}  # oldest version that can express all its options
 _FRAMEWORK: Final = "framework"
 _FIRST_FRAMEWORK: Final = 4
+_PROTECTION: Final = (INTEGRITY, ENCRYPT)  # keys of the options of DataParallel
+_FIRST_PROTECTION: Final = 5
+_DEFAULTS: Final = DataParallel()
 FRAMEWORKS: Final = ("torch", "tensorflow")
 
 
@@ -53,6 +60,12 @@ def spell(options: Options, framework: str | None = None) -> str:
     document: dict[str, Any] = {"version": _WRITTEN[section], section: asdict(options)}
     if framework not in (None, "torch"):
         document |= {"version": _FIRST_FRAMEWORK, _FRAMEWORK: framework}
+    engine = document[section]["engine"] if section == _MODEL else document[section]
+    if all(engine[name] == getattr(_DEFAULTS, name) for name in _PROTECTION):
+        for name in _PROTECTION:
+            del engine[name]
+    else:
+        document["version"] = _FIRST_PROTECTION
     return json.dumps(document, separators=(",", ":"), sort_keys=True)
 
 
@@ -107,9 +120,9 @@ def parse(text: str, where: str = KEY) -> Options:
         raise _invalid(text, why, where, known[-1], kind=fault)
     section = document[sections[0]]
     kind = ModelParallel if sections[0] == _MODEL else DataParallel
-    _check_keys(set(section) - {field.name for field in fields(kind)}, version, where, sections)
+    _check_keys(set(section) - _keys(kind, version), version, where, sections)
     if isinstance(engine := section.get("engine"), dict):
-        unknown = set(engine) - {field.name for field in fields(DataParallel)}
+        unknown = set(engine) - _keys(DataParallel, version)
         _check_keys(unknown, version, where, (*sections, "engine"))
     return kind(**section)
 
@@ -173,12 +186,18 @@ def _version(document: dict[str, Any], where: str) -> int:
     return version
 
 
+def _keys(kind: type[Options], version: int) -> set[str]:
+    """Return the names of the options of `kind` that a document of this version may have."""
+    later = _PROTECTION if version < _FIRST_PROTECTION else ()
+    return {field.name for field in fields(kind)}.difference(later)
+
+
 def _check_keys(unknown: set[str], version: int, where: str, path: Iterable[str]) -> None:
     """Raise an error if there are unknown keys in the object at `path`."""
     if unknown:
         raise SkewError(
             f"{where} of version {version} has the unknown keys {sorted(unknown)}",
-            f"this image reads versions up to {VERSION}, which do not have them",
+            "documents of this version do not have them",
             "Install the same release of sagemaker-dist and of sagemaker-dist-runtime",
             about=(*path, min(unknown)),
             kind="unknown",

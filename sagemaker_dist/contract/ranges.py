@@ -46,6 +46,9 @@ class Range:
 
 
 WEIGHTS: Final = "shard_weights"  # the only option with a tuple
+INTEGRITY: Final = "integrity"
+ENCRYPT: Final = "encrypt"
+CHECKS: Final = ("off", "crc32c", "mac")  # values of the option integrity
 _WEIGHT: Final = Range(least=0, most=65_535, why="a host's weight is between 0 and 65,535")
 _RANGES: Final = {
     "processes_per_host": Range(least=1, most=1024, why="a host starts between 1 and 1024 ranks"),
@@ -101,6 +104,10 @@ def range_faults(option: str, value: object, label: str) -> Iterator[OptionError
     """
     if option == WEIGHTS:
         yield from _weight_faults(value, label)
+    elif option == INTEGRITY:
+        yield from _check_faults(value, label)
+    elif option == ENCRYPT:
+        yield from _flag_faults(value, label)
     elif value not in _RANGES[option]:
         valid = _RANGES[option]
         yield OptionError(f"{label} is {value!r}", valid.why, f"Pass {valid}", about=label)
@@ -130,6 +137,28 @@ def _weight_faults(value: object, label: str) -> Iterator[OptionError]:
             "a host of weight 0 reduces nothing, so no host would reduce",
             "Pass a weight above 0 for at least one host",
             about=label,
+        )
+
+
+def _check_faults(value: object, label: str) -> Iterator[OptionError]:
+    if value not in CHECKS:
+        names = ", ".join(map(repr, CHECKS))
+        yield OptionError(
+            f"{label} is {value!r}",
+            f"the checks of frames between hosts are {names}",
+            f"Pass one of {names}",
+            about=label,
+        )
+
+
+def _flag_faults(value: object, label: str) -> Iterator[OptionError]:
+    if not isinstance(value, bool):
+        yield OptionError(
+            f"{label} is {value!r}",
+            "the connections between hosts are either encrypted or not",
+            "Pass True or False; in an environment variable, write 1 or 0",
+            about=label,
+            kind="type",
         )
 
 

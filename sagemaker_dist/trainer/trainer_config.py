@@ -107,6 +107,8 @@ class DataParallelConfig(SmdistConfig):
     single_owner_bytes: int | None = _RANKS.single_owner_bytes
     arriving_bytes: int | None = _RANKS.arriving_bytes
     shard_weights: tuple[int, ...] | None = _RANKS.shard_weights
+    integrity: str = _RANKS.integrity
+    encrypt: bool = _RANKS.encrypt
 
 
 class ModelParallelConfig(SmdistConfig):

@@ -60,6 +60,29 @@ def test_both_ends_of_a_range_are_in_it(name, values):
     assert list(values) == [getattr(DataParallel(**{name: value}), name) for value in values]
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "kind"),
+    [
+        ("integrity", "crc32", "option"),
+        ("integrity", True, "option"),
+        ("integrity", None, "option"),
+        ("encrypt", 1, "type"),
+        ("encrypt", "yes", "type"),
+        ("encrypt", None, "type"),
+    ],
+)
+def test_protection_that_does_not_exist_is_refused(option, value, kind):
+    assert [(option, kind)] == fields_raised(lambda: DataParallel(**{option: value}))
+
+
+def test_protection_is_off_unless_asked_for():
+    """Each value that exists is kept."""
+    assert ("off", False) == (DataParallel().integrity, DataParallel().encrypt)
+    for integrity in ("off", "crc32c", "mac"):
+        options = DataParallel(integrity=integrity, encrypt=True)
+        assert (integrity, True) == (options.integrity, options.encrypt)
+
+
 def test_text_of_a_value_out_of_range():
     """The text has the option, the value, and the range to stay in."""
     with pytest.raises(OptionError) as caught:

@@ -38,6 +38,8 @@ OPTIONS = st.builds(
     single_owner_bytes=SMALL,
     arriving_bytes=SMALL,
     shard_weights=st.none() | st.lists(st.integers(0, 65_535), min_size=1).filter(any),
+    integrity=st.sampled_from(["off", "crc32c", "mac"]),
+    encrypt=st.booleans(),
 )
 
 RANKS = st.integers(1, 1 << 20)
@@ -129,6 +131,32 @@ def test_golden_version_4_parses_forever():
     assert "tensorflow" == parse_framework(text)
 
 
+def test_golden_version_5_parses_forever():
+    """The fifth document, whose connections between hosts are protected."""
+    text = (GOLDEN / "v5.json").read_text()
+
+    assert DataParallel(processes_per_host=4, integrity="mac", encrypt=True) == parse(text)
+    assert parse_framework(text) is None
+
+
+@pytest.mark.parametrize("options", [DataParallel(), ModelParallel()])
+def test_only_protection_needs_a_newer_image(options):
+    """Older images refuse protection, which they would lack, and read everything else."""
+    engine = DataParallel(encrypt=True)
+    is_split = isinstance(options, ModelParallel)
+    protected = ModelParallel(engine=engine) if is_split else engine
+
+    assert (3 if is_split else 2) == json.loads(render(options))["version"]
+    assert "encrypt" not in render(options)
+    for framework in (None, "torch", "tensorflow"):
+        assert 5 == json.loads(render(protected, framework))["version"]
+    older = render(protected).replace('"version":5', '"version":4')
+    about = "modelparallel.engine.encrypt" if is_split else "dataparallel.encrypt"
+    with pytest.raises(SkewError) as caught:
+        parse(older)
+    assert [(about, "unknown")] == fields_of(caught.value)
+
+
 @pytest.mark.parametrize("framework", [None, "torch"])
 def test_torch_needs_no_newer_image(framework):
     """Images from before TensorFlow go on reading what they know."""
@@ -162,6 +190,8 @@ def test_document_fits_sagemaker():
             single_owner_bytes=MiB,
             arriving_bytes=64 * MiB,
             shard_weights=(65_535,) * 350,
+            integrity="crc32c",
+            encrypt=True,
         )
     )
 

@@ -59,12 +59,32 @@ def test_hands_may_write_spaces_and_leave_variables_empty():
         ("TIMEOUT_SECONDS", "0", ""),
         ("TIMEOUT_SECONDS", "1.5", ""),
         ("START_TIMEOUT_SECONDS", "soon", ""),
+        ("INTEGRITY", "crc", ""),
     ],
 )
 def test_a_wrong_value_names_its_variable(name, text, index):
     refused = fields_raised(lambda: read_rank_config({f"SMDIST_{name}": text}))
 
     assert [(f"SMDIST_{name}{index}", "option")] == refused
+
+
+def test_protection_is_read():
+    """Empty variables count as not set."""
+    for variables, expected in (
+        ({}, ("off", False)),
+        ({"SMDIST_INTEGRITY": "", "SMDIST_ENCRYPT": ""}, ("off", False)),
+        ({"SMDIST_INTEGRITY": "crc32c", "SMDIST_ENCRYPT": "0"}, ("crc32c", False)),
+        ({"SMDIST_INTEGRITY": "mac", "SMDIST_ENCRYPT": "1"}, ("mac", True)),
+    ):
+        config = read_rank_config(variables)
+
+        assert expected == (config.integrity, config.encrypt)
+
+
+def test_a_flag_is_one_or_zero():
+    refused = fields_raised(lambda: read_rank_config({"SMDIST_ENCRYPT": "yes"}))
+
+    assert [("SMDIST_ENCRYPT", "type")] == refused
 
 
 def test_text_of_a_wrong_value():

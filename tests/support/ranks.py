@@ -43,6 +43,8 @@ _LINES = {"LANES": "2", "ARRIVING_BYTES": "229376"}
 _VARIABLES = (
     "SMDIST_HOST_ID",
     "SMDIST_SHARD_WEIGHTS",
+    "SMDIST_INTEGRITY",
+    "SMDIST_ENCRYPT",
     *(f"SMDIST_{name}" for name in (*_LINES, *TUNINGS[0])),
 )
 

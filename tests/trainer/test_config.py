@@ -87,16 +87,14 @@ def test_assignment_is_checked():
 
 def test_trainer_sends_it(sdk, arguments, request_of):
     """SageMaker's own ModelTrainer, unmodified: its channel has our options and our driver."""
-    config = DataParallelConfig(**GIVEN)
+    config = DataParallelConfig(**GIVEN, integrity="mac")
     trainer = sdk.ModelTrainer(**arguments(distributed=config, hyperparameters={"n": 3}))
     request = request_of(trainer)
     channels = {each.channel_name: each for each in request["input_data_config"]}
     sent = Path(channels["sm_drivers"].data_source.file_system_data_source.directory_path)
 
-    assert (
-        asdict(config.options) | {"shard_weights": [1, 2]}
-        == (json.loads((sent / "distributed.json").read_text())[KEY]["dataparallel"])
-    )
+    options = asdict(config.options) | {"shard_weights": [1, 2], "integrity": "mac"}
+    assert options == json.loads((sent / "distributed.json").read_text())[KEY]["dataparallel"]
     assert "distributed_drivers/sagemaker_dist_driver.py" in (sent / "sm_train.sh").read_text()
     driver = sent / "distributed_drivers/sagemaker_dist_driver.py"
     assert Path(config.driver_dir, config.driver_script).read_text() == driver.read_text()

@@ -21,8 +21,9 @@ namespace {
 Options options_from(int rank, int size, const std::string& address,
                      const std::vector<std::string>& names, const std::vector<int>& hosts,
                      const std::string& secret, const std::string& session, int pause,
-                     std::optional<size_t> arriving_bytes) {
+                     std::optional<size_t> arriving_bytes, const Protection& protection) {
   Options options;
+  options.protection = protection;
   options.rank = rank;
   options.size = size;
   options.bind_address = address;
@@ -52,6 +53,14 @@ std::shared_ptr<Engine> make_engine(Options options) {
             const py::gil_scoped_release release;
             delete engine;
           }};
+}
+
+Protection protection_from(const std::string& integrity, bool encrypt) {
+  for (const auto each : {Integrity::kOff, Integrity::kCrc32c, Integrity::kMac}) {
+    if (integrity == name_of(each)) return {each, encrypt};
+  }
+  throw py::value_error("integrity is '" + integrity +
+                        "', but it must be 'off', 'crc32c' or 'mac'");
 }
 
 void bind_tuning(py::module_& module) {
@@ -117,17 +126,20 @@ void join(Engine& engine,
 
 void bind_engine(py::module_& module) {
   bind_tuning(module);
+  module.attr("has_openssl") = has_openssl();
   py::class_<Engine, std::shared_ptr<Engine>>(module, "Engine", py::module_local())
       .def(py::init([](int rank, int size, const std::string& address,
                        const std::vector<std::string>& names, const std::vector<int>& hosts,
                        const py::bytes& secret, const py::bytes& session, int pause,
-                       std::optional<size_t> arriving_bytes) {
+                       std::optional<size_t> arriving_bytes, const std::string& integrity,
+                       bool encrypt) {
              return make_engine(options_from(rank, size, address, names, hosts, secret, session,
-                                             pause, arriving_bytes));
+                                             pause, arriving_bytes,
+                                             protection_from(integrity, encrypt)));
            }),
            py::arg("rank"), py::arg("size"), py::arg("address"), py::arg("names"), py::arg("hosts"),
            py::arg("secret"), py::arg("session"), py::arg("pause_microseconds"),
-           py::arg("arriving_bytes"))
+           py::arg("arriving_bytes"), py::arg("integrity") = "off", py::arg("encrypt") = false)
       .def("endpoint", &endpoint_of)
       .def("probe", &probe_with, py::arg("rank"), py::arg("hosts"), py::arg("fixed"),
            py::arg("timeout_seconds"), py::call_guard<py::gil_scoped_release>())

@@ -22,6 +22,30 @@ struct Endpoint {
   std::string local = {};
 };
 
+// Check that finds changes of frames between hosts.
+enum class Integrity : uint8_t {
+  kOff = 0,     // TCP's own checksum of 16 bits alone
+  kCrc32c = 1,  // a checksum that finds accidents
+  kMac = 2,     // a message authentication code, which also finds attacks
+};
+
+// Return "off", "crc32c" or "mac".
+const char* name_of(Integrity integrity);
+
+// Protection of the TCP connections between ranks after the authentication handshake. Ranks that
+// share memory need none of it. Must be the same on all ranks.
+struct Protection {
+  Integrity integrity = Integrity::kOff;
+  bool encrypt = false;  // TLS 1.3, which also finds all that kMac finds
+};
+
+inline bool operator==(const Protection& a, const Protection& b) {
+  return a.integrity == b.integrity && a.encrypt == b.encrypt;
+}
+
+// Return whether this build has OpenSSL, which Integrity::kMac and encryption need.
+bool has_openssl();
+
 struct Options {
   int rank = 0;  // from 0 to size - 1
   int size = 1;  // number of ranks
@@ -45,6 +69,9 @@ struct Options {
   // Identifier of this set of engines. Must be the same on all ranks, and new for every attempt of
   // a job, so that connections of engines of an earlier attempt are rejected.
   std::array<uint8_t, 16> session{};
+
+  // Checks and encryption of the connections between hosts.
+  Protection protection;
 
   // Maximum payload of one frame in bytes. With a smaller maximum, short operations overtake long
   // ones sooner; a larger one needs fewer system calls.

@@ -49,6 +49,11 @@ class Sink {
   // Called when the payload is in the memory that on_header() returned. May throw PeerError, too.
   virtual void on_message(int peer, const HeaderBytes& header) = 0;
 
+  // Called when a connection to the peer has carried bytes that its check refuses. The message that
+  // they belong to is not handed on, nor any later one of that connection. reason: as below. A sink
+  // that does nothing here learns of the end of the connection only.
+  virtual void on_altered(int, const std::string&) {}
+
   // Called when the whole message has been sent, and its memory may be used again.
   virtual void on_sent(int peer, uint64_t token) = 0;
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names and properties of the values of Dtype, ReduceOp and Collective.
+// Names and properties of the values of Dtype, ReduceOp, Collective and Integrity.
 #include "smdist/collective.h"
 #include "smdist/dtype.h"
+#include "smdist/options.h"
 #include "smdist/reduce_op.h"
 
 namespace smdist {
@@ -136,6 +137,18 @@ bool is_rooted(Collective kind) {
 
 bool is_point_to_point(Collective kind) {
   return kind == Collective::kSend || kind == Collective::kReceive;
+}
+
+const char* name_of(Integrity integrity) {
+  switch (integrity) {
+    case Integrity::kOff:
+      return "off";
+    case Integrity::kCrc32c:
+      return "crc32c";
+    case Integrity::kMac:
+      return "mac";
+  }
+  return "?";
 }
 
 }  // namespace smdist

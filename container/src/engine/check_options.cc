@@ -47,6 +47,12 @@ void check(const Options& options) {
   require(options.blocks_per_peer > 1, "blocks_per_peer is " +
                                            std::to_string(options.blocks_per_peer) +
                                            ", but it must be at least 2");
+  const Protection& protection = options.protection;
+  const bool needs_openssl = protection.encrypt || protection.integrity == Integrity::kMac;
+  require(!needs_openssl || has_openssl(),
+          std::string(protection.encrypt ? "encrypt is true" : "integrity is 'mac'") +
+              ", which needs OpenSSL, but this build of the smdist runtime has none. Install "
+              "libssl-dev and build the runtime again");
   check(options.tuning, options.size);
 }
 

@@ -384,6 +384,10 @@ void ProgressEngine::on_connected(int rank) {
   if (error()) faults_.send_to(rank);
 }
 
+void ProgressEngine::on_altered(int rank, const std::string& reason) {
+  fail(protocol_error(names_, rank, reason), true);
+}
+
 void ProgressEngine::on_peer_lost(int rank, const std::string& reason) {
   sender_.on_peer_lost(rank);
   detector_.on_peer_lost(rank, reason);

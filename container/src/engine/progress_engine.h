@@ -85,6 +85,7 @@ class ProgressEngine final : public Sink {
   Span on_header(int peer, const HeaderBytes& header) override;
   void on_message(int peer, const HeaderBytes& header) override;
   void on_sent(int peer, uint64_t token) override;
+  void on_altered(int peer, const std::string& reason) override;
   void on_peer_lost(int peer, const std::string& reason) override;
 
  private:

@@ -41,6 +41,8 @@ class AuthHandshake final {
   // Return the rank of the other side. On the accepting side, valid after authentication.
   int peer() const;
   uint32_t lane() const { return hello_.lane; }
+  // Return the keys of the lane; valid after authentication.
+  LaneKeys keys() const { return lane_keys(*credentials_, hello_, nonce_, is_dialling_); }
   const std::string& fault() const { return fault_; }        // reason of a failure
   bool is_silent() const { return received_any_ == false; }  // no byte has arrived
   bool is_refused() const { return is_refused_; }            // no process listens at the address

@@ -9,20 +9,29 @@ namespace smdist {
 namespace {
 
 constexpr uint32_t kMagic = 0x31444d53;  // "SMD1"
-constexpr uint32_t kVersion = 3;
+constexpr uint32_t kVersion = 4;
 constexpr size_t kSessionAt = 16;
 constexpr size_t kNonceAt = 32;
 constexpr size_t kProofAt = 64;
 constexpr size_t kLaneAt = 96;
-constexpr size_t kZerosAt = 100;
+constexpr size_t kIntegrityAt = 100;
+constexpr size_t kEncryptAt = 101;
+constexpr size_t kZerosAt = 102;
 
 template <typename Bytes>
 std::string text(const Bytes& bytes) {
   return std::string(bytes.begin(), bytes.end());
 }
 
-// Returns the proof of one side. Every part of the hashed message except the role has a fixed
-// length, so different inputs give different messages.
+std::string text_of(uint8_t integrity, uint8_t encrypt) {
+  const auto known = integrity <= static_cast<uint8_t>(Integrity::kMac)
+                         ? name_of(static_cast<Integrity>(integrity))
+                         : "unknown";
+  return std::string("integrity='") + known + "' and encrypt=" + (encrypt != 0 ? "True" : "False");
+}
+
+// Returns the proof of one side, or a key. Every part of the hashed message except the role has a
+// fixed length, so different inputs give different messages.
 Digest proof(const Credentials& credentials, const std::string& role, const Hello& hello,
              const Nonce& acceptor_nonce) {
   uint8_t ranks[12];
@@ -33,6 +42,8 @@ Digest proof(const Credentials& credentials, const std::string& role, const Hell
   message.push_back('\0');
   message += text(credentials.session);
   message.append(reinterpret_cast<const char*>(ranks), sizeof ranks);
+  message.push_back(static_cast<char>(credentials.protection.integrity));
+  message.push_back(static_cast<char>(credentials.protection.encrypt));
   message += text(acceptor_nonce) + text(hello.nonce);
   return hmac_sha256(credentials.secret, message);
 }
@@ -50,6 +61,8 @@ HelloBytes encode(const Credentials& credentials, const Hello& hello, const Nonc
   const Digest digest = proof(credentials, "dial", hello, acceptor_nonce);
   std::copy(digest.begin(), digest.end(), &bytes[kProofAt]);
   put<uint32_t>(&bytes[kLaneAt], hello.lane);
+  bytes[kIntegrityAt] = static_cast<uint8_t>(credentials.protection.integrity);
+  bytes[kEncryptAt] = static_cast<uint8_t>(credentials.protection.encrypt);
   return bytes;
 }
 
@@ -68,12 +81,22 @@ std::string verify(const Credentials& credentials, const HelloBytes& bytes,
   std::copy_n(&bytes[kNonceAt], hello->nonce.size(), hello->nonce.begin());
   Digest theirs;
   std::copy_n(&bytes[kProofAt], theirs.size(), theirs.begin());
-  const Digest ours = proof(credentials, "dial", *hello, acceptor_nonce);
+  const uint8_t integrity = bytes[kIntegrityAt];
+  const uint8_t encrypt = bytes[kEncryptAt];
+  Credentials theirs_claimed = credentials;
+  theirs_claimed.protection = {static_cast<Integrity>(integrity), encrypt != 0};
+  const Digest ours = proof(theirs_claimed, "dial", *hello, acceptor_nonce);
   const bool is_session =
       std::equal(credentials.session.begin(), credentials.session.end(), &bytes[kSessionAt]);
   if (!is_session) return "the remote process belongs to another job, or to an earlier start of it";
   if (!equal_in_constant_time(ours, theirs))
     return "the remote process does not know the job's secret";
+  if (!(theirs_claimed.protection == credentials.protection) || encrypt > 1) {
+    return "the remote process uses " + text_of(integrity, encrypt) + " and this rank " +
+           text_of(static_cast<uint8_t>(credentials.protection.integrity),
+                   static_cast<uint8_t>(credentials.protection.encrypt)) +
+           "; give both options the same value on all ranks";
+  }
   const bool are_zeros =
       std::all_of(bytes.begin() + kZerosAt, bytes.end(), [](uint8_t byte) { return byte == 0; });
   return are_zeros ? ""
@@ -84,6 +107,17 @@ std::string verify(const Credentials& credentials, const HelloBytes& bytes,
 Digest accept_proof(const Credentials& credentials, const Hello& hello,
                     const Nonce& acceptor_nonce) {
   return proof(credentials, "accept", hello, acceptor_nonce);
+}
+
+LaneKeys lane_keys(const Credentials& credentials, const Hello& hello, const Nonce& acceptor_nonce,
+                   bool is_dialler) {
+  const auto key = [&](const char* role) {
+    return proof(credentials, role, hello, acceptor_nonce);
+  };
+  const Digest of_dialler = key("frames of the dialler");
+  const Digest of_acceptor = key("frames of the acceptor");
+  return {is_dialler ? of_dialler : of_acceptor, is_dialler ? of_acceptor : of_dialler, key("tls"),
+          is_dialler};
 }
 
 }  // namespace smdist

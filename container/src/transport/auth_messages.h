@@ -7,9 +7,9 @@
 //      | <-- hello (128) ------------- |   with proof "dial": the dialler knows the secret
 //      | --- proof "accept" (32) ----> |   the acceptor knows the secret
 //
-// A proof is HMAC-SHA256(secret, role | session | ranks | lane | both nonces), so it is valid only
-// for one connection, one direction, one pair of ranks and one job. Numbers in parentheses are
-// bytes.
+// A proof is HMAC-SHA256(secret, role | session | ranks | lane | protection | both nonces), so it
+// is valid only for one connection, one direction, one pair of ranks and one job. The keys of a
+// lane are made in the same way, each with a role of its own. Numbers in parentheses are bytes.
 #pragma once
 
 #include <array>
@@ -18,6 +18,7 @@
 
 #include "base/sha256.h"
 #include "smdist/options.h"
+#include "transport/lane_keys.h"
 
 namespace smdist {
 
@@ -26,7 +27,8 @@ constexpr size_t kHelloBytes = 128;
 using HelloBytes = std::array<uint8_t, kHelloBytes>;
 
 // Message of the dialler. Byte 0: u32 magic, 4: u32 version, 8: u32 rank, 12: u32 wanted, 16:
-// session (16 bytes), 32: nonce, 64: proof, 96: u32 lane, 100: zeros.
+// session (16 bytes), 32: nonce, 64: proof, 96: u32 lane, 100: u8 integrity, 101: u8 encrypt, 102:
+// zeros. Integrity and encrypt are the protection of the credentials.
 struct Hello {
   uint32_t rank = 0;    // rank of the dialler
   uint32_t wanted = 0;  // rank that the dialler wants to reach
@@ -34,10 +36,11 @@ struct Hello {
   Nonce nonce{};        // nonce of the dialler
 };
 
-// Secret and session, which are equal on both sides of a connection.
+// Secret, session and protection, which are equal on both sides of a connection.
 struct Credentials {
   std::string secret;
   std::array<uint8_t, 16> session{};
+  Protection protection{};
 };
 
 // Return the hello message of the dialler.
@@ -50,5 +53,9 @@ std::string verify(const Credentials& credentials, const HelloBytes& bytes,
 // Return the proof that the acceptor sends.
 Digest accept_proof(const Credentials& credentials, const Hello& hello,
                     const Nonce& acceptor_nonce);
+
+// Return the keys of the lane for one of its sides, after both have proved to know the secret.
+LaneKeys lane_keys(const Credentials& credentials, const Hello& hello, const Nonce& acceptor_nonce,
+                   bool is_dialler);
 
 }  // namespace smdist

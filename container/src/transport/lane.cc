@@ -7,10 +7,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <stdexcept>
 #include <utility>
 
 #include "smdist/errors.h"
 #include "transport/fd_passing.h"
+#include "transport/openssl.h"
 #include "transport/socket.h"
 
 namespace smdist {
@@ -20,7 +22,9 @@ constexpr size_t kTurnBytes = 1 << 20;  // after this many bytes it is the turn 
 constexpr size_t kStageBytes =
     4 << 10;                      // space for many short messages, or the beginning of a long one
 constexpr size_t kMaxParts = 64;  // parts in one writev()
-constexpr size_t kTrashBytes = 64 << 10;  // bytes discarded in one read
+constexpr size_t kPartsPerMessage = 4;        // header, payload, and a tag of each
+constexpr size_t kTagAheadBytes = 256 << 10;  // bytes for which tags are computed ahead of sending
+constexpr size_t kTrashBytes = 64 << 10;      // bytes discarded in one read
 
 std::string closed_text(int error) {
   if (error == ETIMEDOUT) return "has not answered for 10 s";
@@ -38,6 +42,12 @@ size_t body_bytes(const Message& message) {
   return message.payload.bytes > 0 ? message.payload.bytes : message.text.size();
 }
 
+// Ends the processing of received bytes of a lane whose check has refused them.
+class AlteredError final : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 // Consumes bytes of a ring buffer at the end of a scope, also after an exception.
 class Consumption final {
  public:
@@ -53,6 +63,12 @@ class Consumption final {
 
 }  // namespace
 
+void Lane::protect(const Protection& protection, const LaneKeys& keys) {
+  outgoing_check_ = make_frame_check(protection.integrity, keys.outgoing);
+  incoming_check_ = make_frame_check(protection.integrity, keys.incoming);
+  if (protection.encrypt) stream_ = make_tls_stream(fd_.get(), keys);
+}
+
 void Lane::attach_shared_memory(UniqueFd fd, int own_arena, RingBuffer& ring) {
   attach(std::move(fd));
   ring_ = &ring;
@@ -64,6 +80,7 @@ void Lane::lose(Sink* sink) {
   report(sink);
   is_lost_ = true;
   arena_to_send_ = -1;
+  stream_.reset();
   fd_.reset();
   queue_.clear();
   unreported_.clear();
@@ -84,14 +101,51 @@ void Lane::send(Message message) {
   if (!is_lost_) queue_.push_back({std::move(message), 0});
 }
 
-size_t Lane::length_of(const Message& message) const { return kHeaderBytes + body_bytes(message); }
+size_t Lane::length_of(const Message& message) const {
+  const size_t of_body = body_bytes(message);
+  return kHeaderBytes + tag_bytes() + of_body + (of_body > 0 ? tag_bytes() : 0);
+}
+
+// Adds the tags of a message that is about to be sent. Once it has them it must be sent, because
+// the tags of later messages count it.
+void Lane::add_tags(Outgoing& waiting) {
+  if (outgoing_check_ == nullptr || waiting.has_tags) return;
+  const Message& message = waiting.message;
+  outgoing_check_->update(message.header.data(), message.header.size());
+  outgoing_check_->finish(waiting.tags.data());
+  if (const size_t bytes = body_bytes(message); bytes > 0) {
+    outgoing_check_->update(body_of(message), bytes);
+    outgoing_check_->finish(waiting.tags.data() + kMaxTagBytes);
+  }
+  waiting.has_tags = true;
+}
+
+// Adds the parts of a message that have not been sent. Returns their number.
+size_t Lane::add_parts(const Outgoing& waiting, iovec* parts) const {
+  const Message& message = waiting.message;
+  const size_t of_body = body_bytes(message);
+  const iovec whole[kPartsPerMessage] = {
+      part(message.header.data(), kHeaderBytes), part(waiting.tags.data(), tag_bytes()),
+      part(body_of(message), of_body),
+      part(waiting.tags.data() + kMaxTagBytes, of_body > 0 ? tag_bytes() : 0)};
+  size_t count = 0;
+  size_t sent = waiting.sent;
+  for (const iovec& each : whole) {
+    const size_t skipped = std::min(sent, each.iov_len);
+    sent -= skipped;
+    if (each.iov_len == skipped) continue;
+    parts[count++] =
+        part(static_cast<const uint8_t*>(each.iov_base) + skipped, each.iov_len - skipped);
+  }
+  return count;
+}
 
 void Lane::release_payloads() {
   std::deque<Outgoing> kept;
   for (Outgoing& waiting : queue_) {
     Message& message = waiting.message;
     if (message.payload.bytes > 0) {
-      if (waiting.sent == 0) continue;
+      if (waiting.sent == 0 && !waiting.has_tags) continue;
       message.text.assign(static_cast<const char*>(message.payload.data), message.payload.bytes);
       message.payload = {};
       message.token = 0;
@@ -115,6 +169,11 @@ Lane::Loss Lane::write_some(Sink* sink, bool* would_block) {
     return std::nullopt;
   }
   report(sink);
+  if (stream_ != nullptr && stream_->flush() != 0) {
+    if (errno != EAGAIN) return closed_text(errno);
+    *would_block = true;
+    return std::nullopt;
+  }
   for (size_t turn = 0; !queue_.empty() && turn < kTurnBytes;) {
     const ssize_t sent = write_once();
     if (sent < 0 && errno == EINTR) continue;
@@ -122,6 +181,7 @@ Lane::Loss Lane::write_some(Sink* sink, bool* would_block) {
       *would_block = true;
       return std::nullopt;
     }
+    if (sent < 0 && errno == EBADMSG) return stream_->fault();
     if (sent < 0) return closed_text(errno);
     turn += static_cast<size_t>(sent);
     report(sink);
@@ -136,21 +196,21 @@ void Lane::write_early() {
 ssize_t Lane::write_once() {
   iovec parts[kMaxParts];
   size_t count = 0;
-  for (auto it = queue_.begin(); it != queue_.end() && count + 2 <= kMaxParts; ++it) {
-    const Message& message = it->message;
-    const size_t of_header = std::min(it->sent, kHeaderBytes);
-    const size_t of_body = it->sent - of_header;
-    if (of_header < kHeaderBytes) {
-      parts[count++] = part(message.header.data() + of_header, kHeaderBytes - of_header);
-    }
-    const size_t left = body_bytes(message) - of_body;
-    if (left > 0) parts[count++] = part(body_of(message) + of_body, left);
+  size_t bytes = 0;
+  const size_t most = outgoing_check_ != nullptr || stream_ != nullptr ? kTagAheadBytes : SIZE_MAX;
+  for (Outgoing& waiting : queue_) {
+    if (count + kPartsPerMessage > kMaxParts || bytes >= most) break;
+    add_tags(waiting);
+    count += add_parts(waiting, parts + count);
+    bytes += length_of(waiting.message) - waiting.sent;
   }
   msghdr what{};
   what.msg_iov = parts;
   what.msg_iovlen = count;
   const ssize_t sent = ring_ != nullptr ? write_to_ring(parts, count)
-                                        : ::sendmsg(fd_.get(), &what, MSG_NOSIGNAL | MSG_DONTWAIT);
+                       : stream_ != nullptr
+                           ? stream_->write(parts, count)
+                           : ::sendmsg(fd_.get(), &what, MSG_NOSIGNAL | MSG_DONTWAIT);
   if (sent > 0) account(static_cast<size_t>(sent));
   return sent;
 }
@@ -261,27 +321,43 @@ Lane::Loss Lane::read_ring(Sink* sink) {
   return std::nullopt;
 }
 
-// Sets the socket's low watermark: within a long payload, one wake-up per part is enough.
+void Lane::end_writing() {
+  if (stream_ != nullptr) stream_->end_writing();
+  ::shutdown(fd_.get(), SHUT_WR);
+}
+
+// Sets the socket's low watermark: within a long payload, one wake-up per part is enough. TLS has
+// none, because it takes bytes from the socket ahead.
 void Lane::update_low_watermark() {
-  const bool is_long = incoming_.is_open && incoming_.missing >= max_low_watermark_;
-  const int wanted = is_long ? static_cast<int>(max_low_watermark_) : 1;
+  awaits_bulk_data_ = incoming_.is_open && incoming_.missing >= max_low_watermark_;
+  if (stream_ != nullptr) return;
+  const int wanted = awaits_bulk_data_ ? static_cast<int>(max_low_watermark_) : 1;
   if (wanted == low_watermark_) return;
   low_watermark_ = wanted;
   ::setsockopt(fd_.get(), SOL_SOCKET, SO_RCVLOWAT, &wanted, sizeof wanted);
 }
 
+ssize_t Lane::read_once(const iovec* parts, size_t count, bool may_receive) {
+  if (stream_ != nullptr) return stream_->read(parts, count, may_receive);
+  return ::readv(fd_.get(), parts, static_cast<int>(count));
+}
+
+// Reads until the socket is empty, or until it is the turn of another lane. In the latter case
+// nothing may stay in the stream, because epoll does not report it.
 Lane::Loss Lane::read_turn(Sink* sink) {
   uint8_t trash[kTrashBytes];
   uint8_t stage[kStageBytes];
-  for (size_t turn = 0; turn < kTurnBytes;) {
+  if (is_deaf_) sink = nullptr;
+  for (size_t turn = 0; turn < kTurnBytes || (stream_ != nullptr && stream_->has_unread());) {
     const bool is_trash = incoming_.data == nullptr;
     const size_t direct = is_trash ? std::min(incoming_.missing, sizeof trash) : incoming_.missing;
     // Read into the staging buffer only if the whole payload fits before it.
     const bool is_staging = direct == incoming_.missing;
     iovec parts[2] = {part(is_trash ? trash : incoming_.data, direct), part(stage, sizeof stage)};
-    const ssize_t got = ::readv(fd_.get(), parts, is_staging ? 2 : 1);
+    const ssize_t got = read_once(parts, is_staging ? 2 : 1, turn < kTurnBytes);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) return std::nullopt;
+    if (got < 0 && errno == EBADMSG) return refuse(sink, stream_->fault());
     if (got < 0) return closed_text(errno);
     if (got == 0) return "closed its connection";
     turn += static_cast<size_t>(got);
@@ -289,41 +365,91 @@ Lane::Loss Lane::read_turn(Sink* sink) {
     if (sink == nullptr) continue;
     const size_t of_payload = std::min(static_cast<size_t>(got), direct);
     try {
-      if (of_payload > 0) take_payload(of_payload, sink);
+      if (of_payload > 0) {
+        take_payload(static_cast<const uint8_t*>(parts[0].iov_base), of_payload, sink);
+      }
       take(stage, static_cast<size_t>(got) - of_payload, sink);
+    } catch (const AlteredError& error) {
+      refuse(sink, error.what());
+      sink = nullptr;
     } catch (const PeerError& error) {
       return error.what();
     }
-    if (is_all) break;  // the socket is empty; epoll reports later bytes
+    if (is_all && stream_ == nullptr) break;  // the socket is empty; epoll reports later bytes
   }
   return std::nullopt;
 }
 
-void Lane::take_payload(size_t bytes, Sink* sink) {
+// Discards the message that is being received, and all that follows on this lane.
+Lane::Loss Lane::refuse(Sink* sink, const std::string& reason) {
+  is_deaf_ = true;
+  incoming_ = {};
+  if (sink != nullptr) sink->on_altered(peer_, reason);
+  return reason;
+}
+
+// Processes bytes of a payload that are in their place, or at `at` if they are discarded.
+void Lane::take_payload(const uint8_t* at, size_t bytes, Sink* sink) {
+  if (incoming_check_ != nullptr) incoming_check_->update(at, bytes);
   if (incoming_.data != nullptr) incoming_.data += bytes;
   incoming_.missing -= bytes;
-  if (incoming_.missing > 0) return;
+  if (incoming_.missing == 0 && incoming_check_ == nullptr) finish_message(sink);
+}
+
+void Lane::finish_message(Sink* sink) {
   incoming_.is_open = false;
   sink->on_message(peer_, incoming_.header);
 }
 
-// Splits received bytes into headers and payloads. The last message may be incomplete.
+// Splits received bytes into headers, payloads and tags. The last message may be incomplete.
 void Lane::take(const uint8_t* data, size_t bytes, Sink* sink) {
   while (bytes > 0) {
     size_t step = 0;
-    if (incoming_.is_open) {
+    if (!incoming_.is_open) {
+      step = take_header(data, bytes, sink);
+    } else if (incoming_.missing > 0) {
       step = std::min(bytes, incoming_.missing);
       if (incoming_.data != nullptr) std::memcpy(incoming_.data, data, step);
-      take_payload(step, sink);
+      take_payload(data, step, sink);
     } else {
-      step = std::min(bytes, kHeaderBytes - header_bytes_);
-      std::memcpy(&incoming_.header[header_bytes_], data, step);
-      header_bytes_ += step;
-      if (header_bytes_ == kHeaderBytes) begin_message(sink);
+      step = take_tag(data, bytes, sink);
     }
     data += step;
     bytes -= step;
   }
+}
+
+// Processes bytes of a header or of its tag. Returns their number.
+size_t Lane::take_header(const uint8_t* data, size_t bytes, Sink* sink) {
+  const bool is_header = header_bytes_ < kHeaderBytes;
+  const size_t end = is_header ? kHeaderBytes : kHeaderBytes + tag_bytes();
+  const size_t step = std::min(bytes, end - header_bytes_);
+  uint8_t* to =
+      is_header ? &incoming_.header[header_bytes_] : &incoming_.tag[header_bytes_ - kHeaderBytes];
+  std::memcpy(to, data, step);
+  header_bytes_ += step;
+  if (header_bytes_ < kHeaderBytes + tag_bytes()) return step;
+  if (incoming_check_ != nullptr) {
+    incoming_check_->update(incoming_.header.data(), kHeaderBytes);
+    if (!incoming_check_->matches(incoming_.tag.data())) {
+      throw AlteredError(incoming_check_->fault());
+    }
+  }
+  begin_message(sink);
+  return step;
+}
+
+// Processes bytes of the tag of a payload. Returns their number.
+size_t Lane::take_tag(const uint8_t* data, size_t bytes, Sink* sink) {
+  const size_t step = std::min(bytes, tag_bytes() - incoming_.tag_bytes);
+  std::memcpy(&incoming_.tag[incoming_.tag_bytes], data, step);
+  incoming_.tag_bytes += step;
+  if (incoming_.tag_bytes < tag_bytes()) return step;
+  if (!incoming_check_->matches(incoming_.tag.data())) {
+    throw AlteredError(incoming_check_->fault());
+  }
+  finish_message(sink);
+  return step;
 }
 
 void Lane::begin_message(Sink* sink) {
@@ -332,7 +458,8 @@ void Lane::begin_message(Sink* sink) {
   incoming_.data = static_cast<uint8_t*>(place.data);
   incoming_.missing = place.bytes;
   incoming_.is_open = true;
-  if (place.bytes == 0) take_payload(0, sink);
+  incoming_.tag_bytes = 0;
+  if (place.bytes == 0) finish_message(sink);
 }
 
 }  // namespace smdist

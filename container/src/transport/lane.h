@@ -2,13 +2,17 @@
 // A connection to one peer, and its queue of messages.
 #pragma once
 
+#include <array>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/unique_fd.h"
 #include "smdist/transport.h"
+#include "transport/byte_stream.h"
+#include "transport/frame_check.h"
 #include "transport/ring_buffer.h"
 
 namespace smdist {
@@ -17,6 +21,10 @@ namespace smdist {
 // buffers in shared memory. Payloads are copied directly between the socket and the memory of the
 // caller or the sink; only the up to 4 KiB that follow a header in the same read are copied through
 // a staging buffer.
+//
+// Over TCP, frames may have tags (see frame_check.h), and TLS may lie between the lane and its
+// socket (see byte_stream.h). A lane that has received a wrong tag reads nothing more, but still
+// sends, so that the peer learns of the fault.
 //
 // Messages may be queued before the connection exists.
 //
@@ -34,6 +42,8 @@ class Lane final {
     fd_ = std::move(fd);
     has_lived_ = true;
   }
+  // Check and encrypt all that follows. Call after attach(), before anything is sent or received.
+  void protect(const Protection& protection, const LaneKeys& keys);
   // Set the connected Unix socket, over which both sides send the descriptor of their shared
   // memory. All messages then use the ring buffers there; the socket transfers only notifications.
   void attach_shared_memory(UniqueFd fd, int own_arena, RingBuffer& ring);
@@ -50,9 +60,17 @@ class Lane final {
   bool has_lived() const { return has_lived_; }
   bool uses_shared_memory() const { return ring_ != nullptr; }
   // Return whether the lane waits for more data of a long payload.
-  bool awaits_bulk_data() const { return is_live() && low_watermark_ > 1; }
+  bool awaits_bulk_data() const { return is_live() && awaits_bulk_data_; }
   // Return whether there is something to send or to report.
-  bool has_work() const { return arena_to_send_ >= 0 || !queue_.empty() || !unreported_.empty(); }
+  bool has_work() const {
+    return arena_to_send_ >= 0 || !queue_.empty() || !unreported_.empty() || has_unsent_bytes();
+  }
+  // Return whether TLS holds bytes that the socket has not taken.
+  bool has_unsent_bytes() const { return stream_ != nullptr && stream_->has_unsent(); }
+  // Return whether nothing can be sent before the peer continues the TLS handshake.
+  bool awaits_peer() const {
+    return stream_ != nullptr && stream_->awaits_peer() && !stream_->has_unsent();
+  }
   int fd() const { return fd_.get(); }
 
   // Queue a message.
@@ -70,6 +88,8 @@ class Lane final {
   Loss read_some(Sink* sink);
   // Receive messages from the ring buffer only.
   Loss read_ring(Sink* sink);
+  // Tell the peer that nothing more will be sent.
+  void end_writing();
   // Signal to the peer that data in this rank's arena have changed.
   void signal();
 
@@ -77,7 +97,9 @@ class Lane final {
   // A queued message.
   struct Outgoing {
     Message message;
-    size_t sent = 0;  // number of sent bytes of header and payload
+    size_t sent = 0;  // number of sent bytes of header, payload and tags
+    bool has_tags = false;
+    std::array<uint8_t, 2 * kMaxTagBytes> tags{};  // tags of header and payload
   };
   // The message that is being received.
   struct Incoming {
@@ -85,9 +107,14 @@ class Lane final {
     uint8_t* data = nullptr;
     size_t missing = 0;  // number of bytes of the payload that have not arrived
     bool is_open = false;
+    std::array<uint8_t, kMaxTagBytes> tag{};
+    size_t tag_bytes = 0;  // bytes of the tag that have arrived
   };
 
   size_t length_of(const Message& message) const;
+  size_t tag_bytes() const { return outgoing_check_ ? outgoing_check_->tag_bytes() : 0; }
+  void add_tags(Outgoing& waiting);
+  size_t add_parts(const Outgoing& waiting, iovec* parts) const;
   ssize_t write_once();
   ssize_t write_to_ring(const iovec* parts, size_t count);
   void account(size_t sent);
@@ -97,12 +124,21 @@ class Lane final {
   Loss read_notifications();
   void notify();
   void take(const uint8_t* data, size_t bytes, Sink* sink);
-  void take_payload(size_t bytes, Sink* sink);
+  void take_payload(const uint8_t* at, size_t bytes, Sink* sink);
+  size_t take_header(const uint8_t* data, size_t bytes, Sink* sink);
+  size_t take_tag(const uint8_t* data, size_t bytes, Sink* sink);
   void begin_message(Sink* sink);
+  void finish_message(Sink* sink);
+  ssize_t read_once(const iovec* parts, size_t count, bool may_receive);
+  Loss refuse(Sink* sink, const std::string& reason);
   Loss take_arena(bool* is_there);
 
   const int peer_;
   UniqueFd fd_;
+  std::unique_ptr<ByteStream> stream_;          // TLS; null: none
+  std::unique_ptr<FrameCheck> outgoing_check_;  // null: frames have no tags
+  std::unique_ptr<FrameCheck> incoming_check_;
+  bool is_deaf_ = false;        // the lane has received altered bytes, and discards all that follow
   RingBuffer* ring_ = nullptr;  // null: the lane is a TCP connection
   int arena_to_send_ = -1;  // descriptor of this rank's arena until it is sent; -1: nothing to send
   bool awaits_arena_ = false;
@@ -113,7 +149,8 @@ class Lane final {
   Incoming incoming_;
   int low_watermark_ = 1;  // number of bytes from which on the socket is readable
   size_t max_low_watermark_ = 1;
-  size_t header_bytes_ = 0;  // bytes of the next header that have arrived
+  bool awaits_bulk_data_ = false;
+  size_t header_bytes_ = 0;  // bytes of the next header and its tag that have arrived
 };
 
 }  // namespace smdist

@@ -163,6 +163,7 @@ void TcpTransport::attach_lane(Handshakes::iterator handshake) {
   const int peer = handshake->second.peer();
   const int link = link_of(peer, handshake->second.lane());
   UniqueFd fd = handshake->second.take_fd();
+  const LaneKeys keys = handshake->second.keys();
   handshakes_.erase(handshake);
   resume_listening();
   // Two connections may authenticate at the same time; only the first one is used.
@@ -177,6 +178,8 @@ void TcpTransport::attach_lane(Handshakes::iterator handshake) {
   } else {
     set_peer_options(fd.get());
     lane(link).attach(std::move(fd));
+    lane(link).protect(options_.protection, keys);
+    dirty_.insert(link);  // TLS begins at once, also without a message
     lane(link).widen_receive_buffer(arriving_bytes_per_lane());
   }
   if (link != peer) return;

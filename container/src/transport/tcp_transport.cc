@@ -35,7 +35,7 @@ bool is_socket(int fd, unsigned long inode) {
 
 TcpTransport::TcpTransport(const Options& options)
     : options_(options),
-      credentials_{options.secret, options.session},
+      credentials_{options.secret, options.session, options.protection},
       tuning_(options.tuning),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
       wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
@@ -250,7 +250,7 @@ void TcpTransport::write_to(int link) {
   if (loss) {
     read_from(link);  // deliver what the peer sent before it ended
     if (lane(link).is_live()) lose_link(link, *loss);
-  } else if (would_block && lane(link).uses_shared_memory()) {
+  } else if (would_block && (lane(link).uses_shared_memory() || lane(link).awaits_peer())) {
     dirty_.erase(link);
     blocked_.insert(link);
   } else if (would_block) {
@@ -264,8 +264,12 @@ void TcpTransport::write_to(int link) {
 }
 
 void TcpTransport::read_from(int link) {
+  const bool awaited_peer = lane(link).awaits_peer();
   const Lane::Loss loss = lane(link).read_some(sink_);
   if (loss) return lose_link(link, *loss);
+  const bool is_encrypted_now = awaited_peer && !lane(link).awaits_peer();
+  if (is_encrypted_now) blocked_.erase(link);  // the TLS handshake is finished
+  if (is_encrypted_now || lane(link).has_unsent_bytes()) dirty_.insert(link);
   if (lane(link).uses_shared_memory()) unblock(link);
 }
 
@@ -340,7 +344,7 @@ void TcpTransport::close(milliseconds limit) {
     for (int link = 0; link < static_cast<int>(lanes_.size()); ++link) {
       Lane& each = lane(link);
       const bool is_silent = each.is_live() && !each.has_work();
-      if (is_silent && ended.insert(link).second) ::shutdown(each.fd(), SHUT_WR);
+      if (is_silent && ended.insert(link).second) each.end_writing();
     }
     await(std::min(milliseconds(20), limit), spin_policy_);
     take_events();

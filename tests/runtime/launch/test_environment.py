@@ -174,6 +174,16 @@ def test_ranks_are_told_what_was_asked():
     assert not {"SMDIST_CHUNK_BYTES", "SMDIST_SINGLE_OWNER_BYTES"} & set(variables)
 
 
+def test_ranks_are_told_of_protection():
+    """A user's own variable gives way to the option, like that of a timeout."""
+    for options in (DataParallel(), DataParallel(integrity="mac", encrypt=True)):
+        config = replace(CONFIG, options=options, inherited={"SMDIST_ENCRYPT": "1"})
+        variables = rank_environment(config, HostResources(num_cpus=8), WORLD, ADDRESSES)
+        read = read_rank_config(variables)
+
+        assert (options.integrity, options.encrypt) == (read.integrity, read.encrypt)
+
+
 def test_ranks_receive_how_the_model_is_split(tmp_path):
     """They receive one document, in which the plan's path is absolute."""
     (tmp_path / "code/plans").mkdir(parents=True)

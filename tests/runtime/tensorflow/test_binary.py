@@ -9,12 +9,26 @@ import sys
 import pytest
 
 TOGETHER = """
+from concurrent.futures import ThreadPoolExecutor
 import tensorflow, torch
 from smdist.dataparallel.tensorflow import op_library
 from smdist.dataparallel.torch import _C as of_torch
 of_tensorflow = op_library.compiled()
 assert of_torch.Engine is not of_tensorflow.Engine
+hosts = [0, 1]
 for compiled in (of_torch, of_tensorflow):
+    engines = [
+        compiled.Engine(rank, 2, "127.0.0.1", [], hosts, b"", bytes(16), 0, None, "mac", True)
+        for rank in hosts
+    ]
+    for engine in engines:
+        engine.join([each.endpoint() for each in engines])
+    with ThreadPoolExecutor(2) as pool:  # TLS, beside the BoringSSL of TensorFlow
+        fixed = compiled.Fixed()
+        found = pool.map(lambda rank: engines[rank].probe(rank, hosts, fixed, 20.0), hosts)
+        assert all(each.bandwidth > 0 for each in found)
+    for engine in engines:
+        engine.shutdown()
     engine = compiled.Engine(0, 1, "127.0.0.1", [], [], b"", bytes(16), 0, None)
     engine.join([engine.endpoint()])
     engine.add_group(0, [0])

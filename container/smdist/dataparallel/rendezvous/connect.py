@@ -22,7 +22,7 @@ from ipaddress import ip_address
 from typing import Any
 
 import smdist
-from sagemaker_dist.errors import LaunchError, OptionError, SkewError
+from sagemaker_dist.errors import LaunchError, OptionError, SkewError, raise_all
 from smdist.config import RankConfig
 from smdist.dataparallel.rendezvous.address import own_address
 from smdist.dataparallel.rendezvous.autotune import check_agreement, fixed_by, tune
@@ -130,6 +130,7 @@ def connect(store: Store, rank: int, size: int, config: RankConfig, module: Engi
     view = _view(store, rank, size, config.start_timeout_seconds)
     given = read_secret(config.secret_file, config.secret)
     session, secret = _session_and_secret(view, given, config)
+    faults = _openssl_faults(config, module)
     me = {
         "label": rank_name(rank, config),
         "version": smdist.__version__,
@@ -137,10 +138,12 @@ def connect(store: Store, rank: int, size: int, config: RankConfig, module: Engi
         "machine": machine_identity(),
         "has_secret": given is not None,
         "options": _options(config),
+        "faults": [fault.what for fault in faults],
     }
     others = view.exchange("who", me)
     if rank == 0 and given is None:
         view.delete("session/0")  # all ranks have read it: they published after that
+    raise_all(faults)
     _check_presence(others)
     _check_releases(others)
     _check_secrets(others)
@@ -151,7 +154,17 @@ def connect(store: Store, rank: int, size: int, config: RankConfig, module: Engi
     pause = pause_microseconds(neighbours)
     arriving = config.tuning.arriving_bytes
     engine = module.Engine(
-        rank, size, own_address(config), names, hosts, secret, session, pause, arriving
+        rank,
+        size,
+        own_address(config),
+        names,
+        hosts,
+        secret,
+        session,
+        pause,
+        arriving,
+        config.integrity,
+        config.encrypt,
     )
     _join(view, engine, names)
     fixed = fixed_by(config.tuning, hosts, module)
@@ -194,8 +207,30 @@ def _view(store: Store, rank: int, size: int, timeout_seconds: float) -> _StoreV
 
 def _options(config: RankConfig) -> dict[str, Any]:
     """Return the options, by name, that must have the same values on all ranks."""
-    alike = {"fusion_bytes": config.fusion_bytes, "timeout_seconds": config.timeout_seconds}
+    alike = {
+        "fusion_bytes": config.fusion_bytes,
+        "timeout_seconds": config.timeout_seconds,
+        "integrity": config.integrity,
+        "encrypt": int(config.encrypt),
+    }
     return asdict(config.tuning) | alike
+
+
+def _openssl_faults(config: RankConfig, module: EngineModule[Any]) -> list[OptionError]:
+    """Return the faults of options that need OpenSSL if the compiled module has none."""
+    needs_it = {"SMDIST_ENCRYPT": config.encrypt, "SMDIST_INTEGRITY": config.integrity == "mac"}
+    return [
+        OptionError(
+            f"{variable} is {'1' if variable == 'SMDIST_ENCRYPT' else 'mac'}",
+            "it needs OpenSSL, and this build of sagemaker-dist-runtime has none",
+            "Install libssl-dev in the image before sagemaker-dist-runtime, which is then built"
+            " with it, or leave the option out",
+            about=variable,
+            kind="missing",
+        )
+        for variable, is_needed in needs_it.items()
+        if is_needed and not module.has_openssl
+    ]
 
 
 def _join(view: _StoreView, engine: Engine, names: list[str]) -> None:

@@ -158,6 +158,10 @@ class EngineModule(Protocol[E_co]):
         """Class of the engine. An instance runs the collectives of one process."""
 
     @property
+    def has_openssl(self) -> bool:
+        """True if the module was built with OpenSSL, which encryption and "mac" need."""
+
+    @property
     def Fixed(self) -> Callable[[], Any]:  # noqa: N802  the name of the module's class
         """Class for the settings that the user has chosen.
 

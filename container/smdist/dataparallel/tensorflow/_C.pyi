@@ -39,6 +39,8 @@ class Findings:
     latency: float
     bandwidth: float
 
+has_openssl: bool  # False: integrity="mac" and encrypt=True are refused
+
 class Engine:
     def __init__(
         self,
@@ -51,6 +53,8 @@ class Engine:
         session: bytes,
         pause_microseconds: int,
         arriving_bytes: int | None,
+        integrity: str = "off",
+        encrypt: bool = False,
     ) -> None: ...
     def endpoint(self) -> tuple[str, int, str]: ...
     def join(self, peers: list[tuple[str, int, str]]) -> None: ...
