@@ -9,7 +9,7 @@ namespace smdist {
 namespace {
 
 constexpr uint32_t kMagic = 0x31444d53;  // "SMD1"
-constexpr uint32_t kVersion = 3;
+constexpr uint32_t kVersion = 4;
 constexpr size_t kSessionAt = 16;
 constexpr size_t kNonceAt = 32;
 constexpr size_t kProofAt = 64;
@@ -84,6 +84,11 @@ std::string verify(const Credentials& credentials, const HelloBytes& bytes,
 Digest accept_proof(const Credentials& credentials, const Hello& hello,
                     const Nonce& acceptor_nonce) {
   return proof(credentials, "accept", hello, acceptor_nonce);
+}
+
+Digest reject_proof(const Credentials& credentials, const Hello& hello,
+                    const Nonce& acceptor_nonce) {
+  return proof(credentials, "reject", hello, acceptor_nonce);
 }
 
 }  // namespace smdist

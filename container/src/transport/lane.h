@@ -27,7 +27,8 @@ class Lane final {
   // none while the connection works.
   using Loss = std::optional<std::string>;
 
-  explicit Lane(int peer) : peer_(peer) {}
+  // number: number of this lane among the lanes of the peer.
+  explicit Lane(int peer, uint32_t number = 0) : peer_(peer), is_extra_(number > 0) {}
 
   // Set the connected TCP socket.
   void attach(UniqueFd fd) {
@@ -102,6 +103,7 @@ class Lane final {
   Loss take_arena(bool* is_there);
 
   const int peer_;
+  const bool is_extra_;  // another lane than lane 0
   UniqueFd fd_;
   RingBuffer* ring_ = nullptr;  // null: the lane is a TCP connection
   int arena_to_send_ = -1;  // descriptor of this rank's arena until it is sent; -1: nothing to send

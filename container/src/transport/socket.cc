@@ -107,6 +107,12 @@ std::string peer_text(int fd) {
   return endpoint.host + ":" + std::to_string(endpoint.port);
 }
 
+std::string peer_host(int fd) {
+  Address address;
+  if (::getpeername(fd, address.raw(), &address.bytes) != 0) return "";
+  return endpoint_of(address).host;
+}
+
 UniqueFd listen_on(const std::string& host) {
   const Address address(host, 0);
   UniqueFd fd = open_socket(address.storage.ss_family);

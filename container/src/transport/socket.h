@@ -28,6 +28,9 @@ Endpoint local_endpoint(int fd);
 // Return the address of the other side as text, such as "10.0.0.4:43512".
 std::string peer_text(int fd);
 
+// Return the numeric address of the other side, such as "10.0.0.4"; empty if it is not known.
+std::string peer_host(int fd);
+
 // Open a socket that listens on a free port of this address. Throws UsageError, SystemError.
 UniqueFd listen_on(const std::string& host);
 
