@@ -69,9 +69,9 @@ uint32_t lanes_within(const Options& options, size_t limit, size_t num_open) {
   const size_t fixed = num_open + 2 * sharing + kReserve;  // a socket and an arena for each
   if (limit < fixed + others) {
     throw SystemError("this rank needs " + std::to_string(fixed + others) +
-                          " open files for one connection to each other rank and for what is open "
-                          "already. " +
-                          open_files_hint(),
+                          " open files, for one connection to each other rank and for what is "
+                          "open already, but this process may have " +
+                          std::to_string(limit),
                       EMFILE);
   }
   const size_t lanes = others == 0 ? options.max_lanes : (limit - fixed) / others;

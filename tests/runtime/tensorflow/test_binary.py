@@ -15,7 +15,7 @@ from smdist.dataparallel.torch import _C as of_torch
 of_tensorflow = op_library.compiled()
 assert of_torch.Engine is not of_tensorflow.Engine
 for compiled in (of_torch, of_tensorflow):
-    engine = compiled.Engine(0, 1, "127.0.0.1", [], [], b"", bytes(16), 0, None)
+    engine = compiled.Engine(0, 1, "127.0.0.1", [], [], b"", bytes(16), 0, None, None, 10.0)
     engine.join([engine.endpoint()])
     engine.add_group(0, [0])
     engine.shutdown()

@@ -117,7 +117,8 @@ def connect(store: Store, rank: int, size: int, config: RankConfig, module: Engi
         module: smdist's compiled module for torch or for TensorFlow.
 
     Raises:
-        LaunchError: A rank was missing after the start timeout, or could not start.
+        LaunchError: A rank was missing after the start timeout, or could not start. Or this
+            process may not have as many open files as connections need.
         SkewError: Ranks run different releases of the runtime.
         OptionError: Ranks have different options.
     """
@@ -138,9 +139,18 @@ def connect(store: Store, rank: int, size: int, config: RankConfig, module: Engi
     hosts = host_numbers([other["host"] for other in others])
     neighbours = sum(other["machine"] == me["machine"] for other in others)
     pause = pause_microseconds(neighbours)
-    arriving = config.tuning.arriving_bytes
     engine = module.Engine(
-        rank, size, own_address(config), names, hosts, secret, session, pause, arriving
+        rank,
+        size,
+        own_address(config),
+        names,
+        hosts,
+        secret,
+        session,
+        pause,
+        config.tuning.arriving_bytes,
+        config.tuning.lanes,
+        config.start_timeout_seconds,
     )
     _join(view, engine, names)
     fixed = fixed_by(config.tuning, hosts, module)
@@ -191,7 +201,17 @@ def _join(view: _StoreView, engine: Engine, names: list[str]) -> None:
     host, port, local = engine.endpoint()
     places = view.exchange("where", {"host": host, "port": port, "local": local})
     _check_places([each["host"] for each in places], names)
-    engine.join([(each["host"], each["port"], each["local"]) for each in places])
+    try:
+        engine.join([(each["host"], each["port"], each["local"]) for each in places])
+    except OSError as error:
+        raise LaunchError(
+            f"{names[view.rank]} cannot connect to {view.size - 1} other ranks",
+            error.strerror or str(error),
+            "Raise the hard limit of open files (ulimit -Hn) before the job starts, or use fewer"
+            " ranks",
+            about="RLIMIT_NOFILE",
+            kind="system",
+        ) from error
 
 
 def _session_and_secret(view: _StoreView, config: RankConfig) -> tuple[bytes, bytes]:

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Faults of a share of this process's TCP connections, for tests and benchmarks of starts.
+// Faults of this process's sockets, for tests and benchmarks of starts.
 //
-// The functions connect() and close() of the C library cannot be told to fail, so faulty_connect.cc
-// defines connect() itself. Compiled into a program, or preloaded into it (LD_PRELOAD, with the
-// share in the variable SMDIST_FAULTY_CONNECT), it takes the place of the library's.
+// The functions of the C library cannot be told to fail, so faulty_sockets.cc defines connect(),
+// socket() and accept4() itself. Compiled into a program, or preloaded into it (LD_PRELOAD), they
+// take the place of the library's. The variable SMDIST_FAULTY_SOCKETS sets how many connections out
+// of 1000 fail. Only non-blocking sockets have faults, such as those of engines.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,9 @@ struct ConnectionFaults {
 
 // Let connections fail from now on.
 void set_connection_faults(const ConnectionFaults& faults);
+// Let the process have no more open files for sockets, or have them again.
+void set_out_of_files(bool is_out);
 // Return the number of connections that have had a fault so far.
-uint64_t count_faulty_connections();
+uint64_t count_faulty_socketsions();
 
 }  // namespace smdist::testing

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "faulty_connect.h"
+#include "faulty_sockets.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -210,7 +210,7 @@ std::minstd_rand random_numbers{1};
 ConnectionFaults current_faults() {
   if (are_faults_set) return faults;
   are_faults_set = true;
-  const char* const share = std::getenv("SMDIST_FAULTY_CONNECT");
+  const char* const share = std::getenv("SMDIST_FAULTY_SOCKETS");
   const int each = share == nullptr ? 0 : std::atoi(share) / 3;
   random_numbers.seed(static_cast<unsigned>(::getpid()));
   return faults = {each, each, each};
@@ -256,7 +256,7 @@ void set_connection_faults(const ConnectionFaults& wanted) {
   faults = wanted;
 }
 
-uint64_t count_faulty_connections() { return num_faulty; }
+uint64_t count_faulty_socketsions() { return num_faulty; }
 
 }  // namespace smdist::testing
 
