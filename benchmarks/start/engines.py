@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 BUILD = Path(__file__).parents[2] / "build/start/start"
@@ -45,8 +46,7 @@ def mesh(size: int, lanes: int, *, is_crowded: bool, is_faulty: bool) -> Start:
     processes = min(_PROCESSES, size)
     bounds = [size * number // processes for number in range(processes + 1)]
     parts = [
-        ["mesh", str(size), str(lanes), str(first), str(last)]
-        for first, last in zip(bounds, bounds[1:], strict=False)
+        ["mesh", str(size), str(lanes), str(first), str(last)] for first, last in pairwise(bounds)
     ]
     return _run(parts, is_crowded, is_faulty)
 
@@ -56,7 +56,7 @@ def star(size: int, lanes: int, centre: int, *, is_crowded: bool, is_faulty: boo
     others = [number for number in range(size) if number != centre]
     first, last = others[0], others[-1] + 1
     bounds = [first + (last - first) * number // 4 for number in range(5)]
-    ranges = sorted([(centre, centre + 1), *zip(bounds, bounds[1:], strict=False)])
+    ranges = sorted([(centre, centre + 1), *pairwise(bounds)])
     parts = [
         ["star", str(size), str(lanes), str(first), str(last), str(centre)]
         for first, last in ranges
@@ -75,7 +75,7 @@ def alone(size: int, lanes: int) -> tuple[int, int]:
 def _run(
     parts: list[list[str]], is_crowded: bool, is_faulty: bool, alone: int | None = None
 ) -> Start:
-    faults = {"SMDIST_FAULTY_CONNECT": str(FAULTY_OF_1000)} if is_faulty else {}
+    faults = {"SMDIST_FAULTY_SOCKETS": str(FAULTY_OF_1000)} if is_faulty else {}
     children = [_start(part, os.environ | faults) for part in parts]
     try:
         ports = [

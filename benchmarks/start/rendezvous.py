@@ -47,7 +47,7 @@ class _CountingStore:
         self.received += len(value)
         return value
 
-    def add(self, key: str, count: int) -> int:
+    def add(self, _: str, count: int) -> int:
         self.requests += 1
         return count
 
@@ -59,7 +59,7 @@ class _PublishingStore(_CountingStore):
         super().set(key, value)
         self.last = value
 
-    def get(self, key: str, timeout_seconds: float) -> bytes:
+    def get(self, key: str, _: float) -> bytes:
         return b"[" + self.last + b"]" if key.endswith("/all") else bytes(48)
 
 

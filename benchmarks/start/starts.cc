@@ -156,7 +156,7 @@ class Ranks final {
     if (failures == 0 && is_centre()) await_lanes();
     std::cout << seconds << ' ' << seconds_since_begin() << ' ' << failures << ' '
               << kib_of("VmHWM:") << ' ' << count_open_files() << ' '
-              << testing::count_faulty_socketsions() << ' ' << num_log_lines << ' ' << reason
+              << testing::count_faulty_connections() << ' ' << num_log_lines << ' ' << reason
               << std::endl;
   }
 

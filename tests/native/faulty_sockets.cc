@@ -200,6 +200,7 @@ class Relay final {
 };
 
 std::atomic<uint64_t> num_faulty{0};
+std::atomic<bool> is_out_of_files{false};
 std::mutex faults_mutex;
 ConnectionFaults faults;
 bool are_faults_set = false;
@@ -256,16 +257,33 @@ void set_connection_faults(const ConnectionFaults& wanted) {
   faults = wanted;
 }
 
-uint64_t count_faulty_socketsions() { return num_faulty; }
+void set_out_of_files(bool is_out) { is_out_of_files = is_out; }
+
+uint64_t count_faulty_connections() { return num_faulty; }
 
 }  // namespace smdist::testing
 
-// Replaces the function of the C library. Engines connect non-blocking sockets; others get no
-// fault.
+// These functions replace those of the C library.
 extern "C" int connect(int fd, const sockaddr* to, socklen_t bytes) {
   const bool is_tcp = to->sa_family == AF_INET && bytes >= sizeof(sockaddr_in);
   if (!is_tcp || !smdist::testing::is_nonblocking(fd)) {
     return static_cast<int>(::syscall(SYS_connect, fd, to, bytes));
   }
   return smdist::testing::connect_with_faults(fd, *reinterpret_cast<const sockaddr_in*>(to));
+}
+
+extern "C" int socket(int domain, int type, int protocol) {
+  if (smdist::testing::is_out_of_files && (type & SOCK_NONBLOCK) != 0) {
+    errno = EMFILE;
+    return -1;
+  }
+  return static_cast<int>(::syscall(SYS_socket, domain, type, protocol));
+}
+
+extern "C" int accept4(int listener, sockaddr* address, socklen_t* bytes, int flags) {
+  if (smdist::testing::is_out_of_files && (flags & SOCK_NONBLOCK) != 0) {
+    errno = EMFILE;
+    return -1;
+  }
+  return static_cast<int>(::syscall(SYS_accept4, listener, address, bytes, flags));
 }

@@ -23,6 +23,6 @@ void set_connection_faults(const ConnectionFaults& faults);
 // Let the process have no more open files for sockets, or have them again.
 void set_out_of_files(bool is_out);
 // Return the number of connections that have had a fault so far.
-uint64_t count_faulty_socketsions();
+uint64_t count_faulty_connections();
 
 }  // namespace smdist::testing

@@ -23,7 +23,7 @@ namespace {
 
 using testing::Cluster;
 using testing::ConnectionFaults;
-using testing::count_faulty_socketsions;
+using testing::count_faulty_connections;
 using testing::hello_of;
 using testing::kCredentials;
 using testing::Network;
@@ -240,7 +240,7 @@ void more_ranks_start_than_there_are_places_for_strangers() {
 
 // Three in ten connections are refused, reset or delayed, lane 0 and others.
 void failed_connections_are_made_again() {
-  const uint64_t before = count_faulty_socketsions();
+  const uint64_t before = count_faulty_connections();
   const ScopedFaults faults({100, 100, 100});
   Cluster cluster(12, Network::kTcp, [](Options& options) {
     for (int rank = 0; rank < options.size; ++rank) options.hosts.push_back(rank);
@@ -249,7 +249,7 @@ void failed_connections_are_made_again() {
   });
   const Crowd crowd(cluster);
   for (int round = 0; round < 5; ++round) check_sum(cluster, 300'000);
-  CHECK(count_faulty_socketsions() > before + 20);
+  CHECK(count_faulty_connections() > before + 20);
   CHECK(cluster.log().find("fewer lanes") == std::string::npos);
 }
 
@@ -286,21 +286,10 @@ void set_open_files_limit(size_t soft) {
   CHECK_EQ(0, ::setrlimit(RLIMIT_NOFILE, &limit));
 }
 
-// Leaves this process with no free file descriptor.
-class NoFiles final {
- public:
-  NoFiles() {
-    set_open_files_limit(count_open_files() + 8);
-    for (int fd = ::dup(0); fd >= 0; fd = ::dup(0)) used_.emplace_back(fd);
-    CHECK_EQ(EMFILE, errno);
-  }
-  ~NoFiles() {
-    used_.clear();
-    raise_open_files_limit();
-  }
-
- private:
-  std::vector<UniqueFd> used_;
+// Leaves this process with no free file descriptor for the sockets of engines.
+struct NoFiles {
+  NoFiles() { testing::set_out_of_files(true); }
+  ~NoFiles() { testing::set_out_of_files(false); }
 };
 
 void an_engine_raises_the_limit_of_open_files() {
@@ -334,10 +323,8 @@ void no_file_for_a_dial_is_a_fault_after_a_second() {
 
 void no_file_for_an_accepted_connection_is_a_fault_logged_once() {
   Cluster cluster(2, Network::kTcp);
-  UniqueFd fd(::socket(AF_INET, SOCK_STREAM, 0));
   const NoFiles none;
-  const Address address(cluster[0].endpoint().host, cluster[0].endpoint().port);
-  CHECK(::connect(fd.get(), address.raw(), address.bytes) == 0);
+  const Stranger stranger(cluster[0].endpoint());
   check_out_of_files(cluster[0], 0);
   std::this_thread::sleep_for(milliseconds(600));
   const std::string log = cluster.log();
