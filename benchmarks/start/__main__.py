@@ -92,18 +92,20 @@ def _row(name: str, case: str, starts: list[engines.Start], *, is_star: bool) ->
 
 
 def _print_processes(options: argparse.Namespace) -> None:
-    from benchmarks.start import processes  # imports torch
+    from benchmarks.start.processes import Parent  # imports torch
 
+    parent = Parent()
     rows = []
     for size in options.processes:
         for backend in ("smdist", "gloo"):
             for case in options.cases if backend == "smdist" else [""]:
                 is_crowded, is_faulty = _CASES[case]
-                start = processes.start(backend, size, is_crowded=is_crowded, is_faulty=is_faulty)
+                start = parent.start(backend, size, is_crowded=is_crowded, is_faulty=is_faulty)
                 row = [f"{size} processes", backend, case, f"{start.seconds:.2f}"]
                 rows.append([*row, f"{start.mebibytes:.0f}", str(start.failures)])
                 if start.reason:
                     print(f"{backend}, {size} processes, {case}: {start.reason[:300]}")
+    parent.end()
     print("\n" + table(("", "backend", "", "seconds", "MiB", "failed ranks"), rows))
 
 

@@ -23,6 +23,14 @@ import smdist.dataparallel.torch.torch_smddp as _registered  # registers the bac
 from benchmarks.start.engines import BUILD, FAULTY_OF_1000, crowd
 
 _TIMEOUT = timedelta(minutes=5)
+# All that smdist would measure at the start; Gloo measures nothing.
+_TUNING = {
+    "SMDIST_LANES": "1",
+    "SMDIST_CHUNK_BYTES": "262144",
+    "SMDIST_ONE_SHOT_BYTES": "4096",
+    "SMDIST_SINGLE_OWNER_BYTES": "0",
+    "SMDIST_ARRIVING_BYTES": "229376",
+}
 
 
 @dataclass(frozen=True)
@@ -35,20 +43,48 @@ class ProcessStart:
     reason: str
 
 
-def start(backend: str, size: int, *, is_crowded: bool, is_faulty: bool) -> ProcessStart:
-    """Start `size` ranks of a backend of torch.distributed in a fresh process."""
-    environment = dict(os.environ) | {"OMP_NUM_THREADS": "1"}
-    if is_faulty:
+class Parent:
+    """Process that has imported torch and forks the ranks of one start after the other."""
+
+    def __init__(self) -> None:
+        environment = dict(os.environ) | _TUNING | {"OMP_NUM_THREADS": "1"}
         environment["LD_PRELOAD"] = str(BUILD / "libfaulty_sockets.so")
-        environment["SMDIST_FAULTY_SOCKETS"] = str(FAULTY_OF_1000)
-    command = [sys.executable, "-m", "benchmarks.start.processes", backend, str(size)]
-    command += ["crowded"] * is_crowded
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True, timeout=400)
-    return ProcessStart(**json.loads(done.stdout.splitlines()[-1]))
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.start.processes"],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def start(self, backend: str, size: int, *, is_crowded: bool, is_faulty: bool) -> ProcessStart:
+        """Start `size` ranks of a backend of torch.distributed."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        arguments = [backend, size, is_crowded, is_faulty]
+        self.process.stdin.write(json.dumps(arguments) + "\n")
+        self.process.stdin.flush()
+        return ProcessStart(**json.loads(self.process.stdout.readline()))
+
+    def end(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait(60)
 
 
-def _main(backend: str, size: int, *words: str) -> None:
+def _serve() -> None:
+    """Fork a process for each start, so that none finds what an earlier one has left."""
     assert _registered
+    for line in sys.stdin:
+        if os.fork() == 0:
+            _start(*json.loads(line))
+            os._exit(0)
+        os.wait()
+
+
+def _start(backend: str, size: int, is_crowded: bool, is_faulty: bool) -> None:
+    os.environ["SMDIST_FAULTY_SOCKETS"] = str(FAULTY_OF_1000 if is_faulty else 0)
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     store = dist.TCPStore(
@@ -61,7 +97,6 @@ def _main(backend: str, size: int, *words: str) -> None:
     )
     begin = time.monotonic()
     children = [_fork(backend, rank, size, port, begin) for rank in range(size)]
-    is_crowded = "crowded" in words
     ports = _ports_of([pid for pid, _ in children], str(port)) if is_crowded else []
     with crowd(ports, is_crowded):
         rows = [json.loads(os.fdopen(pipe).readline()) for _, pipe in children]
@@ -145,4 +180,4 @@ def _listening() -> Iterator[tuple[str, str]]:
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])
+    _serve()

@@ -55,6 +55,9 @@ void limit_receive_buffer(int fd, size_t bytes);
 // Raise the limit of a connected socket. A smaller limit has no effect.
 void widen_receive_buffer(int fd, size_t bytes);
 
+// Smallest receive buffer in bytes, for connections with short segments.
+constexpr size_t kMinReceiveBuffer = 24 << 10;
+
 // Return the smallest receive buffer in bytes with which a connection works well.
 size_t min_receive_buffer(int fd);
 

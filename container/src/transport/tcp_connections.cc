@@ -133,7 +133,9 @@ void TcpTransport::tune(const Tuning& tuning, bool is_last) {
 }
 
 // Returns the limit of bytes in flight for one connection: the limit of this host divided by the
-// number of its connections, which is lanes x ranks of this host x other hosts.
+// number of its connections, which is lanes x ranks of this host x other hosts. It is not lower
+// than what a connection needs, also between its handshake and the moment when this rank uses it:
+// the peer may send its first messages then.
 size_t TcpTransport::arriving_bytes_per_lane() const {
   if (tuning_.arriving_bytes == 0) return 0;
   const std::vector<int>& hosts = options_.hosts;
@@ -141,7 +143,8 @@ size_t TcpTransport::arriving_bytes_per_lane() const {
   if (names.size() < 2) return 0;
   const auto here = static_cast<size_t>(
       std::count(hosts.begin(), hosts.end(), hosts[static_cast<size_t>(options_.rank)]));
-  return std::max(size_t{1}, tuning_.arriving_bytes / (here * (names.size() - 1) * tuning_.lanes));
+  return std::max(kMinReceiveBuffer,
+                  tuning_.arriving_bytes / (here * (names.size() - 1) * tuning_.lanes));
 }
 
 void TcpTransport::check_times() {

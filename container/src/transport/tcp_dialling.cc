@@ -19,7 +19,7 @@ using std::chrono::milliseconds;
 
 // The checks of a rank are spread over time, because all ranks of a large job may await each other.
 constexpr milliseconds kLivenessCheckEvery{1'000};
-constexpr size_t kLivenessChecksPerSecond = 64;
+constexpr size_t kLivenessChecksPerSecond = 16;
 constexpr milliseconds kLivenessCheckTime{10'000};
 constexpr int kFailuresUntilLogged = 8;
 
