@@ -96,7 +96,7 @@ class Relay final {
       const Clock::time_point now = Clock::now();
       bool is_waiting = false;
       for (const Pair& pair : pairs_) {
-        is_waiting = is_waiting || pair.plan.begin > now;
+        is_waiting = is_waiting || pair.ends[1] < 0;
         for (int side = 0; side < 2; ++side) {
           const bool reads = pair.plan.begin <= now && !pair.is_ended[side];
           watched.push_back({reads ? pair.ends[side] : -1, POLLIN, 0});
