@@ -18,10 +18,15 @@ namespace py = pybind11;
 namespace smdist::python {
 namespace {
 
+std::chrono::milliseconds milliseconds_of(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+}
+
 Options options_from(int rank, int size, const std::string& address,
                      const std::vector<std::string>& names, const std::vector<int>& hosts,
                      const std::string& secret, const std::string& session, int pause,
-                     std::optional<size_t> arriving_bytes, const Protection& protection) {
+                     std::optional<size_t> arriving_bytes, std::optional<uint32_t> lanes,
+                     double start_timeout_seconds, const Protection& protection) {
   Options options;
   options.protection = protection;
   options.rank = rank;
@@ -32,6 +37,8 @@ Options options_from(int rank, int size, const std::string& address,
   options.pause = std::chrono::microseconds(pause);
   options.secret = secret;
   options.tuning.arriving_bytes = arriving_bytes.value_or(options.tuning.arriving_bytes);
+  options.max_lanes = lanes.value_or(options.max_lanes);
+  options.start_timeout = milliseconds_of(start_timeout_seconds);
   if (session.size() != options.session.size()) {
     throw py::value_error("the session id has " + std::to_string(session.size()) +
                           " bytes, but it must have " + std::to_string(options.session.size()) +
@@ -111,15 +118,23 @@ py::object fault_of(const Engine& engine) {
 
 Findings probe_with(Engine& engine, int rank, const std::vector<int>& hosts, const Fixed& fixed,
                     double timeout_seconds) {
-  const auto timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_seconds * 1000));
-  return probe(engine, {rank, static_cast<int>(hosts.size()), hosts}, fixed, timeout);
+  return probe(engine, {rank, static_cast<int>(hosts.size()), hosts}, fixed,
+               milliseconds_of(timeout_seconds));
 }
 
+// Raises OSError if the operating system refuses what the connections need.
 void join(Engine& engine,
           const std::vector<std::tuple<std::string, uint16_t, std::string>>& peers) {
   std::vector<Endpoint> endpoints;
   for (const auto& [host, port, local] : peers) endpoints.push_back({host, port, local});
-  engine.join(endpoints);
+  try {
+    const py::gil_scoped_release release;
+    engine.join(endpoints);
+  } catch (const SystemError& error) {
+    const py::object arguments = py::make_tuple(error.error_number(), error.what());
+    PyErr_SetObject(PyExc_OSError, arguments.ptr());
+    throw py::error_already_set();
+  }
 }
 
 }  // namespace
@@ -131,19 +146,20 @@ void bind_engine(py::module_& module) {
       .def(py::init([](int rank, int size, const std::string& address,
                        const std::vector<std::string>& names, const std::vector<int>& hosts,
                        const py::bytes& secret, const py::bytes& session, int pause,
-                       std::optional<size_t> arriving_bytes, const std::string& integrity,
-                       bool encrypt) {
+                       std::optional<size_t> arriving_bytes, std::optional<uint32_t> lanes,
+                       double start_timeout_seconds, const std::string& integrity, bool encrypt) {
              return make_engine(options_from(rank, size, address, names, hosts, secret, session,
-                                             pause, arriving_bytes,
+                                             pause, arriving_bytes, lanes, start_timeout_seconds,
                                              protection_from(integrity, encrypt)));
            }),
            py::arg("rank"), py::arg("size"), py::arg("address"), py::arg("names"), py::arg("hosts"),
            py::arg("secret"), py::arg("session"), py::arg("pause_microseconds"),
-           py::arg("arriving_bytes"), py::arg("integrity") = "off", py::arg("encrypt") = false)
+           py::arg("arriving_bytes"), py::arg("lanes"), py::arg("start_timeout_seconds"),
+           py::arg("integrity") = "off", py::arg("encrypt") = false)
       .def("endpoint", &endpoint_of)
       .def("probe", &probe_with, py::arg("rank"), py::arg("hosts"), py::arg("fixed"),
            py::arg("timeout_seconds"), py::call_guard<py::gil_scoped_release>())
-      .def("join", &join, py::arg("peers"), py::call_guard<py::gil_scoped_release>())
+      .def("join", &join, py::arg("peers"))
       .def("add_group", &Engine::add_group, py::arg("group"), py::arg("members"),
            py::call_guard<py::gil_scoped_release>())
       .def("abort", &Engine::abort, py::arg("reason"), py::arg("details") = "",

@@ -87,8 +87,9 @@ class Engine final {
   uint64_t submit_and_wait(uint32_t group, Operation operation, Completion& completion);
 
   // Use this tuning for operations that are submitted from now on. All ranks must pass the same
-  // tuning between the same two operations, and no operation may be pending.
-  void tune(Tuning tuning);
+  // tuning between the same two operations, and no operation may be pending. is_last: later calls
+  // use no more lanes than this one, so that peers that open further ones are rejected.
+  void tune(Tuning tuning, bool is_last = false);
 
   // Fail every pending and later operation with `reason`, here and on all ranks. If the engine has
   // failed already, its first error stays. `details` are sent together with the reason: the errors

@@ -54,6 +54,12 @@ class SystemError final : public Error {
   using Error::Error;
   // Makes an error with the message "<what>: <meaning of error_number>"; error_number is an errno.
   SystemError(const std::string& what, int error_number);
+
+  // Return the errno of the failed call; 0 if it is not known.
+  int error_number() const { return error_number_; }
+
+ private:
+  int error_number_ = 0;
 };
 
 }  // namespace smdist

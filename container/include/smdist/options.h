@@ -80,6 +80,14 @@ struct Options {
   // Tuning at the start; see Engine::tune().
   Tuning tuning;
 
+  // Maximum number of lanes (connections) to each other rank that any tuning may use. Further ones
+  // are rejected.
+  uint32_t max_lanes = kMaxLanes;
+
+  // Time limit for the connection to another rank, from the first attempt. Attempts that end before
+  // the other rank has proved to belong to the job are repeated until then.
+  std::chrono::milliseconds start_timeout{600'000};
+
   // Number of chunks that a rank can keep in memory for each other rank, until the chunks of all
   // ranks have arrived and can be reduced. Must be the same on all ranks.
   uint32_t window = 4;

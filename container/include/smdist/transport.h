@@ -46,6 +46,12 @@ class Sink {
   // PeerError if the header is invalid; the connection to the peer is then closed.
   virtual Span on_header(int peer, const HeaderBytes& header) = 0;
 
+  // Called instead of on_header() for a message that arrives over another lane than lane 0, which
+  // may carry only payloads of the caller's memory.
+  virtual Span on_extra_lane_header(int peer, const HeaderBytes& header) {
+    return on_header(peer, header);
+  }
+
   // Called when the payload is in the memory that on_header() returned. May throw PeerError, too.
   virtual void on_message(int peer, const HeaderBytes& header) = 0;
 
@@ -95,8 +101,9 @@ class Transport {
   // Never blocks, never calls the sink.
   virtual void flush_peer(int) {}
 
-  // Use this tuning for messages that are sent from now on.
-  virtual void tune(const Tuning&) {}
+  // Use this tuning for messages that are sent from now on. is_last: no later tuning has more
+  // lanes, so that further ones can be rejected.
+  virtual void tune(const Tuning&, bool is_last) { (void)is_last; }
 
   // Return the number of lanes (connections) that messages to the peer can use now.
   virtual uint32_t num_lanes(int) { return 1; }

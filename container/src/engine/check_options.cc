@@ -53,6 +53,13 @@ void check(const Options& options) {
           std::string(protection.encrypt ? "encrypt is true" : "integrity is 'mac'") +
               ", which needs OpenSSL, but this build of the smdist runtime has none. Install "
               "libssl-dev and build the runtime again");
+  require(options.max_lanes >= 1 && options.max_lanes <= kMaxLanes,
+          "max_lanes is " + std::to_string(options.max_lanes) + ", but it must be from 1 to " +
+              std::to_string(kMaxLanes));
+  require(options.tuning.lanes <= options.max_lanes,
+          "the tuning has " + std::to_string(options.tuning.lanes) + " lanes, but max_lanes is " +
+              std::to_string(options.max_lanes));
+  require(options.start_timeout.count() > 0, "start_timeout is not above 0");
   check(options.tuning, options.size);
 }
 

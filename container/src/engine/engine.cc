@@ -164,11 +164,17 @@ void Engine::Impl::number(Submission& submission) {
       choose(submission.descriptor, tuning_, *submission.group, membership.owner_rotation);
 }
 
-void Engine::Impl::tune(Tuning tuning) {
+void Engine::Impl::tune(Tuning tuning, bool is_last) {
   check(tuning, options_.size);
+  if (tuning.lanes > options_.max_lanes) {
+    throw UsageError("the tuning has " + std::to_string(tuning.lanes) +
+                     " lanes, but max_lanes of the engine's options is " +
+                     std::to_string(options_.max_lanes));
+  }
   {
     MutexLock lock(mutex_);
     inbox_.tuning = tuning;
+    inbox_.is_last_tuning = is_last;
     tuning_ = std::move(tuning);
   }
   progress_lock_.notify();
@@ -231,7 +237,7 @@ bool Engine::wait(Completion& completion, Completion::Clock::time_point until) {
 uint64_t Engine::submit_and_wait(uint32_t group, Operation operation, Completion& completion) {
   return impl_->submit_and_wait(group, std::move(operation), completion);
 }
-void Engine::tune(Tuning tuning) { impl_->tune(std::move(tuning)); }
+void Engine::tune(Tuning tuning, bool is_last) { impl_->tune(std::move(tuning), is_last); }
 void Engine::abort(const std::string& reason, const std::string& details) {
   impl_->abort(reason, details);
 }

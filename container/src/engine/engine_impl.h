@@ -41,7 +41,7 @@ class Engine::Impl final {
       SMDIST_EXCLUDES(mutex_, progress_lock_);
   uint64_t submit_and_wait(uint32_t group, Operation operation, Completion& completion)
       SMDIST_EXCLUDES(mutex_, submitting_mutex_, progress_lock_);
-  void tune(Tuning tuning) SMDIST_EXCLUDES(mutex_);
+  void tune(Tuning tuning, bool is_last) SMDIST_EXCLUDES(mutex_);
   void abort(const std::string& reason, const std::string& details) SMDIST_EXCLUDES(mutex_);
   void shutdown() SMDIST_EXCLUDES(mutex_, submitting_mutex_, shutdown_mutex_);
   void wait_for_callers() { progress_lock_.wait_for_callers(); }
@@ -61,6 +61,7 @@ class Engine::Impl final {
     std::vector<Submission> submissions;
     std::vector<uint32_t> removed_groups;
     std::optional<Tuning> tuning;
+    bool is_last_tuning = false;
     std::optional<Fault> fault;
     bool is_ended = false;  // shutdown() was called; stays set for all later holders
   };

@@ -123,19 +123,20 @@ PendingOperation::Actions PendingOperation::credited(int member, uint32_t tag) {
   return actions;
 }
 
-Span PendingOperation::place(int member, uint32_t tag, uint64_t offset, uint64_t bytes) const {
+Span PendingOperation::place(int member, uint32_t tag, uint64_t offset, uint64_t bytes) {
   const uint32_t found = receive_of(member, tag);
   const Region& target = step(found).target;
-  const size_t received = progress_[found].received;
+  StepProgress& progress = progress_[found];
   // Checked without adding numbers from the wire, because their sum could wrap around.
-  const bool is_expected =
-      progress_[found].waits_for == 0 && offset == received && bytes <= target.bytes - received;
+  const bool is_expected = progress.waits_for == 0 && offset == progress.reserved &&
+                           bytes <= target.bytes - progress.reserved;
   if (!is_expected) {
     throw PeerError("sent bytes " + std::to_string(offset) + " to " +
                     std::to_string(offset + bytes) + " of a message of " +
                     std::to_string(target.bytes) + " bytes, but this rank expected byte " +
-                    std::to_string(received) + " next");
+                    std::to_string(progress.reserved) + " next");
   }
+  progress.reserved += bytes;
   return {address(target) + offset, bytes};
 }
 

@@ -63,9 +63,10 @@ class PendingOperation final {
   // Record a credit of the member for a message. Throws PeerError if the message needs no credit.
   Actions credited(int member, uint32_t tag);
 
-  // Return the memory for the next bytes of a message. offset: position of the bytes in the
-  // message. Throws PeerError if other bytes are expected next.
-  Span place(int member, uint32_t tag, uint64_t offset, uint64_t bytes) const;
+  // Reserve the next bytes of a message for a frame, and return their memory. No other frame gets
+  // the same bytes, also if it arrives over another lane meanwhile. offset: position of the bytes
+  // in the message. Throws PeerError if other bytes are expected next.
+  Span place(int member, uint32_t tag, uint64_t offset, uint64_t bytes);
   // Record that `bytes` bytes of a message have been written to the memory that place() returned.
   Actions arrived(int member, uint32_t tag, uint64_t bytes);
   // Use a whole message directly from a block, without a copy, if one reduction is its only reader.
@@ -102,7 +103,8 @@ class PendingOperation final {
  private:
   struct StepProgress {
     uint32_t waits_for = 0;  // number of steps and credits that must come before
-    size_t received = 0;     // number of received bytes
+    size_t reserved = 0;     // number of bytes for which place() has returned the memory
+    size_t received = 0;     // number of received bytes, at most `reserved`
     Steps dependents;        // steps that wait for this one
   };
   struct Member {

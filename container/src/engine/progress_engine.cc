@@ -195,13 +195,26 @@ Span ProgressEngine::on_header(int rank, const HeaderBytes& header) {
       return {payload(rank).data(), payload(rank).size()};
     }
     if (error()) return {nullptr, frame.length};
-    const PendingOperation* pending = planned_operation(rank, frame, "data");
+    PendingOperation* const pending = planned_operation(rank, frame, "data");
     if (pending == nullptr) return {nullptr, frame.length};
     return pending->place(pending->member_of(rank), frame.tag, frame.offset, frame.length);
   } catch (const PeerError& error) {
     fail(protocol_error(names_, rank, error.what()), true);
     throw;
   }
+}
+
+// Other frames than those of data use a buffer and an order of which there is one for each peer.
+Span ProgressEngine::on_extra_lane_header(int rank, const HeaderBytes& header) {
+  try {
+    if (decode(header).type != FrameType::kData) {
+      throw PeerError("sent a frame over an additional lane that belongs to lane 0");
+    }
+  } catch (const PeerError& error) {
+    fail(protocol_error(names_, rank, error.what()), true);
+    throw;
+  }
+  return on_header(rank, header);
 }
 
 void ProgressEngine::on_message(int rank, const HeaderBytes& header) {

@@ -83,6 +83,7 @@ class ProgressEngine final : public Sink {
 
   void on_connected(int peer) override;
   Span on_header(int peer, const HeaderBytes& header) override;
+  Span on_extra_lane_header(int peer, const HeaderBytes& header) override;
   void on_message(int peer, const HeaderBytes& header) override;
   void on_sent(int peer, uint64_t token) override;
   void on_altered(int peer, const std::string& reason) override;
@@ -147,7 +148,7 @@ class ProgressEngine final : public Sink {
   FailureDetector detector_;
   FaultBroadcast faults_;
   std::vector<std::vector<uint8_t>>
-      payloads_;  // payload of the frame that is being received, by peer; not for kData
+      payloads_;  // payload of the frame that lane 0 receives now, by peer; not for kData
   bool is_busy_ = false;
 };
 

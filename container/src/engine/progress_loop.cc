@@ -99,7 +99,7 @@ bool Engine::Impl::make_progress() {
 bool Engine::Impl::make_progress_or_throw() {
   progress_lock_.ack_wakeup();  // before the inbox is taken: see ProgressLock
   Inbox inbox = take_inbox();
-  if (inbox.tuning) transport_->tune(*inbox.tuning);
+  if (inbox.tuning) transport_->tune(*inbox.tuning, inbox.is_last_tuning);
   for (Submission& submission : inbox.submissions) progress_.post(std::move(submission));
   for (const uint32_t group : inbox.removed_groups) progress_.forget_group(group);
   if (inbox.fault) progress_.abort(*inbox.fault);

@@ -12,6 +12,11 @@
 #include "transport/socket.h"
 
 namespace smdist {
+namespace {
+
+constexpr uint8_t kConfirm = 1;
+
+}  // namespace
 
 AuthHandshake::AuthHandshake(UniqueFd fd, const Credentials& credentials, bool is_dialling)
     : fd_(std::move(fd)),
@@ -63,9 +68,10 @@ AuthHandshake::Outcome AuthHandshake::advance() {
 bool AuthHandshake::finish_connect() {
   const int error = connect_error(fd_.get());
   if (error != 0) {
-    is_refused_ = error == ECONNREFUSED;
-    fail(is_refused_ ? "refused the connection: its process has ended"
-                     : std::string("could not be reached: ") + std::strerror(error));
+    const bool is_refused = error == ECONNREFUSED;
+    if (is_refused) failure_ = Failure::kNoListener;
+    fail(is_refused ? "refused the connection: its process has ended"
+                    : std::string("could not be reached: ") + std::strerror(error));
     return false;
   }
   state_ = Phase::kAwaitNonce;
@@ -95,8 +101,7 @@ bool AuthHandshake::fill() {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) return true;
     if (got <= 0) {
-      fail(got == 0 ? "closed the connection during the authentication handshake (it may have "
-                      "another secret)"
+      fail(got == 0 ? "closed the connection during the authentication handshake"
                     : std::string("could not finish the authentication handshake: ") +
                           std::strerror(errno));
       return false;
@@ -119,6 +124,9 @@ bool AuthHandshake::take_incoming() {
     case Phase::kAwaitProof:
       is_good = take_proof();
       break;
+    case Phase::kAwaitConfirm:
+      is_good = take_confirm();
+      break;
     case Phase::kConnecting:
     case Phase::kAuthenticated:
       break;
@@ -140,20 +148,56 @@ bool AuthHandshake::take_hello() {
   HelloBytes bytes;
   std::copy(incoming_.begin(), incoming_.end(), bytes.begin());
   fault_ = verify(*credentials_, bytes, nonce_, &hello_);
-  if (fault_.empty()) fault_ = admit_(hello_);
-  if (!fault_.empty()) return false;
+  if (!fault_.empty()) {
+    Digest nothing;  // who has not proved to know the secret gets nothing that depends on it
+    fill_with_random(nothing.data(), nothing.size());
+    reject(nothing);
+    return false;
+  }
+  fault_ = admit_(hello_);
+  if (!fault_.empty()) {
+    reject(reject_proof(*credentials_, hello_, nonce_));
+    return false;
+  }
   const Digest digest = accept_proof(*credentials_, hello_, nonce_);
   outgoing_.assign(digest.begin(), digest.end());
-  expected_ = 0;
-  state_ = Phase::kAuthenticated;
+  expected_ = sizeof kConfirm;
+  state_ = Phase::kAwaitConfirm;
   return true;
+}
+
+// Sends the answer that ends the handshake. It fits into the socket's empty buffer.
+void AuthHandshake::reject(const Digest& answer) {
+  const std::string fault = fault_;
+  outgoing_.assign(answer.begin(), answer.end());
+  flush();
+  fault_ = fault;
 }
 
 bool AuthHandshake::take_proof() {
   Digest theirs;
   std::copy(incoming_.begin(), incoming_.end(), theirs.begin());
+  if (equal_in_constant_time(reject_proof(*credentials_, hello_, nonce_), theirs)) {
+    failure_ = Failure::kRejected;
+    fail("rejected the connection");
+    return false;
+  }
   if (!equal_in_constant_time(accept_proof(*credentials_, hello_, nonce_), theirs)) {
-    fail("could not prove that it belongs to this job");
+    failure_ = Failure::kWrongProof;
+    fail(
+        "could not prove that it belongs to this job: it has another secret, belongs to another "
+        "start of the job, or runs another version of smdist");
+    return false;
+  }
+  outgoing_ = {kConfirm};
+  expected_ = 0;
+  state_ = Phase::kAuthenticated;
+  return true;
+}
+
+bool AuthHandshake::take_confirm() {
+  if (incoming_[0] != kConfirm) {
+    fail("did not confirm the authentication handshake");
     return false;
   }
   expected_ = 0;

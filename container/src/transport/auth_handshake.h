@@ -2,7 +2,6 @@
 // Mutual authentication of the two ranks of a new connection.
 #pragma once
 
-#include <chrono>
 #include <functional>
 #include <string>
 #include <vector>
@@ -18,6 +17,13 @@ namespace smdist {
 class AuthHandshake final {
  public:
   enum class Outcome : uint8_t { kWaiting, kAuthenticated, kFailed };
+  // Reason of a failure on the dialling side.
+  enum class Failure : uint8_t {
+    kUnproven,    // the connection ended before the other side proved anything: dial again
+    kNoListener,  // no process listens at the address
+    kRejected,    // the other side belongs to this job, and does not want this connection
+    kWrongProof,  // the other side does not know the secret, or belongs to another job
+  };
 
   // Function that decides whether a rank that has proved to know the secret may connect. Returns
   // the reason to reject it; empty: accept it.
@@ -43,14 +49,21 @@ class AuthHandshake final {
   uint32_t lane() const { return hello_.lane; }
   // Return the keys of the lane; valid after authentication.
   LaneKeys keys() const { return lane_keys(*credentials_, hello_, nonce_, is_dialling_); }
-  const std::string& fault() const { return fault_; }        // reason of a failure
+  const std::string& fault() const { return fault_; }  // reason of a failure
+  Failure failure() const { return failure_; }
   bool is_silent() const { return received_any_ == false; }  // no byte has arrived
-  bool is_refused() const { return is_refused_; }            // no process listens at the address
-  // Return the time at which the handshake began.
-  std::chrono::steady_clock::time_point begin() const { return begin_; }
+  // Return whether the other side, which dialled, has proved to know the secret.
+  bool is_proven() const { return state_ == Phase::kAwaitConfirm; }
 
  private:
-  enum class Phase : uint8_t { kConnecting, kAwaitNonce, kAwaitHello, kAwaitProof, kAuthenticated };
+  enum class Phase : uint8_t {
+    kConnecting,
+    kAwaitNonce,
+    kAwaitHello,
+    kAwaitProof,
+    kAwaitConfirm,
+    kAuthenticated
+  };
 
   AuthHandshake(UniqueFd fd, const Credentials& credentials, bool is_dialling);
   Outcome fail(std::string fault);
@@ -61,6 +74,8 @@ class AuthHandshake final {
   bool take_nonce();
   bool take_hello();
   bool take_proof();
+  bool take_confirm();
+  void reject(const Digest& answer);
 
   UniqueFd fd_;
   const Credentials* credentials_;
@@ -74,8 +89,7 @@ class AuthHandshake final {
   std::vector<uint8_t> outgoing_;
   std::string fault_;
   bool received_any_ = false;
-  bool is_refused_ = false;
-  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  Failure failure_ = Failure::kUnproven;
 };
 
 }  // namespace smdist

@@ -120,4 +120,9 @@ LaneKeys lane_keys(const Credentials& credentials, const Hello& hello, const Non
           is_dialler};
 }
 
+Digest reject_proof(const Credentials& credentials, const Hello& hello,
+                    const Nonce& acceptor_nonce) {
+  return proof(credentials, "reject", hello, acceptor_nonce);
+}
+
 }  // namespace smdist

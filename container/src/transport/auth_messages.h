@@ -6,6 +6,11 @@
 //      | --- nonce (32) -------------> |
 //      | <-- hello (128) ------------- |   with proof "dial": the dialler knows the secret
 //      | --- proof "accept" (32) ----> |   the acceptor knows the secret
+//      | <-- confirm (1) ------------- |   the dialler has the proof and uses the connection
+//
+// Without the last message, an acceptor would use a connection that the dialler has given up, and
+// dials again. An acceptor that does not want the connection sends a proof "reject" instead of
+// "accept" or, to a dialler without a valid proof, 32 random bytes.
 //
 // A proof is HMAC-SHA256(secret, role | session | ranks | lane | protection | both nonces), so it
 // is valid only for one connection, one direction, one pair of ranks and one job. The keys of a
@@ -52,6 +57,10 @@ std::string verify(const Credentials& credentials, const HelloBytes& bytes,
 
 // Return the proof that the acceptor sends.
 Digest accept_proof(const Credentials& credentials, const Hello& hello,
+                    const Nonce& acceptor_nonce);
+
+// Return the proof of an acceptor that does not want the connection.
+Digest reject_proof(const Credentials& credentials, const Hello& hello,
                     const Nonce& acceptor_nonce);
 
 // Return the keys of the lane for one of its sides, after both have proved to know the secret.

@@ -454,7 +454,8 @@ size_t Lane::take_tag(const uint8_t* data, size_t bytes, Sink* sink) {
 
 void Lane::begin_message(Sink* sink) {
   header_bytes_ = 0;
-  const Span place = sink->on_header(peer_, incoming_.header);
+  const Span place = is_extra_ ? sink->on_extra_lane_header(peer_, incoming_.header)
+                               : sink->on_header(peer_, incoming_.header);
   incoming_.data = static_cast<uint8_t*>(place.data);
   incoming_.missing = place.bytes;
   incoming_.is_open = true;

@@ -35,7 +35,8 @@ class Lane final {
   // none while the connection works.
   using Loss = std::optional<std::string>;
 
-  explicit Lane(int peer) : peer_(peer) {}
+  // number: number of this lane among the lanes of the peer.
+  explicit Lane(int peer, uint32_t number = 0) : peer_(peer), is_extra_(number > 0) {}
 
   // Set the connected TCP socket.
   void attach(UniqueFd fd) {
@@ -134,6 +135,7 @@ class Lane final {
   Loss take_arena(bool* is_there);
 
   const int peer_;
+  const bool is_extra_;  // another lane than lane 0
   UniqueFd fd_;
   std::unique_ptr<ByteStream> stream_;          // TLS; null: none
   std::unique_ptr<FrameCheck> outgoing_check_;  // null: frames have no tags

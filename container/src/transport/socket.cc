@@ -107,6 +107,12 @@ std::string peer_text(int fd) {
   return endpoint.host + ":" + std::to_string(endpoint.port);
 }
 
+std::string peer_host(int fd) {
+  Address address;
+  if (::getpeername(fd, address.raw(), &address.bytes) != 0) return "";
+  return endpoint_of(address).host;
+}
+
 UniqueFd listen_on(const std::string& host) {
   const Address address(host, 0);
   UniqueFd fd = open_socket(address.storage.ss_family);
@@ -180,11 +186,10 @@ void set_peer_options(int fd) {
 // With a buffer of fewer than four segments, the sender would stall until a timer expires.
 size_t min_receive_buffer(int fd) {
   constexpr size_t kFew = 4;
-  constexpr size_t kLeast = 24 << 10;
   int segment = 0;
   socklen_t bytes = sizeof segment;
   ::getsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &segment, &bytes);
-  return std::max(kLeast, kFew * static_cast<size_t>(std::max(segment, 0)));
+  return std::max(kMinReceiveBuffer, kFew * static_cast<size_t>(std::max(segment, 0)));
 }
 
 // Removes the limit if it exceeds the system's maximum, because the kernel's automatic size may be

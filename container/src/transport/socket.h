@@ -28,6 +28,9 @@ Endpoint local_endpoint(int fd);
 // Return the address of the other side as text, such as "10.0.0.4:43512".
 std::string peer_text(int fd);
 
+// Return the numeric address of the other side, such as "10.0.0.4"; empty if it is not known.
+std::string peer_host(int fd);
+
 // Open a socket that listens on a free port of this address. Throws UsageError, SystemError.
 UniqueFd listen_on(const std::string& host);
 
@@ -51,6 +54,9 @@ void limit_receive_buffer(int fd, size_t bytes);
 
 // Raise the limit of a connected socket. A smaller limit has no effect.
 void widen_receive_buffer(int fd, size_t bytes);
+
+// Smallest receive buffer in bytes, for connections with short segments.
+constexpr size_t kMinReceiveBuffer = 24 << 10;
 
 // Return the smallest receive buffer in bytes with which a connection works well.
 size_t min_receive_buffer(int fd);

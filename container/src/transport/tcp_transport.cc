@@ -18,6 +18,7 @@
 #include "base/random.h"
 #include "smdist/errors.h"
 #include "transport/fd_passing.h"
+#include "transport/open_files.h"
 #include "transport/socket.h"
 
 namespace smdist {
@@ -37,10 +38,14 @@ TcpTransport::TcpTransport(const Options& options)
     : options_(options),
       credentials_{options.secret, options.session, options.protection},
       tuning_(options.tuning),
+      lanes_that_may_come_(options.max_lanes),
+      lanes_that_fit_(options.max_lanes),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
       wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
       listener_(listen_on(options.bind_address)),
-      host_peers_(options) {
+      host_peers_(options),
+      dial_schedule_(options.size, options.start_timeout, static_cast<uint32_t>(options.rank)) {
+  raise_open_files_limit();
   if (!epoll_.is_open() || !wake_.is_open())
     throw SystemError("an event queue could not be created", errno);
   endpoint_ = local_endpoint(listener_.get());
@@ -72,6 +77,8 @@ void TcpTransport::start(const std::vector<Endpoint>& peers, Sink* sink) {
   for (const Endpoint& peer : peers) Address(peer.host, peer.port);  // throws if it is not numeric
   peers_ = peers;
   sink_ = sink;
+  accept_limits_.set_ranks(peers, options_);
+  count_files();
 }
 
 void TcpTransport::send(int peer, Message message) {
@@ -82,13 +89,26 @@ void TcpTransport::send(int peer, Message message) {
 
 uint32_t TcpTransport::num_lanes(int peer) {
   uint32_t number = 1;
-  while (number < tuning_.lanes && lane(link_of(peer, number)).has_lived()) ++number;
+  for (; number < used_lanes(); ++number) {
+    const Lane* const extra = find_lane(link_of(peer, number));
+    if (extra == nullptr || !extra->has_lived()) break;
+  }
   return number;
+}
+
+Lane& TcpTransport::lane(int link) {
+  std::unique_ptr<Lane>& found = lanes_[static_cast<size_t>(link)];
+  if (!found) found = std::make_unique<Lane>(peer_of(link), number_of(link));
+  return *found;
+}
+
+const Lane* TcpTransport::find_lane(int link) const {
+  return link < num_links() ? lanes_[static_cast<size_t>(link)].get() : nullptr;
 }
 
 void TcpTransport::ensure_lanes(uint32_t lanes) {
   const size_t links = static_cast<size_t>(options_.size) * lanes;
-  while (lanes_.size() < links) lanes_.emplace_back(peer_of(static_cast<int>(lanes_.size())));
+  if (lanes_.size() < links) lanes_.resize(links);
 }
 
 void TcpTransport::connect(int peer) {
@@ -97,7 +117,9 @@ void TcpTransport::connect(int peer) {
 }
 
 void TcpTransport::release_payloads() {
-  for (Lane& each : lanes_) each.release_payloads();
+  for (const auto& each : lanes_) {
+    if (each) each->release_payloads();
+  }
 }
 
 void TcpTransport::wake() {
@@ -138,16 +160,17 @@ void TcpTransport::watch(int fd, uint32_t events, uint64_t what, bool is_new) {
 void TcpTransport::unwatch(int fd) { ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr); }
 
 milliseconds TcpTransport::max_await(milliseconds timeout) const {
-  const bool has_work = std::any_of(dirty_.begin(), dirty_.end(), [this](int peer) {
-    return lanes_[static_cast<size_t>(peer)].is_live();
-  });
+  const bool has_work =
+      std::any_of(dirty_.begin(), dirty_.end(), [this](int link) { return is_live(link); });
   if (has_work) return milliseconds(0);
-  return has_timers() ? std::min(timeout, kTick) : timeout;
+  if (!has_timers()) return timeout;
+  const auto left = std::chrono::duration_cast<milliseconds>(next_check_ - Clock::now());
+  return std::clamp(left + milliseconds(1), milliseconds(0), std::min(timeout, kTick));
 }
 
 bool TcpTransport::has_timers() const {
-  return !handshakes_.empty() || !awaiting_dial_.empty() || !failing_peers_.empty() ||
-         !is_listening_;
+  return !handshakes_.empty() || !dial_schedule_.is_empty() || !awaited_peers_.empty() ||
+         !failing_peers_.empty() || !is_listening_;
 }
 
 bool TcpTransport::is_quiet() const {
@@ -190,8 +213,9 @@ bool TcpTransport::should_spin(SpinPolicy& policy) const {
 // memory.
 bool TcpTransport::waits_for_network() const {
   if (options_.pause.count() == 0 || host_peers_.is_open()) return false;
-  return !blocked_.empty() || std::any_of(lanes_.begin(), lanes_.end(),
-                                          [](const Lane& each) { return each.awaits_bulk_data(); });
+  return !blocked_.empty() || std::any_of(lanes_.begin(), lanes_.end(), [](const auto& each) {
+    return each && each->awaits_bulk_data();
+  });
 }
 
 bool TcpTransport::spin(SpinPolicy& policy) const {
@@ -239,9 +263,10 @@ void TcpTransport::flush() {
     if (lane(link).is_live()) {
       write_to(link);
     } else if (lane(link).has_work() || is_wanted) {
-      dial(link);
+      connect_link(link);
     }
   }
+  start_dials();
 }
 
 void TcpTransport::write_to(int link) {
@@ -305,8 +330,8 @@ void TcpTransport::lose_link(int link, const std::string& reason) {
   const int peer = peer_of(link);
   drop(link);
   bool is_any_left = false;
-  for (int other = peer; other < static_cast<int>(lanes_.size()); other += options_.size) {
-    is_any_left = is_any_left || lane(other).is_live();
+  for (int other = peer; other < num_links(); other += options_.size) {
+    is_any_left = is_any_left || is_live(other);
   }
   if (!is_any_left)
     return lose(peer, failing_peers_.count(peer) > 0 ? failing_peers_[peer].second : reason);
@@ -315,8 +340,11 @@ void TcpTransport::lose_link(int link, const std::string& reason) {
 
 void TcpTransport::lose(int peer, const std::string& text) {
   const std::string reason = text;  // a copy, because `text` may belong to an erased entry
-  for (int link = peer; link < static_cast<int>(lanes_.size()); link += options_.size) drop(link);
-  awaiting_dial_.erase(peer);
+  for (int link = peer; link < num_links(); link += options_.size) {
+    if (link == peer || find_lane(link) != nullptr) drop(link);
+    dial_schedule_.remove(link);
+  }
+  awaited_peers_.erase(peer);
   failing_peers_.erase(peer);
   if (sink_ != nullptr) sink_->on_peer_lost(peer, reason);
 }
@@ -324,7 +352,8 @@ void TcpTransport::lose(int peer, const std::string& text) {
 // ------------------------------------------------------------------------- end
 
 bool TcpTransport::has_live_lanes() const {
-  return std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& each) { return each.is_live(); });
+  return std::any_of(lanes_.begin(), lanes_.end(),
+                     [](const auto& each) { return each && each->is_live(); });
 }
 
 // Sends all queued messages, shuts down writing, and then reads until the peers close, too. Closing
@@ -333,26 +362,27 @@ void TcpTransport::close(milliseconds limit) {
   const Clock::time_point end = Clock::now() + limit;
   sink_ = nullptr;
   handshakes_.clear();
-  liveness_checks_.clear();
-  awaiting_dial_.clear();
+  dial_schedule_.clear();
+  awaited_peers_.clear();
   failing_peers_.clear();
   listener_.reset();
   local_listener_.reset();
   std::set<int> ended;
   while (has_live_lanes() && Clock::now() < end) {
     flush();
-    for (int link = 0; link < static_cast<int>(lanes_.size()); ++link) {
-      Lane& each = lane(link);
-      const bool is_silent = each.is_live() && !each.has_work();
-      if (is_silent && ended.insert(link).second) each.end_writing();
+    for (int link = 0; link < num_links(); ++link) {
+      const Lane* const each = find_lane(link);
+      const bool is_silent = each != nullptr && each->is_live() && !each->has_work();
+      if (is_silent && ended.insert(link).second) lane(link).end_writing();
     }
     await(std::min(milliseconds(20), limit), spin_policy_);
     take_events();
     read_rings();
   }
-  for (Lane& each : lanes_) {
-    if (each.is_live()) unwatch(each.fd());
-    each.lose(nullptr);
+  for (const auto& each : lanes_) {
+    if (!each) continue;
+    if (each->is_live()) unwatch(each->fd());
+    each->lose(nullptr);
   }
 }
 

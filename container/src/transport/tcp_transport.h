@@ -9,26 +9,31 @@
 // of a lane among the lanes of all peers.
 //
 // Connecting. The rank with the higher number opens the connection ("dials") when it has a message
-// to send or expects one; the lower rank waits for the connection. Every rank listens before its
-// address is published, so a refused connection means that the process has ended. A lower rank that
-// has waited for long connects to the higher rank's listener, only to check whether it is alive.
+// to send or expects one; the lower rank waits for the connection. A dial that ends before the
+// other side has proved anything is repeated: see DialSchedule. A lower rank that has waited for
+// long connects to the higher rank's listener, only to check whether it is alive. A rank accepts
+// connections from everybody, but strangers have few places: see AcceptLimits.
 #pragma once
 
 #include <sys/epoll.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "base/unique_fd.h"
+#include "smdist/errors.h"
 #include "smdist/options.h"
 #include "smdist/transport.h"
+#include "transport/accept_limits.h"
 #include "transport/auth_handshake.h"
+#include "transport/dial_schedule.h"
 #include "transport/lane.h"
 #include "transport/shared_memory_peers.h"
 
@@ -56,7 +61,7 @@ class TcpTransport final : public Transport {
   Endpoint endpoint() const override { return endpoint_; }
   void start(const std::vector<Endpoint>& peers, Sink* sink) override;
   void send(int peer, Message message) override;
-  void tune(const Tuning& tuning) override;
+  void tune(const Tuning& tuning, bool is_last) override;
   uint32_t num_lanes(int peer) override;
   void flush_peer(int peer) override { lane(peer).write_early(); }
   void connect(int peer) override;
@@ -81,18 +86,40 @@ class TcpTransport final : public Transport {
 
  private:
   using Clock = std::chrono::steady_clock;
-  using Handshakes = std::map<uint64_t, AuthHandshake>;
+  // A connection that is not authenticated yet.
+  struct Handshake {
+    AuthHandshake auth;
+    Clock::time_point deadline;
+    bool is_check = false;  // only checks whether the peer listens
+    int proven_link = -1;   // link of an accepted connection whose dialler is authenticated
+  };
+  using Handshakes = std::map<uint64_t, Handshake>;
+  // A higher rank that should dial this one.
+  struct AwaitedPeer {
+    Clock::time_point next_check;  // time of the next liveness check
+    int refusals = 0;              // refused liveness checks in a row
+  };
 
-  Lane& lane(int link) { return lanes_[static_cast<size_t>(link)]; }
+  // Return a lane; make it if it does not exist.
+  Lane& lane(int link);
+  // Return a lane; null if it does not exist.
+  const Lane* find_lane(int link) const;
+  bool is_live(int link) const {
+    const Lane* const found = find_lane(link);
+    return found != nullptr && found->is_live();
+  }
   int peer_of(int link) const { return link % options_.size; }
   int link_of(int peer, uint32_t number) const {
     return static_cast<int>(number) * options_.size + peer;
   }
+  uint32_t number_of(int link) const { return static_cast<uint32_t>(link / options_.size); }
+  int num_links() const { return static_cast<int>(lanes_.size()); }
   bool dials(int peer) const { return options_.rank > peer; }
+  // Return the number of lanes to each peer that this rank uses now.
+  uint32_t used_lanes() const { return std::min(tuning_.lanes, lanes_that_fit_); }
 
   void watch(int fd, uint32_t events, uint64_t what, bool is_new);
   void unwatch(int fd);
-  Handshakes::iterator end_handshake(Handshakes::iterator handshake);
   bool should_spin(SpinPolicy& policy) const;
   bool waits_for_network() const;
   bool has_events(std::chrono::milliseconds timeout) const;
@@ -109,27 +136,53 @@ class TcpTransport final : public Transport {
   void lose_link(int link, const std::string& reason);
   void drop(int link);
 
-  void dial(int link);
-  void dial_more_lanes(int peer);
+  // All connections
   void ensure_lanes(uint32_t lanes);
+  void count_files();
+  void log_fewer_lanes_that_fit();
   void open_arena();
+  size_t arriving_bytes_per_lane() const;
+  uint64_t add_handshake(AuthHandshake auth, uint32_t events, Clock::time_point deadline,
+                         bool is_check);
+  void advance(uint64_t number);
+  void attach_lane(Handshakes::iterator handshake);
+  void drop_extra_lanes(int peer);
+  void fail_handshake(Handshakes::iterator handshake);
+  Handshakes::iterator end_handshake(Handshakes::iterator handshake);
+  void check_times();
+  void end_late_handshakes(Clock::time_point now);
+  void check_failing_peers(Clock::time_point now);
+  void wake_at(Clock::time_point when) { next_check_ = std::min(next_check_, when); }
+  bool free_a_file();
+  void report_out_of_files(const SystemError& error);
+  bool has_live_lanes() const;
+  void log(const std::string& line) const;
+
+  // Connections that this rank opens
+  void connect_link(int link);
+  void connect_more_lanes(int peer);
+  void start_dials();
+  void dial(int link);
   UniqueFd begin_dialling(int link);
+  void dial_failed(int link, AuthHandshake::Failure failure, const std::string& fault);
+  void give_up(int link, const std::string& reason);
+  void log_slow_dial(int link, const std::string& fault);
+  Clock::duration liveness_interval() const;
+  void check_awaited_peers(Clock::time_point now);
+  void check_liveness(int peer);
+  void liveness_checked(Handshakes::iterator handshake);
+
+  // Connections that others open
   void accept_all();
   void accept_from_listener(int listener);
+  void place(uint64_t number);
   void watch_listeners(uint32_t events, bool is_new);
   void pause_listening();
   void resume_listening();
   std::string admit(const Hello& hello);
-  size_t arriving_bytes_per_lane() const;
-  void advance(uint64_t number);
-  void attach_lane(Handshakes::iterator handshake);
-  void fail_handshake(Handshakes::iterator handshake);
-  void check_times();
-  bool drop_slow_handshakes(Clock::duration limit);
+  void on_proven(Handshakes::iterator handshake);
+  bool may_attach(int link, int fd);
   void log_rejection(const std::string& line);
-  void check_liveness(int peer);
-  bool has_live_lanes() const;
-  void log(const std::string& line) const;
 
   // Constant after construction, or after start().
   const Options& options_;
@@ -139,6 +192,8 @@ class TcpTransport final : public Transport {
   Sink* sink_ = nullptr;
 
   Tuning tuning_;
+  uint32_t lanes_that_may_come_;  // peers may open this many lanes
+  uint32_t lanes_that_fit_;       // at most, with the limit of open files
   UniqueFd epoll_;
   UniqueFd wake_;  // any thread may write it
   UniqueFd listener_;
@@ -146,22 +201,28 @@ class TcpTransport final : public Transport {
   SharedMemoryPeers host_peers_;
   bool is_listening_ = true;  // false: accepting is paused
 
-  std::deque<Lane> lanes_;  // lanes by link
-  std::set<int> dirty_;     // links that may have messages to write
-  std::set<int> blocked_;   // links that wait until they can write again
+  std::vector<std::unique_ptr<Lane>> lanes_;  // lanes by link; null: not used so far
+  std::set<int> dirty_;                       // links that may have messages to write
+  std::set<int> blocked_;                     // links that wait until they can write again
   std::map<int, std::pair<Clock::time_point, std::string>>
       failing_peers_;     // peers that lost a lane: deadline for the other lanes, and the reason
   std::set<int> wanted_;  // peers to connect to, even without a message
-  std::map<int, Clock::time_point>
-      awaiting_dial_;      // peers that should dial this rank; time of the next liveness check
-  Handshakes handshakes_;  // handshakes by number
-  std::map<uint64_t, int>
-      liveness_checks_;  // handshakes that only check whether a peer listens, and that peer
+  std::map<int, AwaitedPeer> awaited_peers_;
+  DialSchedule dial_schedule_;
+  AcceptLimits accept_limits_;
+  Handshakes handshakes_;           // handshakes by number
+  std::map<int, uint64_t> proven_;  // accepted handshakes that await the last message, by link
   uint64_t last_handshake_ = 0;
+  std::optional<Clock::time_point> out_of_files_since_;
+  bool is_out_of_files_reported_ = false;
+  bool is_fewer_lanes_logged_ = false;
+  bool is_slow_dial_logged_ = false;
   Clock::time_point next_check_ = Clock::now();
-  std::atomic<bool> waits_for_network_{false};  // read by all threads in await()
-  SpinPolicy spin_policy_;                      // statistics of spinning in poll()
-  int num_rejection_lines_ = 0;                 // lines logged since the last check_times()
+  std::atomic<bool> waits_for_network_{false};       // read by all threads in await()
+  SpinPolicy spin_policy_;                           // statistics of spinning in poll()
+  Clock::time_point next_listening_ = Clock::now();  // end of a pause of accepting
+  int num_rejection_lines_ = 0;                      // lines logged since the last tick
+  int num_unlogged_rejections_ = 0;                  // rejections without a line since then
 };
 
 }  // namespace smdist

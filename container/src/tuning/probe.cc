@@ -209,7 +209,7 @@ Findings probe(Engine& engine, const World& world, const Fixed& fixed,
     findings = Probe(engine, world, fixed, timeout).run();
     engine.remove_group(kProbeGroup);
   }
-  engine.tune(findings.tuning);
+  engine.tune(findings.tuning, true);
   return findings;
 }
 

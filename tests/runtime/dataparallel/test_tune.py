@@ -57,7 +57,9 @@ def test_every_setting_reaches_the_engine():
         arriving_bytes=1 << 17,
         shard_weights=[5],
     )
-    engine = _C.Engine(0, 1, "127.0.0.1", ["rank 0"], [0], bytes(32), bytes(16), 0, None)
+    engine = _C.Engine(
+        0, 1, "127.0.0.1", ["rank 0"], [0], bytes(32), bytes(16), 0, None, None, 10.0
+    )
     tuning = engine.probe(0, [0], fixed_by(chosen, [0], _C), 10.0).tuning
 
     assert asdict(chosen) == {name: getattr(tuning, name) for name in asdict(chosen)}

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks exchange names and places, and each makes an engine of them; the engine is a recording."""
 
+import errno
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -21,8 +22,11 @@ from smdist.tuning import TuningConfig
 class Recording:
     """Engine that records its calls."""
 
-    def __init__(self, rank, size, address, names, hosts, secret, session, pause, arriving):
+    def __init__(
+        self, rank, size, address, names, hosts, secret, session, pause, arriving, lanes, timeout
+    ):
         self.rank, self.names, self.hosts = rank, names, hosts
+        self.lanes, self.start_timeout = lanes, timeout
         self.secret, self.session = secret, session
         self.groups, self.said, self.running = {}, [], True
 
@@ -158,6 +162,26 @@ def test_ranks_with_different_options_all_report_it():
             " must have the same value of this option. Set SMDIST_LANES to the same value on all"
             " ranks, or pass lanes to DataParallel(...), which sets it on all ranks."
         ) == str(error)
+
+
+def test_lanes_and_the_start_timeout_reach_the_engine():
+    tuning = TuningConfig(lanes=3)
+    engines = meet_all(2, tuning=tuning, start_timeout_seconds=7)
+
+    assert [(3, 7)] * 2 == [(engine.lanes, engine.start_timeout) for engine in engines]
+
+
+def test_too_few_open_files_are_an_error_of_the_start(monkeypatch):
+    monkeypatch.setattr(Recording, "join", lambda self, peers: open_too_many())
+    error = meet_all(2)[1]
+
+    assert isinstance(error, LaunchError)
+    assert ("system", ("RLIMIT_NOFILE",)) == (error.kind, error.about)
+    assert "ulimit -Hn" in error.hint
+
+
+def open_too_many():
+    raise OSError(errno.EMFILE, "needs 300 open files")
 
 
 def test_all_engines_that_run_are_aborted():

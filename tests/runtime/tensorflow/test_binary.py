@@ -18,7 +18,7 @@ assert of_torch.Engine is not of_tensorflow.Engine
 hosts = [0, 1]
 for compiled in (of_torch, of_tensorflow):
     engines = [
-        compiled.Engine(rank, 2, "127.0.0.1", [], hosts, b"", bytes(16), 0, None, "mac", True)
+        compiled.Engine(rank, 2, "127.0.0.1", [], hosts, b"", bytes(16), 0, None, None, 10.0, "mac", True)
         for rank in hosts
     ]
     for engine in engines:
@@ -29,7 +29,7 @@ for compiled in (of_torch, of_tensorflow):
         assert all(each.bandwidth > 0 for each in found)
     for engine in engines:
         engine.shutdown()
-    engine = compiled.Engine(0, 1, "127.0.0.1", [], [], b"", bytes(16), 0, None)
+    engine = compiled.Engine(0, 1, "127.0.0.1", [], [], b"", bytes(16), 0, None, None, 10.0)
     engine.join([engine.endpoint()])
     engine.add_group(0, [0])
     engine.shutdown()

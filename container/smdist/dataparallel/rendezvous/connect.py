@@ -123,7 +123,8 @@ def connect(store: Store, rank: int, size: int, config: RankConfig, module: Engi
         module: smdist's compiled module for torch or for TensorFlow.
 
     Raises:
-        LaunchError: A rank was missing after the start timeout, or could not start.
+        LaunchError: A rank was missing after the start timeout, or could not start. Or this
+            process may not have as many open files as connections need.
         SkewError: Ranks run different releases of the runtime.
         OptionError: Ranks have different options.
     """
@@ -152,7 +153,6 @@ def connect(store: Store, rank: int, size: int, config: RankConfig, module: Engi
     hosts = host_numbers([other["host"] for other in others])
     neighbours = sum(other["machine"] == me["machine"] for other in others)
     pause = pause_microseconds(neighbours)
-    arriving = config.tuning.arriving_bytes
     engine = module.Engine(
         rank,
         size,
@@ -162,7 +162,9 @@ def connect(store: Store, rank: int, size: int, config: RankConfig, module: Engi
         secret,
         session,
         pause,
-        arriving,
+        config.tuning.arriving_bytes,
+        config.tuning.lanes,
+        config.start_timeout_seconds,
         config.integrity,
         config.encrypt,
     )
@@ -237,7 +239,17 @@ def _join(view: _StoreView, engine: Engine, names: list[str]) -> None:
     host, port, local = engine.endpoint()
     places = view.exchange("where", {"host": host, "port": port, "local": local})
     _check_places([each["host"] for each in places], names)
-    engine.join([(each["host"], each["port"], each["local"]) for each in places])
+    try:
+        engine.join([(each["host"], each["port"], each["local"]) for each in places])
+    except OSError as error:
+        raise LaunchError(
+            f"{names[view.rank]} cannot connect to {view.size - 1} other ranks",
+            error.strerror or str(error),
+            "Raise the hard limit of open files (ulimit -Hn) before the job starts, or use fewer"
+            " ranks",
+            about="RLIMIT_NOFILE",
+            kind="system",
+        ) from error
 
 
 def _session_and_secret(

@@ -46,6 +46,8 @@ class Engine:
         session: bytes,
         pause_microseconds: int,
         arriving_bytes: int | None,
+        lanes: int | None,
+        start_timeout_seconds: float,
         integrity: str = "off",
         encrypt: bool = False,
     ) -> None: ...
