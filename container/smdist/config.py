@@ -170,7 +170,7 @@ class RankConfig:
         encrypt: True if TLS encrypts the connections between hosts.
         secret_file: Path of a file with the secret that all ranks of the job share.
         secret: The secret itself, from SMDIST_SECRET.
-        has_guard: True if smdist's launcher started this rank, under a rank guard.
+        has_guard: True if smdist's launcher started the ranks, each under a rank guard.
         master_address: Address of rank 0's host, torch's MASTER_ADDR.
         is_in_world: True if a launcher has set all of torch's rendezvous variables, so that
             this process is a rank that can find the others.
@@ -340,7 +340,7 @@ def read_rank_config(environ: Mapping[str, str] | None = None) -> RankConfig:
         encrypt=read_flag(environ.get("SMDIST_ENCRYPT") or "0") is True,
         secret_file=secret_file,
         secret=secret,
-        has_guard=bool(environ.get("SMDIST_GUARD_SOCKET")),
+        has_guard=bool(environ.get("SMDIST_GUARD_SOCKET")) and start is not None,
         master_address=environ.get("MASTER_ADDR") or "127.0.0.1",
         is_in_world=all(environ.get(name) for name in _WORLD),
         rank=_integer(environ, "RANK"),

@@ -104,7 +104,8 @@ def _beside_code(source: Source) -> tuple[bytes | None, str]:
     if place.startswith("s3://"):
         return _downloaded(source, f"{place}{SUFFIX}")
     path = Path(f"{place}{SUFFIX}")
-    return (read_secret(path), "") if place and path.is_file() else (None, "")
+    is_there = place.endswith(".tar.gz") and path.is_file()  # in a channel, next to the code
+    return (read_secret(path), "") if is_there else (None, "")
 
 
 def _downloaded(source: Source, uri: str) -> tuple[bytes | None, str]:

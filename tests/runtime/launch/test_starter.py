@@ -97,6 +97,8 @@ def test_four_ranks_on_two_hosts(start, port):
     for number, run in enumerate(runs, start=1):
         assert run.failure() is None
         assert all(line.startswith(f"[algo-{number}") for line in run.said().splitlines())
+    # these hosts have no secret: the first says so, in one line
+    assert [1, 0] == [run.said().count("is not protected") for run in runs]
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,30 @@ def test_more_strangers_than_there_is_room_for_are_hung_up_on(port, monkeypatch)
         assert [b"1", b"0"] == among(port, disturb)
 
 
+def test_silent_strangers_in_every_place_do_not_keep_a_rank_out(port, monkeypatch):
+    """The one that has been silent longest makes room, long before its time is over."""
+    monkeypatch.setattr(store_server, "_MAX_UNJOINED", 3)
+    with ExitStack() as stack:
+
+        def disturb():
+            for _ in range(3):
+                stranger = socket.create_connection(("127.0.0.1", port), timeout=10)
+                stack.enter_context(stranger)
+            time.sleep(0.2)  # until they have their places
+            begin = time.monotonic()
+            link, _ = connect_to_server(meeting_of(2, 3, port), "127.0.0.1")
+            link.send(Frame(FrameKind.LEAVE), 1.0)
+            link.close()
+            assert time.monotonic() - begin < store_server._JOIN_SECONDS / 2
+
+        def task(store, rank):
+            if rank == 0:
+                disturb()
+            return store.add("n", 1)
+
+        assert [1, 2] == sorted(meet([0, 1], 3, port, task))
+
+
 def test_a_peer_that_drips_is_dropped_in_time(port, monkeypatch):
     """A byte now and then does not extend its time."""
     monkeypatch.setattr(store_server, "_JOIN_SECONDS", 0.5)

@@ -45,7 +45,7 @@ from smdist.dataparallel.rendezvous.store_protocol import (
 _JOIN_SECONDS = 15.0  # time limit of a new connection to authenticate and to join
 _LEAVE_SECONDS = 30.0  # time limit of all ranks to leave once rank 0 is connected
 _FAILURE_SECONDS = 2.0  # time limit of all ranks to receive the reason why rank 0 ends
-_MAX_UNJOINED = 256  # connections that have not joined yet
+_MAX_UNJOINED = 256  # connections that have not joined yet; more in a job with more ranks
 _MAX_LINES = 20  # log lines about refused connections
 _MAX_REASON = 1000  # characters of a reason
 
@@ -71,7 +71,7 @@ class StoreServer:
         self._participants: dict[int, Participant] = {}
         self._left: set[int] = set()
         self._failure = ""
-        self._unjoined = 0
+        self._unjoined: dict[asyncio.Task[None] | None, None] = {}  # the oldest first
         self._lines = 0
         self._loop = asyncio.new_event_loop()
         self._start = self._loop.time()
@@ -162,13 +162,17 @@ class StoreServer:
     async def _admit_in_time(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> Participant | None:
-        if self._unjoined >= _MAX_UNJOINED:
-            return None
-        self._unjoined += 1
+        if len(self._unjoined) >= max(_MAX_UNJOINED, self._first.size):
+            oldest = next(iter(self._unjoined))
+            del self._unjoined[oldest]
+            if oldest is not None:
+                oldest.cancel()  # a rank connects again
+        task = asyncio.current_task()
+        self._unjoined[task] = None
         try:
             return await asyncio.wait_for(self._admit(reader, writer), _JOIN_SECONDS)
         finally:
-            self._unjoined -= 1
+            self._unjoined.pop(task, None)
 
     async def _admit(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
