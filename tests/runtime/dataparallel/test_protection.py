@@ -124,7 +124,9 @@ from concurrent.futures import ThreadPoolExecutor
 from smdist.dataparallel.torch import _C
 hosts = [0, 1]
 engines = [
-    _C.Engine(rank, 2, "127.0.0.1", [], hosts, b"secret", bytes(16), 0, None, None, 10.0, "mac", True)
+    _C.Engine(
+        rank, 2, "127.0.0.1", [], hosts, b"secret", bytes(16), 0, None, None, 10.0, "mac", True
+    )
     for rank in hosts
 ]
 for engine in engines:

@@ -18,7 +18,9 @@ assert of_torch.Engine is not of_tensorflow.Engine
 hosts = [0, 1]
 for compiled in (of_torch, of_tensorflow):
     engines = [
-        compiled.Engine(rank, 2, "127.0.0.1", [], hosts, b"", bytes(16), 0, None, None, 10.0, "mac", True)
+        compiled.Engine(
+            rank, 2, "127.0.0.1", [], hosts, b"", bytes(16), 0, None, None, 10.0, "mac", True
+        )
         for rank in hosts
     ]
     for engine in engines:
