@@ -2,6 +2,7 @@
 // Two engines on two hosts with somebody between them who reads and changes their bytes.
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 
@@ -10,6 +11,7 @@
 #include "cluster.h"
 #include "messaging/frame.h"
 #include "proxy.h"
+#include "transport/auth_messages.h"
 #include "transport/openssl.h"
 
 namespace smdist {
@@ -30,7 +32,8 @@ constexpr Protection kCrc32c{Integrity::kCrc32c, false};
 constexpr Protection kMac{Integrity::kMac, false};
 constexpr Protection kTls{Integrity::kOff, true};
 constexpr Protection kAll[] = {kOff, kCrc32c, kMac, kTls, {Integrity::kMac, true}};
-constexpr size_t kCount = 100'000;  // long enough for frames of data
+constexpr size_t kHandshakeBytes = kHelloBytes + 1;  // hello and confirm of the dialler
+constexpr size_t kCount = 100'000;                   // long enough for frames of data
 
 // Flips one bit of the byte at a position of what rank 1 sends to rank 0.
 Tamper flip_at(size_t position) {
@@ -81,7 +84,8 @@ void without_a_check_a_changed_number_is_summed() {
 // Both ranks get the fault: the one whose bytes were changed hears of it from the other.
 void a_changed_bit_ends_the_job_on_both_ranks() {
   for (const Protection& protection : {kCrc32c, kMac}) {
-    for (const size_t position : {128 + 41, 128 + 50, 100'000, 150'001}) {
+    for (const size_t position :
+         {kHandshakeBytes + 41, kHandshakeBytes + 50, size_t{100'000}, size_t{150'001}}) {
       Floats first(kCount, 1);
       Floats second(kCount, 2);
       TamperedPair pair(protection, flip_at(position));
@@ -112,11 +116,11 @@ class FrameTamper final {
   std::string operator()(const std::string& bytes) {
     waiting_ += bytes;
     std::string out;
-    if (!is_past_hello_ && waiting_.size() >= 128) {
-      out = take(128);
-      is_past_hello_ = true;
+    if (const size_t left = kHandshakeBytes - handshake_; left > 0) {
+      out = take(std::min(left, waiting_.size()));
+      handshake_ += out.size();
     }
-    while (is_past_hello_ && waiting_.size() >= kHeaderBytes) {
+    while (waiting_.size() >= kHeaderBytes) {
       const auto* header = reinterpret_cast<const uint8_t*>(waiting_.data());
       const uint64_t length = get<uint64_t>(header + 40);
       const size_t whole = kHeaderBytes + tag_bytes_ + length + (length > 0 ? tag_bytes_ : 0);
@@ -149,7 +153,7 @@ class FrameTamper final {
 
   const Deed deed_;
   const size_t tag_bytes_;
-  bool is_past_hello_ = false;
+  size_t handshake_ = 0;  // bytes of the handshake that have passed
   int num_data_ = 0;
   std::string waiting_;
   std::string kept_;
