@@ -32,16 +32,18 @@ const Step* message_of(FuzzInput& input, const Posted& posted, int member, StepK
   return steps.empty() ? nullptr : steps[choice % steps.size()];
 }
 
-// Sets the next bytes of a message: its rest, or a part. Rarely, other bytes.
+// Sets the next bytes of a message: its rest, or a part. Rarely, the last ones again, or others.
 void next_part(FuzzInput& input, Posted& posted, int member, uint64_t whole, Frame& frame) {
-  uint64_t& sent = posted.sent[{member, frame.tag}];
-  const size_t choice = input.below(8);
-  const uint64_t rest = whole - std::min(whole, sent);
-  frame.offset = sent;
-  frame.length = choice < 4 ? rest : std::min<uint64_t>(rest, input.number<uint16_t>());
-  if (choice == 6) frame.offset = input.number<uint16_t>();
-  if (choice == 7) frame.length = input.number<uint16_t>() * uint64_t{2};
-  sent = frame.offset + frame.length;
+  Posted::Part& last = posted.sent[{member, frame.tag}];
+  const size_t choice = input.below(16);
+  frame.offset = last.offset + last.bytes;
+  if (choice >= 12) frame.offset = last.offset;
+  if (choice == 15) frame.offset = input.number<uint16_t>();
+  const uint64_t rest = whole - std::min(whole, frame.offset);
+  frame.length = rest;
+  if (choice % 4 == 2) frame.length = std::min<uint64_t>(rest, input.byte());
+  if (choice == 11) frame.length = input.number<uint16_t>();
+  last = {frame.offset, frame.length};
 }
 
 std::string descriptor_payload(FuzzInput& input, const Posted& posted, int member) {

@@ -11,12 +11,15 @@
 namespace smdist::fuzzing {
 namespace {
 
-// Numbers of elements. The last ones take blocks of shared memory, and several lanes.
-constexpr size_t kCounts[] = {0, 1, 7, 16, 40, 100, 300, 1200, 2500, 20'000};
+constexpr size_t kCounts[] = {0, 1, 7, 16, 40, 100, 300};
 
-size_t count_of(FuzzInput& input) {
-  const size_t choice = input.below(64);
-  return kCounts[choice < 60 ? choice % 7 : 7 + choice % 3];
+// Returns the length of a buffer. The two rare ones are sent in blocks of shared memory, and over
+// several lanes.
+size_t bytes_of(FuzzInput& input, size_t width) {
+  const size_t choice = input.byte();
+  if (choice == 255) return (66 << 10) / width * width;
+  if (choice >= 246) return (9 << 10) / width * width;
+  return kCounts[choice % 7] * width;
 }
 
 }  // namespace
@@ -84,7 +87,7 @@ std::vector<Span> PostedOperations::parts(Posted& posted, FuzzInput& input, size
 void PostedOperations::make_buffers(Posted& posted, FuzzInput& input) const {
   Operation& operation = posted.operation;
   const size_t width = element_bytes(operation.dtype);
-  const size_t bytes = count_of(input) * width;
+  const size_t bytes = bytes_of(input, width);
   switch (operation.kind) {
     case Collective::kAllReduce:
     case Collective::kReduce:
@@ -104,10 +107,10 @@ void PostedOperations::make_buffers(Posted& posted, FuzzInput& input) const {
       return;
     case Collective::kAllToAll:
       for (int i = 0; i < posted.group->size(); ++i) {
-        const size_t part = i == posted.group->rank ? bytes : count_of(input) * width;
+        const size_t part = i == posted.group->rank ? bytes : bytes_of(input, width);
         operation.inputs.push_back(buffer(posted, part));
         operation.outputs.push_back(
-            buffer(posted, i == posted.group->rank ? bytes : count_of(input) * width));
+            buffer(posted, i == posted.group->rank ? bytes : bytes_of(input, width)));
       }
       return;
     case Collective::kSend:

@@ -26,7 +26,13 @@ struct Posted {
   Plan plan;
   std::vector<std::unique_ptr<uint8_t[]>> buffers;
   int num_ended = 0;
-  std::map<std::pair<int, uint32_t>, uint64_t> sent;  // bytes that a member has sent, by tag
+
+  // The last part of a message that a member has sent, by member and tag.
+  struct Part {
+    uint64_t offset = 0;
+    uint64_t bytes = 0;
+  };
+  std::map<std::pair<int, uint32_t>, Part> sent;
 
   // Return the steps of this kind that have a message from, or to, the member.
   std::vector<const Step*> steps_with(int member, StepKind kind) const;

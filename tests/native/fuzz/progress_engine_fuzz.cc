@@ -120,13 +120,17 @@ class EngineRun final {
     const uint32_t lane = lane_of(input);
     send(peer, lane, unsent(peer, lane).size());
     unsent(peer, lane) = hostile_frame(input, peer, operations_);
-    const size_t choice = input.below(4);
-    send(peer, lane, choice < 3 ? unsent(peer, lane).size() : kHeaderBytes + input.byte());
+    const size_t bytes = unsent(peer, lane).size();
+    send(peer, lane, input.below(4) < 3 ? bytes : cut(input, kHeaderBytes, bytes));
   }
   void send_rest(FuzzInput& input) {
     const int peer = peer_of(input);
     const uint32_t lane = lane_of(input);
-    send(peer, lane, input.flag() ? unsent(peer, lane).size() : input.byte());
+    const size_t bytes = unsent(peer, lane).size();
+    send(peer, lane, input.flag() ? bytes : cut(input, 0, bytes));
+  }
+  static size_t cut(FuzzInput& input, size_t from, size_t to) {
+    return from + input.byte() * (to - from) / 256;
   }
   void send(int peer, uint32_t lane, size_t limit) {
     FrameBytes bytes;

@@ -6,10 +6,12 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "fuzz_target.h"
 #include "smdist/errors.h"
@@ -138,8 +140,8 @@ class SmallMessages final : public Sink {
 };
 
 // One step of a lane in shared memory, or of its peer.
-Lane::Loss step_shared_lane(Lane& lane, SmallMessages& sink, const PeerMemory& peer, int socket,
-                            FuzzInput& input) {
+Lane::Loss step_shared_lane(Lane& lane, const RingBuffer& ring, SmallMessages& sink,
+                            const PeerMemory& peer, int socket, FuzzInput& input) {
   switch (input.below(7)) {
     case 0: {
       Message message;
@@ -163,13 +165,13 @@ Lane::Loss step_shared_lane(Lane& lane, SmallMessages& sink, const PeerMemory& p
     case 5: {  // bytes that the peer has written
       const size_t at = peer.side().written.load() % kRingBytes;
       const std::vector<uint8_t> bytes = input.bytes(std::min<size_t>(64, kRingBytes - at));
-      std::memcpy(&peer.side().bytes[at], bytes.data(), bytes.size());
+      std::copy(bytes.begin(), bytes.end(), &peer.side().bytes[at]);
       peer.side().written.fetch_add(bytes.size());
       return {};
     }
     default:
       if (input.flag()) lane.signal();
-      return lane.read_ring(&sink);
+      return ring.has_events() ? lane.read_ring(&sink) : Lane::Loss{};
   }
 }
 
@@ -184,7 +186,8 @@ FUZZ_TARGET(shared_memory_lane) {
   lane.attach_shared_memory(UniqueFd(ends[0]), peer.fd(), ring);
   if (input.byte() != 0xff) FUZZ_CHECK(send_fd(theirs.get(), peer.fd()) == FdTransfer::kDone);
   for (int step = 0; step < 64 && input.left() > 0; ++step) {
-    if (const Lane::Loss loss = step_shared_lane(lane, sink, peer, theirs.get(), input)) {
+    const Lane::Loss loss = step_shared_lane(lane, ring, sink, peer, theirs.get(), input);
+    if (loss) {
       FUZZ_CHECK(!loss->empty());
       break;
     }
