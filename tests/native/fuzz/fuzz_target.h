@@ -35,9 +35,9 @@ struct Registration {
 }  // namespace smdist::fuzzing
 
 // Define a target: the name is followed by the function's body, which reads `input`.
-#define FUZZ_TARGET(name)                                                                   \
-  static void run_##name(::smdist::fuzzing::FuzzInput& input);                              \
-  static const ::smdist::fuzzing::Registration name##_registration(#name, &run_##name);     \
+#define FUZZ_TARGET(name)                                                               \
+  static void run_##name(::smdist::fuzzing::FuzzInput& input);                          \
+  static const ::smdist::fuzzing::Registration name##_registration(#name, &run_##name); \
   static void run_##name([[maybe_unused]] ::smdist::fuzzing::FuzzInput& input)
 
 #define FUZZ_CHECK(condition) \

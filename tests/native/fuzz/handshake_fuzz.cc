@@ -89,8 +89,8 @@ struct Side {
 };
 
 void send_to(Side& side, const std::string& bytes) {
-  const ssize_t sent = ::send(side.ends.theirs.get(), bytes.data(), bytes.size(),
-                              MSG_DONTWAIT | MSG_NOSIGNAL);
+  const ssize_t sent =
+      ::send(side.ends.theirs.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   if (sent > 0) side.arrived.append(bytes, 0, static_cast<size_t>(sent));
 }
 
@@ -115,7 +115,8 @@ void relay(FuzzInput& input, Side& from, Side& to) {
 // Checks that a side which is authenticated has received what the other side has sent.
 void check_authentic(const Side& side, Side& other) {
   receive_from(other, 192);
-  const size_t needed = side.handshake->is_dialling() ? sizeof(Nonce) + sizeof(Digest) : kHelloBytes;
+  const size_t needed =
+      side.handshake->is_dialling() ? sizeof(Nonce) + sizeof(Digest) : kHelloBytes;
   const size_t known = std::min(needed, other.sent.size());
   FUZZ_CHECK(side.arrived.compare(0, known, other.sent, 0, known) == 0);
 }
@@ -125,8 +126,8 @@ FUZZ_TARGET(handshake_relayed) {
   Side dialler;
   Side acceptor;
   std::string admitted;
-  dialler.handshake = AuthHandshake::dialling(std::move(dialler.ends.ours), credentials(), kDialler,
-                                              kAcceptor, 3);
+  dialler.handshake =
+      AuthHandshake::dialling(std::move(dialler.ends.ours), credentials(), kDialler, kAcceptor, 3);
   acceptor.handshake = AuthHandshake::accepting(
       std::move(acceptor.ends.ours), credentials(), [&](const Hello& hello) {
         admitted = std::to_string(hello.rank) + "/" + std::to_string(hello.lane);
@@ -158,11 +159,11 @@ FUZZ_TARGET(handshake_accepting) {
   std::optional<Hello> admitted;
   const bool admits = input.flag();
   const size_t first = input.byte();
-  side.handshake = AuthHandshake::accepting(std::move(side.ends.ours), credentials(),
-                                            [&](const Hello& hello) {
-                                              admitted = hello;
-                                              return std::string(admits ? "" : "refused");
-                                            });
+  side.handshake =
+      AuthHandshake::accepting(std::move(side.ends.ours), credentials(), [&](const Hello& hello) {
+        admitted = hello;
+        return std::string(admits ? "" : "refused");
+      });
   side.advance();
   Nonce nonce{};
   FUZZ_CHECK(::recv(side.ends.theirs.get(), nonce.data(), nonce.size(), MSG_DONTWAIT) == 32);

@@ -25,13 +25,6 @@ Frame frame_for(const Posted& posted, int peer) {
   return frame;
 }
 
-// Chooses a message between the peer and this rank; null if the plan has none.
-const Step* message_of(FuzzInput& input, const Posted& posted, int member, StepKind kind) {
-  const std::vector<const Step*> steps = posted.steps_with(member, kind);
-  const size_t choice = input.byte();
-  return steps.empty() ? nullptr : steps[choice % steps.size()];
-}
-
 // Sets the next bytes of a message: its rest, or a part. Rarely, the last ones again, or others.
 void next_part(FuzzInput& input, Posted& posted, int member, uint64_t whole, Frame& frame) {
   Posted::Part& last = posted.sent[{member, frame.tag}];
@@ -80,8 +73,8 @@ FrameBytes rtr_frame(FuzzInput& input, FrameType type, Frame frame, const Posted
   const std::string descriptor = descriptor_payload(input, posted, member);
   if (type == FrameType::kRtr) return bytes_of(frame, descriptor);
   if (type == FrameType::kRtrTicket) return bytes_of(frame, descriptor + encode(ticket_of(input)));
-  const Step* message = message_of(input, posted, member, StepKind::kReceive);
-  const uint64_t whole = message != nullptr ? message->target.bytes : 0;
+  const PlannedMessage* message = posted.pick(input, member, StepKind::kReceive);
+  const uint64_t whole = message != nullptr ? message->bytes : 0;
   frame.tag = message != nullptr ? message->tag : static_cast<uint32_t>(input.below(4));
   if (type == FrameType::kRtrEagerBlock)
     return bytes_of(frame, descriptor + encode(block_of(input, whole)));
@@ -91,13 +84,12 @@ FrameBytes rtr_frame(FuzzInput& input, FrameType type, Frame frame, const Posted
 
 FrameBytes data_frame(FuzzInput& input, FrameType type, Frame frame, Posted& posted, int member) {
   frame.type = type;
-  const Step* message = message_of(input, posted, member, StepKind::kReceive);
+  const PlannedMessage* message = posted.pick(input, member, StepKind::kReceive);
   const std::vector<Span>& outputs = posted.operation.outputs;
   const uint64_t of_receive = outputs.empty() ? 0 : outputs[0].bytes;
   frame.tag = message != nullptr ? message->tag : static_cast<uint32_t>(input.below(4));
-  next_part(input, posted, member, message != nullptr ? message->target.bytes : of_receive, frame);
-  if (type == FrameType::kDataBlock)
-    return bytes_of(frame, encode(block_of(input, frame.length)));
+  next_part(input, posted, member, message != nullptr ? message->bytes : of_receive, frame);
+  if (type == FrameType::kDataBlock) return bytes_of(frame, encode(block_of(input, frame.length)));
   return bytes_of(frame, {}, frame.length);
 }
 
@@ -153,12 +145,13 @@ void rename(FuzzInput& input, Frame& frame) {
 
 FrameBytes hostile_frame(FuzzInput& input, int peer, PostedOperations& operations) {
   constexpr FrameType kOfOperations[] = {
-      FrameType::kRtr,     FrameType::kRtr,    FrameType::kRtrEager, FrameType::kRtrEagerBlock,
-      FrameType::kRtrTicket, FrameType::kRtrTicket, FrameType::kData, FrameType::kData,
-      FrameType::kData,    FrameType::kDataBlock, FrameType::kCredit};
+      FrameType::kRtr,       FrameType::kRtr,       FrameType::kRtrEager, FrameType::kRtrEagerBlock,
+      FrameType::kRtrTicket, FrameType::kRtrTicket, FrameType::kData,     FrameType::kData,
+      FrameType::kData,      FrameType::kDataBlock, FrameType::kCredit};
   const size_t choice = input.below(13);
   if (choice == 11 || operations.is_empty()) return other_frame(input, peer);
-  if (choice == 12) return input.below(4) == 0 ? fault_frame(input, peer) : other_frame(input, peer);
+  if (choice == 12)
+    return input.below(4) == 0 ? fault_frame(input, peer) : other_frame(input, peer);
   Posted& posted = operations.pick(input);
   Frame frame = frame_for(posted, peer);
   if (input.below(16) == 15) rename(input, frame);
@@ -169,7 +162,7 @@ FrameBytes hostile_frame(FuzzInput& input, int peer, PostedOperations& operation
     case FrameType::kDataBlock:
       return data_frame(input, type, frame, posted, member);
     case FrameType::kCredit: {
-      const Step* message = message_of(input, posted, member, StepKind::kSend);
+      const PlannedMessage* message = posted.pick(input, member, StepKind::kSend);
       frame.type = type;
       frame.tag = message != nullptr ? message->tag : static_cast<uint32_t>(input.below(4));
       return bytes_of(frame, {});

@@ -135,8 +135,7 @@ void HostileTransport::flush_peer(int peer) {
   LaneState& to = lane(peer, 0);
   if (!is_live(peer) || to.queue.empty()) return;
   read_payload(to.queue.front().message);
-  if (to.queue.front().message.token != 0)
-    to.unreported.push_back(to.queue.front().message.token);
+  if (to.queue.front().message.token != 0) to.unreported.push_back(to.queue.front().message.token);
   to.queue.pop_front();
 }
 

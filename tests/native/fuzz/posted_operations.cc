@@ -11,6 +11,7 @@
 namespace smdist::fuzzing {
 namespace {
 
+constexpr size_t kMostOperations = 10;
 constexpr size_t kCounts[] = {0, 1, 7, 16, 40, 100, 300};
 
 // Returns the length of a buffer. The two rare ones are sent in blocks of shared memory, and over
@@ -24,12 +25,13 @@ size_t bytes_of(FuzzInput& input, size_t width) {
 
 }  // namespace
 
-std::vector<const Step*> Posted::steps_with(int member, StepKind kind) const {
-  std::vector<const Step*> steps;
-  for (const Step& step : plan.steps) {
-    if (step.kind == kind && step.peer == member) steps.push_back(&step);
+const PlannedMessage* Posted::pick(FuzzInput& input, int member, StepKind kind) const {
+  const size_t start = input.byte();
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const PlannedMessage& each = messages[(start + i) % messages.size()];
+    if (each.kind == kind && each.member == member) return &each;
   }
-  return steps;
+  return nullptr;
 }
 
 std::optional<int> Posted::member_of(int rank) const {
@@ -93,7 +95,8 @@ void PostedOperations::make_buffers(Posted& posted, FuzzInput& input) const {
     case Collective::kReduce:
     case Collective::kBroadcast:
       operation.inputs = {buffer(posted, bytes)};
-      operation.outputs = input.flag() ? operation.inputs : std::vector<Span>{buffer(posted, bytes)};
+      operation.outputs =
+          input.flag() ? operation.inputs : std::vector<Span>{buffer(posted, bytes)};
       return;
     case Collective::kReduceScatter:
     case Collective::kScatter:
@@ -136,6 +139,7 @@ void PostedOperations::number(Submission& submission) {
 }
 
 void PostedOperations::post(FuzzInput& input) {
+  if (all_.size() == kMostOperations) return;
   all_.emplace_back();
   Posted& posted = all_.back();
   Operation& operation = posted.operation;
@@ -172,19 +176,24 @@ void PostedOperations::post(FuzzInput& input) {
   submission.deadline = Clock::now() + (is_late ? -operation.timeout : operation.timeout);
   submission.operation = operation;
   number(submission);
-  submission.choice = choose(submission.descriptor, options_.tuning, *posted.group,
-                             rotations_[group]);
+  submission.choice =
+      choose(submission.descriptor, options_.tuning, *posted.group, rotations_[group]);
   ++posted.group->pending;
   posted.id = submission.id;
   posted.descriptor = submission.descriptor;
-  posted.plan = plan_of(operation, *posted.group, submission.choice);
+  submission.make_plan();
+  for (const Step& step : submission.plan.steps) {
+    if (step.peer < 0) continue;
+    const Region& region = step.kind == StepKind::kSend ? step.sources[0] : step.target;
+    posted.messages.push_back({step.kind, step.peer, step.tag, region.bytes});
+  }
   if (is_message && operation.peer >= 0) {
     OperationId channel = submission.id;
     channel.peer = posted.group->members[static_cast<size_t>(operation.peer)];
     posted.id = channel;
     posted.id.sequence = num_messages_[channel]++;
   }
-  if (!submission.may_be_shared()) submission.plan = posted.plan;
+  if (submission.may_be_shared()) submission.plan = {};
   engine_.post(std::move(submission));
 }
 

@@ -17,13 +17,21 @@
 
 namespace smdist::fuzzing {
 
+// A message of an operation's plan, as far as a peer knows it.
+struct PlannedMessage {
+  StepKind kind = StepKind::kSend;
+  int member = 0;
+  uint32_t tag = 0;
+  uint64_t bytes = 0;
+};
+
 // A posted operation, and its memory, which is freed as soon as the operation has ended.
 struct Posted {
   OperationId id;
   Descriptor descriptor;
   Operation operation;  // without memory
   std::shared_ptr<Group> group;
-  Plan plan;
+  std::vector<PlannedMessage> messages;
   std::vector<std::unique_ptr<uint8_t[]>> buffers;
   int num_ended = 0;
 
@@ -34,8 +42,8 @@ struct Posted {
   };
   std::map<std::pair<int, uint32_t>, Part> sent;
 
-  // Return the steps of this kind that have a message from, or to, the member.
-  std::vector<const Step*> steps_with(int member, StepKind kind) const;
+  // Return one of the messages to the member (kSend), or from it (kReceive); null if there is none.
+  const PlannedMessage* pick(FuzzInput& input, int member, StepKind kind) const;
   // Return the member's number; none if the rank is not a member.
   std::optional<int> member_of(int rank) const;
   // Return the descriptor that an honest member sends.
@@ -47,6 +55,7 @@ class PostedOperations final {
  public:
   PostedOperations(const Options& options, ProgressEngine& engine);
 
+  // Post an operation, unless so many have been posted that more would only take time.
   void post(FuzzInput& input);
   bool is_empty() const { return all_.empty(); }
   Posted& pick(FuzzInput& input) { return all_[input.below(256) % all_.size()]; }

@@ -19,7 +19,8 @@ namespace smdist::fuzzing {
 namespace {
 
 constexpr int kRanks = 3;
-constexpr int kMostCommands = 96;
+constexpr int kMostCommands = 64;
+constexpr int kCommandsAfterFailure = 6;
 
 // Hosts of the ranks. Only ranks of one host share memory.
 const std::vector<std::vector<int>>& placements() {
@@ -33,7 +34,7 @@ Options options_of(FuzzInput& input, uint32_t lanes) {
   options.hosts = placements()[input.below(8) % placements().size()];
   options.fragment_bytes = 4 << 10;
   options.tuning.lanes = lanes;
-  options.tuning.chunk_bytes = input.flag() ? 256 : 4096;
+  options.tuning.chunk_bytes = input.flag() ? 512 : 4096;
   options.tuning.one_shot_bytes = 64;
   options.tuning.single_owner_bytes = input.flag() ? 0 : 512;
   options.window = 2;
@@ -91,6 +92,8 @@ class EngineRun final {
     return rarely(input);
   }
 
+  bool has_failed() const { return engine_.failure() != nullptr; }
+
   void finish() {
     engine_.leave();
     FUZZ_CHECK(operations_.have_all_ended());
@@ -114,7 +117,8 @@ class EngineRun final {
     return unsent_[static_cast<size_t>(peer) * lanes_ + lane];
   }
 
-  // Sends a frame, whole or only its first bytes. The lane first sends the rest of the frame before.
+  // Sends a frame, whole or only its first bytes. The lane first sends the rest of the frame
+  // before.
   void send_frame(FuzzInput& input) {
     const int peer = peer_of(input);
     const uint32_t lane = lane_of(input);
@@ -190,7 +194,11 @@ class EngineRun final {
 
 void run_engine(FuzzInput& input, uint32_t lanes) {
   EngineRun run(input, lanes);
-  for (int step = 0; step < kMostCommands && input.left() > 0; ++step) run.step(input);
+  int after_failure = 0;
+  for (int step = 0; step < kMostCommands && input.left() > 0; ++step) {
+    run.step(input);
+    if (run.has_failed() && ++after_failure == kCommandsAfterFailure) break;
+  }
   run.finish();
 }
 

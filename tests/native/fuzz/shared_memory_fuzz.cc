@@ -223,7 +223,10 @@ const std::array<int, 6>& descriptors_of_all_kinds() {
     FUZZ_CHECK(::ftruncate(unsealed, 4096) == 0 && ::ftruncate(half_sealed, 4096) == 0);
     FUZZ_CHECK(::fcntl(half_sealed, F_ADD_SEALS, F_SEAL_GROW) == 0);
     FUZZ_CHECK(::fcntl(empty, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK) == 0);
-    return std::array<int, 6>{peer_memory().fd(),  unsealed, half_sealed, empty,
+    return std::array<int, 6>{peer_memory().fd(),
+                              unsealed,
+                              half_sealed,
+                              empty,
                               ::open("/dev/null", O_RDWR | O_CLOEXEC),
                               ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)};
   }();
