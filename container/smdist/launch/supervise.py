@@ -14,7 +14,6 @@ shown only if the command fails and no rank has failed.
 from __future__ import annotations
 
 import contextlib
-import json
 import selectors
 import signal
 import socket
@@ -31,8 +30,9 @@ from smdist.launch.guard_protocol import (
     ENDED_ON_REQUEST,
     MAX_MESSAGE,
     SOCKET,
+    GuardMessageError,
     Report,
-    decode_report,
+    parse_message,
     exit_status,
     give_output,
     listen,
@@ -221,11 +221,15 @@ class Supervisor:
         if not message:
             self._on_leave(guard)
             return
-        content: dict[str, Any] = json.loads(message)
-        if "status" in content:
-            self._on_report(guard, decode_report(message))
+        try:
+            content = parse_message(message)
+        except GuardMessageError as error:
+            self._print_line(f"a message to the launcher is ignored: {error}")
             return
-        self._ranks[guard] = content["rank"]
+        if isinstance(content, Report):
+            self._on_report(guard, content)
+            return
+        self._ranks[guard] = content
         with contextlib.suppress(OSError):
             give_output(guard)
         if self._ending:

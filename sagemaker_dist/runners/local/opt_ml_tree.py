@@ -109,7 +109,7 @@ class HostTree:
         """
         try:
             found = json.loads((self.root / "output" / "failure.json").read_text())
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return {}
         known = FAILURE_FIELDS & found.keys() if isinstance(found, dict) else ()
         return {name: found[name] for name in known}
