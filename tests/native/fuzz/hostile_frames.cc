@@ -31,6 +31,7 @@ void next_part(FuzzInput& input, Posted& posted, int member, uint64_t whole, Fra
   const size_t choice = input.below(16);
   frame.offset = last.offset + last.bytes;
   if (choice >= 12) frame.offset = last.offset;
+  if (choice == 14) frame.offset = last.offset + 2 * last.bytes;  // as if the last one came twice
   if (choice == 15) frame.offset = input.number<uint16_t>();
   const uint64_t rest = whole - std::min(whole, frame.offset);
   frame.length = rest;
@@ -170,6 +171,28 @@ FrameBytes hostile_frame(FuzzInput& input, int peer, PostedOperations& operation
     default:
       return rtr_frame(input, type, frame, posted, member);
   }
+}
+
+std::vector<FrameBytes> honest_frames(FuzzInput& input, int peer, PostedOperations& operations) {
+  if (operations.is_empty()) return {};
+  Posted& posted = operations.pick(input);
+  const std::optional<int> member = posted.member_of(peer);
+  if (!member) return {};
+  Frame frame = frame_for(posted, peer);
+  frame.type = FrameType::kRtr;
+  const DescriptorBytes descriptor = encode(posted.descriptor_of_member(*member));
+  std::vector<FrameBytes> frames{bytes_of(frame, {descriptor.begin(), descriptor.end()})};
+  frame.type = FrameType::kData;
+  for (const PlannedMessage& message : posted.messages) {
+    if (message.kind != StepKind::kReceive || message.member != *member) continue;
+    Posted::Part& last = posted.sent[{*member, message.tag}];
+    frame.tag = message.tag;
+    frame.offset = last.offset + last.bytes;
+    if (frame.offset >= message.bytes) continue;
+    last = {frame.offset, message.bytes - frame.offset};
+    frames.push_back(bytes_of(frame, {}, last.bytes));
+  }
+  return frames;
 }
 
 }  // namespace smdist::fuzzing

@@ -83,7 +83,9 @@ class EngineRun final {
   void step(FuzzInput& input) {
     const size_t command = input.below(32);
     if (command < 6) return operations_.post(input);
-    if (command < 18) return send_frame(input);
+    if (command < 14) return send_frame(input);
+    if (command < 16) return send_honest_frames(input);
+    if (command < 18) return send_again(input);
     if (command < 21) return send_rest(input);
     if (command < 24) return transport_.write(peer_of(input), lane_of(input), input.below(4));
     if (command < 27) return change_counter(input);
@@ -121,11 +123,42 @@ class EngineRun final {
   // before.
   void send_frame(FuzzInput& input) {
     const int peer = peer_of(input);
-    const uint32_t lane = lane_of(input);
+    const FrameBytes frame = hostile_frame(input, peer, operations_);
+    begin_frame(input, peer, lane_for(input, frame), frame);
+  }
+  // Sends the last frame of a peer once more, perhaps over another lane.
+  void send_again(FuzzInput& input) {
+    const int peer = peer_of(input);
+    begin_frame(input, peer, lane_of(input), last_frames_[static_cast<size_t>(peer)]);
+  }
+  void begin_frame(FuzzInput& input, int peer, uint32_t lane, const FrameBytes& frame) {
     send(peer, lane, unsent(peer, lane).size());
-    unsent(peer, lane) = hostile_frame(input, peer, operations_);
-    const size_t bytes = unsent(peer, lane).size();
-    send(peer, lane, input.below(4) < 3 ? bytes : cut(input, kHeaderBytes, bytes));
+    unsent(peer, lane) = last_frames_[static_cast<size_t>(peer)] = frame;
+    const size_t choice = input.below(8);
+    if (choice < 6 || frame.size() <= kHeaderBytes) return send(peer, lane, frame.size());
+    send(peer, lane, cut(input, kHeaderBytes, frame.size()));
+    if (choice < 7) return;
+    send_twin(peer, lane, frame);
+    if (input.flag()) send(peer, lane, unsent(peer, lane).size());
+  }
+  // Sends a frame that a lane has begun over another lane, too.
+  void send_twin(int peer, uint32_t lane, const FrameBytes& frame) {
+    const uint32_t other = (lane + 1) % lanes_;
+    if (other == lane) return;
+    send(peer, other, unsent(peer, other).size());
+    transport_.deliver(peer, other, frame.data(), frame.size());
+  }
+  void send_honest_frames(FuzzInput& input) {
+    const int peer = peer_of(input);
+    for (const FrameBytes& frame : honest_frames(input, peer, operations_)) {
+      begin_frame(input, peer, lane_for(input, frame), frame);
+    }
+  }
+  // Returns a lane for a frame: any for data, lane 0 for most others.
+  uint32_t lane_for(FuzzInput& input, const FrameBytes& frame) const {
+    const uint32_t lane = lane_of(input);
+    const bool is_data = frame[5] == static_cast<uint8_t>(FrameType::kData);
+    return is_data || (lanes_ > 1 && input.below(16) == 15) ? lane : 0;
   }
   void send_rest(FuzzInput& input) {
     const int peer = peer_of(input);
@@ -189,6 +222,7 @@ class EngineRun final {
   CallbackExecutor callbacks_;
   ProgressEngine engine_;
   PostedOperations operations_;
+  std::array<FrameBytes, kRanks> last_frames_;  // by peer
   std::vector<FrameBytes> unsent_;  // rest of the frame that a lane sends, by peer and lane
 };
 
