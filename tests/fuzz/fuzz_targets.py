@@ -70,7 +70,11 @@ class FuzzedTarget:
         command = [sys.executable, str(HERE / "reader_process.py"), self.name]
         if not self.is_python:
             command = [str(PROGRAM)]
-        common = (*_OPTIONS, f"-max_len={self.max_bytes}", f"-artifact_prefix={findings}/{self.name}-")
+        common = (
+            *_OPTIONS,
+            f"-max_len={self.max_bytes}",
+            f"-artifact_prefix={findings}/{self.name}-",
+        )
         with tempfile.TemporaryDirectory(prefix="smdist-fuzz-", dir=_memory()) as files:
             process = subprocess.run(
                 [*command, *map(str, folders), *common, *options],

@@ -13,10 +13,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 
 def main() -> None:
-    import atheris  # noqa: PLC0415  only here: the other modules run without it
+    import atheris
 
     with atheris.instrument_imports(include=["sagemaker_dist", "smdist", "readers", "byte_source"]):
-        import readers  # noqa: PLC0415
+        import readers
     if len(sys.argv) == 1:
         print("\n".join(readers.TARGETS))
         return

@@ -21,7 +21,12 @@ from byte_source import ByteSource
 from plan_problems import Model, problem
 
 from sagemaker_dist.contract import DataParallel, ModelParallel
-from sagemaker_dist.contract.hyperparameter_format import parse, parse_engine, parse_framework, spell
+from sagemaker_dist.contract.hyperparameter_format import (
+    parse,
+    parse_engine,
+    parse_framework,
+    spell,
+)
 from sagemaker_dist.errors import DistError, LaunchError, OptionError, SkewError
 from sagemaker_dist.jobs.job_file import job_file_reader
 from sagemaker_dist.jobs.job_file.toml_lines import key_lines, key_path, split_pair
@@ -297,7 +302,9 @@ def job_file(source: ByteSource) -> None:
         lines = [line for line in _JOB if source.below(16) != 15]
         for _ in range(source.below(4)):
             at = source.below(len(lines) + 1)
-            piece = source.pick(_JOB) if source.below(2) else source.bytes(24).decode(errors="replace")
+            piece = (
+                source.pick(_JOB) if source.below(2) else source.bytes(24).decode(errors="replace")
+            )
             lines.insert(at, piece + ("\n" if source.below(2) else ""))
         text = "".join(lines)
     settings = [source.bytes(24).decode(errors="replace") for _ in range(source.below(3))]

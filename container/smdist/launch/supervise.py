@@ -32,10 +32,10 @@ from smdist.launch.guard_protocol import (
     SOCKET,
     GuardMessageError,
     Report,
-    parse_message,
     exit_status,
     give_output,
     listen,
+    parse_message,
     signal_name,
 )
 from smdist.launch.nonblocking_writer import write_whole
