@@ -48,6 +48,12 @@ class ByteSource:
         """Return a number below `limit`, which is at most 256."""
         return self.byte() % limit
 
+    def flag(self) -> bool:
+        return self.below(2) == 1
+
+    def text(self, limit: int) -> str:
+        return self.bytes(limit).decode("utf-8", "replace")
+
     def pick(self, choices: Sequence[Any]) -> Any:
         return choices[self.below(len(choices))]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from hashlib import sha256
+from itertools import pairwise
 from pathlib import Path
 
 MOST_INPUTS = 200
@@ -23,7 +24,7 @@ def read_inputs(corpus: Path) -> list[bytes]:
 def regressions(corpus: Path) -> Iterator[tuple[str, bytes]]:
     """Yield the inputs that once showed a fault, each with the comment before it."""
     lines = corpus.read_text(encoding="utf-8").splitlines() if corpus.exists() else []
-    for comment, line in zip(lines, lines[1:], strict=False):
+    for comment, line in pairwise(lines):
         if comment.startswith(REGRESSION):
             yield comment, bytes.fromhex(line)
 

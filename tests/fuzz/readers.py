@@ -27,7 +27,7 @@ from sagemaker_dist.contract.hyperparameter_format import (
     parse_framework,
     spell,
 )
-from sagemaker_dist.errors import DistError, LaunchError, OptionError, SkewError
+from sagemaker_dist.errors import LaunchError, OptionError, SkewError
 from sagemaker_dist.jobs.job_file import job_file_reader
 from sagemaker_dist.jobs.job_file.toml_lines import key_lines, key_path, split_pair
 from sagemaker_dist.runners.local.opt_ml_tree import FAILURE_FIELDS, HostTree
@@ -118,8 +118,8 @@ def store_frame(source: ByteSource) -> None:
         frame = parse_frame(head, body)
         assert frame.to_bytes()[HEAD_BYTES:] == body
         has_secret(frame)
-    except FrameError as error:
-        assert str(error)
+    except FrameError:
+        return
 
 
 _PARTICIPANT = Participant(rank=1, size=4, label="rank 1 on algo-2", job="j")
@@ -152,8 +152,7 @@ def guard_message(source: ByteSource) -> None:
     text = source.json_text(words_of(*documents), *documents)
     try:
         found = parse_message(text.encode("utf-8", "surrogatepass"))
-    except GuardMessageError as error:
-        assert str(error)
+    except GuardMessageError:
         return
     if isinstance(found, Report):
         assert len(describe(found, "algo-1")) <= MAX_CHARACTERS
@@ -221,8 +220,7 @@ def hyperparameter(source: ByteSource) -> None:
         text = json.dumps(text)
     try:
         options = parse(text)
-    except DistError as error:
-        assert isinstance(error, OptionError | SkewError)
+    except (OptionError, SkewError):
         return
     assert parse(spell(options, parse_framework(text))) == options
     assert isinstance(parse_engine(text), DataParallel)
@@ -307,7 +305,7 @@ def job_file(source: ByteSource) -> None:
             )
             lines.insert(at, piece + ("\n" if source.below(2) else ""))
         text = "".join(lines)
-    settings = [source.bytes(24).decode(errors="replace") for _ in range(source.below(3))]
+    settings = [source.text(24) for _ in range(source.below(3))]
     path = written("job.toml", text)
     with contextlib.suppress(OptionError):
         found = job_file_reader.read_job_file(path, settings)
