@@ -30,18 +30,20 @@ def regressions(corpus: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def write_inputs(corpus: Path, inputs: Iterable[bytes]) -> int:
-    """Write a corpus: its regressions, and the shortest of the inputs; return their number."""
+    """Write a corpus: its regressions, then inputs of all lengths; return their number.
+
+    If there are too many inputs, short and long ones are left out alike.
+    """
     kept = list(regressions(corpus))
     lines = [text for comment, data in kept for text in (comment, data.hex())]
-    known = {data for _, data in kept}
+    found = sorted(set(inputs) - {data for _, data in kept}, key=lambda each: (len(each), each))
+    count = min(MOST_INPUTS - len(kept), len(found))
+    chosen = [found[number * len(found) // count] for number in range(count)]
     size = sum(map(len, lines)) + len(lines)
-    chosen = []
-    for data in sorted(set(inputs) - known, key=lambda each: (len(each), each)):
-        if len(kept) + len(chosen) == MOST_INPUTS or size + 2 * len(data) + 1 > MOST_BYTES:
-            break
-        chosen.append(data.hex())
-        size += 2 * len(data) + 1
-    corpus.write_text("".join(f"{line}\n" for line in [*lines, *chosen]), encoding="utf-8")
+    while chosen and size + sum(2 * len(each) + 1 for each in chosen) > MOST_BYTES:
+        chosen.pop()
+    lines += [each.hex() for each in chosen]
+    corpus.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return len(kept) + len(chosen)
 
 
