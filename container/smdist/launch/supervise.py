@@ -224,7 +224,8 @@ class Supervisor:
         try:
             content = parse_message(message)
         except GuardMessageError as error:
-            self._print_line(f"a message to the launcher is ignored: {error}")
+            self._print_line(f"a process that is no guard of a rank was disconnected: {error}")
+            self._disconnect(guard)
             return
         if isinstance(content, Report):
             self._on_report(guard, content)
@@ -250,9 +251,7 @@ class Supervisor:
 
         If the guard has sent no report, record that its rank was killed.
         """
-        self._selector.unregister(guard)
-        guard.close()
-        rank = self._ranks.pop(guard)
+        rank = self._disconnect(guard)
         if guard not in self._reports:
             lost = Report(
                 rank=rank,
@@ -261,6 +260,12 @@ class Supervisor:
                 stopped=self._ending,
             )
             self._on_report(guard, lost)
+
+    def _disconnect(self, guard: socket.socket) -> int | None:
+        """Close the connection of a guard, and return the number of its rank."""
+        self._selector.unregister(guard)
+        guard.close()
+        return self._ranks.pop(guard)
 
     def _outcome(self, status: int) -> Outcome:
         if self._stop_signal:
