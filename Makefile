@@ -11,6 +11,9 @@
 # make pipeline-sample  some of them, as tests
 # make torch-suite  what Gloo passes of torch's own tests of torch.distributed, with smdist
 # make pipeline-matrix  the ten models on real ranks, beside one process, for docs/pipelines.md
+# make fuzz   every fuzz target, for hours; goes on where it was stopped
+# make fuzz-sample SECONDS=30  those in C++, for so long together
+# make fuzz-corpus  what they have found, as small corpora in the repository
 # make docs   the tables of docs/ that are written from the code
 # make schema  docs/job.schema.json alone, after a docstring of an option changed
 # make site   the documentation as a site, in build/site; a broken link is an error
@@ -25,6 +28,7 @@ SDK := $(VENV)/.sdk
 RUNTIME := $(VENV)/.runtime
 LINT := $(VENV)/.lint
 SITE := $(VENV)/.site
+FUZZ := $(VENV)/.fuzz
 V3 := build/venv-v3
 TF216 := build/venv-tf216
 # Processes that run tests, on 2 processors: each waits part of its time for sleeps and deadlines.
@@ -38,7 +42,8 @@ RUNTIME_FILES := $(shell find container -type f -not -path '*/__pycache__/*' -no
   -not -path '*/image/*' -not -name 'Dockerfile*')
 
 .PHONY: demo test test-slow long test-v3 test-tf216 test-docker programs split-matrix pipeline-sample \
-  torch-suite pipeline-matrix native docs schema site lint clean
+  torch-suite pipeline-matrix native fuzz fuzz-sample fuzz-corpus fuzz-program docs schema site \
+  lint clean
 
 demo: $(RUNTIME)
 	$(BIN)/python notebooks/digits/demo.py
@@ -86,6 +91,24 @@ native-%: $(SDK)
 	@echo "building the native tests with the $* sanitizer"
 	@$(BIN)/cmake --build build/native-$* > build/native-$*.log || { cat build/native-$*.log; exit 1; }
 	$(BIN)/ctest --test-dir build/native-$* --output-on-failure --parallel 3
+
+SECONDS ?= 30
+RUN_FUZZ := $(BIN)/python tests/fuzz/run_fuzz.py
+
+fuzz: fuzz-program $(FUZZ)
+	$(RUN_FUZZ) long
+
+fuzz-sample: fuzz-program
+	$(RUN_FUZZ) sample $(SECONDS)
+
+fuzz-corpus: fuzz-program $(FUZZ)
+	$(RUN_FUZZ) pack
+
+fuzz-program: $(SDK)
+	@$(BIN)/cmake -S container -B build/fuzz/native -G Ninja -DSMDIST_CORE_ONLY=ON -DSMDIST_FUZZ=ON \
+	  -DCMAKE_CXX_COMPILER=clang++-14 -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja > /dev/null
+	@echo "building the fuzz targets with clang-14"
+	@$(BIN)/cmake --build build/fuzz/native > build/fuzz.log || { cat build/fuzz.log; exit 1; }
 
 docs: $(RUNTIME) schema
 	$(BIN)/python docs/distributions.py
@@ -144,6 +167,11 @@ $(TF216)/.made: $(RUNTIME)
 
 $(SITE): $(SDK)
 	$(PIP) install --quiet --group docs --group build --group test --editable .[v2,docker]
+	@touch $@
+
+# atheris has wheels for Python 3.11 to 3.13.
+$(FUZZ): $(SDK)
+	$(PIP) install --quiet --group fuzz
 	@touch $@
 
 $(LINT): $(SDK)

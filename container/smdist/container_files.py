@@ -100,6 +100,8 @@ def read_object(path: Path) -> dict[str, Any]:
         return {}
     except (OSError, ValueError) as error:
         raise _broken(path, str(error)) from error
+    except RecursionError as error:
+        raise _broken(path, "its brackets are nested too deep") from error
     if not isinstance(document, dict):
         raise _broken(path, f"it contains a {type(document).__name__}, not a JSON object")
     return document
@@ -151,12 +153,14 @@ def read_resources(path: Path) -> Resources:
     """
     document = read_object(path)
     current = str(document.get("current_host", "127.0.0.1"))
-    everyone = sort_hosts(str(host) for host in document.get("hosts") or [current])
+    everyone = sort_hosts(_host_names(document, path) or [current])
     groups = document.get("instance_groups") or []
+    if not isinstance(groups, list) or not all(isinstance(group, dict) for group in groups):
+        raise _broken(path, "instance_groups is not a list of JSON objects")
     name = str(document.get("current_group_name", ""))
     hosts = everyone
     if len(groups) > 1:
-        hosts = _group_hosts(groups, name)
+        hosts = _group_hosts(groups, name, path)
     if current not in hosts:
         raise LaunchError(
             f"current_host is {current!r}",
@@ -176,6 +180,13 @@ def read_resources(path: Path) -> Resources:
     )
 
 
-def _group_hosts(groups: list[dict[str, Any]], name: str) -> tuple[str, ...]:
+def _group_hosts(groups: list[dict[str, Any]], name: str, path: Path) -> tuple[str, ...]:
     mine = [group for group in groups if group.get("instance_group_name") == name]
-    return sort_hosts(str(host) for group in mine for host in group.get("hosts", []))
+    return sort_hosts(host for group in mine for host in _host_names(group, path))
+
+
+def _host_names(document: Mapping[str, Any], path: Path) -> list[str]:
+    hosts = document.get("hosts") or []
+    if not isinstance(hosts, list):
+        raise _broken(path, f"hosts is a {type(hosts).__name__}, not a list")
+    return [str(host) for host in hosts]

@@ -164,6 +164,8 @@ def _decode(text: str, where: str) -> dict[str, Any]:
             document = json.loads(document)
     except ValueError as error:
         raise _invalid(text, f"it is not JSON ({error})", where, kind="not_json") from error
+    except RecursionError as error:
+        raise _invalid(text, "its brackets are nested too deep", where, kind="too_deep") from error
     if not isinstance(document, dict):
         why = f"it is a JSON {type(document).__name__}, not an object"
         raise _invalid(text, why, where, kind="type")

@@ -20,10 +20,10 @@ import os
 import re
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
 
 MAX_ERROR: Final = 4096  # characters of an error or a frame in a report
 _SECONDARY: Final = (  # exceptions of a rank that lost a peer
@@ -40,8 +40,29 @@ _LOST_PEER: Final = re.compile(  # Gloo raises a plain RuntimeError, known only 
 SOCKET: Final = "guards.sock"
 LOCK: Final = "output.lock"
 MAX_MESSAGE: Final = 16 * MAX_ERROR  # bytes; JSON writes a character in up to twelve bytes
+_FAULT_TYPES: Final = {
+    "kind": str,
+    "exception": str,
+    "about": str | None,
+    "culprit": int | None,
+    "operation": str,
+}
+_REPORT_TYPES: Final = {
+    "rank": int | None,
+    "status": int,
+    "at_seconds": int | float,
+    "stopped": bool,
+    "error": str,
+    "frame": str,
+    "fault": dict | None,
+}
+_MOST: Final = 1 << 53  # larger numbers than any rank, status or time
 _OUTPUT: Final = b"output"
 _ANSWER_SECONDS: Final = 30.0
+
+
+class GuardMessageError(Exception):
+    """Raised when a message, or the file of a rank's fault, has another content than ours have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,10 +86,13 @@ class RankFault:
 
 
 def read_fault(path: Path) -> RankFault | None:
-    """Read the fields of the exception from a rank's file; None if there is no readable file."""
+    """Read the fields of the exception from a rank's file; None if there is no readable file.
+
+    A file that is no fault, because another program wrote it, counts as unreadable.
+    """
     try:
-        return RankFault(**json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        return _fault_of(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, RecursionError, GuardMessageError):
         return None
 
 
@@ -149,11 +173,40 @@ class Report:
         return json.dumps(asdict(self)).encode()
 
 
-def decode_report(message: bytes) -> Report:
-    """Return the report from the JSON message that `Report.encode` made."""
-    fields = json.loads(message)
-    fault = fields.pop("fault", None)
-    return Report(**fields, fault=None if fault is None else RankFault(**fault))
+def parse_message(message: bytes) -> Report | int | None:
+    """Return the content of a guard's message: a report, or the number of its rank.
+
+    The number is None for a plain process that is no rank of a job.
+
+    Raises:
+        GuardMessageError: The message is not one that a guard of this release sends.
+    """
+    try:
+        found = json.loads(message)
+    except (ValueError, RecursionError) as error:
+        raise GuardMessageError("the message is not JSON") from error
+    if isinstance(found, dict) and found.keys() == {"rank"}:
+        return cast("int | None", _checked(found, {"rank": int | None}, ("rank",))["rank"])
+    fields = _checked(found, _REPORT_TYPES, ("status", "at_seconds"))
+    fault = fields.get("fault")
+    return Report(**{**fields, "fault": None if fault is None else _fault_of(fault)})
+
+
+def _fault_of(found: Any) -> RankFault:
+    return RankFault(**_checked(found, _FAULT_TYPES, ("kind",)))
+
+
+def _checked(found: Any, types: Mapping[str, Any], needed: Iterable[str]) -> dict[str, Any]:
+    """Return a JSON object, if it has the fields `needed` and no others than those in `types`."""
+    if not isinstance(found, dict) or not set(needed) <= found.keys() <= types.keys():
+        raise GuardMessageError("it is not an object with the fields of this message")
+    for name, value in found.items():
+        is_bool = isinstance(value, bool)
+        if not isinstance(value, types[name]) or is_bool != (types[name] is bool):
+            raise GuardMessageError(f"its field {name} is a {type(value).__name__}")
+        if isinstance(value, int | float) and not abs(value) <= _MOST:
+            raise GuardMessageError(f"its field {name} is not a number in range")
+    return found
 
 
 def exit_status(status: int) -> int:

@@ -14,7 +14,6 @@ shown only if the command fails and no rank has failed.
 from __future__ import annotations
 
 import contextlib
-import json
 import selectors
 import signal
 import socket
@@ -31,11 +30,12 @@ from smdist.launch.guard_protocol import (
     ENDED_ON_REQUEST,
     MAX_MESSAGE,
     SOCKET,
+    GuardMessageError,
     Report,
-    decode_report,
     exit_status,
     give_output,
     listen,
+    parse_message,
     signal_name,
 )
 from smdist.launch.nonblocking_writer import write_whole
@@ -221,11 +221,16 @@ class Supervisor:
         if not message:
             self._on_leave(guard)
             return
-        content: dict[str, Any] = json.loads(message)
-        if "status" in content:
-            self._on_report(guard, decode_report(message))
+        try:
+            content = parse_message(message)
+        except GuardMessageError as error:
+            self._print_line(f"a process that is no guard of a rank was disconnected: {error}")
+            self._disconnect(guard)
             return
-        self._ranks[guard] = content["rank"]
+        if isinstance(content, Report):
+            self._on_report(guard, content)
+            return
+        self._ranks[guard] = content
         with contextlib.suppress(OSError):
             give_output(guard)
         if self._ending:
@@ -246,9 +251,7 @@ class Supervisor:
 
         If the guard has sent no report, record that its rank was killed.
         """
-        self._selector.unregister(guard)
-        guard.close()
-        rank = self._ranks.pop(guard)
+        rank = self._disconnect(guard)
         if guard not in self._reports:
             lost = Report(
                 rank=rank,
@@ -257,6 +260,12 @@ class Supervisor:
                 stopped=self._ending,
             )
             self._on_report(guard, lost)
+
+    def _disconnect(self, guard: socket.socket) -> int | None:
+        """Close the connection of a guard, and return the number of its rank."""
+        self._selector.unregister(guard)
+        guard.close()
+        return self._ranks.pop(guard)
 
     def _outcome(self, status: int) -> Outcome:
         if self._stop_signal:

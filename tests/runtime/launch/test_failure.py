@@ -13,7 +13,7 @@ from smdist.launch.failure_file import (
     shorten,
     write_failure,
 )
-from smdist.launch.guard_protocol import RankFault, Report, decode_report, exit_status, read_fault
+from smdist.launch.guard_protocol import RankFault, Report, exit_status, parse_message, read_fault
 
 
 def report(**parts):
@@ -114,7 +114,7 @@ def test_reports_travel():
     fault = RankFault(kind="lost", culprit=2, exception="DistBackendError", operation="barrier")
 
     for sent in (report(error="é😀\n", frame="f", stopped=True), report(fault=fault)):
-        assert sent == decode_report(sent.encode())
+        assert sent == parse_message(sent.encode())
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"what": 1}'])

@@ -107,6 +107,23 @@ def test_all_well(supervise):
     assert run.said().endswith("outcome: \n")
 
 
+def test_process_that_is_no_guard_is_disconnected(supervise, tmp_path):
+    """A rank can reach the launcher's socket, and ends nothing with what it says there."""
+    run = supervise(
+        f"""
+import socket
+stranger = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+os.chdir({str(tmp_path / "run")!r})
+stranger.connect("guards.sock")
+stranger.send(b'[]')
+assert b"" == stranger.recv(1)
+"""
+    )
+
+    assert 0 == run.wait()
+    assert run.said().endswith("outcome: \n")
+
+
 def test_failure_ends_ranks_that_ignore_signals(supervise):
     """The other rank is killed after its grace though torchrun's stand-in hangs."""
     script = "if rank == 2: stubborn()\nwait_for(2)\nraise ValueError('boom')"

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Readers in Python take every input of their corpora; `make fuzz` finds further ones."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+NATIVE = HERE.parent / "native" / "fuzz"
+sys.path.insert(0, str(HERE))
+
+import readers  # noqa: E402
+from hex_corpus import MOST_BYTES, MOST_INPUTS, read_inputs, regressions, write_inputs  # noqa: E402
+
+CORPORA = sorted([*(HERE / "corpus").iterdir(), *(NATIVE / "corpus").iterdir()])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _files():
+    yield
+    readers.remove_files()
+
+
+def test_every_reader_has_a_corpus():
+    assert {f"{name}.hex" for name in readers.TARGETS} == {
+        each.name for each in (HERE / "corpus").iterdir()
+    }
+
+
+@pytest.mark.parametrize("name", readers.TARGETS)
+def test_a_reader_takes_its_corpus(name):
+    for data in read_inputs(HERE / "corpus" / f"{name}.hex"):
+        readers.run(name, data)
+
+
+@pytest.mark.parametrize("corpus", CORPORA, ids=lambda each: each.stem)
+def test_corpora_are_small(corpus):
+    assert 0 < len(read_inputs(corpus)) <= MOST_INPUTS
+    assert corpus.stat().st_size <= MOST_BYTES
+
+
+def test_a_corpus_keeps_its_regressions(tmp_path):
+    """A new corpus has those of the old one, and the shortest inputs first."""
+    corpus = tmp_path / "a.hex"
+    corpus.write_text("# regression: it was deep\nffff\n00\n")
+
+    assert 3 == write_inputs(corpus, [b"\x01\x02\x03", b"\x01", b"\xff\xff"])
+    assert [("# regression: it was deep", b"\xff\xff")] == list(regressions(corpus))
+    assert [b"\xff\xff", b"\x01", b"\x01\x02\x03"] == read_inputs(corpus)
