@@ -92,6 +92,7 @@ def _run(
         _tell(children, "end")
     finally:
         for child in children:
+            assert child.stdin is not None
             child.stdin.close()
             child.wait(60)
     memory = [int(row[3]) for row in rows] if alone is None else [int(rows[alone][3])]
@@ -136,7 +137,7 @@ def _read(child: subprocess.Popen[str]) -> str:
     assert child.stdout is not None
     line = child.stdout.readline()
     if not line:
-        sys.exit(f"A process of the benchmark ended early: {child.args}")
+        sys.exit(f"A process of the benchmark ended early: {child.args!r}")
     return line
 
 
