@@ -92,6 +92,7 @@ def _run(
         _tell(children, "end")
     finally:
         for child in children:
+            assert child.stdin is not None
             child.stdin.close()
             child.wait(60)
     memory = [int(row[3]) for row in rows] if alone is None else [int(rows[alone][3])]
@@ -109,7 +110,7 @@ def _run(
 @contextmanager
 def crowd(ports: list[str], is_crowded: bool) -> Iterator[None]:
     """Let strangers dial the ports during the `with` block, if `is_crowded`."""
-    if not is_crowded:
+    if not is_crowded or not ports:
         yield
         return
     strangers = _start(["crowd"], dict(os.environ))
@@ -136,7 +137,7 @@ def _read(child: subprocess.Popen[str]) -> str:
     assert child.stdout is not None
     line = child.stdout.readline()
     if not line:
-        sys.exit(f"A process of the benchmark ended early: {child.args}")
+        sys.exit(f"A process of the benchmark ended early: {child.args!r}")
     return line
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
 
 import smdist.dataparallel.torch.torch_smddp as _registered  # registers the backend
 from benchmarks.start.engines import BUILD, FAULTY_OF_1000, crowd
@@ -78,7 +80,10 @@ def _serve() -> None:
     assert _registered
     for line in sys.stdin:
         if os.fork() == 0:
-            _start(*json.loads(line))
+            try:
+                _start(*json.loads(line))
+            except Exception as error:
+                print(json.dumps(vars(ProcessStart(0, -1, 0, repr(error)))), flush=True)
             os._exit(0)
         os.wait()
 
@@ -87,7 +92,7 @@ def _start(backend: str, size: int, is_crowded: bool, is_faulty: bool) -> None:
     os.environ["SMDIST_FAULTY_SOCKETS"] = str(FAULTY_OF_1000 if is_faulty else 0)
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    store = dist.TCPStore(
+    store = TCPStore(
         "127.0.0.1",
         port,
         is_master=True,
@@ -100,8 +105,9 @@ def _start(backend: str, size: int, is_crowded: bool, is_faulty: bool) -> None:
     ports = _ports_of([pid for pid, _ in children], str(port)) if is_crowded else []
     with crowd(ports, is_crowded):
         rows = [json.loads(os.fdopen(pipe).readline()) for _, pipe in children]
-    for _ in range(size):
-        os.wait()
+    for pid, _ in children:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
     result = ProcessStart(
         seconds=max(row["seconds"] for row in rows),
         failures=sum(bool(row["error"]) for row in rows),
@@ -121,6 +127,7 @@ def _fork(backend: str, rank: int, size: int, port: int, begin: float) -> tuple[
     os.close(reading)
     row = _rank(backend, rank, size, port, begin)
     os.write(writing, json.dumps(row).encode() + b"\n")
+    signal.pause()  # until all ranks have finished
     os._exit(0)
 
 
@@ -129,7 +136,7 @@ def _rank(backend: str, rank: int, size: int, port: int, begin: float) -> dict[s
     error = ""
     try:
         os.environ["SMDIST_HOST_ID"] = str(rank)  # so that all ranks connect over TCP
-        store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=_TIMEOUT)
+        store = TCPStore("127.0.0.1", port, is_master=False, timeout=_TIMEOUT)
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_TIMEOUT)
         values = torch.ones(100_000)
         dist.all_reduce(values)
@@ -138,10 +145,7 @@ def _rank(backend: str, rank: int, size: int, port: int, begin: float) -> dict[s
     except Exception as caught:
         error = repr(caught)
     seconds = time.monotonic() - begin
-    row = {"seconds": seconds, "kib": _own_kib(), "error": error}
-    if not error:
-        dist.barrier()
-    return row
+    return {"seconds": seconds, "kib": _own_kib(), "error": error}
 
 
 def _own_kib() -> int:
@@ -152,13 +156,17 @@ def _own_kib() -> int:
 
 
 def _ports_of(processes: list[int], store: str) -> list[str]:
-    """Wait until all processes listen; return their ports, without the port of the store."""
+    """Wait until all processes listen, or until the first one has ended.
+
+    Return their ports, without the port of the store.
+    """
     ports: set[str] = set()
-    end = time.monotonic() + 60
-    while len(ports) < len(processes) and time.monotonic() < end:
-        time.sleep(0.05)
+    while len(ports) < len(processes):
+        if os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            break
         owned = {inode for process in processes for inode in _sockets_of(process)}
-        ports = {port for port, inode in _listening() if inode in owned} - {store}
+        ports |= {port for port, inode in _listening() if inode in owned} - {store}
+        time.sleep(0.01)
     return sorted(ports)
 
 

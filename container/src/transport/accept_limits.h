@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Limits of the accepted connections that have not proved to belong to the job.
 //
-// Whoever reaches the port of a rank can connect to it, and no time limit tells a stranger from a
-// rank on a busy machine. So connections are counted by their source address. The addresses of
-// ranks have places for every connection that these ranks can open, so that no rank of a job is
-// ever turned away because of strangers elsewhere, or of other ranks. All other addresses share a
-// few places. If a place is missing, the connection of this address that has waited longest loses
-// its place: a stranger that shares the address of a rank can cost the rank an attempt, but the
-// rank dials again, and needs its place only until its proof.
+// Every process that reaches the port of a rank can connect to it, and no time limit tells a
+// stranger from a rank on a busy machine. So connections are counted by their source address. The
+// addresses of ranks have places for every connection that these ranks can open, so that no rank of
+// a job is ever turned away because of strangers elsewhere, or of other ranks. All other addresses
+// share a few places. If a place is missing, the connection of this address that has waited longest
+// loses its place: a stranger that shares the address of a rank can cost the rank an attempt, but
+// the rank dials again, and needs its place only until its proof.
 #pragma once
 
 #include <cstddef>

@@ -149,7 +149,7 @@ bool AuthHandshake::take_hello() {
   std::copy(incoming_.begin(), incoming_.end(), bytes.begin());
   fault_ = verify(*credentials_, bytes, nonce_, &hello_);
   if (!fault_.empty()) {
-    Digest nothing;  // who has not proved to know the secret gets nothing that depends on it
+    Digest nothing;  // a process without a proof receives nothing that depends on the secret
     fill_with_random(nothing.data(), nothing.size());
     reject(nothing);
     return false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What TcpTransport does with all connections, whichever side has opened them: their handshakes,
-// their time limits, and the limit of open files.
+// Connections of TcpTransport, whichever side has opened them: their handshakes, their time limits,
+// and the limit of open files.
 #include <sys/epoll.h>
 
 #include <algorithm>
