@@ -21,8 +21,11 @@ from smdist.tuning import TuningConfig
 class Recording:
     """Engine that records its calls."""
 
-    def __init__(self, rank, size, address, names, hosts, secret, session, pause, arriving):
+    def __init__(
+        self, rank, size, address, names, hosts, secret, session, pause, arriving, *protection
+    ):
         self.rank, self.names, self.hosts = rank, names, hosts
+        self.protection = protection
         self.secret, self.session = secret, session
         self.groups, self.said, self.running = {}, [], True
 
@@ -46,7 +49,7 @@ class Recording:
         return self.running
 
 
-MODULE = SimpleNamespace(Engine=Recording, Fixed=SimpleNamespace)
+MODULE = SimpleNamespace(Engine=Recording, Fixed=SimpleNamespace, has_openssl=True)
 
 
 @pytest.fixture(autouse=True)
@@ -93,6 +96,12 @@ def test_many_ranks_meet_soon():
 
     assert [64] * 64 == [len(engine.peers) for engine in engines]
     assert 15 > time.monotonic() - start
+
+
+def test_protection_reaches_the_engines():
+    assert [("off", False)] * 2 == [each.protection for each in meet_all(2)]
+    protected = meet_all(2, integrity="mac", encrypt=True)
+    assert [("mac", True)] * 2 == [each.protection for each in protected]
 
 
 def test_the_second_meeting_has_another_session():
