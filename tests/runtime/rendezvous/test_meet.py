@@ -23,10 +23,23 @@ class Recording:
     """Engine that records its calls."""
 
     def __init__(
-        self, rank, size, address, names, hosts, secret, session, pause, arriving, lanes, timeout
+        self,
+        rank,
+        size,
+        address,
+        names,
+        hosts,
+        secret,
+        session,
+        pause,
+        arriving,
+        lanes,
+        timeout,
+        *protection,
     ):
         self.rank, self.names, self.hosts = rank, names, hosts
         self.lanes, self.start_timeout = lanes, timeout
+        self.protection = protection
         self.secret, self.session = secret, session
         self.groups, self.said, self.running = {}, [], True
 
@@ -50,7 +63,7 @@ class Recording:
         return self.running
 
 
-MODULE = SimpleNamespace(Engine=Recording, Fixed=SimpleNamespace)
+MODULE = SimpleNamespace(Engine=Recording, Fixed=SimpleNamespace, has_openssl=True)
 
 
 @pytest.fixture(autouse=True)
@@ -97,6 +110,12 @@ def test_many_ranks_meet_soon():
 
     assert [64] * 64 == [len(engine.peers) for engine in engines]
     assert 15 > time.monotonic() - start
+
+
+def test_protection_reaches_the_engines():
+    assert [("off", False)] * 2 == [each.protection for each in meet_all(2)]
+    protected = meet_all(2, integrity="mac", encrypt=True)
+    assert [("mac", True)] * 2 == [each.protection for each in protected]
 
 
 def test_the_second_meeting_has_another_session():
