@@ -16,7 +16,9 @@ HostileTransport::HostileTransport(int size, uint32_t lanes, Span own, std::vect
       theirs_(std::move(theirs)),
       lanes_(static_cast<size_t>(size) * lanes),
       is_connected_(static_cast<size_t>(size)),
-      is_lost_(static_cast<size_t>(size)) {}
+      is_lost_(static_cast<size_t>(size)) {
+  for (size_t i = 0; i < lanes_.size(); ++i) lanes_[i].is_extra = i % lanes != 0;
+}
 
 bool HostileTransport::is_live(int peer) const {
   return is_connected_[static_cast<size_t>(peer)] && !is_lost_[static_cast<size_t>(peer)];
@@ -34,8 +36,7 @@ void HostileTransport::lose_peer(int peer, const std::string& reason) {
   for (uint32_t number = 0; number < num_lanes_; ++number) {
     LaneState& lost = lane(peer, number);
     report(peer, lost);
-    lost = {};
-    lost.is_lost = true;
+    lost.reset();
   }
   sink_->on_peer_lost(peer, reason);
 }
@@ -44,8 +45,7 @@ void HostileTransport::lose_lane(int peer, uint32_t number, const std::string& r
   LaneState& lost = lane(peer, number);
   if (lost.is_lost) return;
   report(peer, lost);
-  lost = {};
-  lost.is_lost = true;
+  lost.reset();
   bool is_any_left = false;
   for (uint32_t other = 0; other < num_lanes_; ++other) {
     is_any_left = is_any_left || !lane(peer, other).is_lost;
@@ -77,7 +77,8 @@ void HostileTransport::take(int peer, LaneState& from, const uint8_t* data, size
       from.header_bytes += step;
       if (from.header_bytes == kHeaderBytes) {
         from.header_bytes = 0;
-        const Span place = sink_->on_header(peer, from.header);
+        const Span place = from.is_extra ? sink_->on_extra_lane_header(peer, from.header)
+                                         : sink_->on_header(peer, from.header);
         from.place = static_cast<uint8_t*>(place.data);
         from.missing = place.bytes;
         from.is_open = true;

@@ -55,6 +55,14 @@ class HostileTransport final : public Transport {
     bool is_begun = false;  // sent in part
   };
   struct LaneState {
+    void reset() {
+      const bool was_extra = is_extra;
+      *this = {};
+      is_extra = was_extra;
+      is_lost = true;
+    }
+
+    bool is_extra = false;  // another lane than lane 0
     bool is_lost = false;
     bool is_open = false;  // a header has arrived, but not its whole payload
     HeaderBytes header{};
