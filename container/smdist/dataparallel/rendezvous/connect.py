@@ -131,28 +131,11 @@ def connect(store: Store, rank: int, size: int, config: RankConfig, module: Engi
     view = _view(store, rank, size, config.start_timeout_seconds)
     given = read_secret(config.secret_file, config.secret)
     session, secret = _session_and_secret(view, given, config)
-    faults = _openssl_faults(config, module)
-    me = {
-        "label": rank_name(rank, config),
-        "version": smdist.__version__,
-        "host": host_identity(config),
-        "machine": machine_identity(),
-        "has_secret": given is not None,
-        "options": _options(config),
-        "faults": [fault.what for fault in faults],
-    }
-    others = view.exchange("who", me)
-    if rank == 0 and given is None:
-        view.delete("session/0")  # all ranks have read it: they published after that
-    raise_all(faults)
-    _check_presence(others)
-    _check_releases(others)
-    _check_secrets(others)
+    others = _introduce(view, config, given is not None, _openssl_faults(config, module))
     names = [other["label"] for other in others]
     check_agreement([other["options"] for other in others], names)
     hosts = host_numbers([other["host"] for other in others])
-    neighbours = sum(other["machine"] == me["machine"] for other in others)
-    pause = pause_microseconds(neighbours)
+    neighbours = sum(other["machine"] == others[rank]["machine"] for other in others)
     engine = module.Engine(
         rank,
         size,
@@ -161,7 +144,7 @@ def connect(store: Store, rank: int, size: int, config: RankConfig, module: Engi
         hosts,
         secret,
         session,
-        pause,
+        pause_microseconds(neighbours),
         config.tuning.arriving_bytes,
         config.tuning.lanes,
         config.start_timeout_seconds,
@@ -172,6 +155,42 @@ def connect(store: Store, rank: int, size: int, config: RankConfig, module: Engi
     fixed = fixed_by(config.tuning, hosts, module)
     tune(engine, rank, hosts, fixed, config.start_timeout_seconds)
     return engine
+
+
+def _introduce(
+    view: _StoreView, config: RankConfig, has_secret: bool, faults: Sequence[OptionError]
+) -> list[dict[str, Any]]:
+    """Publish what other ranks must know of this rank; return what all ranks have published.
+
+    Args:
+        view: Keys of the engine in the store.
+        config: This rank's configuration.
+        has_secret: True if this rank has a secret of its own, so that it needs none of rank 0.
+        faults: Reasons why this rank cannot start. All ranks raise an error if there are any.
+
+    Raises:
+        LaunchError: A rank was missing after the start timeout, or could not start. Or only some
+            ranks have a secret.
+        SkewError: Ranks run different releases of the runtime.
+        OptionError: This rank has faults.
+    """
+    me = {
+        "label": rank_name(view.rank, config),
+        "version": smdist.__version__,
+        "host": host_identity(config),
+        "machine": machine_identity(),
+        "has_secret": has_secret,
+        "options": _options(config),
+        "faults": [fault.what for fault in faults],
+    }
+    others = view.exchange("who", me)
+    if view.rank == 0 and not has_secret:
+        view.delete("session/0")  # all ranks have read it: they published after that
+    raise_all(faults)
+    _check_presence(others)
+    _check_releases(others)
+    _check_secrets(others)
+    return others
 
 
 def decline(store: Store, rank: int, size: int, error: OptionError) -> None:
