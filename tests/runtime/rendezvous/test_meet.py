@@ -10,9 +10,10 @@ from types import SimpleNamespace
 import pytest
 from meetings import free_port
 
-from sagemaker_dist.errors import LaunchError
+from sagemaker_dist.errors import LaunchError, OptionError
 from smdist.config import RankConfig
 from smdist.dataparallel.rendezvous import engine_shutdown
+from smdist.dataparallel.rendezvous.connect import connect
 from smdist.dataparallel.rendezvous.engine_setup import connect_world
 from smdist.dataparallel.rendezvous.store_protocol import NO_MATCH
 from smdist.dataparallel.rendezvous.world import World
@@ -130,6 +131,52 @@ def test_a_process_alone_meets_itself_without_a_port():
 
     assert [("127.0.0.1", 1000, "local 0")] == engine.peers
     assert "smdist-store" not in [each.name for each in threading.enumerate()]
+
+
+class SlowStore:
+    """Store of several threads whose ranks above 0 read late, and which ends with rank 0."""
+
+    def __init__(self):
+        self.values, self.changed, self.is_open = {}, threading.Condition(), True
+
+    def set(self, key, value):
+        with self.changed:
+            self.values[key] = value
+            self.changed.notify_all()
+
+    def get(self, key, timeout_seconds):
+        if key.endswith("/who/all"):
+            time.sleep(0.3)
+        with self.changed:
+            if not self.changed.wait_for(lambda: key in self.values, timeout_seconds):
+                raise TimeoutError(key)
+            if not self.is_open:
+                raise RuntimeError("the store has ended")
+            return self.values[key]
+
+    def add(self, key, count):
+        return 1
+
+    def delete(self, key):
+        self.values.pop(key, None)
+
+
+def test_rank_0_keeps_its_store_until_others_know_why_the_job_cannot_start():
+    store = SlowStore()
+
+    def one(rank):
+        config = RankConfig(host_label="host", fusion_bytes=(rank + 1) << 20)
+        try:
+            connect(store, rank, 2, config, MODULE)
+        except Exception as error:
+            return type(error), getattr(error, "about", None)
+        finally:
+            store.is_open = store.is_open and rank > 0
+
+    with ThreadPoolExecutor(2) as pool:
+        errors = list(pool.map(one, range(2), timeout=30))
+
+    assert [(OptionError, ("SMDIST_FUSION_BYTES",))] * 2 == errors
 
 
 def test_a_missing_rank_is_named_on_all_others():

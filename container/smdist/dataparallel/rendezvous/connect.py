@@ -16,13 +16,14 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from ipaddress import ip_address
 from typing import Any
 
 import smdist
-from sagemaker_dist.errors import LaunchError, OptionError, SkewError, raise_all
+from sagemaker_dist.errors import DistError, LaunchError, OptionError, SkewError, raise_all
 from smdist.config import RankConfig
 from smdist.dataparallel.rendezvous.address import own_address
 from smdist.dataparallel.rendezvous.autotune import check_agreement, fixed_by, tune
@@ -38,6 +39,7 @@ from smdist.dataparallel.rendezvous.store import Store
 
 _SESSION_BYTES = 16
 _SECRET_BYTES = 32
+_READ_SECONDS = 5.0  # time for other ranks to read that the job cannot start
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,18 @@ class _StoreView:
         everything: list[dict[str, Any]] = json.loads(collected)
         return everything
 
+    def wait_until_read(self, what: str, ranks: Sequence[int]) -> None:
+        """Wait until `ranks` have read what exchange() has returned, or for a few seconds.
+
+        Call it on all of these ranks, and on rank 0, before an error ends them: the store may end
+        with rank 0.
+        """
+        with suppress(LaunchError, OSError, RuntimeError):  # the store has ended, or a rank has
+            if self.rank > 0:
+                self.publish(f"{what}/read/{self.rank}", b"")
+            else:
+                self._collect(f"{what}/read", [rank for rank in ranks if rank > 0], _READ_SECONDS)
+
     def _collect(self, what: str, ranks: Sequence[int], seconds: float) -> list[bytes]:
         end = time.monotonic() + seconds
         values, missing = [], []
@@ -133,7 +147,6 @@ def connect(store: Store, rank: int, size: int, config: RankConfig, module: Engi
     session, secret = _session_and_secret(view, given, config)
     others = _introduce(view, config, given is not None, _openssl_faults(config, module))
     names = [other["label"] for other in others]
-    check_agreement([other["options"] for other in others], names)
     hosts = host_numbers([other["host"] for other in others])
     neighbours = sum(other["machine"] == others[rank]["machine"] for other in others)
     engine = module.Engine(
@@ -172,7 +185,7 @@ def _introduce(
         LaunchError: A rank was missing after the start timeout, or could not start. Or only some
             ranks have a secret.
         SkewError: Ranks run different releases of the runtime.
-        OptionError: This rank has faults.
+        OptionError: This rank has faults, or ranks have different options.
     """
     me = {
         "label": rank_name(view.rank, config),
@@ -186,10 +199,16 @@ def _introduce(
     others = view.exchange("who", me)
     if view.rank == 0 and not has_secret:
         view.delete("session/0")  # all ranks have read it: they published after that
-    raise_all(faults)
-    _check_presence(others)
-    _check_releases(others)
-    _check_secrets(others)
+    try:
+        raise_all(faults)
+        _check_presence(others)
+        _check_releases(others)
+        _check_secrets(others)
+        check_agreement([each["options"] for each in others], [each["label"] for each in others])
+    except DistError:
+        able = [number for number, each in enumerate(others) if not each.get("faults")]
+        view.wait_until_read("who", able)
+        raise
     return others
 
 
