@@ -104,7 +104,7 @@ def push(region: str | None, profile: str | None, **chosen: Any) -> None:
 @_framework
 @json_option
 def inspect(image: str | None, framework: str, as_json: bool) -> None:
-    """Show what is in an image, and whether this sagemaker-dist can use the image.
+    """Show what is in an image, and whether sagemaker-dist can use it.
 
     IMAGE defaults to sagemaker-dist:VERSION-FRAMEWORK.
     """

@@ -186,9 +186,9 @@ def test_wrong_model_is_told_before_values_are_read(tmp_path, saved):
         (fault.about, fault.kind) for fault in (missing, surplus, shape)
     ]
     assert (
-        "the checkpoint lacks strange.weight, strange.bias: the checkpoint was saved from Model;"
-        " the model is Other. Load it into the model that was saved, or pass strict=False to load"
-        " what both have." == str(missing)
+        "the checkpoint lacks strange.weight, strange.bias: the checkpoint was saved from Model"
+        " and is loaded into Other. Load it into the model that was saved, or pass strict=False to"
+        " load what both have." == str(missing)
     )
     assert same(before, weights(model))
 
