@@ -125,7 +125,7 @@ def test_jobs_of_two_users_share_an_engine(source, image, engine, tmp_path):
         (host,) = fleet.start()
         give(tmp_path, owner)
         wait_until(lambda: host.poll() is not None)
-        mine = (host.tree.model / "mine").stat()
+        mine = (host.tree.root / "model/mine").stat()
     finally:
         fleet.remove()
 
