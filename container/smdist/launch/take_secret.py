@@ -6,7 +6,8 @@ Places, in this order; the first one that has a secret is used:
     SMDIST_SECRET_FILE, SMDIST_SECRET              set by the user
     <base>/input/config/sagemaker_dist_secret      written by the local runner, removed here
     <base>/input/data/sm_drivers/distributed_drivers/sagemaker_dist_secret
-                                                   sent by ModelTrainer, removed here if possible
+                                                   sent by ModelTrainer; it stays, because the
+                                                   hosts of its local mode share this folder
     <code>.tar.gz.secret                           uploaded by the estimators and `TrainingJob`
 
 The secrets that were sent or uploaded may serve several jobs: each job derives its own.
@@ -66,7 +67,8 @@ def take_secret(config: RuntimeConfig) -> JobSecret:
     if value:
         return JobSecret(value=value)
     drivers = config.base / "input" / "data" / "sm_drivers" / "distributed_drivers"
-    uploaded, missing = _taken(drivers / FILE), ""
+    sent, missing = drivers / FILE, ""
+    uploaded = read_secret(sent) if sent.is_file() else None
     if not uploaded and config.options is not None:
         uploaded, missing = _beside_code(config.source)
     if not uploaded:
@@ -93,7 +95,7 @@ def _taken(path: Path) -> bytes | None:
     if not path.is_file():
         return None
     content = read_secret(path)
-    with contextlib.suppress(OSError):  # an input channel may be read-only
+    with contextlib.suppress(OSError):  # the folder may be read-only
         path.unlink()
     return content
 
