@@ -31,7 +31,7 @@ inline void on_alarm(int) {
 }
 
 template <typename Test>
-void run(const char* name, Test test, unsigned limit_seconds = 40) {
+void run(const char* name, Test test, unsigned limit_seconds = 90) {
   current_test = name;
   ::signal(SIGALRM, on_alarm);
   ::alarm(limit_seconds);
