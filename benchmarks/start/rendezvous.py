@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks exchange through the store before their engines connect: requests and bytes."""
+"""Count of the requests and bytes that ranks exchange in the store before engines connect."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ namespace {
 
 constexpr size_t kMostPayload = 6 << 10;  // more than the lane's staging buffer
 
-// What the first byte of a header asks of the receiver.
+// Request to the receiver, encoded in the first byte of a header.
 enum class Treatment : uint8_t { kTake, kDiscard, kRefuseHeader, kRefuseMessage };
 
 Treatment treatment_of(const HeaderBytes& header) { return static_cast<Treatment>(header[0] % 4); }

@@ -79,7 +79,7 @@ def test_the_queue_of_new_connections_is_the_longest(port):
     listener = socket.create_server(("127.0.0.1", port), backlog=socket.SOMAXCONN)
     server = StoreServer(listener, meeting_of(0, 1, port))
     link, _ = connect_to_server(meeting_of(0, 1, port), "127.0.0.1")  # the server serves
-    # of a listening socket, the kernel gives the length of its queue in tcpi_sacked
+    # the kernel gives the queue length of a listening socket in the field tcpi_sacked
     (length,) = struct.unpack_from(
         "I", listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104), 28
     )
