@@ -50,21 +50,6 @@ def pytest_xdist_make_scheduler(config, log):
     """With --dist loadscope, share out by file, and by folder where files belong together."""
     if config.getoption("dist") != "loadscope":
         return None  # one test at a time, as xdist does
-    from xdist.scheduler import LoadScopeScheduling
+    from file_scheduler import FileScheduler  # not everybody has xdist
 
-    class ByFile(LoadScopeScheduling):
-        def _split_scope(self, nodeid):
-            file = nodeid.partition("::")[0]
-            return next((room for room in TOGETHER if file.startswith(room)), file)
-
-        def remove_node(self, node):
-            """Return the test that ended its process; xdist alone would run it again and again."""
-            units = self.assigned_work.get(node, {}).values()
-            left = [(unit, test) for unit in units for test, done in unit.items() if not done]
-            if left:
-                unit, test = left[0]
-                unit[test] = True
-            super().remove_node(node)
-            return left[0][1] if left else None
-
-    return ByFile(config, log)
+    return FileScheduler(config, log, TOGETHER)
