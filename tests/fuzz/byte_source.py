@@ -31,6 +31,28 @@ _SCALARS = (
 )
 
 
+class ValidDocuments:
+    """JSON documents that a reader takes, and the words in them that it may look for.
+
+    words: documents that have the words, if other ones than these.
+    """
+
+    def __init__(self, *documents: Any, words: Sequence[Any] = ()) -> None:
+        self.texts = tuple(json.dumps(each) for each in documents)
+        self.words = sorted(words_of(*(words or documents)))[:256]
+
+
+def words_of(*documents: Any) -> set[str]:
+    """Return the keys and texts in JSON documents."""
+    found: set[str] = set()
+    for document in documents:
+        inner = document.values() if isinstance(document, dict) else document
+        found |= {document} if isinstance(document, str) else set()
+        if isinstance(document, dict | list | tuple):
+            found |= {*words_of(*inner), *(document if isinstance(document, dict) else ())}
+    return found
+
+
 class ByteSource:
     """Reads numbers and JSON values from the front of `data`."""
 
@@ -86,8 +108,7 @@ class ByteSource:
         return word
 
     def changed(self, document: Any, words: Sequence[str]) -> Any:
-        """Return a copy of a valid JSON document with a few values replaced, added or removed."""
-        document = json.loads(json.dumps(document))
+        """Replace, add or remove a few values of a JSON document, and return it."""
         for _ in range(self.below(4)):
             place = document
             while isinstance(place, dict | list) and place:
@@ -106,13 +127,13 @@ class ByteSource:
                 break
         return document
 
-    def json_text(self, words: Sequence[str], *documents: Any) -> str:
+    def json_text(self, valid: ValidDocuments) -> str:
         """Return a text: a changed document, another JSON value, a deep one, or no JSON at all."""
         kind = self.below(16)
-        if kind < 10 and documents:
-            return json.dumps(self.changed(self.pick(documents), words))
+        if kind < 10:
+            return json.dumps(self.changed(json.loads(self.pick(valid.texts)), valid.words))
         if kind < 14:
-            return json.dumps(self.value(words))
+            return json.dumps(self.value(valid.words))
         if kind == 14:
             depth = self.byte() * 40
             opening, closing = self.pick((("[", "]"), ('{"a":', "}")))

@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import pickle
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-from byte_source import ByteSource
+import torch
+from byte_source import ByteSource, ValidDocuments
 from plan_problems import Model, problem
-from reader_list import FOLDER, target, words_of, written
+from reader_list import FOLDER, target, written
+from torch.distributed.checkpoint import metadata as dcp
+from torch.distributed.checkpoint.filesystem import _StorageInfo
 
 from sagemaker_dist.contract import DataParallel, ModelParallel
 from sagemaker_dist.contract.hyperparameter_format import (
@@ -26,6 +29,12 @@ from sagemaker_dist.jobs.job_file.toml_lines import key_lines, key_path, split_p
 from smdist.container_files import read_drivers, read_object, read_resources
 from smdist.modelparallel.core.plan import Plan, plan_json
 from smdist.modelparallel.core.planner import find_plan
+from smdist.modelparallel.torch.checkpoint.checkpoint_errors import CheckpointError
+from smdist.modelparallel.torch.checkpoint.dcp_metadata import (
+    file_sizes,
+    read_metadata,
+    whole_files,
+)
 
 # What depends on classes alone is computed once: it takes most of the time of these readers.
 job_file_reader.job_schema = cache(job_file_reader.job_schema)
@@ -36,12 +45,13 @@ _OPTIONS = tuple(
     for options in (DataParallel(), ModelParallel(microbatches=4))
     for framework in ("torch", "tensorflow")
 )
+_HYPERPARAMETERS = ValidDocuments(*_OPTIONS)
 
 
 @target
 def hyperparameter(source: ByteSource) -> None:
     """The hyperparameter with the options of smdist."""
-    text = source.json_text(words_of(*_OPTIONS), *_OPTIONS)
+    text = source.json_text(_HYPERPARAMETERS)
     if source.below(8) == 7:
         text = json.dumps(text)
     try:
@@ -52,23 +62,25 @@ def hyperparameter(source: ByteSource) -> None:
     assert isinstance(parse_engine(text), DataParallel)
 
 
-_RESOURCES = {
-    "current_host": "algo-1",
-    "current_instance_type": "ml.p4d.24xlarge",
-    "current_group_name": "a",
-    "hosts": ["algo-1", "algo-2", "algo-10"],
-    "instance_groups": [
-        {"instance_group_name": "a", "instance_type": "ml.p4d.24xlarge", "hosts": ["algo-1"]},
-        {"instance_group_name": "b", "instance_type": "ml.c5.xlarge", "hosts": ["algo-2"]},
-    ],
-    "network_interface_name": "eth0",
-}
+_RESOURCES = ValidDocuments(
+    {
+        "current_host": "algo-1",
+        "current_instance_type": "ml.p4d.24xlarge",
+        "current_group_name": "a",
+        "hosts": ["algo-1", "algo-2", "algo-10"],
+        "instance_groups": [
+            {"instance_group_name": "a", "instance_type": "ml.p4d.24xlarge", "hosts": ["algo-1"]},
+            {"instance_group_name": "b", "instance_type": "ml.c5.xlarge", "hosts": ["algo-2"]},
+        ],
+        "network_interface_name": "eth0",
+    }
+)
 
 
 @target
 def resource_config(source: ByteSource) -> None:
     """The file resourceconfig.json."""
-    text = source.json_text(words_of(_RESOURCES), _RESOURCES)
+    text = source.json_text(_RESOURCES)
     try:
         found = read_resources(written("resourceconfig.json", text))
     except LaunchError:
@@ -77,13 +89,13 @@ def resource_config(source: ByteSource) -> None:
     assert isinstance(found.groups, dict)
 
 
-_CHANNELS = {"training": {"TrainingInputMode": "File", "RecordWrapperType": "None"}}
+_CHANNELS = ValidDocuments({"training": {"TrainingInputMode": "File", "RecordWrapperType": "None"}})
 
 
 @target
 def input_data_config(source: ByteSource) -> None:
     """The file inputdataconfig.json, and every other that is a JSON object."""
-    path = written("inputdataconfig.json", source.json_text(words_of(_CHANNELS), _CHANNELS))
+    path = written("inputdataconfig.json", source.json_text(_CHANNELS))
     with contextlib.suppress(LaunchError):
         assert isinstance(read_object(path), dict)
 
@@ -94,16 +106,17 @@ _SOURCE = {
     "requirements": "auto",
     "command": None,
 }
+_REQUEST = {"sagemaker_dist_config": _OPTIONS[0]}
+_DRIVERS = ValidDocuments(_REQUEST, words=(_SOURCE, _REQUEST))
+_SOURCES = ValidDocuments(_SOURCE, words=(_SOURCE, _REQUEST))
 
 
 @target
 def driver_files(source: ByteSource) -> None:
     """The two files in which ModelTrainer sends a request."""
-    options = {"sagemaker_dist_config": _OPTIONS[0]}
-    words = words_of(_SOURCE, options)
     folder = "input/data/sm_drivers"
-    written(f"{folder}/distributed.json", source.json_text(words, options))
-    written(f"{folder}/sourcecode.json", source.json_text(words, _SOURCE))
+    written(f"{folder}/distributed.json", source.json_text(_DRIVERS))
+    written(f"{folder}/sourcecode.json", source.json_text(_SOURCES))
     try:
         drivers = read_drivers(FOLDER)
     except (LaunchError, OptionError):
@@ -148,17 +161,16 @@ def setting(source: ByteSource) -> None:
 
 
 @cache
-def _plan_document() -> Any:
+def _plans() -> ValidDocuments:
     model = Model(tied=True)
     found = find_plan(problem(model, ranks=2, pipeline_parallel_degree=2, schedule="1f1b"))
-    return found.document()
+    return ValidDocuments(found.document())
 
 
 @target
 def plan(source: ByteSource) -> None:
     """The file of a plan, which users edit."""
-    document = _plan_document()
-    path = written("plan.json", source.json_text(words_of(document), document))
+    path = written("plan.json", source.json_text(_plans()))
     try:
         found = Plan.load(path)
     except OptionError:
@@ -166,3 +178,38 @@ def plan(source: ByteSource) -> None:
     assert Plan.from_document(json.loads(json.dumps(found.document()))) == found
     with contextlib.suppress(OptionError):  # a plan may name a schedule that does not exist
         assert found.explain()
+
+
+@cache
+def _metadata() -> bytes:
+    """Metadata of a checkpoint in two files."""
+    size = torch.Size([4, 2])
+    parts = [dcp.ChunkStorageMetadata(torch.Size([at, 0]), torch.Size([2, 2])) for at in (0, 2)]
+    properties = dcp.TensorProperties(dtype=torch.bfloat16)
+    places = {
+        dcp.MetadataIndex("model.a", part.offsets, number): _StorageInfo(f"1_{number}_0", 0, 99)
+        for number, part in enumerate(parts)
+    }
+    found = dcp.Metadata(
+        {
+            "model.a": dcp.TensorStorageMetadata(properties, size, parts),
+            "record": dcp.BytesStorageMetadata(),
+        },
+        storage_data={**places, dcp.MetadataIndex("record"): _StorageInfo("1_0_0", 99, 7)},
+        storage_meta=dcp.StorageMeta(checkpoint_id="a", save_id="1"),
+        version="1.0.0",
+    )
+    return pickle.dumps(found)
+
+
+@target
+def checkpoint_metadata(source: ByteSource) -> None:
+    """The file that lists the values of a checkpoint, with a few bytes of it changed."""
+    data = bytearray(_metadata() if source.below(8) else b"")
+    for _ in range(source.below(4)):
+        at = int.from_bytes(source.bytes(2), "little") % (len(data) + 1)
+        data[at : at + source.below(8)] = source.bytes(source.below(8))
+    (FOLDER / ".metadata").write_bytes(data + source.rest())
+    with contextlib.suppress(CheckpointError):
+        found = read_metadata(FOLDER)
+        assert whole_files(FOLDER, found) <= file_sizes(found).keys()

@@ -6,8 +6,8 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
-from byte_source import ByteSource
-from reader_list import FOLDER, is_raw, target, words_of, written
+from byte_source import ByteSource, ValidDocuments
+from reader_list import FOLDER, is_raw, target, written
 
 from sagemaker_dist.runners.local.opt_ml_tree import FAILURE_FIELDS, HostTree
 from smdist.dataparallel.rendezvous.participants import Participant, mismatch, parse_participant
@@ -54,13 +54,13 @@ def store_frame(source: ByteSource) -> None:
 
 
 _PARTICIPANT = Participant(rank=1, size=4, label="rank 1 on algo-2", job="j")
-_JOINING = asdict(_PARTICIPANT)
+_PARTICIPANTS = ValidDocuments(asdict(_PARTICIPANT))
 
 
 @target
 def participant(source: ByteSource) -> None:
     """The description that a rank sends when it joins."""
-    text = source.json_text(words_of(_JOINING), _JOINING)
+    text = source.json_text(_PARTICIPANTS)
     value = text.encode("utf-8", "surrogateescape" if is_raw(text) else "replace")
     kind = FrameKind.JOIN if source.below(8) else FrameKind.SET
     try:
@@ -73,14 +73,22 @@ def participant(source: ByteSource) -> None:
 
 _FAULT = RankFault(kind="lost", exception="PeerError", about="inputs", culprit=2, operation="sum")
 _REPORT = asdict(Report(rank=3, status=1, at_seconds=17.5, error="a.B: text", frame="f:1 in g"))
-_REPORT_OF_FAULT = {**_REPORT, "fault": asdict(_FAULT), "stopped": True, "status": -9}
+_MESSAGES = ValidDocuments(
+    _REPORT,
+    {**_REPORT, "fault": asdict(_FAULT), "stopped": True, "status": -9},
+    {"rank": 3},
+    {"rank": None},
+)
+_FAULTS = ValidDocuments(asdict(_FAULT))
+_FAILURES = ValidDocuments(
+    {**fields_of(Report(rank=1, status=1, at_seconds=1.0), "algo-1"), **asdict(_FAULT)}
+)
 
 
 @target
 def guard_message(source: ByteSource) -> None:
     """Messages of a rank's guard to the launcher, and the failure that it makes of them."""
-    documents = (_REPORT, _REPORT_OF_FAULT, {"rank": 3}, {"rank": None})
-    text = source.json_text(words_of(*documents), *documents)
+    text = source.json_text(_MESSAGES)
     try:
         found = parse_message(text.encode("utf-8", "surrogatepass"))
     except GuardMessageError:
@@ -95,8 +103,7 @@ def guard_message(source: ByteSource) -> None:
 @target
 def fault_file(source: ByteSource) -> None:
     """The file in which a rank describes the exception that has ended it."""
-    document = asdict(_FAULT)
-    found = read_fault(written("fault.json", source.json_text(words_of(document), document)))
+    found = read_fault(written("fault.json", source.json_text(_FAULTS)))
     if found is not None:
         assert isinstance(found.kind, str)
         assert isinstance(found.culprit, int | None)
@@ -105,8 +112,7 @@ def fault_file(source: ByteSource) -> None:
 @target
 def failure_fields(source: ByteSource) -> None:
     """The file in which a launcher describes a failure for the local runner."""
-    document = {**fields_of(Report(rank=1, status=1, at_seconds=1.0), "algo-1"), **asdict(_FAULT)}
-    written("output/failure.json", source.json_text(words_of(document), document))
+    written("output/failure.json", source.json_text(_FAILURES))
     assert FAILURE_FIELDS >= HostTree(FOLDER).failure_fields().keys()
 
 

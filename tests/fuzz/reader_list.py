@@ -7,13 +7,13 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from byte_source import ByteSource
 
 Target = Callable[[ByteSource], None]
 TARGETS: dict[str, Target] = {}
 FOLDER = Path(tempfile.mkdtemp(prefix="smdist-fuzz-"))
+_folders: set[Path] = set()
 
 
 def target(function: Target) -> Target:
@@ -25,21 +25,12 @@ def run(name: str, data: bytes) -> None:
     TARGETS[name](ByteSource(data))
 
 
-def words_of(*documents: Any) -> list[str]:
-    """Return the keys and texts in JSON documents, which a reader may look for."""
-    found: set[str] = set()
-    for document in documents:
-        inner = document.values() if isinstance(document, dict) else document
-        found |= {document} if isinstance(document, str) else set()
-        if isinstance(document, dict | list):
-            found |= {*words_of(*inner), *(document if isinstance(document, dict) else ())}
-    return sorted(found)[:256]
-
-
 def written(name: str, text: str) -> Path:
     """Write a file of the input; the readers open it by its path."""
     path = FOLDER / name
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.parent not in _folders:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _folders.add(path.parent)
     path.write_bytes(text.encode("utf-8", "surrogateescape" if is_raw(text) else "replace"))
     return path
 

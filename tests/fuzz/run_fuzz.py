@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the fuzz targets.
 
-    run_fuzz.py long                every target until it has FUZZ_EXECUTIONS; goes on where it was
+    run_fuzz.py long                every target until reached.json has FUZZ_EXECUTIONS
     run_fuzz.py sample SECONDS      the targets in C++ for so many seconds together
     run_fuzz.py pack                the smallest inputs that reach everything, into the corpora
-    run_fuzz.py table               what has been reached so far
+    run_fuzz.py table               the table in docs/testing.md, from reached.json
 
 `FUZZ_EXECUTIONS` is 10 million for a parser and a reader in Python; the other targets, which hold
 a conversation for each input, run a tenth of it. `FUZZ_ONLY` names a few targets.
@@ -16,14 +16,18 @@ import json
 import os
 import sys
 import tempfile
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from fuzz_targets import WORK, FuzzedTarget, Run, native_targets, python_targets
 from hex_corpus import unpack, write_inputs
 
-STATE = WORK / "state.json"
+REACHED = Path(__file__).with_name("reached.json")
+PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
+BEGIN, END = "<!-- begin: written by make fuzz -->\n", "<!-- end -->\n"
 SLICE_SECONDS = 60
 CONVERSATIONS = 10  # a parser runs so many times as often as a target that holds a conversation
 MERGE_SECONDS = 900
@@ -41,36 +45,35 @@ def wanted(target: FuzzedTarget) -> int:
 
 
 def load() -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = json.loads(STATE.read_text()) if STATE.exists() else {}
+    found: dict[str, dict[str, Any]] = json.loads(REACHED.read_text()) if REACHED.exists() else {}
     return found
 
 
-def add(target: FuzzedTarget, run: Run, seconds: float) -> dict[str, Any]:
-    """Add a run to what has been reached, and return the sum for the target."""
-    state = load()
-    so_far = state.setdefault(
-        target.name, {"executions": 0, "seconds": 0, "edges": 0, "findings": 0}
-    )
-    so_far["executions"] += run.executions
-    so_far["seconds"] += round(seconds)
-    so_far["edges"] = max(so_far["edges"], run.edges)
-    so_far["findings"] += run.failed
-    STATE.parent.mkdir(parents=True, exist_ok=True)
-    part = STATE.with_suffix(".part")
-    part.write_text(json.dumps(state, indent=1))
-    part.replace(STATE)
-    return so_far
+_adding = threading.Lock()
+
+
+def add(target: FuzzedTarget, run: Run, seconds: float) -> int:
+    """Add a run to what has been reached, and return the executions of the target so far."""
+    with _adding:
+        reached = load()
+        sums = reached.setdefault(target.name, {"executions": 0, "seconds": 0, "findings": 0})
+        sums["executions"] += run.executions
+        sums["seconds"] += round(seconds)
+        sums["edges"] = run.edges or sums.get("edges", 0)
+        sums["findings"] += run.failed
+        part = REACHED.with_suffix(".part")
+        part.write_text(json.dumps(reached, indent=1) + "\n")
+        part.replace(REACHED)
+        return int(sums["executions"])
 
 
 def fuzz(target: FuzzedTarget, seconds: float, executions: int) -> Run:
     """Fuzz from the corpus and what earlier runs have found."""
     unpack(target.corpus, target.inputs)
     options = [f"-max_total_time={max(1, round(seconds))}", f"-runs={executions}", "-reload=0"]
-    begin = time.monotonic()
     run = target.fuzz(options, target.inputs, seconds=seconds)
-    sums = add(target, run, time.monotonic() - begin)
     print(
-        f"{target.name}: {sums['executions']:,} executions, {run.edges:,} edges",
+        f"{target.name}: {run.executions:,} executions, {run.edges:,} edges",
         "FAILED" if run.failed else "",
         flush=True,
     )
@@ -80,27 +83,32 @@ def fuzz(target: FuzzedTarget, seconds: float, executions: int) -> Run:
 
 
 def run_long() -> int:
-    """Run each target for a minute in turn, until all have their number of executions.
+    """Run targets for a minute in turn, one on each processor, until all have their executions.
 
     A target that fails is left out until the next call.
     """
-    failed: set[str] = set()
-    todo = targets()
-    while todo:
-        for target in todo:
-            done = load().get(target.name, {}).get("executions", 0)
-            if done < wanted(target):
-                run = fuzz(target, SLICE_SECONDS, wanted(target) - done)
-                failed |= {target.name} if run.failed else set()
-        state = load()
-        todo = [
-            each
-            for each in todo
-            if each.name not in failed
-            and state.get(each.name, {}).get("executions", 0) < wanted(each)
-        ]
-    print_table()
-    return bool(failed)
+    with ThreadPoolExecutor(os.cpu_count()) as processors:
+        todo = targets()
+        failed = False
+        while todo:
+            todo = [
+                each
+                for each in todo
+                if load().get(each.name, {}).get("executions", 0) < wanted(each)
+            ]
+            runs = dict(zip(todo, processors.map(_slice, todo), strict=True))
+            failed |= any(run.failed for run in runs.values())
+            todo = [each for each, run in runs.items() if not run.failed]
+    write_table()
+    return failed
+
+
+def _slice(target: FuzzedTarget) -> Run:
+    done = load().get(target.name, {}).get("executions", 0)
+    begin = time.monotonic()
+    run = fuzz(target, SLICE_SECONDS, wanted(target) - done)
+    add(target, run, time.monotonic() - begin)
+    return run
 
 
 def run_sample(seconds: float) -> int:
@@ -126,14 +134,18 @@ def pack() -> int:
     return 0
 
 
-def print_table() -> int:
-    print("| target | executions | seconds | edges | findings |\n|---|---|---|---|---|")
-    for name, sums in load().items():
-        cells = (
-            name,
-            *(f"{sums[key]:,}" for key in ("executions", "seconds", "edges", "findings")),
-        )
-        print(f"| {' | '.join(cells)} |")
+def write_table() -> int:
+    """Write what has been reached into the documentation."""
+    reached = load()
+    lines = ["| target | executions | seconds | edges | findings |", "|---|---|---|---|---|"]
+    for name in [each.name for each in (*native_targets(), *python_targets())]:
+        sums = reached.get(name, {})
+        keys = ("executions", "seconds", "edges", "findings")
+        lines.append(f"| `{name}` | {' | '.join(f'{sums.get(key, 0):,}' for key in keys)} |")
+    page = PAGE.read_text()
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    PAGE.write_text(before + BEGIN + "\n".join(["", *lines, "", ""]) + END + after)
     return 0
 
 
@@ -146,7 +158,7 @@ def main() -> int:
         case ["pack"]:
             return pack()
         case ["table"]:
-            return print_table()
+            return write_table()
     print(__doc__)
     return 2
 

@@ -46,7 +46,7 @@ from smdist.modelparallel.torch.checkpoint.atomic_files import (
     replace_file,
     sync_folder,
 )
-from smdist.modelparallel.torch.checkpoint.checkpoint_errors import CheckpointError, in_words
+from smdist.modelparallel.torch.checkpoint.checkpoint_errors import CheckpointError
 from smdist.modelparallel.torch.checkpoint.checkpoint_progress import CheckpointProgress
 
 
@@ -257,52 +257,6 @@ class LoadInto(DefaultLoadPlanner):
 def unpickled(stream: IO[bytes]) -> Any:
     """Return the object in a file of `torch.save`; unpickling can run code from the file."""
     return torch.load(stream, map_location="cpu", weights_only=False)
-
-
-def read_metadata(folder: Path) -> Metadata:
-    """Read the metadata of a checkpoint: the file and position of each value.
-
-    Raises:
-        FileNotFoundError: The folder has no metadata.
-        CheckpointError: The metadata cannot be read.
-    """
-    path = folder / METADATA
-    try:
-        found = pickle.loads(path.read_bytes())  # noqa: S301  PyTorch's format
-    except FileNotFoundError:
-        raise
-    except Exception as error:
-        raise CheckpointError(
-            f"{str(path)!r} cannot be read", in_words(error), "Load another tag"
-        ) from error
-    assert isinstance(found, Metadata)
-    return found
-
-
-def num_bytes_of(metadata: Metadata) -> int:
-    """Return the size of all values of a checkpoint in bytes."""
-    return sum(info.length for info in metadata.storage_data.values())
-
-
-def file_sizes(metadata: Metadata) -> dict[str, int]:
-    """Return the smallest size that each file of a checkpoint must have, in bytes, by file name."""
-    sizes: dict[str, int] = {}
-    for info in metadata.storage_data.values():
-        end = info.offset + info.length
-        sizes[info.relative_path] = max(end, sizes.get(info.relative_path, 0))
-    return sizes
-
-
-def whole_files(folder: Path, metadata: Metadata) -> set[str]:
-    """Return the names of a checkpoint's files that exist in `folder` and have their full size."""
-    return {name for name, size in file_sizes(metadata).items() if _size(folder / name) >= size}
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return -1
 
 
 def _missing_error(name: str, folder: Path) -> CheckpointError:

@@ -23,14 +23,13 @@ from smdist.modelparallel.torch.checkpoint.atomic_files import (
 )
 from smdist.modelparallel.torch.checkpoint.checkpoint_errors import CheckpointError
 from smdist.modelparallel.torch.checkpoint.checkpoint_progress import CheckpointProgress
-from smdist.modelparallel.torch.checkpoint.dcp_store import (
-    LoadInto,
-    ShardReader,
+from smdist.modelparallel.torch.checkpoint.dcp_metadata import (
     file_sizes,
     num_bytes_of,
     read_metadata,
     whole_files,
 )
+from smdist.modelparallel.torch.checkpoint.dcp_store import LoadInto, ShardReader
 from smdist.modelparallel.torch.checkpoint.team import Team
 
 RECORD = "record"

@@ -38,7 +38,8 @@ from smdist.modelparallel.torch.checkpoint.checkpoint_errors import (
 )
 from smdist.modelparallel.torch.checkpoint.checkpoint_progress import CheckpointProgress
 from smdist.modelparallel.torch.checkpoint.checkpoint_ranks import RankReplica, random_state
-from smdist.modelparallel.torch.checkpoint.dcp_store import ShardWriter, num_bytes_of
+from smdist.modelparallel.torch.checkpoint.dcp_metadata import num_bytes_of
+from smdist.modelparallel.torch.checkpoint.dcp_store import ShardWriter
 from smdist.modelparallel.torch.checkpoint.find_checkpoint import MODEL, RECORD, USER_CONTENT
 from smdist.modelparallel.torch.checkpoint.full_checkpoint import write_full
 from smdist.modelparallel.torch.checkpoint.local_values import (

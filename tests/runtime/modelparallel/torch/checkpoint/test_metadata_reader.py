@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Facts about the reader of a checkpoint's `.metadata`: what it takes, and that it runs no code."""
+
+import os
+import pickle
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
+
+from smdist.modelparallel.torch.checkpoint.checkpoint_errors import CheckpointError
+from smdist.modelparallel.torch.checkpoint.checkpoint_progress import CheckpointProgress
+from smdist.modelparallel.torch.checkpoint.dcp_metadata import file_sizes, read_metadata
+from smdist.modelparallel.torch.checkpoint.dcp_store import ShardWriter
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """Folder with the metadata of a checkpoint that smdist has written."""
+    folder = tmp_path_factory.mktemp("checkpoint")
+    values = {
+        "model.a": torch.ones(3, 4, dtype=torch.bfloat16),
+        "model.b": torch.zeros(0, dtype=torch.int64),
+        "model.scalar": torch.tensor(1.0),
+        "record": {"step": 3},
+    }
+    writer = ShardWriter(folder, "1", CheckpointProgress("", prints=False))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        dcp.save(values, storage_writer=writer, no_dist=True)
+    return folder
+
+
+def metadata_of(folder):
+    return pickle.loads((folder / ".metadata").read_bytes())
+
+
+def put(folder, content):
+    data = content if isinstance(content, bytes) else pickle.dumps(content)
+    (folder / ".metadata").write_bytes(data)
+    return folder
+
+
+def test_reads_what_a_save_has_written(saved):
+    found = read_metadata(saved)
+    assert found == metadata_of(saved)
+    assert [info.crc for info in found.storage_data.values()]
+    assert file_sizes(found) == {"1_0_0.distcp": (saved / "1_0_0.distcp").stat().st_size}
+
+
+class Runs:
+    """Object that runs a command when pickle restores it."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.path}",)
+
+
+def test_runs_no_code_of_the_file(tmp_path):
+    with pytest.raises(CheckpointError) as raised:
+        read_metadata(put(tmp_path, Runs(tmp_path / "ran")))
+    assert (raised.value.kind, raised.value.about) == ("corrupt", (".metadata",))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_changes_no_class(tmp_path):
+    """A pickle may set attributes of what it has found, and that may be a class."""
+    found = b"ctorch.distributed.checkpoint.metadata\nMetadata\n"
+    state = pickle.dumps((None, {"version": "changed"}), protocol=2)[2:-1]
+    with pytest.raises(CheckpointError) as raised:
+        read_metadata(put(tmp_path, b"\x80\x02" + found + state + pickle.BUILD + b"."))
+    assert "sets attributes of type" in str(raised.value)
+    assert dcp.metadata.Metadata.version is None
+
+
+def with_place(metadata, **changes):
+    index, place = next(iter(metadata.storage_data.items()))
+    return replace(metadata, storage_data={index: replace(place, **changes)})
+
+
+WRONG = {
+    "not metadata": lambda _: {"a": 1},
+    "no pickle": lambda _: b"\x00garbage",
+    "empty": lambda _: b"",
+    "folder above": lambda found: with_place(found, relative_path="../1_0_0.distcp"),
+    "absolute path": lambda found: with_place(found, relative_path="/etc/passwd"),
+    "no name": lambda found: with_place(found, relative_path=""),
+    "negative offset": lambda found: with_place(found, offset=-1),
+    "length is no integer": lambda found: with_place(found, length=1.5),
+    "huge length": lambda found: with_place(found, length=2**70),
+    "place of no value": lambda found: replace(
+        found, storage_data={MetadataIndex("other"): _StorageInfo("a", 0, 1)}
+    ),
+    "no places": lambda found: replace(found, storage_data=None),
+    "another value": lambda found: replace(found, state_dict_metadata={"model.a": 3}),
+    "part outside": lambda found: replace(
+        found,
+        state_dict_metadata={
+            **found.state_dict_metadata,
+            "model.a": replace(
+                found.state_dict_metadata["model.a"],
+                chunks=[ChunkStorageMetadata(torch.Size([2, 0]), torch.Size([3, 4]))],
+            ),
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_refuses_what_describes_no_checkpoint(saved, tmp_path, name):
+    with pytest.raises(CheckpointError) as raised:
+        read_metadata(put(tmp_path, WRONG[name](metadata_of(saved))))
+    assert raised.value.kind == "corrupt"
+
+
+def test_no_metadata_is_an_answer_of_its_own(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        read_metadata(tmp_path)
