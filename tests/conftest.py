@@ -9,6 +9,7 @@ everything in one process.
 
 import faulthandler
 import os
+from contextlib import suppress
 
 import pytest
 
@@ -16,10 +17,18 @@ import pytest
 # seconds to start and to trace their first functions, those of torch 5.
 TOGETHER = ("tests/runtime/tensorflow/",)
 STDERR = pytest.StashKey[int]()
+SHRINKING_SECONDS = 60
 
 
 def pytest_configure(config):
-    """Keep what nobody captures: pytest-timeout's own stacks are lost in a process of xdist."""
+    """Keep what nobody captures: pytest-timeout's own stacks are lost in a process of xdist.
+
+    Limit the time in which hypothesis simplifies a failing example: it is reported after that.
+    """
+    with suppress(ImportError):  # make test-v3 has no hypothesis
+        from hypothesis.internal.conjecture import engine
+
+        engine.MAX_SHRINKING_SECONDS = SHRINKING_SECONDS
     if hasattr(config, "workerinput"):
         config.stash[STDERR] = os.dup(2)
 

@@ -126,7 +126,9 @@ class Evaluator:
     def splits(self, candidate: Candidate) -> Iterator[tuple[float, CandidatePipeline]]:
         """Yield (lower bound on the seconds per sample, partition) for each partition to simulate.
 
-        Nothing is yielded if the candidate cannot fit in memory.
+        The bound is that of the partition, or that of the candidate if the partition may need too
+        much memory: then `fit` uses another partition, which may be faster. Nothing is yielded if
+        the candidate cannot fit in memory.
 
         Raises:
             OptionError: The model cannot be divided into so many stages, the schedule cannot be
@@ -138,8 +140,10 @@ class Evaluator:
         for found in self._cuts.find(view, candidate, partial(self.schedule, candidate), joined):
             self._check_stage_length(candidate, found)
             cut = split(view.graph, found)
-            least = self._pipeline(candidate, cut).least_seconds()
-            yield self._per_sample(candidate, least), cut
+            least = self._per_sample(candidate, self._pipeline(candidate, cut).least_seconds())
+            if not self._surely_fits(candidate, cut):
+                least = min(least, self.at_least(candidate))
+            yield least, cut
 
     def simulate(self, candidate: Candidate, cut: CandidatePipeline) -> SimulatedCandidate:
         """Return the simulation of one step of a candidate, whether it fits in memory or not.
@@ -254,6 +258,26 @@ class Evaluator:
             state + number * cost.saved_bytes + cost.workspace_bytes
             for state, number, cost in zip(found.state_bytes, in_flight, found.costs, strict=True)
         )
+
+    def _surely_fits(self, candidate: Candidate, cut: CandidatePipeline) -> bool:
+        """Return True if each rank of a partition fits in memory, however messages overlap."""
+        limit = self._problem.memory_limit_bytes
+        if limit is None:
+            return True
+        found, messages = cut.partition, 2 * max(2, candidate.num_microbatches)
+        received = messages * sum(edge.num_bytes for edge in found.placement.edges)
+        held, workspace = [received] * candidate.pipeline, [0] * candidate.pipeline
+        stages = zip(
+            rank_of_stages(candidate),
+            found.state_bytes,
+            self._most_in_flight(candidate),
+            found.costs,
+            strict=True,
+        )
+        for rank, state, number, cost in stages:
+            held[rank] += state + number * cost.saved_bytes
+            workspace[rank] = max(workspace[rank], cost.workspace_bytes)
+        return all(a + b <= limit for a, b in zip(held, workspace, strict=True))
 
     def _cannot_fit(self, candidate: Candidate) -> bool:
         """Return True if the candidate certainly needs too much memory."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 from time import process_time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from plan_problems import MIB, Model, problem
 
@@ -63,8 +63,18 @@ def exhaustive(asked, num_microbatches):
     return min((trial.seconds_per_sample for trial in found), default=None)
 
 
+# The first partition does not fit, and the one that replaces it is faster.
+REPLACED = problem(
+    Model([1e-4, 1e-4, 2e-4, 4e-4, 2e-4, 3e-4], batch=2, head=1e-4),
+    ranks=2,
+    inside=Link(bytes_per_second=1e8),
+    device_memory=80 * MIB,
+)
+
+
 @settings(max_examples=150, deadline=None)
 @given(problems())
+@example(REPLACED)
 def test_planner_finds_what_exhaustive_search_finds(asked):
     """Of all candidates with the number of microbatches that it chose, none is faster."""
     try:
