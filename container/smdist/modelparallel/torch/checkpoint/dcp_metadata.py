@@ -40,7 +40,7 @@ _KNOWN: Final = {
 _LARGEST: Final = 2**63 - 1  # largest position in a file
 
 
-class _MetadataUnpickler(pickle._Unpickler):  # the one in C allocates what a corrupt file asks for
+class _MetadataUnpickler(pickle._Unpickler):  # C's allocates what a corrupt file asks for
     """Unpickler that finds the classes of metadata only, and changes no class."""
 
     dispatch = dict(pickle._Unpickler.dispatch)  # noqa: RUF012  as in the base class
