@@ -11,7 +11,7 @@ import io
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import torch
 from torch.distributed.checkpoint import metadata as dcp
@@ -43,7 +43,7 @@ _LARGEST: Final = 2**63 - 1  # largest position in a file
 class _MetadataUnpickler(pickle._Unpickler):  # C's allocates what a corrupt file asks for
     """Unpickler that finds the classes of metadata only, and changes no class."""
 
-    dispatch = dict(pickle._Unpickler.dispatch)  # noqa: RUF012  as in the base class
+    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
 
     def find_class(self, module: str, name: str) -> Any:
         """Return a class of metadata, or a dtype."""
@@ -134,7 +134,8 @@ def _is_value(value: object) -> bool:
 
 def _is_in(chunk: dcp.ChunkStorageMetadata, size: torch.Size) -> bool:
     """Return True if a part of a tensor lies within the whole tensor."""
-    offsets, sizes = chunk.offsets, chunk.sizes
+    offsets: object = chunk.offsets
+    sizes: object = chunk.sizes
     if not isinstance(offsets, torch.Size) or not isinstance(sizes, torch.Size):
         return False
     if not len(offsets) == len(sizes) == len(size):
@@ -145,7 +146,7 @@ def _is_in(chunk: dcp.ChunkStorageMetadata, size: torch.Size) -> bool:
 
 def _is_place(place: _StorageInfo) -> bool:
     """Return True if a place is in a file of the checkpoint's own folder."""
-    name = place.relative_path
+    name: object = place.relative_path
     is_name = isinstance(name, str) and name not in {"", ".", ".."} and not {*"/\\\0"} & {*name}
     numbers = (place.offset, place.length, getattr(place, "crc", 0))
     return is_name and all(type(each) is int and 0 <= each <= _LARGEST for each in numbers)
