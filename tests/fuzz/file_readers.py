@@ -162,7 +162,7 @@ def setting(source: ByteSource) -> None:
 
 @cache
 def _plans() -> ValidDocuments:
-    model = Model(tied=True)
+    model = Model(seconds=(1e-3, 1e-3), tied=True)
     found = find_plan(problem(model, ranks=2, pipeline_parallel_degree=2, schedule="1f1b"))
     return ValidDocuments(found.document())
 
