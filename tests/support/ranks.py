@@ -174,6 +174,8 @@ def _serve(pipe: Connection, rank: int) -> None:
         finally:
             if dist.is_initialized():
                 dist.destroy_process_group()
+            # A start that failed has taken a name; the next group needs the same one on all ranks.
+            dist.distributed_c10d._world.group_count = 0
             _forget_meshes()
 
 
