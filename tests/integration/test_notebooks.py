@@ -8,7 +8,7 @@ import pytest
 from jobs import ROOT
 from nbclient import NotebookClient
 
-SLOW = ("characters.ipynb", "keras_digits.ipynb")  # their jobs train models for minutes
+SLOW = ("characters.ipynb", "keras_digits.ipynb", "local_process.ipynb")  # minutes of training
 NOTEBOOKS = [
     pytest.param(path, id=path.name, marks=[pytest.mark.slow] * (path.name in SLOW))
     for path in sorted((ROOT / "notebooks").glob("*.ipynb"))

@@ -83,6 +83,7 @@ def plain_losses(channel, epochs):
         scheduler.step()
 
 
+@pytest.mark.slow
 def test_pictures_train_save_and_resume(run, channel):
     """Two epochs, a full checkpoint and a third epoch have the losses of plain PyTorch."""
     inputs = {"training": channel}

@@ -5,6 +5,7 @@ import os
 import socket
 
 import psutil
+import pytest
 from jobs import ranks_of, wait_until
 
 from sagemaker_dist import DataParallel
@@ -29,6 +30,7 @@ def visit(address, greeting):
     return True
 
 
+@pytest.mark.slow
 def test_strangers_are_dropped_and_the_job_goes_on(job, channel, capfd):
     """Random bytes, or the right magic with a wrong secret, do not disturb the job."""
     distribution = DataParallel(processes_per_host=1)

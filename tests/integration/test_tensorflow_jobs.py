@@ -168,6 +168,7 @@ def test_the_mirrored_strategy_of_one_host_needs_no_distribution(job):
     assert (3.0, -1.0) == pytest.approx((found["weight"], found["bias"]), abs=1e-3)
 
 
+@pytest.mark.slow
 def test_parameter_servers_train_on_two_hosts(job):
     """The script runs once, the weights are on both hosts, and no server is left."""
     estimator = job("tf_servers.py", ParameterServer())
