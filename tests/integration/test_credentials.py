@@ -86,7 +86,10 @@ def reports(estimator):
         return [json.load(archive.extractfile(member)) for member in archive if member.isfile()]
 
 
-@pytest.mark.parametrize("distribution", [None, DataParallel(processes_per_host=1)])
+@pytest.mark.parametrize(
+    "distribution",
+    [pytest.param(None, marks=pytest.mark.slow), DataParallel(processes_per_host=1)],
+)
 def test_credentials_of_a_session_reach_the_download_alone(
     build, session, tmp_path, capfd, planted, distribution
 ):
@@ -152,7 +155,7 @@ def test_a_script_that_fails_takes_no_credentials_along(build, session, tmp_path
     assert [] == hits_below(tmp_path)
 
 
-@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("own", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_download_that_fails_takes_no_credentials_along(build, session, tmp_path, capfd, own):
     """A failed download shows neither a session's credentials nor the environment's."""
     estimator = build(**({"sagemaker_session": session} if own else {}))

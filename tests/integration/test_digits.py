@@ -117,6 +117,7 @@ def test_kill_9_of_a_rank_ends_the_job_with_its_name(job, victim, capfd):
     wait_until(lambda: not processes_of(name), seconds=2)
 
 
+@pytest.mark.slow
 def test_an_exception_is_the_failure_reason(job, capfd):
     """FailureReason has message, host and rank; the other ranks report the failed rank, too."""
     estimator = job("boom.py", **ONE_EACH)

@@ -126,6 +126,7 @@ def test_ranks_that_torchrun_starts_meet_beside_its_store(source, channel, tmp_p
         assert {"rank0-of-2.npz", "rank1-of-2.npz"} <= set(tar.getnames())
 
 
+@pytest.mark.slow
 def test_a_rank_that_raises_in_fit_is_the_reason(job):
     """FailureReason is the rank's own error, not TensorFlow's graph error, and not another
     rank's.
@@ -144,6 +145,7 @@ def test_a_rank_that_raises_in_fit_is_the_reason(job):
     assert "InvalidArgumentError: ValueError: bad record 17 in shard 3 (" in str(error)
 
 
+@pytest.mark.slow
 def test_mirrored_workers_train_together(job):
     """Both hosts end with the same fitted line, from two replicas."""
     estimator = job("tf_mirrored.py", MultiWorkerMirroredStrategy())

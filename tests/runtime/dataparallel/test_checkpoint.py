@@ -61,7 +61,14 @@ def load(rank, size, folder):
     return read["epoch"], whole(model)
 
 
-@pytest.mark.parametrize(("savers", "loaders"), [(4, 2), (2, 3), (3, 1)])
+@pytest.mark.parametrize(
+    ("savers", "loaders"),
+    [
+        pytest.param(4, 2, marks=pytest.mark.slow),
+        (2, 3),
+        pytest.param(3, 1, marks=pytest.mark.slow),
+    ],
+)
 def test_ranks_of_another_number_go_on(world, tmp_path, savers, loaders):
     """Weights and moments are cut anew; training goes on as it would have."""
     folder = str(tmp_path / "checkpoint")

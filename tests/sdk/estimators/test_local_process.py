@@ -314,7 +314,7 @@ def test_a_job_that_is_not_waited_for_is_found_by_another_process(script, driver
     assert "Completed" == attached.latest_training_job.describe()["TrainingJobStatus"]
 
 
-@pytest.mark.parametrize("stubborn", [False, True])
+@pytest.mark.parametrize("stubborn", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_interrupt_stops_the_job(script, driver, tmp_path, stubborn):
     """Ctrl-C raises KeyboardInterrupt from fit() and leaves no process; a second Ctrl-C kills the
     job.

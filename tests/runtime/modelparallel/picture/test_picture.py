@@ -100,7 +100,7 @@ def texts(figure):
         (8, {"name": "interleaved_1f1b", "virtual": 2}),
         (16, {"limit": None, "between": 0.001}),
         (8, {"name": "1f1b", "microbatches": 16, "large": "mixture_of_attention"}),
-        (64, {"microbatches": 64}),
+        pytest.param(64, {"microbatches": 64}, marks=pytest.mark.slow),
     ],
 )
 def test_words_do_not_overlap(ranks, options):
