@@ -49,11 +49,13 @@ Activity& activity() {
 }
 
 Backend::Backend(std::shared_ptr<Engine> engine, uint32_t group, int rank, int size,
-                 std::chrono::milliseconds timeout, bool owns_engine,
+                 std::chrono::milliseconds timeout, StagingOptions staging_options,
+                 bool owns_engine,
                  std::function<void()> before_shutdown)
     : c10d::Backend(rank, size),
       engine_(std::move(engine)),
       group_(group),
+      staging_options_(staging_options),
       owns_engine_(owns_engine),
       before_shutdown_(std::move(before_shutdown)),
       options_(c10::make_intrusive<Options>("smdist", timeout)) {}
@@ -307,7 +309,11 @@ void Backend::abort() { engine_->abort("the group was aborted by rank " + std::t
 
 void Backend::shutdown() {
   if (before_shutdown_) before_shutdown_();
-  if (owns_engine_) return engine_->shutdown();
+  if (owns_engine_) {
+    engine_->shutdown();
+    if (const std::shared_ptr<StagingQueue> staging = StagingQueue::find(*engine_)) staging->stop();
+    return;
+  }
   try {
     engine_->remove_group(group_);
   } catch (const UsageError&) {
