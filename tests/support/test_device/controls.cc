@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// What tests set and read, as operators of the namespace `testdev`; __init__.py has their words.
+#include <torch/library.h>
+
+#include "copies.h"
+#include "copy_faults.h"
+#include "current.h"
+#include "deferred_calls.h"
+#include "device_allocator.h"
+#include "generators.h"
+#include "pinned_allocator.h"
+#include "scheduler.h"
+
+namespace test_device {
+namespace {
+
+Clock::duration from_milliseconds(double milliseconds) {
+  TORCH_CHECK(milliseconds >= 0, "testdev: a time is not negative");
+  return std::chrono::duration_cast<Clock::duration>(
+      std::chrono::duration<double, std::milli>(milliseconds));
+}
+
+void sleep(double milliseconds) {
+  Scheduler::get().submit(current_stream(current_device()),
+                          {"sleep", [] {}, from_milliseconds(milliseconds)});
+}
+
+void set_seed(int64_t seed) { Scheduler::get().set_seed(static_cast<uint64_t>(seed)); }
+
+void set_max_delay(double milliseconds) {
+  Scheduler::get().set_max_delay(from_milliseconds(milliseconds));
+}
+
+void set_memory_limit(int64_t bytes, int64_t device) {
+  TORCH_CHECK(bytes >= 0, "testdev: a number of bytes is not negative");
+  check_device(static_cast<c10::DeviceIndex>(device));
+  device_allocator().set_limit(static_cast<int>(device), static_cast<size_t>(bytes));
+}
+
+void set_pinned_limit(int64_t bytes) {
+  TORCH_CHECK(bytes >= 0, "testdev: a number of bytes is not negative");
+  pinned_allocator().set_limit(static_cast<size_t>(bytes));
+}
+
+void fail_copy(int64_t number, std::optional<std::string> kind) {
+  copy_faults().fail_copy(number, kind ? std::optional(copy_kind(*kind)) : std::nullopt);
+}
+
+void clear_errors() { Scheduler::get().clear_errors(); }
+void start_trace() { Scheduler::get().start_trace(); }
+
+using Trace = std::tuple<std::vector<int64_t>, std::vector<int64_t>, std::vector<std::string>,
+                         std::vector<int64_t>, std::vector<int64_t>>;
+
+Trace stop_trace() {
+  Trace trace;
+  for (const TraceEntry& entry : Scheduler::get().stop_trace()) {
+    std::get<0>(trace).push_back(entry.device);
+    std::get<1>(trace).push_back(entry.stream);
+    std::get<2>(trace).push_back(entry.name);
+    std::get<3>(trace).push_back(entry.begin_us);
+    std::get<4>(trace).push_back(entry.end_us);
+  }
+  return trace;
+}
+
+std::tuple<int64_t, int64_t> take_stale_uses() {
+  return {stale_uses().device.exchange(0), stale_uses().pinned.exchange(0)};
+}
+
+int64_t num_streams_of_pool() { return Scheduler::kNumPoolStreams; }
+
+at::Generator generator_of(int64_t device) {
+  return default_generator(static_cast<c10::DeviceIndex>(device));
+}
+
+bool is_initialized() { return Scheduler::is_started(); }
+bool is_in_bad_fork() { return Scheduler::is_forked(); }
+void initialize() { Scheduler::get(); }
+
+void shut_down() {
+  if (Scheduler::accepts_work()) Scheduler::get().shut_down();
+}
+
+TORCH_LIBRARY(testdev, library) {
+  library.def("sleep(float milliseconds) -> ()", sleep);
+  library.def("set_seed(int seed) -> ()", set_seed);
+  library.def("set_max_delay(float milliseconds) -> ()", set_max_delay);
+  library.def("set_copy_bandwidth(float bytes_per_second) -> ()", set_copy_bandwidth);
+  library.def("set_memory_limit(int bytes, int device) -> ()", set_memory_limit);
+  library.def("set_pinned_limit(int bytes) -> ()", set_pinned_limit);
+  library.def("set_deferred(bool is_deferred) -> ()", set_deferred);
+  library.def("fail_copy(int number, str? kind) -> ()", fail_copy);
+  library.def("clear_errors() -> ()", clear_errors);
+  library.def("start_trace() -> ()", start_trace);
+  library.def("stop_trace() -> (int[], int[], str[], int[], int[])", stop_trace);
+  library.def("take_stale_uses() -> (int, int)", take_stale_uses);
+  library.def("num_streams_of_pool() -> int", num_streams_of_pool);
+  library.def("default_generator(int device) -> Generator?", generator_of);
+  library.def("initialize() -> ()", initialize);
+  library.def("is_initialized() -> bool", is_initialized);
+  library.def("is_in_bad_fork() -> bool", is_in_bad_fork);
+  library.def("shut_down() -> ()", shut_down);
+}
+
+}  // namespace
+}  // namespace test_device
