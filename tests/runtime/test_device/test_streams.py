@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Streams and events of the test device: order within a stream, none between streams, overlap."""
+
+import threading
+import time
+
+import pytest
+import torch
+from device_process import on_device
+
+import test_device
+
+
+@on_device
+def test_operators_run_later_in_the_order_of_their_stream():
+    x = torch.ones(3, device="testdev")
+    begin = time.monotonic()
+    test_device.sleep(200)
+    x.add_(1).mul_(5)
+    y = x - 4
+    waited = time.monotonic() - begin
+
+    assert not torch.testdev.current_stream().query()
+    assert waited < 0.15
+    assert [6, 6, 6] == y.tolist()
+
+
+@on_device
+def test_a_host_that_reads_a_result_waits_for_it():
+    begin = time.monotonic()
+    test_device.sleep(100)
+    torch.ones(3, device="testdev").sum().item()
+
+    assert time.monotonic() - begin > 0.1
+
+
+@on_device
+def test_streams_overlap():
+    begin = time.monotonic()
+    for _ in range(5):
+        with torch.Stream(device="testdev"):
+            test_device.sleep(100)
+    torch.accelerator.synchronize()
+
+    assert 0.1 < time.monotonic() - begin < 0.4
+
+
+def order_of_streams(seed):
+    """The streams in the order in which they ran three operators each, all queued before."""
+    test_device.set_max_delay(0)
+    gate = torch.Stream(device="testdev")
+    with gate:
+        test_device.sleep(20)
+        opening = gate.record_event()
+    test_device.set_seed(seed)
+    test_device.start_trace()
+    for number in range(1, 4):
+        stream = torch.Stream(number, 0, gate.device_type)
+        stream.wait_event(opening)
+        with stream:
+            for _ in range(3):
+                test_device.sleep(0)
+    torch.accelerator.synchronize()
+    return [entry.stream for entry in test_device.stop_trace() if entry.name == "sleep"][1:]
+
+
+@on_device
+def test_the_order_between_streams_comes_from_the_seed():
+    orders = [order_of_streams(seed) for seed in (1, 2, 3, 1, 2, 3)]
+
+    assert orders[:3] == orders[3:]
+    assert len({tuple(order) for order in orders}) > 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+@on_device
+def test_a_stream_waits_for_an_event(seed):
+    test_device.set_seed(seed)
+    x = torch.zeros(100, device="testdev")
+    first, second = torch.Stream(device="testdev"), torch.Stream(device="testdev")
+    second.wait_stream(torch.testdev.current_stream())
+    first.wait_stream(torch.testdev.current_stream())
+    for _ in range(5):
+        with first:
+            test_device.sleep(1)
+            x.add_(1)
+        second.wait_event(first.record_event())
+        with second:
+            x.mul_(2)
+        first.wait_event(second.record_event())
+    first.synchronize()
+
+    assert [62.0] * 100 == x.tolist()
+
+
+@on_device
+def test_an_unordered_read_sees_old_memory():
+    """What the device is for: without an event, a stream is too early."""
+    x = torch.zeros(3, device="testdev")
+    torch.accelerator.synchronize()
+    test_device.sleep(50)
+    x.fill_(1)
+    with torch.Stream(device="testdev"):
+        early = x.clone().tolist()
+
+    assert [0, 0, 0] == early
+
+
+@on_device
+def test_an_event_is_complete_when_its_stream_has_passed():
+    event = torch.Event("testdev")
+    before = event.query()
+    test_device.sleep(50)
+    event.record()
+    pending = event.query()
+    event.synchronize()
+
+    assert (True, False, True) == (before, pending, event.query())
+
+
+@on_device
+def test_events_measure_time():
+    begin, end = (torch.Event("testdev", enable_timing=True) for _ in range(2))
+    begin.record()
+    test_device.sleep(20)
+    end.record()
+    end.synchronize()
+
+    assert 20 <= begin.elapsed_time(end) < 200
+
+
+@on_device
+def test_an_event_without_timing_refuses_to_measure():
+    begin, end = torch.Event("testdev"), torch.Event("testdev")
+    begin.record()
+    end.record()
+    end.synchronize()
+    with pytest.raises((RuntimeError, ValueError), match="enable_timing"):
+        begin.elapsed_time(end)
+
+
+@on_device
+def test_each_thread_has_its_current_stream_and_device():
+    seen = []
+    torch.testdev.set_device(1)
+    with torch.Stream(device="testdev:1"):
+        thread = threading.Thread(
+            target=lambda: seen.extend(
+                (torch.testdev.current_device(), torch.testdev.current_stream(1).stream_id)
+            )
+        )
+        thread.start()
+        thread.join()
+        here = torch.testdev.current_device(), torch.testdev.current_stream(1).stream_id
+
+    assert [0, 0] == seen
+    assert 1 == here[0]
+    assert here[1] > 0
+
+
+@on_device
+def test_the_pool_has_several_streams_and_new_ones_are_new():
+    new = {torch.Stream(device="testdev").stream_id for _ in range(20)}
+    stream = torch.testdev.default_stream()
+
+    assert 20 == len(new)
+    assert (0, 0) == (stream.stream_id, stream.device_index)
+
+
+@on_device
+def test_a_copy_between_devices_is_ordered_on_both():
+    x = torch.zeros(3, device="testdev:0")
+    test_device.sleep(30)
+    x.fill_(7)
+    y = x.to("testdev:1")
+
+    assert [7, 7, 7] == y.tolist()
+
+
+@on_device
+def test_a_trace_tells_order_and_overlap():
+    stream = torch.Stream(device="testdev")
+    test_device.start_trace()
+    test_device.sleep(40)
+    with stream:
+        test_device.sleep(40)
+    torch.accelerator.synchronize()
+    first, second = [entry for entry in test_device.stop_trace() if entry.name == "sleep"]
+
+    assert {0, stream.stream_id} == {first.stream, second.stream}
+    assert second.begin_us < first.end_us
