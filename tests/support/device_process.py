@@ -19,7 +19,13 @@ from typing import Any
 
 from fork_server import Child, ForkServer
 
-_MODULES = ("pytest", "torch", "torch.distributed.fsdp", "torch.nn.parallel", "test_device.host_group")
+_MODULES = (
+    "pytest",
+    "torch",
+    "torch.distributed.fsdp",
+    "torch.nn.parallel",
+    "test_device.host_group",
+)
 
 
 class DeviceTestFailedError(AssertionError):
@@ -100,10 +106,9 @@ def _add_fixture(wrapper: Callable[..., None], test: Callable[..., None]) -> Non
 def _serve(pipe: Connection, _: int) -> None:
     faulthandler.enable(all_threads=True)
     file, name, args, named, place = pipe.recv()
+    import test_device
     import torch
     import torch.distributed as dist
-
-    import test_device
     from test_device import host_group
 
     torch.set_num_threads(1)

@@ -2,13 +2,12 @@
 """Training on the test device gives what training on the CPU gives, also with DDP and FSDP2."""
 
 import pytest
+import test_device
 import torch
 import torch.distributed as dist
 from device_process import on_device
 from torch import nn
 from torch.distributed.fsdp import fully_shard
-
-import test_device
 
 NEVER = test_device.StaleUses(device=0, pinned=0)
 
@@ -98,6 +97,7 @@ def test_ddp(device_processes):
 def test_fsdp(device_processes):
     expected = train(net(), *batch())
     ranks = device_processes.run_ranks(with_fsdp, size=2)
+    shards = [rank[0] for rank in ranks]
 
-    assert_close(expected, [torch.cat(parts) for parts in zip(*(rank[0] for rank in ranks))])
+    assert_close(expected, [torch.cat(parts) for parts in zip(*shards, strict=True)])
     assert [NEVER, NEVER] == [rank[1] for rank in ranks]

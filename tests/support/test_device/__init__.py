@@ -32,6 +32,11 @@ COPY_TO_DEVICE = "copy_host_to_device"
 COPY_TO_HOST = "copy_device_to_host"
 COPY_ON_DEVICE = "copy_device_to_device"
 
+# Codes of torch.AcceleratorError, as CUDA numbers them
+MEMORY_ALLOCATION_FAILURE = 2  # of pinned memory
+INITIALIZATION_ERROR = 3  # after a fork
+LAUNCH_FAILURE = 719  # of a copy or an operator; stays on its stream
+
 _ops = torch.ops.testdev
 
 
@@ -98,6 +103,14 @@ def set_deferred(is_deferred: bool) -> None:
     At once means after all that is queued on the current stream. Copies are not concerned.
     """
     _ops.set_deferred(is_deferred)
+
+
+def stream_from_pool(device: int = 0) -> torch.Stream:
+    """One of the eight streams of a device's pool, in turn, as C++ gets them.
+
+    torch.Stream(device="testdev") is a new stream each time.
+    """
+    return _ops.stream_from_pool(device)
 
 
 def sleep(milliseconds: float) -> None:

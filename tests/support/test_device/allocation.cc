@@ -21,8 +21,7 @@ c10::Device checked_device(std::optional<at::Layout> layout, std::optional<at::D
   TORCH_CHECK(layout.value_or(at::Layout::Strided) == at::Layout::Strided,
               "testdev: tensors are strided, not ", layout.value_or(at::Layout::Strided));
   TORCH_CHECK(!pin_memory.value_or(false), "testdev: only tensors on the CPU can be pinned");
-  const c10::DeviceIndex index =
-      device && device->has_index() ? device->index() : current_device();
+  const c10::DeviceIndex index = device && device->has_index() ? device->index() : current_device();
   return device_at(index);
 }
 
@@ -30,8 +29,8 @@ at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype,
                  std::optional<at::Layout> layout, std::optional<at::Device> device,
                  std::optional<bool> pin_memory, std::optional<at::MemoryFormat> memory_format) {
   const c10::DeviceGuard guard(checked_device(layout, device, pin_memory));
-  return at::detail::empty_generic(size, &device_allocator(), kKeys,
-                                   c10::dtype_or_default(dtype), memory_format);
+  return at::detail::empty_generic(size, &device_allocator(), kKeys, c10::dtype_or_default(dtype),
+                                   memory_format);
 }
 
 at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride,
@@ -44,8 +43,8 @@ at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride,
 
 // Grows a tensor's storage until `size` and `stride` fit. A storage never shrinks.
 void fit_storage(const at::Tensor& tensor, at::IntArrayRef size, at::IntArrayRef stride) {
-  const size_t bytes = at::detail::computeStorageNbytes(
-      size, stride, tensor.dtype().itemsize(), tensor.storage_offset());
+  const size_t bytes = at::detail::computeStorageNbytes(size, stride, tensor.dtype().itemsize(),
+                                                        tensor.storage_offset());
   if (c10::multiply_integers(size) == 0 || bytes <= tensor.storage().nbytes()) return;
   at::detail::getPrivateUse1Hooks().resizePrivateUse1Bytes(tensor.storage(), bytes);
 }
@@ -62,8 +61,8 @@ const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef size,
   return self;
 }
 
-at::Tensor& set_storage(at::Tensor& self, at::Storage storage, int64_t offset,
-                        at::IntArrayRef size, at::IntArrayRef stride) {
+at::Tensor& set_storage(at::Tensor& self, at::Storage storage, int64_t offset, at::IntArrayRef size,
+                        at::IntArrayRef stride) {
   const auto contiguous = c10::contiguous_strides(size);
   if (stride.data() == nullptr) stride = contiguous;
   at::native::checkSetStorage(self, std::move(storage), offset, size, stride);
@@ -80,6 +79,7 @@ at::Tensor& set_empty(at::Tensor& self) {
 }
 
 void record_stream(at::Tensor& self, at::Stream stream) {
+  Scheduler::get();  // throws after a fork, before anything is locked
   device_allocator().recordStream(self.storage().data_ptr(), stream);
 }
 

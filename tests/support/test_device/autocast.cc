@@ -38,8 +38,8 @@ TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, library) {
 }
 
 TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, library) {
-  for (const char* name : {"addmm", "baddbmm", "bmm", "linear", "matmul", "mm",
-                           "scaled_dot_product_attention"}) {
+  for (const char* name :
+       {"addmm", "baddbmm", "bmm", "linear", "matmul", "mm", "scaled_dot_product_attention"}) {
     library.impl(name, torch::CppFunction::makeFromBoxedFunction<&in_autocast_dtype>());
   }
   for (const char* name : {"cross_entropy_loss", "layer_norm", "log_softmax.int", "mse_loss",

@@ -39,8 +39,8 @@ at::Tensor TensorViews::view(const at::Tensor& tensor) {
   }
   const auto key = c10::DispatchKeySet(type_ == c10::DeviceType::CPU ? c10::DispatchKey::CPU
                                                                      : c10::DispatchKey::Meta);
-  at::Tensor view = at::detail::make_tensor<at::TensorImpl>(c10::Storage(found->second), key,
-                                                            tensor.dtype());
+  at::Tensor view =
+      at::detail::make_tensor<at::TensorImpl>(c10::Storage(found->second), key, tensor.dtype());
   at::TensorImpl* impl = view.unsafeGetTensorImpl();
   impl->set_storage_offset(tensor.storage_offset());
   impl->set_sizes_and_strides(tensor.sizes(), tensor.strides());
@@ -90,8 +90,7 @@ std::vector<at::Tensor> tensors_of(const c10::IValue& argument) {
 
 BoxedCall::BoxedCall(const c10::OperatorHandle& op, const torch::jit::Stack& stack)
     : op_(&op),
-      arguments_(stack.end() - static_cast<ptrdiff_t>(op.schema().arguments().size()),
-                 stack.end()),
+      arguments_(stack.end() - static_cast<ptrdiff_t>(op.schema().arguments().size()), stack.end()),
       device_(find_device()) {
   check_devices();
 }

@@ -55,7 +55,7 @@ class BoxedCall final {
   c10::Device device() const { return device_; }  // where all device tensors are
   bool writes(size_t argument) const;             // as `Tensor(a!)` in a schema does
   std::vector<at::Tensor> written_tensors() const;
-  BlockUses uses() const;                         // of all tensors
+  BlockUses uses() const;  // of all tensors
 
   // The argument that a return value is, as `-> Tensor(a!)` says; none if it is a new tensor.
   // Throws c10::Error for a view of an argument, which a kernel of the device has to make.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What tests set and read, as operators of the namespace `testdev`; __init__.py has their words.
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/library.h>
 
 #include "copies.h"
@@ -68,7 +69,10 @@ std::tuple<int64_t, int64_t> take_stale_uses() {
   return {stale_uses().device.exchange(0), stale_uses().pinned.exchange(0)};
 }
 
-int64_t num_streams_of_pool() { return Scheduler::kNumPoolStreams; }
+c10::Stream stream_from_pool(int64_t device) {
+  const c10::impl::VirtualGuardImpl guard(c10::DeviceType::PrivateUse1);
+  return guard.getStreamFromGlobalPool(device_at(static_cast<c10::DeviceIndex>(device)));
+}
 
 at::Generator generator_of(int64_t device) {
   return default_generator(static_cast<c10::DeviceIndex>(device));
@@ -95,7 +99,7 @@ TORCH_LIBRARY(testdev, library) {
   library.def("start_trace() -> ()", start_trace);
   library.def("stop_trace() -> (int[], int[], str[], int[], int[])", stop_trace);
   library.def("take_stale_uses() -> (int, int)", take_stale_uses);
-  library.def("num_streams_of_pool() -> int", num_streams_of_pool);
+  library.def("stream_from_pool(int device) -> Stream", stream_from_pool);
   library.def("default_generator(int device) -> Generator?", generator_of);
   library.def("initialize() -> ()", initialize);
   library.def("is_initialized() -> bool", is_initialized);

@@ -93,8 +93,7 @@ void copy_to_device(const at::Tensor& source, const at::Tensor& destination, boo
     return;
   }
   const at::Tensor from = dense(source, destination.scalar_type());
-  const at::Tensor to =
-      has_same_bytes(from, destination) ? destination : dense_like(destination);
+  const at::Tensor to = has_same_bytes(from, destination) ? destination : dense_like(destination);
   copy_bytes(from, to, CopyKind::kHostToDevice, non_blocking && from.is_same(source));
   if (!to.is_same(destination)) destination.copy_(to);
 }
@@ -130,6 +129,7 @@ void copy_on_devices(const at::Tensor& source, const at::Tensor& destination) {
 }
 
 at::Tensor copy_from(const at::Tensor& self, const at::Tensor& destination, bool non_blocking) {
+  Scheduler::get();  // throws after a fork, before anything is locked
   if (destination.numel() == 0 || self.is_same(destination)) return destination;
   const c10::DeviceGuard guard(is_on_device(self) ? self.device() : destination.device());
   const at::Tensor source = self.expand_as(destination);

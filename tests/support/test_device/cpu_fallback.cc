@@ -99,9 +99,7 @@ at::Tensor moved_to_device(const at::Tensor& result, c10::Device device) {
   const at::Tensor dense = result.is_non_overlapping_and_dense() ? result : result.contiguous();
   const at::Tensor moved =
       at::empty_strided(dense.sizes(), dense.strides(), dense.options().device(device));
-  auto write = [dense, view = TensorViews(c10::DeviceType::CPU).view(moved)] {
-    view.copy_(dense);
-  };
+  auto write = [dense, view = TensorViews(c10::DeviceType::CPU).view(moved)] { view.copy_(dense); };
   Scheduler::get().submit(current_stream(device.index()), {"write_result", std::move(write)});
   return moved;
 }
@@ -127,6 +125,7 @@ std::vector<c10::IValue> run_now(const BoxedCall& call) {
 }
 
 void run(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  Scheduler::get();  // throws after a fork, before anything is locked
   const BoxedCall call(op, *stack);
   const c10::DeviceGuard guard(call.device());
   auto returned = defer(call);

@@ -22,7 +22,9 @@ void check_device(c10::DeviceIndex device) {
 
 c10::DeviceIndex current_device() { return device_now; }
 
-void set_current_device(c10::DeviceIndex device) noexcept { device_now = device; }
+void set_current_device(c10::DeviceIndex device) noexcept {
+  if (device >= 0) device_now = device;
+}
 
 c10::Device device_at(c10::DeviceIndex device) {
   return c10::Device(c10::DeviceType::PrivateUse1, device);

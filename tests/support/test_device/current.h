@@ -8,7 +8,7 @@ namespace test_device {
 
 // The calling thread's current device, and its current stream on each device.
 c10::DeviceIndex current_device();
-void set_current_device(c10::DeviceIndex device) noexcept;
+void set_current_device(c10::DeviceIndex device) noexcept;  // -1 changes nothing
 c10::Stream current_stream(c10::DeviceIndex device);
 void set_current_stream(const c10::Stream& stream);
 

@@ -92,8 +92,8 @@ Results make_results(const BoxedCall& call, const torch::jit::Stack& meta, Tenso
       results.returned.push_back(shape);
       continue;
     }
-    const at::Tensor result = at::empty_strided(shape.sizes(), shape.strides(),
-                                                shape.options().device(call.device()));
+    const at::Tensor result =
+        at::empty_strided(shape.sizes(), shape.strides(), shape.options().device(call.device()));
     results.returned.push_back(result);
     results.new_views.emplace_back(i, views.view(result));
     results.uses.add(result.storage().data());

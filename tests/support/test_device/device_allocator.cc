@@ -37,8 +37,8 @@ c10::DataPtr CachingAllocator::allocate(size_t requested_bytes) {
   const int device = current_device();
   if (requested_bytes == 0) return {nullptr, nullptr, &free_block, device_at(device)};
   const int64_t stream = current_stream(device).id();
-  const size_t bytes = (requested_bytes + kGranularityBytes - 1) / kGranularityBytes *
-                       kGranularityBytes;
+  const size_t bytes =
+      (requested_bytes + kGranularityBytes - 1) / kGranularityBytes * kGranularityBytes;
   const std::lock_guard<std::mutex> lock(mutex_);
   Pool& pool = pools_[device];
   release_passed(pool);
@@ -207,8 +207,7 @@ void CachingAllocator::set_limit(int device, size_t bytes) {
   pools_[device].limit_bytes = bytes;
 }
 
-c10::CachingDeviceAllocator::DeviceStats CachingAllocator::getDeviceStats(
-    c10::DeviceIndex device) {
+c10::CachingDeviceAllocator::DeviceStats CachingAllocator::getDeviceStats(c10::DeviceIndex device) {
   check_device(device);
   const std::lock_guard<std::mutex> lock(mutex_);
   return pools_[device].stats;
@@ -251,7 +250,8 @@ void CachingAllocator::copy_data(void* destination, const void* source, size_t b
 }
 
 CachingAllocator& device_allocator() {
-  static CachingAllocator* const allocator = new CachingAllocator;  // tensors may outlive statics
+  static CachingAllocator* const allocator =
+      new CachingAllocator;  // never destroyed, as tensors live long
   return *allocator;
 }
 

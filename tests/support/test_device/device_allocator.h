@@ -66,7 +66,7 @@ class CachingAllocator final : public c10::DeviceAllocator {
     std::vector<std::shared_ptr<Mark>> marks;
   };
   struct Pool {
-    std::map<const char*, BlockPtr> blocks;  // all, by address
+    std::map<const char*, BlockPtr> blocks;                            // all, by address
     std::map<std::pair<int64_t, size_t>, std::vector<BlockPtr>> free;  // by stream and size
     std::vector<FreedBlock> waiting;  // freed, but other streams have not passed
     size_t reserved_bytes = 0;

@@ -12,10 +12,10 @@ namespace test_device {
 namespace {
 
 char* map_pages(int file, int protection) {
-  void* address = mmap(nullptr, DeviceMemory::kRangeBytes, protection,
-                       MAP_SHARED | MAP_NORESERVE, file, 0);
-  TORCH_CHECK(address != MAP_FAILED, "testdev: mapping the device's memory failed: ",
-              std::strerror(errno));
+  void* address =
+      mmap(nullptr, DeviceMemory::kRangeBytes, protection, MAP_SHARED | MAP_NORESERVE, file, 0);
+  TORCH_CHECK(address != MAP_FAILED,
+              "testdev: mapping the device's memory failed: ", std::strerror(errno));
   return static_cast<char*>(address);
 }
 

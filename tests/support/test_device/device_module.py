@@ -54,7 +54,7 @@ def _is_in_bad_fork() -> bool:
 
 def device_count() -> int:
     """The number of devices."""
-    return torch._C._accelerator_deviceCount() if hasattr(torch._C, "_accelerator_deviceCount") else 2
+    return torch.accelerator.device_count()
 
 
 def current_device() -> int:

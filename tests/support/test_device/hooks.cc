@@ -28,8 +28,7 @@ void resize_storage(const c10::Storage& storage, size_t bytes) {
       uses.count_stale();
       std::memcpy(to, from, kept);
     };
-    Scheduler::get().submit(current_stream(storage.device().index()),
-                            {"resize", std::move(copy)});
+    Scheduler::get().submit(current_stream(storage.device().index()), {"resize", std::move(copy)});
   }
   storage.unsafeGetStorageImpl()->set_data_ptr_noswap(std::move(data));
   storage.unsafeGetStorageImpl()->set_nbytes(bytes);
@@ -65,7 +64,7 @@ class Hooks final : public at::PrivateUse1HooksInterface {
   }
 
   bool isPinnedPtr(const void* pointer) const override {
-    return pinned_allocator().contains(pointer);
+    return Scheduler::accepts_work() && pinned_allocator().contains(pointer);
   }
 
   c10::Allocator* getPinnedMemoryAllocator() const override { return &pinned_allocator(); }

@@ -194,7 +194,8 @@ void PinnedAllocator::reset_peak_stats() {
 }
 
 PinnedAllocator& pinned_allocator() {
-  static PinnedAllocator* const allocator = new PinnedAllocator;  // tensors may outlive statics
+  static PinnedAllocator* const allocator =
+      new PinnedAllocator;  // never destroyed, as tensors live long
   return *allocator;
 }
 

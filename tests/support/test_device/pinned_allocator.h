@@ -64,9 +64,9 @@ class PinnedAllocator final : public at::HostAllocator {
   void return_cached();
 
   std::mutex mutex_;
-  std::map<const char*, BlockPtr> blocks_;          // all, by address
-  std::map<size_t, std::vector<BlockPtr>> free_;    // by size
-  std::vector<FreedBlock> waiting_;                 // freed, but streams have not passed
+  std::map<const char*, BlockPtr> blocks_;        // all, by address
+  std::map<size_t, std::vector<BlockPtr>> free_;  // by size
+  std::vector<FreedBlock> waiting_;               // freed, but streams have not passed
   size_t limit_bytes_;
   size_t reserved_bytes_ = 0;
   at::HostStats stats_;

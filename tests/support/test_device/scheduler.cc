@@ -12,7 +12,9 @@
 namespace test_device {
 namespace {
 
-constexpr int kLaunchFailure = 719;  // as CUDA numbers an error that stays
+// As CUDA numbers them; __init__.py has the same numbers.
+constexpr int kInitializationError = 3;
+constexpr int kLaunchFailure = 719;
 
 std::atomic<bool> started{false};
 std::atomic<bool> forked{false};
@@ -23,10 +25,13 @@ uint64_t from_environment(const char* name, uint64_t otherwise) {
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
 }
 
+[[noreturn]] void throw_error(int code, const std::string& message) {
+  throw c10::AcceleratorError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, code,
+                              "testdev error: " + message);
+}
+
 void throw_if(const std::string& error) {
-  if (error.empty()) return;
-  throw c10::AcceleratorError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
-                              kLaunchFailure, "testdev error: " + error);
+  if (!error.empty()) throw_error(kLaunchFailure, error);
 }
 
 int64_t microseconds(Clock::duration duration) {
@@ -36,8 +41,11 @@ int64_t microseconds(Clock::duration duration) {
 }  // namespace
 
 Scheduler& Scheduler::get() {
-  TORCH_CHECK(!forked, "testdev: this process was forked from one that had initialized the device, "
-              "and a device can't be used after a fork. Start processes with the method 'spawn'");
+  if (forked) {
+    throw_error(kInitializationError,
+                "this process was forked from one that had used the device, and a device can't be "
+                "used after a fork. Start processes with the method 'spawn'");
+  }
   static Scheduler* const scheduler = new Scheduler;  // never destroyed, as c10's registries
   return *scheduler;
 }
@@ -83,19 +91,19 @@ void Scheduler::append(Queue& queue, Item item) {
 
 void Scheduler::submit(const c10::Stream& stream, Operation operation) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  append(queue_of(stream), Item{std::move(operation), nullptr, nullptr, {}, false});
+  append(queue_of(stream), Item{std::move(operation), nullptr, nullptr});
 }
 
 std::shared_ptr<Mark> Scheduler::record(const c10::Stream& stream) {
   auto mark = std::make_shared<Mark>();
   const std::lock_guard<std::mutex> lock(mutex_);
-  append(queue_of(stream), Item{{"record", nullptr}, nullptr, mark, {}, false});
+  append(queue_of(stream), Item{{"record", nullptr, {}, false}, nullptr, mark});
   return mark;
 }
 
 void Scheduler::block(const c10::Stream& stream, const std::shared_ptr<Mark>& mark) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  append(queue_of(stream), Item{{"wait", nullptr}, mark, nullptr, {}, false});
+  append(queue_of(stream), Item{{"wait", nullptr, {}, false}, mark, nullptr});
 }
 
 bool Scheduler::is_done(const Mark& mark) {
@@ -133,7 +141,7 @@ std::vector<std::shared_ptr<Mark>> Scheduler::marks_of(int device) {
   std::vector<std::shared_ptr<Mark>> marks;
   for (Queue& queue : queues_[device]) {
     marks.push_back(std::make_shared<Mark>());
-    append(queue, Item{{"record", nullptr}, nullptr, marks.back(), {}, false});
+    append(queue, Item{{"record", nullptr, {}, false}, nullptr, marks.back()});
   }
   return marks;
 }
@@ -209,11 +217,11 @@ void Scheduler::work() {
 // Begins the first item, or ends it if its duration is over.
 void Scheduler::step(Queue& queue, std::unique_lock<std::mutex>& lock) {
   Item& first = queue.items.front();
-  const bool is_skipped = !queue.error.empty() && !first.operation.runs_after_error;
+  first.was_skipped = !queue.error.empty() && !first.operation.runs_after_error;
   if (!first.has_begun) {
     first.has_begun = true;
     first.begin = Clock::now();
-    if (first.operation.duration > Clock::duration::zero() && !is_skipped) {
+    if (first.operation.duration > Clock::duration::zero() && !first.was_skipped) {
       queue.ready_at = first.begin + first.operation.duration;
       return;
     }
@@ -222,7 +230,7 @@ void Scheduler::step(Queue& queue, std::unique_lock<std::mutex>& lock) {
   queue.items.pop_front();
   queue.is_running = true;
   std::string error;
-  if (item.operation.run && !is_skipped) {
+  if (item.operation.run && !item.was_skipped) {
     lock.unlock();
     try {
       item.operation.run();
@@ -234,27 +242,28 @@ void Scheduler::step(Queue& queue, std::unique_lock<std::mutex>& lock) {
     item.operation.run = nullptr;  // what it holds is freed without the lock
     lock.lock();
   }
-  finish(queue, std::move(item), error);
+  finish(queue, item, error);
 }
 
-void Scheduler::finish(Queue& queue, Item item, const std::string& error) {
+void Scheduler::finish(Queue& queue, const Item& item, const std::string& error) {
   const Clock::time_point now = Clock::now();
   if (queue.error.empty()) queue.error = error;
   if (item.waits_for && queue.error.empty()) queue.error = item.waits_for->error;
   if (item.reaches) *item.reaches = Mark{true, now, queue.error};
   queue.is_running = false;
   draw_delay(queue);
-  if (is_traced_ && item.operation.name != "record") {
-    for (int device = 0; device < kNumDevices; ++device) {
-      for (size_t id = 0; id < queues_[device].size(); ++id) {
-        if (&queues_[device][id] != &queue) continue;
-        trace_.push_back({device, static_cast<int64_t>(id), std::move(item.operation.name),
-                          microseconds(item.begin - trace_start_),
-                          microseconds(now - trace_start_)});
-      }
+  if (is_traced_ && !item.reaches && !item.was_skipped) trace(queue, item, now);
+  marks_changed_.notify_all();
+}
+
+void Scheduler::trace(const Queue& queue, const Item& item, Clock::time_point now) {
+  for (int device = 0; device < kNumDevices; ++device) {
+    for (size_t id = 0; id < queues_[device].size(); ++id) {
+      if (&queues_[device][id] != &queue) continue;
+      trace_.push_back({device, static_cast<int64_t>(id), item.operation.name,
+                        microseconds(item.begin - trace_start_), microseconds(now - trace_start_)});
     }
   }
-  marks_changed_.notify_all();
 }
 
 void Scheduler::set_seed(uint64_t seed) {

@@ -25,8 +25,8 @@ using Clock = std::chrono::steady_clock;
 // Something that a stream does when its turn comes.
 struct Operation {
   std::string name;
-  std::function<void()> run;     // what it throws becomes the stream's error
-  Clock::duration duration{};    // how long the stream is busy before `run` is called
+  std::function<void()> run;      // what it throws becomes the stream's error
+  Clock::duration duration{};     // how long the stream is busy before `run` is called
   bool runs_after_error = false;  // other operations are skipped on a stream with an error
 };
 
@@ -63,10 +63,10 @@ class Scheduler final {
  public:
   static constexpr int kNumPoolStreams = 8;  // per device; their ids follow that of the default, 0
 
-  static Scheduler& get();         // starts the thread at its first call
-  static bool is_started();        // whether this process, or the one it was forked from, has it
-  static bool is_forked();         // whether that was a parent of this process
-  static bool accepts_work();      // started, not forked, and not shut down
+  static Scheduler& get();     // starts the thread at its first call
+  static bool is_started();    // whether this process, or the one it was forked from, has it
+  static bool is_forked();     // whether that was a parent of this process
+  static bool accepts_work();  // started, not forked, and not shut down
 
   void submit(const c10::Stream& stream, Operation operation);
   std::shared_ptr<Mark> record(const c10::Stream& stream);
@@ -98,8 +98,9 @@ class Scheduler final {
     Operation operation;
     std::shared_ptr<Mark> waits_for;
     std::shared_ptr<Mark> reaches;
-    Clock::time_point begin;
+    Clock::time_point begin{};
     bool has_begun = false;
+    bool was_skipped = false;  // because its stream has an error
   };
   struct Queue {
     std::deque<Item> items;
@@ -115,7 +116,8 @@ class Scheduler final {
   bool can_step(const Queue& queue, Clock::time_point now) const;
   Queue* choose(Clock::time_point* next_time);
   void step(Queue& queue, std::unique_lock<std::mutex>& lock);
-  void finish(Queue& queue, Item item, const std::string& error);
+  void finish(Queue& queue, const Item& item, const std::string& error);
+  void trace(const Queue& queue, const Item& item, Clock::time_point now);
   void work();
   void await(const Mark& mark, std::unique_lock<std::mutex>& lock);
   std::vector<std::shared_ptr<Mark>> marks_of(int device);

@@ -13,8 +13,8 @@ namespace {
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("as_strided", at::native::as_strided_tensorimpl);
-  library.impl("view", static_cast<at::Tensor (*)(const at::Tensor&, at::IntArrayRef)>(
-                           at::native::view));
+  library.impl("view",
+               static_cast<at::Tensor (*)(const at::Tensor&, at::IntArrayRef)>(at::native::view));
   library.impl("_reshape_alias", at::native::_reshape_alias);
   library.impl("unfold", at::native::unfold);
   library.impl("view_as_real", at::native::view_as_real);
