@@ -8,6 +8,7 @@ other tests must not load the device.
 import faulthandler
 import functools
 import importlib.util
+import inspect
 import os
 import sys
 import tempfile
@@ -96,8 +97,6 @@ def on_device(test: Callable[..., None]) -> Callable[..., None]:
 
 
 def _add_fixture(wrapper: Callable[..., None], test: Callable[..., None]) -> None:
-    import inspect
-
     signature = inspect.signature(test)
     fixture = inspect.Parameter("device_processes", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     wrapper.__signature__ = signature.replace(parameters=[fixture, *signature.parameters.values()])

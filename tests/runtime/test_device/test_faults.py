@@ -118,9 +118,7 @@ def test_a_device_that_was_used_can_not_be_used_after_a_fork():
         torch.accelerator.synchronize,
     ]
 
-    assert [test_device.INITIALIZATION_ERROR] * len(uses) == [
-        exit_code_of_child(use) for use in uses
-    ]
+    assert {test_device.INITIALIZATION_ERROR} == {exit_code_of_child(use) for use in uses}
     assert 0 == exit_code_of_child(lambda: x.__class__)
     assert not torch.testdev._is_in_bad_fork()
 
