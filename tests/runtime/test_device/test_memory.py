@@ -34,10 +34,12 @@ def test_memory_that_nobody_has_written_is_nan():
 def test_a_freed_block_is_handed_out_at_once_on_its_stream():
     first = torch.ones(N, device="testdev")
     address = first.data_ptr()
-    test_device.sleep(50)
-    del first
+    with test_device.held_stream():
+        first.add_(1)
+        del first
+        again = torch.empty(N, device="testdev").data_ptr()
 
-    assert address == torch.empty(N, device="testdev").data_ptr()
+    assert address == again
 
 
 @on_device
@@ -57,14 +59,16 @@ def test_record_stream_delays_reuse_until_the_stream_has_passed():
     first = torch.ones(N, device="testdev")
     address = first.data_ptr()
     stream = torch.Stream(device="testdev")
-    with stream:
-        test_device.sleep(50)
+    stream.wait_stream(torch.testdev.current_stream())
+    with stream, test_device.held_stream():
         total = first.sum()
-    first.record_stream(stream)
-    del first
-
-    assert address != torch.empty(N, device="testdev").data_ptr()
+        first.record_stream(stream)
+        del first
+        with torch.testdev.default_stream():
+            early = torch.empty(N, device="testdev").data_ptr()
     stream.synchronize()
+
+    assert address != early
     assert address == torch.empty(N, device="testdev").data_ptr()
     assert N == total.item()
     assert test_device.StaleUses(device=0, pinned=0) == test_device.take_stale_uses()
@@ -74,10 +78,10 @@ def test_record_stream_delays_reuse_until_the_stream_has_passed():
 def test_a_stream_that_was_not_recorded_reads_nan_and_is_counted():
     first = torch.ones(N, device="testdev")
     stream = torch.Stream(device="testdev")
-    with stream:
-        test_device.sleep(50)
+    with stream, test_device.held_stream():
         total = first.sum()
-    del first
+        del first
+        torch.testdev.default_stream().synchronize()
     stream.synchronize()
 
     assert total.isnan()

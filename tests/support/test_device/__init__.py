@@ -20,6 +20,8 @@ load() reads TESTDEV_SEED, TESTDEV_MAX_DELAY_US, TESTDEV_MEMORY_BYTES and TESTDE
 """
 
 import atexit
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -116,6 +118,19 @@ def stream_from_pool(device: int = 0) -> torch.Stream:
 def sleep(milliseconds: float) -> None:
     """Keep the current stream busy, as torch.cuda._sleep does."""
     _ops.sleep(milliseconds)
+
+
+@contextlib.contextmanager
+def held_stream() -> Iterator[None]:
+    """Hold the current stream in a `with` block: what is queued there runs after the block.
+
+    A host that waits for the stream inside the block waits for ever.
+    """
+    number = _ops.hold_stream()
+    try:
+        yield
+    finally:
+        _ops.open_stream(number)
 
 
 def fail_copy(number: int, kind: str | None = None) -> None:

@@ -3,6 +3,10 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/library.h>
 
+#include <map>
+#include <memory>
+#include <mutex>
+
 #include "copies.h"
 #include "copy_faults.h"
 #include "current.h"
@@ -24,6 +28,34 @@ Clock::duration from_milliseconds(double milliseconds) {
 void sleep(double milliseconds) {
   Scheduler::get().submit(current_stream(current_device()),
                           {"sleep", [] {}, from_milliseconds(milliseconds)});
+}
+
+// The streams that tests hold, by the numbers that they got.
+struct HeldStreams {
+  std::mutex mutex;
+  std::map<int64_t, std::shared_ptr<Mark>> marks;
+  int64_t next_number = 0;
+};
+
+HeldStreams& held_streams() {
+  static HeldStreams* const streams = new HeldStreams;
+  return *streams;
+}
+
+int64_t hold_stream() {
+  HeldStreams& held = held_streams();
+  const std::lock_guard<std::mutex> lock(held.mutex);
+  held.marks.emplace(held.next_number, Scheduler::get().hold(current_stream(current_device())));
+  return held.next_number++;
+}
+
+void open_stream(int64_t number) {
+  HeldStreams& held = held_streams();
+  const std::lock_guard<std::mutex> lock(held.mutex);
+  const auto found = held.marks.find(number);
+  TORCH_CHECK(found != held.marks.end(), "testdev: no stream is held under the number ", number);
+  Scheduler::get().open(*found->second);
+  held.marks.erase(found);
 }
 
 void set_seed(int64_t seed) { Scheduler::get().set_seed(static_cast<uint64_t>(seed)); }
@@ -88,6 +120,8 @@ void shut_down() {
 
 TORCH_LIBRARY(testdev, library) {
   library.def("sleep(float milliseconds) -> ()", sleep);
+  library.def("hold_stream() -> int", hold_stream);
+  library.def("open_stream(int number) -> ()", open_stream);
   library.def("set_seed(int seed) -> ()", set_seed);
   library.def("set_max_delay(float milliseconds) -> ()", set_max_delay);
   library.def("set_copy_bandwidth(float bytes_per_second) -> ()", set_copy_bandwidth);

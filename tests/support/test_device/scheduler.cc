@@ -106,6 +106,18 @@ void Scheduler::block(const c10::Stream& stream, const std::shared_ptr<Mark>& ma
   append(queue_of(stream), Item{{"wait", nullptr, {}, false}, mark, nullptr});
 }
 
+std::shared_ptr<Mark> Scheduler::hold(const c10::Stream& stream) {
+  auto mark = std::make_shared<Mark>();
+  block(stream, mark);
+  return mark;
+}
+
+void Scheduler::open(Mark& mark) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  mark.is_done = true;
+  work_changed_.notify_one();
+}
+
 bool Scheduler::is_done(const Mark& mark) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (mark.is_done) throw_if(mark.error);

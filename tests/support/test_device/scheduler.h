@@ -72,6 +72,10 @@ class Scheduler final {
   std::shared_ptr<Mark> record(const c10::Stream& stream);
   void block(const c10::Stream& stream, const std::shared_ptr<Mark>& mark);
 
+  // Holds a stream, after what is queued, until open() is called with the mark.
+  std::shared_ptr<Mark> hold(const c10::Stream& stream);
+  void open(Mark& mark);
+
   // These throw c10::AcceleratorError if the mark or the stream has an error.
   bool is_done(const Mark& mark);
   void wait(const std::shared_ptr<Mark>& mark);
