@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs tests of the test device in processes of their own.
+
+A process has one accelerator, and PyTorch can't take it away again: the process that runs all
+other tests must not load the device.
+"""
+
+import faulthandler
+import functools
+import importlib.util
+import inspect
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from fork_server import Child, ForkServer
+
+_MODULES = (
+    "pytest",
+    "torch",
+    "torch.distributed.fsdp",
+    "torch.nn.parallel",
+    "test_device.host_group",
+)
+
+
+class DeviceTestFailedError(AssertionError):
+    """A function raised, or its process died or did not reply."""
+
+
+class DeviceProcesses:
+    """Forks a process for each call from one that has imported torch."""
+
+    def __init__(self) -> None:
+        self._server = ForkServer(_MODULES, OMP_NUM_THREADS="1", TORCH_CPP_LOG_LEVEL="ERROR")
+
+    def run(self, function: Callable[..., Any], *args: Any, deadline: float = 60, **named: Any):
+        """Call the function where the device is loaded, and return its result."""
+        return self._answer(self._start(function, args, named), deadline)
+
+    def run_ranks(self, function: Callable[..., Any], *args: Any, size: int) -> list[Any]:
+        """Call function(rank, size, *args) on ranks with a HostGroup for the device's tensors."""
+        with tempfile.TemporaryDirectory() as folder:
+            places = [(f"{folder}/store", rank, size) for rank in range(size)]
+            ranks = [self._start(function, (*place[1:], *args), {}, place) for place in places]
+            return [self._answer(rank, 60) for rank in ranks]
+
+    def exit_code(self, function: Callable[..., Any], *args: Any) -> int | None:
+        """Call the function, and return how its process ended."""
+        child = self._start(function, args, {})
+        child.pipe.poll(60)
+        child.pipe.close()
+        return child.wait(10)
+
+    def close(self) -> None:
+        """End the server."""
+        self._server.close()
+
+    def _start(self, function, args, named, place=None) -> Child:
+        child = self._server.start(_serve, 0)
+        file = function.__globals__["__file__"]
+        child.pipe.send((file, function.__name__, args, named, place))
+        return child
+
+    def _answer(self, child: Child, deadline: float):
+        try:
+            if child.pipe.poll(deadline):
+                succeeded, answer = child.pipe.recv()
+                if not succeeded:
+                    raise DeviceTestFailedError(answer)
+                return answer
+            child.abort()
+            raise DeviceTestFailedError(f"no answer in {deadline} s; the stacks are in its output")
+        except EOFError:
+            raise DeviceTestFailedError(f"died with exit code {child.wait(5)}") from None
+        finally:
+            child.pipe.close()
+
+
+def on_device(test: Callable[..., None]) -> Callable[..., None]:
+    """Make a test run in a process of its own, with the device loaded.
+
+    Its arguments must be parameters, not fixtures.
+    """
+
+    @functools.wraps(test)
+    def in_process(device_processes, **parameters):
+        device_processes.run(test, **parameters)
+
+    _add_fixture(in_process, test)
+    return in_process
+
+
+def _add_fixture(wrapper: Callable[..., None], test: Callable[..., None]) -> None:
+    signature = inspect.signature(test)
+    fixture = inspect.Parameter("device_processes", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    wrapper.__signature__ = signature.replace(parameters=[fixture, *signature.parameters.values()])
+
+
+def _serve(pipe: Connection, _: int) -> None:
+    faulthandler.enable(all_threads=True)
+    file, name, args, named, place = pipe.recv()
+    import test_device
+    import torch
+    import torch.distributed as dist
+    from test_device import host_group
+
+    torch.set_num_threads(1)
+    try:
+        test_device.load()
+        if place is not None:
+            host_group.register()
+            store, rank, size = place
+            dist.init_process_group(
+                host_group.BACKEND, store=dist.FileStore(store, size), rank=rank, world_size=size
+            )
+        function = getattr(_load(file), name)
+        function = getattr(function, "__wrapped__", function)
+        pipe.send((True, function(*args, **named)))
+    except BaseException:
+        pipe.send((False, traceback.format_exc()))
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    torch.ops.testdev.shut_down()  # a child of multiprocessing ends without atexit's functions
+    os._exit(0)
+
+
+def _load(file: str) -> Any:
+    name = f"device_test_{Path(file).stem}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, file)
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
