@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backend.h"
 
+#include "staging/registry.h"
+
 #include <utility>
 
 namespace smdist::torch_binding {
@@ -297,9 +299,6 @@ void Backend::monitoredBarrier(const c10d::BarrierOptions& options, bool) {
 }
 
 at::Tensor Backend::allocateTensor(long size, at::TensorOptions options) {
-  TORCH_CHECK_VALUE(options.device().is_cpu(),
-                    "smdist can allocate CPU memory only, but the device is ", options.device(),
-                    ".");
   return at::empty({size}, options);
 }
 
@@ -309,15 +308,18 @@ void Backend::abort() { engine_->abort("the group was aborted by rank " + std::t
 
 void Backend::shutdown() {
   if (before_shutdown_) before_shutdown_();
+  const std::shared_ptr<StagingQueue> staging = find_staging(*engine_);
   if (owns_engine_) {
     engine_->shutdown();
-    if (const std::shared_ptr<StagingQueue> staging = StagingQueue::find(*engine_)) staging->stop();
+    if (staging) staging->stop();
     return;
   }
+  // Operations that have not ended complete, and the group's number stays in use.
+  if (staging && staging->has_unsubmitted()) return;
   try {
     engine_->remove_group(group_);
   } catch (const UsageError&) {
-    // Operations are in flight: they complete, and the group's number stays in use.
+    // Operations are pending.
   }
 }
 

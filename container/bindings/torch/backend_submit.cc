@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "backend.h"
+#include "staging/registry.h"
 
 namespace smdist::torch_binding {
 namespace {
@@ -68,7 +69,7 @@ void Backend::submit(const Call& call, const c10::intrusive_ptr<OperationWork>& 
     activity().end(kind);
     completion->complete(error);
   };
-  const std::shared_ptr<StagingQueue> staging = StagingQueue::find(*engine_);
+  const std::shared_ptr<StagingQueue> staging = find_staging(*engine_);
   const bool is_awaited = may_await && !staging;
   if (!is_awaited) {
     operation.done = [work, inputs, outputs](const std::exception_ptr&) { work->complete_part(); };
@@ -105,7 +106,7 @@ std::function<void()> Backend::submission(const Operation& operation,
 Backend::WorkPtr Backend::stage_all(const Name& name, const std::vector<Call>& calls,
                                     const Tensors& shown, const Tensors& outputs,
                                     c10::Device device) {
-  if (!staging_) staging_ = StagingQueue::of(engine_, staging_options_);
+  if (!staging_) staging_ = staging_of(engine_, staging_options_);
   auto work = c10::make_intrusive<StagedWork>(rank_, name.type, name.title, shown, outputs,
                                               staging_->streams_of(device), calls.size());
   for (const Call& call : calls) stage(call, work, *staging_);
@@ -130,8 +131,13 @@ void Backend::stage(const Call& call, const c10::intrusive_ptr<StagedWork>& work
     if (!original.is_same(contiguous)) copy_back.push_back({original.detach(), contiguous});
   }
   activity().begin(call.kind);
-  staging.stage(std::move(staged), std::move(copy_back), work,
-                [kind = call.kind] { activity().end(kind); });
+  try {
+    staging.stage(std::move(staged), std::move(copy_back), work,
+                  [kind = call.kind] { activity().end(kind); });
+  } catch (...) {
+    activity().end(call.kind);
+    std::rethrow_exception(translated(std::current_exception()));
+  }
 }
 
 // Raises ValueError if the lengths of tensors or the numbers of ranks are wrong.

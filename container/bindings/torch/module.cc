@@ -6,6 +6,7 @@
 
 #include "../python/engine_bindings.h"
 #include "backend.h"
+#include "staging/registry.h"
 
 namespace py = pybind11;
 using smdist::Engine;
@@ -52,6 +53,8 @@ PYBIND11_MODULE(_C, module) {
              py::arg("staging_slot_bytes") = 4 << 20, py::arg("staging_slots") = 16,
              py::arg("owns_engine"),
              py::arg("before_shutdown") = py::none());
+  module.def("stop_staging", &smdist::torch_binding::stop_all_staging,
+             py::call_guard<py::gil_scoped_release>());
   module.def(
       "activity",
       [](const std::string& kind) {

@@ -46,6 +46,8 @@ std::optional<torch::jit::Stack> run_on_meta(const BoxedCall& call) {
   torch::jit::Stack stack;
   for (size_t i = 0; i < call.arguments().size(); ++i) {
     stack.push_back(with_tensors(call.arguments()[i], [&](const at::Tensor& tensor) {
+      // kernels in Python take wrapped numbers on the CPU only
+      if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) return tensor;
       const at::Tensor view = views.view(tensor);
       if (call.writes(i)) written.emplace_back(tensor, view);
       return view;

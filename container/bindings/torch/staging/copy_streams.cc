@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "copy_streams.h"
 
+#include <c10/core/InferenceMode.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -52,6 +53,7 @@ CopyStreams::EventPtr CopyStreams::copy_to_device(const std::vector<Copy>& copie
 CopyStreams::EventPtr CopyStreams::copy(const c10::Stream& stream, const std::vector<Copy>& copies,
                                         const EventPtr& after) const {
   const c10::StreamGuard guard(stream);
+  const c10::InferenceMode no_autograd;  // the only mode in which every tensor may be written
   after->block(stream);
   for (const Copy& each : copies) {
     record_use(each.source, stream);

@@ -142,7 +142,8 @@ Piece Pieces::equal(const Range& range, const at::Tensor& slot) const {
   return piece;
 }
 
-// This rank's own part is copied within the device, and is not copied back from the host.
+// This rank's own part is copied within the device, and is not copied back from the host. It is copied
+// first, because the input may be where the part of another rank goes.
 Piece Pieces::gathered(const Range& range, const at::Tensor& slot) const {
   const at::Tensor input = inputs_[0].narrow(0, range.begin, range.length);
   Piece piece;
@@ -161,7 +162,9 @@ Piece Pieces::gathered(const Range& range, const at::Tensor& slot) const {
     }
     piece.to_host.push_back({bytes, input});
     piece.inputs.push_back(span(bytes));
-    if (!is_same_memory(output, input)) piece.to_device.push_back({output, input});
+    if (!is_same_memory(output, input)) {
+      piece.to_device.insert(piece.to_device.begin(), {output, input});
+    }
   }
   piece.outputs.push_back(span(slot.narrow(0, 0, operation_.size * range.length)));
   return piece;

@@ -43,6 +43,7 @@ class Pieces final {
 
   const DeviceOperation& operation() const { return operation_; }
   size_t count() const { return count_; }
+  bool is_divided() const { return shape_ != Shape::kUndivided; }
   // Return the number of bytes of host memory that a piece needs.
   size_t bytes_of(size_t index) const;
   // Return a piece. slot: at least bytes_of(index) bytes of pinned memory.

@@ -21,33 +21,42 @@ StagedWork::StagedWork(int rank, c10d::OpType type, const char* title,
           std::vector<c10::Device>{streams.device()})),
       result_future_(c10::make_intrusive<c10::ivalue::Future>(c10::IntType::get())),
       incomplete_parts_(operations) {
-  if (operations == 0) finish_all();
+  if (operations > 0) return;
+  finish();
+  complete_futures();
 }
 
-void StagedWork::complete_part(std::exception_ptr error,
+bool StagedWork::complete_part(const std::exception_ptr& error,
                                const CopyStreams::EventPtr& results_copied) {
   {
     const std::lock_guard<std::mutex> lock(parts_mutex_);
     if (error && !error_) error_ = error;
     if (results_copied) copied_ = results_copied;
-    if (--incomplete_parts_ > 0) return;
+    if (--incomplete_parts_ > 0) return false;
   }
-  finish_all();
+  finish(translated(error_));
+  return true;
 }
 
-// Completes the Work before its Future, because a callback of the Future may wait for the Work. The
-// Future records the stream with the copies, for those who wait for it or continue with it.
-void StagedWork::finish_all() {
-  const auto result = static_cast<int64_t>(result_of(error_));
-  const std::exception_ptr error = translated(error_);
-  finish(error);
-  if (error) {
-    future_->setError(error);
+// The Future records the stream with the copies, for those who wait for it or continue with it.
+void StagedWork::complete_futures() {
+  if (error_) {
+    future_->setError(translated(error_));
   } else {
     const c10::StreamGuard guard(streams_.to_device());
     future_->markCompleted(c10::IValue(results_));
   }
-  result_future_->markCompleted(c10::IValue(result));
+  result_future_->markCompleted(c10::IValue(static_cast<int64_t>(result_of(error_))));
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> StagedWork::getFuture() {
+  has_future_ = true;
+  return future_;
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> StagedWork::getFutureResult() {
+  has_future_ = true;
+  return result_future_;
 }
 
 bool StagedWork::isCompleted() {
@@ -58,6 +67,7 @@ bool StagedWork::isCompleted() {
 
 bool StagedWork::wait(std::chrono::milliseconds timeout) {
   Work::wait(timeout);  // calls synchronize(), or raises the error
+  if (has_future_) future_->wait();  // its callbacks may still run
   return true;
 }
 

@@ -24,7 +24,12 @@ class StagedWork final : public c10d::Work {
 
   // Record that one operation has ended. error: null if it succeeded. Call once for each operation.
   // The results are complete on the device when `results_copied` is; null if nothing was copied.
-  void complete_part(std::exception_ptr error, const CopyStreams::EventPtr& results_copied);
+  // Returns whether all operations have ended. Then the Work is complete, and the caller has to call
+  // complete_futures().
+  bool complete_part(const std::exception_ptr& error, const CopyStreams::EventPtr& results_copied);
+
+  // Complete the Futures. Their callbacks are called here, and may wait for other operations.
+  void complete_futures();
 
   c10::Device device() const { return streams_.device(); }
 
@@ -39,19 +44,18 @@ class StagedWork final : public c10d::Work {
   void blockCurrentStream() override { wait(kNoTimeout); }
   int sourceRank() const override { return source_; }
   std::vector<at::Tensor> result() override { return results_; }
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
-  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override { return result_future_; }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
   uint64_t getSequencenumber() const override { return sequence_; }
 
  private:
-  void finish_all();
-
   const CopyStreams streams_;
   const std::vector<at::Tensor> results_;
   const c10::intrusive_ptr<c10::ivalue::Future> future_;
   const c10::intrusive_ptr<c10::ivalue::Future> result_future_;
   std::atomic<uint64_t> sequence_{0};
   int source_ = -1;
+  std::atomic<bool> has_future_{false};  // a Future was requested
   std::mutex parts_mutex_;
   size_t incomplete_parts_;      // guarded by parts_mutex_, as are the next two
   std::exception_ptr error_;     // of the first part that failed

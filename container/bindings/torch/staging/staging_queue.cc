@@ -1,118 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "staging_queue.h"
 
-#include <ATen/core/grad_mode.h>
 #include <pthread.h>
 #include <pybind11/pybind11.h>
 
-#include <atomic>
+#include <chrono>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <utility>
 
 #include "smdist/errors.h"
 
 namespace smdist::torch_binding {
-
-// Streams and host memory of one device.
-class StagingQueue::Device {
- public:
-  Device(c10::Device device, const StagingOptions& options)
-      : streams(device), slots(device.type(), options.slot_bytes, options.max_slots) {}
-
-  const CopyStreams streams;
-  PinnedSlots slots;
-};
-
-// An operation, from the call until all of its pieces have ended.
-struct StagingQueue::Staged {
-  Device& device;
-  const Pieces pieces;
-  const std::vector<Copy> copy_back;
-  const CopyStreams::EventPtr ready;  // the caller's work before the call
-  const c10::intrusive_ptr<StagedWork> work;
-  const std::function<void()> ended;
-  // Used by the receiving thread only:
-  size_t num_ended = 0;
-  std::exception_ptr error = nullptr;
-  CopyStreams::EventPtr copied = nullptr;
-};
-
-// A call in the queue: an operation of which some pieces are not copied yet, or a function.
-struct StagingQueue::Entry {
-  std::shared_ptr<Staged> staged;
-  size_t next_piece = 0;
-  std::function<void()> call;
-};
-
-// A piece whose copy to the host was queued.
-struct StagingQueue::InFlight {
-  std::shared_ptr<Staged> staged;
-  Piece piece;
-  at::Tensor slot;
-  CopyStreams::EventPtr on_host;  // null if the copy failed
-  bool is_last = false;
-};
-
-// Pieces that are with the engine, and the numbers of those that it has ended. The engine's callbacks
-// know a piece by its number, because they may hold no tensors: the destructor of a tensor may wait
-// for the GIL.
-class StagingQueue::PieceTable {
- public:
-  uint64_t add(InFlight piece) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    pieces_.emplace(++last_number_, std::move(piece));
-    return last_number_;
-  }
-  void end(uint64_t number, const std::exception_ptr& error) {
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      ended_.emplace_back(number, error);
-    }
-    changed_.notify_one();
-  }
-  // Return the next piece that has ended, with its error; nothing after stop(), when all have ended.
-  std::optional<std::pair<InFlight, std::exception_ptr>> next_ended() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait(lock, [this] { return !ended_.empty() || (is_stopped_ && pieces_.empty()); });
-    if (ended_.empty()) return std::nullopt;
-    const auto [number, error] = ended_.front();
-    ended_.pop_front();
-    InFlight piece = std::move(pieces_.at(number));
-    pieces_.erase(number);
-    return std::make_pair(std::move(piece), error);
-  }
-  void stop() {
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      is_stopped_ = true;
-    }
-    changed_.notify_one();
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::unordered_map<uint64_t, InFlight> pieces_;
-  std::deque<std::pair<uint64_t, std::exception_ptr>> ended_;
-  uint64_t last_number_ = 0;
-  bool is_stopped_ = false;
-};
-
 namespace {
 
-// Queues by engine. Never destroyed: operations may end after other objects are destroyed.
-struct Registry {
-  std::mutex mutex;
-  std::map<const Engine*, std::weak_ptr<StagingQueue>> queues;
-  std::atomic<bool> is_used{false};
-};
+// Time for which a piece waits for one of the slots, before it gets an additional one. Slots that
+// stay in use for so long may belong to operations for which other ranks need a later one of ours:
+// two groups may have another order on each rank.
+constexpr std::chrono::seconds kPatience{1};
 
-Registry& registry() {
-  static auto* const of_process = new Registry;
-  return *of_process;
-}
+constexpr const char* kShutDown = "the engine was shut down, so it cannot start an operation";
 
 bool is_less(const c10::Device& a, const c10::Device& b) {
   return std::make_pair(a.type(), a.index()) < std::make_pair(b.type(), b.index());
@@ -120,66 +27,50 @@ bool is_less(const c10::Device& a, const c10::Device& b) {
 
 }  // namespace
 
-std::shared_ptr<StagingQueue> StagingQueue::of(const std::shared_ptr<Engine>& engine,
-                                               const StagingOptions& options) {
-  Registry& known = registry();
-  const std::lock_guard<std::mutex> lock(known.mutex);
-  std::weak_ptr<StagingQueue>& found = known.queues[engine.get()];
-  std::shared_ptr<StagingQueue> queue = found.lock();
-  if (!queue) found = queue = std::make_shared<StagingQueue>(engine, options);
-  known.is_used = true;
-  return queue;
-}
-
-std::shared_ptr<StagingQueue> StagingQueue::find(const Engine& engine) {
-  Registry& known = registry();
-  if (!known.is_used) return nullptr;
-  const std::lock_guard<std::mutex> lock(known.mutex);
-  const auto found = known.queues.find(&engine);
-  return found == known.queues.end() ? nullptr : found->second.lock();
-}
-
 StagingQueue::StagingQueue(std::shared_ptr<Engine> engine, StagingOptions options)
     : engine_(std::move(engine)),
       options_(options),
       devices_(&is_less),
-      pieces_(std::make_shared<PieceTable>()),
-      sender_([this] { send(); }),
-      receiver_([this] { receive(); }) {
+      pieces_(std::make_shared<PieceTable>()) {
+  callbacks_.start();
+  sender_ = std::thread([this] { send(); });
+  receiver_ = std::thread([this] { receive(); });
   pthread_setname_np(sender_.native_handle(), "smdist-to-host");
   pthread_setname_np(receiver_.native_handle(), "smdist-to-dev");
 }
 
-StagingQueue::~StagingQueue() {
-  stop();
-  Registry& known = registry();
-  const std::lock_guard<std::mutex> lock(known.mutex);
-  const auto found = known.queues.find(engine_.get());
-  if (found != known.queues.end() && found->second.expired()) known.queues.erase(found);
-}
+StagingQueue::~StagingQueue() { stop(); }
 
 // Releases the GIL, for which the threads may wait when they destroy tensors.
 void StagingQueue::stop() {
   std::optional<pybind11::gil_scoped_release> release;
   if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) release.emplace();
+  const std::lock_guard<std::mutex> stopping(stop_mutex_);
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    is_stopped_ = true;
+    if (std::exchange(is_stopped_, true)) return;
   }
   changed_.notify_all();
   {
     const std::lock_guard<std::mutex> lock(devices_mutex_);
     for (const auto& [_, device] : devices_) device->slots.stop();
   }
-  if (sender_.joinable()) sender_.join();
+  sender_.join();
   pieces_->stop();
-  if (receiver_.joinable()) receiver_.join();
+  receiver_.join();
+  callbacks_.finish();
 }
 
-StagingQueue::Device& StagingQueue::device_of(c10::Device device) {
+StagingDevice& StagingQueue::device_of(c10::Device device) {
+  TORCH_CHECK(!is_in_child_,
+              "the process group belongs to the process from which this one was forked, and cannot "
+              "be used here. Call init_process_group() in the process that calls collectives.");
   const std::lock_guard<std::mutex> lock(devices_mutex_);
-  std::unique_ptr<Device>& found = devices_[device];
-  if (!found) found = std::make_unique<Device>(device, options_);
+  std::unique_ptr<StagingDevice>& found = devices_[device];
+  if (!found) {
+    found.reset(new StagingDevice{CopyStreams(device),
+                                  {device.type(), options_.slot_bytes, options_.max_slots}});
+  }
   return *found;
 }
 
@@ -189,18 +80,16 @@ const CopyStreams& StagingQueue::streams_of(c10::Device device) {
 
 void StagingQueue::stage(DeviceOperation operation, std::vector<Copy> copy_back,
                          c10::intrusive_ptr<StagedWork> work, std::function<void()> ended) {
-  Device& device = device_of(work->device());
+  StagingDevice& device = device_of(work->device());
   CopyStreams::EventPtr ready = device.streams.mark_current_stream();
-  auto staged = std::shared_ptr<Staged>(
-      new Staged{device, Pieces(std::move(operation), options_.slot_bytes), std::move(copy_back),
-                 std::move(ready), std::move(work), std::move(ended)});
-  push({std::move(staged), 0, nullptr});
-}
-
-void StagingQueue::push(Entry entry) {
+  auto staged = std::shared_ptr<StagedOperation>(new StagedOperation{
+      device, Pieces(std::move(operation), options_.slot_bytes), std::move(copy_back),
+      std::move(ready), std::move(work), std::move(ended)});
+  auto entry = std::make_unique<Entry>(Entry{std::move(staged), 0, nullptr});
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    entries_.push_back(std::make_unique<Entry>(std::move(entry)));
+    if (is_stopped_) throw UsageError(kShutDown);
+    entries_.push_back(std::move(entry));
     ++num_unsubmitted_;
   }
   changed_.notify_all();
@@ -209,12 +98,17 @@ void StagingQueue::push(Entry entry) {
 bool StagingQueue::run_in_order(std::function<void()> call) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (num_unsubmitted_ == 0) return false;
+    if (num_unsubmitted_ == 0 || is_stopped_) return false;
     entries_.push_back(std::make_unique<Entry>(Entry{nullptr, 0, std::move(call)}));
     ++num_unsubmitted_;
   }
   changed_.notify_all();
   return true;
+}
+
+bool StagingQueue::has_unsubmitted() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return num_unsubmitted_ > 0;
 }
 
 void StagingQueue::record_submitted() {
@@ -224,8 +118,7 @@ void StagingQueue::record_submitted() {
 
 // Copies as many pieces as there is memory for, and submits the oldest one when it can copy no more.
 void StagingQueue::send() {
-  const at::NoGradGuard no_gradient;
-  std::deque<InFlight> copying;
+  std::deque<PieceInFlight> copying;
   std::unique_ptr<Entry> entry;
   while (true) {
     if (!entry) entry = next_entry(copying.empty());
@@ -258,38 +151,63 @@ std::unique_ptr<StagingQueue::Entry> StagingQueue::next_entry(bool may_wait) {
 
 // Queues the copy of the entry's next piece to the host. Returns false if no memory is free until
 // one of the pieces in `copying` ends.
-bool StagingQueue::copy_piece(const Entry& entry, std::deque<InFlight>& copying) {
-  Staged& staged = *entry.staged;
-  InFlight next;
+bool StagingQueue::copy_piece(const Entry& entry, std::deque<PieceInFlight>& copying) {
+  StagedOperation& staged = *entry.staged;
+  PieceInFlight next;
   next.staged = entry.staged;
   next.is_last = entry.next_piece + 1 == staged.pieces.count();
   try {
-    const size_t bytes = staged.pieces.bytes_of(entry.next_piece);
-    PinnedSlots& slots = staged.device.slots;
-    if (bytes > slots.slot_bytes()) {
-      next.slot = slots.allocate(bytes);
-    } else {
-      next.slot = copying.empty() ? slots.acquire() : slots.try_acquire();
-      if (!next.slot.defined() && !copying.empty()) return false;
-      TORCH_CHECK(next.slot.defined(), "the process group was shut down");
-    }
+    check_running();
+    next.slot = memory_for(staged, entry.next_piece, copying.empty());
+    if (!next.slot.defined()) return false;
     next.piece = staged.pieces.piece(entry.next_piece, next.slot);
     next.on_host = staged.device.streams.copy_to_host(next.piece.to_host, staged.ready);
     copying.push_back(std::move(next));
+  } catch (const Error&) {
+    fail_piece(std::move(next), copying, std::current_exception());
   } catch (...) {
-    while (!copying.empty()) submit_oldest(copying);
-    const bool is_last = next.is_last;
-    const uint64_t number = pieces_->add(std::move(next));
-    pieces_->end(number, abort_after_failed_copy(staged));
-    if (is_last) record_submitted();
+    fail_piece(std::move(next), copying, abort_after_failed_copy(staged));
   }
   return true;
 }
 
-void StagingQueue::submit_oldest(std::deque<InFlight>& copying) {
-  InFlight oldest = std::move(copying.front());
+void StagingQueue::fail_piece(PieceInFlight piece, std::deque<PieceInFlight>& copying,
+                              const std::exception_ptr& error) {
+  while (!copying.empty()) submit_oldest(copying);
+  const bool is_last = piece.is_last;
+  pieces_->end(pieces_->add(std::move(piece)), error);
+  if (is_last) record_submitted();
+}
+
+// Returns memory for a piece, or an undefined tensor if it would have to wait and may not. The
+// memory of all-to-all, sends and receives is not limited, so that they wait for no other
+// operation: a rank may post any number of receives before the sends for which its peers wait.
+at::Tensor StagingQueue::memory_for(StagedOperation& staged, size_t piece, bool may_wait) {
+  PinnedSlots& slots = staged.device.slots;
+  const size_t bytes = staged.pieces.bytes_of(piece);
+  if (bytes > slots.slot_bytes()) return slots.allocate(bytes);
+  if (!staged.pieces.is_divided()) {
+    at::Tensor slot = slots.try_acquire();
+    return slot.defined() ? slot : slots.acquire_additional();
+  }
+  if (!may_wait) return slots.try_acquire();
+  at::Tensor slot = slots.acquire(kPatience);
+  if (!slot.defined()) throw UsageError(kShutDown);
+  return slot;
+}
+
+// Throws the error that ended the engine, so that nothing is copied for it.
+void StagingQueue::check_running() const {
+  if (const std::exception_ptr error = engine_->failure()) std::rethrow_exception(error);
+  if (!engine_->is_running()) {
+    throw Error("the process group was shut down before this operation could start");
+  }
+}
+
+void StagingQueue::submit_oldest(std::deque<PieceInFlight>& copying) {
+  PieceInFlight oldest = std::move(copying.front());
   copying.pop_front();
-  const std::shared_ptr<Staged> staged = oldest.staged;
+  const std::shared_ptr<StagedOperation> staged = oldest.staged;
   const bool is_last = oldest.is_last;
   const CopyStreams::EventPtr on_host = oldest.on_host;
   const DeviceOperation& description = staged->pieces.operation();
@@ -312,15 +230,14 @@ void StagingQueue::submit_oldest(std::deque<InFlight>& copying) {
 }
 
 void StagingQueue::receive() {
-  const at::NoGradGuard no_gradient;
-  while (const auto next = pieces_->next_ended()) copy_results(next->first, next->second);
+  while (auto next = pieces_->next_ended()) copy_results(std::move(next->first), next->second);
 }
 
 // Queues the copy of a piece's results to the device.
-void StagingQueue::copy_results(const InFlight& piece, std::exception_ptr error) {
-  Staged& staged = *piece.staged;
+void StagingQueue::copy_results(PieceInFlight piece, const std::exception_ptr& error) {
+  StagedOperation& staged = *piece.staged;
+  PinnedSlots& slots = staged.device.slots;
   if (error && !staged.error) staged.error = error;
-  bool is_slot_free = true;
   CopyStreams::EventPtr copied;
   if (!staged.error && !piece.piece.to_device.empty()) {
     try {
@@ -328,14 +245,18 @@ void StagingQueue::copy_results(const InFlight& piece, std::exception_ptr error)
       staged.copied = copied;
     } catch (...) {
       staged.error = abort_after_failed_copy(staged);
-      is_slot_free = false;  // a copy may have been queued
     }
   }
-  if (piece.slot.defined() && is_slot_free) staged.device.slots.release(piece.slot, copied);
-  if (++staged.num_ended == staged.pieces.count()) end_operation(staged);
+  if (staged.error) {
+    slots.discard(std::move(piece.slot));
+  } else {
+    slots.release(std::move(piece.slot), copied);
+  }
+  if (++staged.num_ended == staged.pieces.count()) end_operation(std::move(piece));
 }
 
-void StagingQueue::end_operation(Staged& staged) {
+void StagingQueue::end_operation(PieceInFlight last_piece) {
+  StagedOperation& staged = *last_piece.staged;
   if (!staged.error && !staged.copy_back.empty()) {
     try {
       staged.copied = staged.device.streams.copy_to_device(staged.copy_back, staged.ready);
@@ -344,10 +265,16 @@ void StagingQueue::end_operation(Staged& staged) {
     }
   }
   staged.ended();
-  staged.work->complete_part(staged.error, staged.copied);
+  const bool is_complete = staged.work->complete_part(staged.error, staged.copied);
+  Operation called;
+  called.done = [is_complete, held = std::make_shared<PieceInFlight>(std::move(last_piece))](
+                    const std::exception_ptr&) {
+    if (is_complete) held->staged->work->complete_futures();
+  };
+  callbacks_.push(called, nullptr);
 }
 
-std::exception_ptr StagingQueue::abort_after_failed_copy(const Staged& staged) {
+std::exception_ptr StagingQueue::abort_after_failed_copy(const StagedOperation& staged) {
   std::string what = "unknown exception";
   try {
     throw;
@@ -357,9 +284,11 @@ std::exception_ptr StagingQueue::abort_after_failed_copy(const Staged& staged) {
     what = error.what();
   }
   const std::string device = staged.device.streams.device().str();
-  engine_->abort("a copy between " + device + " of rank " + std::to_string(engine_->rank()) +
-                 " and the host failed: " + what);
-  return std::current_exception();
+  const std::string reason = "a copy between " + device + " of rank " +
+                             std::to_string(engine_->rank()) + " and the host failed: " + what;
+  engine_->abort(reason);
+  const std::exception_ptr earlier = engine_->failure();
+  return earlier ? earlier : std::make_exception_ptr(Error(reason));
 }
 
 }  // namespace smdist::torch_binding
