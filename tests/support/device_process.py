@@ -10,6 +10,7 @@ import functools
 import importlib.util
 import inspect
 import os
+import pickle
 import sys
 import tempfile
 import traceback
@@ -26,7 +27,16 @@ _MODULES = (
     "torch.distributed.fsdp",
     "torch.nn.parallel",
     "test_device.host_group",
+    "smdist.dataparallel.torch",
 )
+# No start has to measure, and a sum of some thousand elements has several chunks.
+_TUNING = {
+    "SMDIST_ONE_SHOT_BYTES": "4096",
+    "SMDIST_SINGLE_OWNER_BYTES": "65536",
+    "SMDIST_CHUNK_BYTES": "65536",
+    "SMDIST_LANES": "2",
+    "SMDIST_ARRIVING_BYTES": "229376",
+}
 
 
 class DeviceTestFailedError(AssertionError):
@@ -43,12 +53,37 @@ class DeviceProcesses:
         """Call the function where the device is loaded, and return its result."""
         return self._answer(self._start(function, args, named), deadline)
 
-    def run_ranks(self, function: Callable[..., Any], *args: Any, size: int) -> list[Any]:
-        """Call function(rank, size, *args) on ranks with a HostGroup for the device's tensors."""
+    def run_ranks(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        size: int,
+        backend: str = "host_gloo",
+        deadline: float = 60,
+    ) -> list[Any]:
+        """Call function(rank, size, *args) on ranks with a group for the device's tensors.
+
+        backend: "host_gloo" for a HostGroup, or "smdist".
+        """
+        answers = self.outcomes(function, *args, size=size, backend=backend, deadline=deadline)
+        failed = [f"rank {rank}: {why}" for rank, (done, why) in enumerate(answers) if not done]
+        if failed:
+            raise DeviceTestFailedError("\n".join(failed))
+        return [answer for _, answer in answers]
+
+    def outcomes(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        size: int,
+        backend: str = "host_gloo",
+        deadline: float = 60,
+    ) -> list[tuple[bool, Any]]:
+        """Call as run_ranks() does; return (True, answer) or (False, traceback) for each rank."""
         with tempfile.TemporaryDirectory() as folder:
-            places = [(f"{folder}/store", rank, size) for rank in range(size)]
-            ranks = [self._start(function, (*place[1:], *args), {}, place) for place in places]
-            return [self._answer(rank, 60) for rank in ranks]
+            places = [(f"{folder}/store", rank, size, backend) for rank in range(size)]
+            ranks = [self._start(function, (*place[1:3], *args), {}, place) for place in places]
+            return [self._outcome(rank, deadline) for rank in ranks]
 
     def exit_code(self, function: Callable[..., Any], *args: Any) -> int | None:
         """Call the function, and return how its process ended."""
@@ -68,16 +103,19 @@ class DeviceProcesses:
         return child
 
     def _answer(self, child: Child, deadline: float):
+        succeeded, answer = self._outcome(child, deadline)
+        if not succeeded:
+            raise DeviceTestFailedError(answer)
+        return answer
+
+    def _outcome(self, child: Child, deadline: float) -> tuple[bool, Any]:
         try:
             if child.pipe.poll(deadline):
-                succeeded, answer = child.pipe.recv()
-                if not succeeded:
-                    raise DeviceTestFailedError(answer)
-                return answer
+                return pickle.loads(child.pipe.recv_bytes())
             child.abort()
-            raise DeviceTestFailedError(f"no answer in {deadline} s; the stacks are in its output")
+            return False, f"no answer in {deadline} s; the stacks are in its output"
         except EOFError:
-            raise DeviceTestFailedError(f"died with exit code {child.wait(5)}") from None
+            return False, f"died with exit code {child.wait(5)}"
         finally:
             child.pipe.close()
 
@@ -108,26 +146,42 @@ def _serve(pipe: Connection, _: int) -> None:
     import test_device
     import torch
     import torch.distributed as dist
-    from test_device import host_group
 
     torch.set_num_threads(1)
     try:
         test_device.load()
         if place is not None:
-            host_group.register()
-            store, rank, size = place
-            dist.init_process_group(
-                host_group.BACKEND, store=dist.FileStore(store, size), rank=rank, world_size=size
-            )
+            _join(*place)
         function = getattr(_load(file), name)
         function = getattr(function, "__wrapped__", function)
-        pipe.send((True, function(*args, **named)))
+        _reply(pipe, True, function(*args, **named))
     except BaseException:
-        pipe.send((False, traceback.format_exc()))
+        _reply(pipe, False, traceback.format_exc())
     if dist.is_initialized():
         dist.destroy_process_group()
     torch.ops.testdev.shut_down()  # a child of multiprocessing ends without atexit's functions
     os._exit(0)
+
+
+def _join(store: str, rank: int, size: int, backend: str) -> None:
+    import torch.distributed as dist
+    from test_device import host_group
+
+    if backend == host_group.BACKEND:
+        host_group.register()
+    else:
+        import smdist.dataparallel.torch  # noqa: F401  registers the backend
+
+        os.environ |= _TUNING
+        backend = f"cpu:{backend},testdev:{backend}"
+    dist.init_process_group(
+        backend, store=dist.FileStore(store, size), rank=rank, world_size=size
+    )
+
+
+def _reply(pipe: Connection, succeeded: bool, answer: Any) -> None:
+    """Send tensors with their values: send() would send what this process, which ends, shares."""
+    pipe.send_bytes(pickle.dumps((succeeded, answer)))
 
 
 def _load(file: str) -> Any:

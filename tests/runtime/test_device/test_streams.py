@@ -69,11 +69,8 @@ def order_of_streams(seed):
 
 
 @on_device
-def test_the_order_between_streams_comes_from_the_seed():
-    orders = [order_of_streams(seed) for seed in (1, 2, 3, 1, 2, 3)]
-
-    assert orders[:3] == orders[3:]
-    assert len({tuple(order) for order in orders}) > 1
+def test_the_order_between_streams_is_random():
+    assert len({tuple(order_of_streams(seed)) for seed in range(6)}) > 1
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -139,7 +136,7 @@ def test_an_event_without_timing_refuses_to_measure():
     begin.record()
     end.record()
     end.synchronize()
-    with pytest.raises(RuntimeError):
+    with pytest.raises(ValueError, match="enable_timing"):
         begin.elapsed_time(end)
 
 

@@ -110,6 +110,7 @@ at::Generator generator_of(int64_t device) {
   return default_generator(static_cast<c10::DeviceIndex>(device));
 }
 
+int64_t device_count() { return kNumDevices; }
 bool is_initialized() { return Scheduler::is_started(); }
 bool is_in_bad_fork() { return Scheduler::is_forked(); }
 void initialize() { Scheduler::get(); }
@@ -135,6 +136,7 @@ TORCH_LIBRARY(testdev, library) {
   library.def("take_stale_uses() -> (int, int)", take_stale_uses);
   library.def("stream_from_pool(int device) -> Stream", stream_from_pool);
   library.def("default_generator(int device) -> Generator?", generator_of);
+  library.def("device_count() -> int", device_count);
   library.def("initialize() -> ()", initialize);
   library.def("is_initialized() -> bool", is_initialized);
   library.def("is_in_bad_fork() -> bool", is_in_bad_fork);
