@@ -58,14 +58,15 @@ class DeviceProcesses:
         function: Callable[..., Any],
         *args: Any,
         size: int,
-        backend: str = "host_gloo",
+        staging: dict[str, int] | None = None,
         deadline: float = 60,
     ) -> list[Any]:
         """Call function(rank, size, *args) on ranks with a group for the device's tensors.
 
-        backend: "host_gloo" for a HostGroup, or "smdist".
+        staging: arguments of make_backend() for a group of smdist. If it is None, the group is a
+        HostGroup.
         """
-        answers = self.outcomes(function, *args, size=size, backend=backend, deadline=deadline)
+        answers = self.outcomes(function, *args, size=size, staging=staging, deadline=deadline)
         failed = [f"rank {rank}: {why}" for rank, (done, why) in enumerate(answers) if not done]
         if failed:
             raise DeviceTestFailedError("\n".join(failed))
@@ -76,12 +77,13 @@ class DeviceProcesses:
         function: Callable[..., Any],
         *args: Any,
         size: int,
-        backend: str = "host_gloo",
+        staging: dict[str, int] | None = None,
         deadline: float = 60,
     ) -> list[tuple[bool, Any]]:
         """Call as run_ranks() does; return (True, answer) or (False, traceback) for each rank."""
-        with tempfile.TemporaryDirectory() as folder:
-            places = [(f"{folder}/store", rank, size, backend) for rank in range(size)]
+        # ranks may still use the store when they have replied
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            places = [(f"{folder}/store", rank, size, staging) for rank in range(size)]
             ranks = [self._start(function, (*place[1:3], *args), {}, place) for place in places]
             return [self._outcome(rank, deadline) for rank in ranks]
 
@@ -163,17 +165,19 @@ def _serve(pipe: Connection, _: int) -> None:
     os._exit(0)
 
 
-def _join(store: str, rank: int, size: int, backend: str) -> None:
+def _join(store: str, rank: int, size: int, staging: dict[str, int] | None) -> None:
     import torch.distributed as dist
     from test_device import host_group
 
-    if backend == host_group.BACKEND:
+    backend = host_group.BACKEND
+    if staging is None:
         host_group.register()
     else:
-        import smdist.dataparallel.torch  # noqa: F401  registers the backend
+        from smdist.dataparallel.torch import backend as smdist_backend
 
-        os.environ |= _TUNING
-        backend = f"cpu:{backend},testdev:{backend}"
+        smdist_backend._staging_limits.update(staging)
+        os.environ.update(_TUNING)
+        backend = "cpu:smdist,testdev:smdist"
     dist.init_process_group(
         backend, store=dist.FileStore(store, size), rank=rank, world_size=size
     )

@@ -10,10 +10,11 @@ namespace {
 
 constexpr int64_t kAlignment = 64;  // a cache line, and a multiple of every dtype's size
 
+// Returns the memory of contiguous tensors. A contiguous tensor with one element may have any stride.
 std::vector<at::Tensor> as_bytes(const std::vector<at::Tensor>& tensors) {
   std::vector<at::Tensor> bytes;
   for (const at::Tensor& tensor : tensors) {
-    bytes.push_back(tensor.detach().reshape({-1}).view(at::kByte));
+    bytes.push_back(tensor.detach().as_strided({tensor.numel()}, {1}).view(at::kByte));
   }
   return bytes;
 }
