@@ -170,7 +170,7 @@ def call_in_modes(rank, size):
     dist.barrier()
     dist.barrier(device_ids=[0])
     memory = dist.group.WORLD._get_backend(torch.device("testdev")).allocate_tensor(
-        5, dtype=torch.float32, device="testdev:1"
+        5, dtype=torch.float32, device=torch.device("testdev:1")
     )
     values = [each.detach().cpu().unique().tolist() for each in (inferred, learned, scaled)]
     return values, objects, str(memory.device)
