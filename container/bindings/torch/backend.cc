@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backend.h"
 
+#include "staging/registry.h"
+
 #include <utility>
 
 namespace smdist::torch_binding {
@@ -49,11 +51,13 @@ Activity& activity() {
 }
 
 Backend::Backend(std::shared_ptr<Engine> engine, uint32_t group, int rank, int size,
-                 std::chrono::milliseconds timeout, bool owns_engine,
+                 std::chrono::milliseconds timeout, StagingOptions staging_options,
+                 bool owns_engine,
                  std::function<void()> before_shutdown)
     : c10d::Backend(rank, size),
       engine_(std::move(engine)),
       group_(group),
+      staging_options_(staging_options),
       owns_engine_(owns_engine),
       before_shutdown_(std::move(before_shutdown)),
       options_(c10::make_intrusive<Options>("smdist", timeout)) {}
@@ -295,9 +299,6 @@ void Backend::monitoredBarrier(const c10d::BarrierOptions& options, bool) {
 }
 
 at::Tensor Backend::allocateTensor(long size, at::TensorOptions options) {
-  TORCH_CHECK_VALUE(options.device().is_cpu(),
-                    "smdist can allocate CPU memory only, but the device is ", options.device(),
-                    ".");
   return at::empty({size}, options);
 }
 
@@ -307,11 +308,18 @@ void Backend::abort() { engine_->abort("the group was aborted by rank " + std::t
 
 void Backend::shutdown() {
   if (before_shutdown_) before_shutdown_();
-  if (owns_engine_) return engine_->shutdown();
+  const std::shared_ptr<StagingQueue> staging = find_staging(*engine_);
+  if (owns_engine_) {
+    engine_->shutdown();
+    if (staging) staging->stop();
+    return;
+  }
+  // Operations that have not ended complete, and the group's number stays in use.
+  if (staging && staging->has_unsubmitted()) return;
   try {
     engine_->remove_group(group_);
   } catch (const UsageError&) {
-    // Operations are in flight: they complete, and the group's number stays in use.
+    // Operations are pending.
   }
 }
 

@@ -10,6 +10,7 @@
 
 #include "smdist/activity.h"
 #include "smdist/engine.h"
+#include "staging/staging_queue.h"
 #include "tensors.h"
 #include "work.h"
 
@@ -25,10 +26,11 @@ Activity& activity();
 // from any thread.
 class Backend final : public c10d::Backend {
  public:
-  // group: number of the group in the engine. owns_engine: shutdown() also shuts the engine down;
+  // group: number of the group in the engine. staging_options: those of the first group whose
+  // tensors are on a device count. owns_engine: shutdown() also shuts the engine down;
   // set for the default process group. before_shutdown: called first by shutdown(); may be empty.
   Backend(std::shared_ptr<Engine> engine, uint32_t group, int rank, int size,
-          std::chrono::milliseconds timeout, bool owns_engine,
+          std::chrono::milliseconds timeout, StagingOptions staging_options, bool owns_engine,
           std::function<void()> before_shutdown);
   ~Backend() override;
 
@@ -113,17 +115,25 @@ class Backend final : public c10d::Backend {
 
   WorkPtr start(const Name& name, Call call);
   WorkPtr start_all(const Name& name, const std::vector<Call>& calls);
-  void submit(const Call& call, const c10::intrusive_ptr<OperationWork>& work, bool is_awaited);
-  Operation operation_of(const Call& call, OperationWork& work) const;
+  void submit(const Call& call, const c10::intrusive_ptr<OperationWork>& work, bool may_await);
+  Operation operation_of(const Call& call, int* source) const;
+  std::function<void()> submission(const Operation& operation,
+                                   const c10::intrusive_ptr<OperationWork>& work) const;
+  WorkPtr stage_all(const Name& name, const std::vector<Call>& calls, const Tensors& shown,
+                    const Tensors& outputs, c10::Device device);
+  void stage(const Call& call, const c10::intrusive_ptr<StagedWork>& work, StagingQueue& staging);
+  void check(Operation operation, const StagedTensors& inputs, const StagedTensors& outputs) const;
   WorkPtr receive(const Name& name, Tensors& tensors, int from, int tag);
   WorkPtr allreduce_sparse_tensor(const at::Tensor& tensor, const c10d::AllreduceOptions& options);
 
   const std::shared_ptr<Engine> engine_;
   const uint32_t group_;
+  const StagingOptions staging_options_;
   const bool owns_engine_;
   const std::function<void()> before_shutdown_;
   const c10::intrusive_ptr<Options> options_;
   std::atomic<uint64_t> sequence_{0};
+  std::shared_ptr<StagingQueue> staging_;  // null until a tensor on a device is passed
 };
 
 }  // namespace smdist::torch_binding

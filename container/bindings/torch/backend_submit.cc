@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "backend.h"
+#include "staging/registry.h"
 
 namespace smdist::torch_binding {
 namespace {
@@ -41,6 +42,10 @@ Backend::WorkPtr Backend::start_all(const Name& name, const std::vector<Call>& c
     outputs.insert(outputs.end(), call.outputs.begin(), call.outputs.end());
   }
   const Tensors& shown = inputs.empty() ? outputs : inputs;
+  Tensors all = inputs;
+  all.insert(all.end(), outputs.begin(), outputs.end());
+  const c10::Device device = device_of(all);
+  if (!device.is_cpu()) return stage_all(name, calls, shown, outputs, device);
   auto work = c10::make_intrusive<OperationWork>(engine_, rank_, name.type, name.title, shown,
                                                  outputs, calls.size());
   const bool is_awaited = calls.size() == 1 && !calls[0].is_async;
@@ -48,12 +53,13 @@ Backend::WorkPtr Backend::start_all(const Name& name, const std::vector<Call>& c
   return work;
 }
 
-// Submits one operation. is_awaited: the calling thread blocks until the operation is complete.
+// Submits one operation. may_await: the calling thread waits until the operation is complete, unless
+// the operation has to stay behind others.
 void Backend::submit(const Call& call, const c10::intrusive_ptr<OperationWork>& work,
-                     bool is_awaited) {
+                     bool may_await) {
   const StagedTensors inputs(call.inputs);
   const StagedTensors outputs(call.outputs);
-  Operation operation = operation_of(call, *work);
+  Operation operation = operation_of(call, work->source());
   operation.inputs = inputs.spans();
   operation.outputs = outputs.spans();
   work->copy_back_at_end(outputs);
@@ -63,10 +69,13 @@ void Backend::submit(const Call& call, const c10::intrusive_ptr<OperationWork>& 
     activity().end(kind);
     completion->complete(error);
   };
+  const std::shared_ptr<StagingQueue> staging = find_staging(*engine_);
+  const bool is_awaited = may_await && !staging;
   if (!is_awaited) {
     operation.done = [work, inputs, outputs](const std::exception_ptr&) { work->complete_part(); };
   }
   activity().begin(call.kind);
+  if (staging && staging->run_in_order(submission(operation, work))) return;
   try {
     sequence_ = is_awaited
                     ? engine_->submit_and_wait(group_, std::move(operation), *work->completion())
@@ -79,7 +88,72 @@ void Backend::submit(const Call& call, const c10::intrusive_ptr<OperationWork>& 
   if (is_awaited) work->complete_part();
 }
 
-Operation Backend::operation_of(const Call& call, OperationWork& work) const {
+// Returns a function that submits an operation later, behind the operations on device tensors that
+// were called before. Its errors are those of the Work.
+std::function<void()> Backend::submission(const Operation& operation,
+                                          const c10::intrusive_ptr<OperationWork>& work) const {
+  return [engine = engine_, group = group_, operation, work] {
+    try {
+      work->set_sequence(engine->submit(group, operation));
+    } catch (const Error&) {
+      operation.ended(std::current_exception());
+      operation.done(std::current_exception());
+    }
+  };
+}
+
+// Starts operations on the tensors of a device.
+Backend::WorkPtr Backend::stage_all(const Name& name, const std::vector<Call>& calls,
+                                    const Tensors& shown, const Tensors& outputs,
+                                    c10::Device device) {
+  if (!staging_) staging_ = staging_of(engine_, staging_options_);
+  auto work = c10::make_intrusive<StagedWork>(rank_, name.type, name.title, shown, outputs,
+                                              staging_->streams_of(device), calls.size());
+  for (const Call& call : calls) stage(call, work, *staging_);
+  return work;
+}
+
+void Backend::stage(const Call& call, const c10::intrusive_ptr<StagedWork>& work,
+                    StagingQueue& staging) {
+  const StagedTensors inputs(call.inputs);
+  const StagedTensors outputs(call.outputs);
+  DeviceOperation staged{.group = group_,
+                         .rank = rank_,
+                         .size = size_,
+                         .operation = operation_of(call, work->source()),
+                         .inputs = inputs.contiguous(),
+                         .outputs = outputs.contiguous()};
+  check(staged.operation, inputs, outputs);
+  std::vector<Copy> copy_back;
+  for (size_t i = 0; i < call.outputs.size(); ++i) {
+    const at::Tensor& original = call.outputs[i];
+    const at::Tensor& contiguous = outputs.contiguous()[i];
+    if (!original.is_same(contiguous)) copy_back.push_back({original.detach(), contiguous});
+  }
+  activity().begin(call.kind);
+  try {
+    staging.stage(std::move(staged), std::move(copy_back), work,
+                  [kind = call.kind] { activity().end(kind); });
+  } catch (...) {
+    activity().end(call.kind);
+    std::rethrow_exception(translated(std::current_exception()));
+  }
+}
+
+// Raises ValueError if the lengths of tensors or the numbers of ranks are wrong.
+void Backend::check(Operation operation, const StagedTensors& inputs,
+                    const StagedTensors& outputs) const {
+  operation.inputs = inputs.spans();
+  operation.outputs = outputs.spans();
+  operation.done = [](const std::exception_ptr&) {};
+  try {
+    Engine::check_operation(operation, rank_, size_);
+  } catch (const Error&) {
+    std::rethrow_exception(translated(std::current_exception()));
+  }
+}
+
+Operation Backend::operation_of(const Call& call, int* source) const {
   const bool is_set = call.timeout != c10d::kUnsetTimeout && call.timeout != kNoTimeout;
   Operation operation;
   operation.kind = call.kind;
@@ -89,7 +163,7 @@ Operation Backend::operation_of(const Call& call, OperationWork& work) const {
   operation.root = call.root;
   operation.peer = call.peer;
   operation.tag = static_cast<uint32_t>(call.tag);
-  operation.source = work.source();
+  operation.source = source;
   operation.timeout = is_set ? call.timeout : options_->timeout;
   return operation;
 }

@@ -16,6 +16,12 @@ using TensorLists = Backend::TensorLists;
 
 constexpr size_t kShape = 16;  // length of the tensor that describes a shape
 
+// Returns the devices on whose streams the users of a tensor have to wait for it.
+std::vector<c10::Device> devices_of(const at::Tensor& tensor) {
+  if (tensor.is_cpu()) return {};
+  return {tensor.device()};
+}
+
 // Work of a sparse all_reduce, which completes when the gathered elements have been added.
 //
 // Thread safety: all methods may be called from any thread.
@@ -25,7 +31,7 @@ class SparseWork final : public c10d::Work {
       : Work(rank, c10d::OpType::_ALLREDUCE_SPARSE, title, Tensors{result}),
         result_(std::move(result)),
         future_(c10::make_intrusive<c10::ivalue::Future>(
-            c10::ListType::create(c10::TensorType::get()))) {}
+            c10::ListType::create(c10::TensorType::get()), devices_of(result_))) {}
 
   void complete(std::exception_ptr error) {
     finish(error);
@@ -37,7 +43,7 @@ class SparseWork final : public c10d::Work {
   }
   bool wait(std::chrono::milliseconds timeout) override {
     const bool is_complete = Work::wait(timeout);
-    future_->wait();
+    future_->wait();  // also lets the current stream of a device wait for the sum
     return is_complete;
   }
   Tensors result() override { return {result_}; }

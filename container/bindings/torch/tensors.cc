@@ -71,11 +71,18 @@ void check_tensors(const std::vector<at::Tensor>& tensors) {
     TORCH_CHECK_VALUE(
         tensor.layout() == at::kStrided, "the tensor has the layout ", tensor.layout(),
         ", but this operation takes dense tensors only. Call to_dense() on it first.");
-    TORCH_CHECK_VALUE(
-        tensor.device().is_cpu(), "the tensor is on ", tensor.device(),
-        ", but smdist can send CPU tensors only. Call init_process_group"
-        "(\"cpu:smdist,cuda:nccl\") to send CUDA tensors by NCCL, or move the tensor to the CPU.");
   }
+}
+
+c10::Device device_of(const std::vector<at::Tensor>& tensors) {
+  const c10::Device first = tensors.empty() ? c10::Device(c10::kCPU) : tensors[0].device();
+  for (const at::Tensor& tensor : tensors) {
+    TORCH_CHECK_VALUE(tensor.device() == first, "one call got a tensor on ", first,
+                      " and another one on ", tensor.device(),
+                      ", but all tensors of a call must be on one device. Move them to ", first,
+                      ".");
+  }
+  return first;
 }
 
 void check_outputs(const std::vector<at::Tensor>& outputs) {

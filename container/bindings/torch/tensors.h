@@ -26,8 +26,12 @@ struct Reduction {
 };
 Reduction reduction_of(const c10d::ReduceOp& op);
 
-// Raise ValueError for tensors that are sparse, or not on the CPU.
+// Raise ValueError for sparse tensors.
 void check_tensors(const std::vector<at::Tensor>& tensors);
+
+// Return the device of tensors, or the CPU if there are none. Raise ValueError if they are on
+// different devices.
+c10::Device device_of(const std::vector<at::Tensor>& tensors);
 
 // Raise ValueError for outputs whose elements share memory.
 void check_outputs(const std::vector<at::Tensor>& outputs);
@@ -46,6 +50,7 @@ class StagedTensors {
  public:
   explicit StagedTensors(std::vector<at::Tensor> tensors);
 
+  const std::vector<at::Tensor>& original() const { return tensors_; }
   const std::vector<at::Tensor>& contiguous() const { return contiguous_; }
   std::vector<Span> spans() const;
   // Return whether any tensor is not contiguous, so that there is a copy.

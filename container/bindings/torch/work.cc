@@ -11,19 +11,6 @@
 namespace smdist::torch_binding {
 namespace {
 
-c10d::WorkResult result_of(const std::exception_ptr& error) {
-  if (!error) return c10d::WorkResult::SUCCESS;
-  try {
-    std::rethrow_exception(error);
-  } catch (const TimeoutError&) {
-    return c10d::WorkResult::TIMEOUT;
-  } catch (const PeerError&) {
-    return c10d::WorkResult::COMM_ERROR;
-  } catch (...) {
-    return c10d::WorkResult::UNKNOWN;
-  }
-}
-
 template <typename TorchError>
 std::exception_ptr as(const std::exception& error) {
   return std::make_exception_ptr(
@@ -119,6 +106,19 @@ bool OperationWork::await_end(std::chrono::milliseconds timeout) {
   if (completion_->is_done()) return true;
   const std::shared_ptr<Engine> engine = engine_.lock();
   return engine ? engine->wait(*completion_, until) : completion_->wait_until(until);
+}
+
+c10d::WorkResult result_of(const std::exception_ptr& error) {
+  if (!error) return c10d::WorkResult::SUCCESS;
+  try {
+    std::rethrow_exception(error);
+  } catch (const TimeoutError&) {
+    return c10d::WorkResult::TIMEOUT;
+  } catch (const PeerError&) {
+    return c10d::WorkResult::COMM_ERROR;
+  } catch (...) {
+    return c10d::WorkResult::UNKNOWN;
+  }
 }
 
 c10d::ErrorType error_type_of(const std::exception_ptr& error) {

@@ -68,6 +68,9 @@ class OperationWork final : public c10d::Work {
   std::once_flag finished_;
 };
 
+// Return the result of an operation in torch's terms. error: null if it succeeded.
+c10d::WorkResult result_of(const std::exception_ptr& error);
+
 // Return the kind of an engine's failure in torch's terms. error: null if there is no failure.
 c10d::ErrorType error_type_of(const std::exception_ptr& error);
 

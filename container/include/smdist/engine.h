@@ -76,6 +76,10 @@ class Engine final {
   // including the error of an engine that has failed before.
   uint64_t submit(uint32_t group, Operation operation);
 
+  // Throw UsageError if the arguments of an operation are wrong for this rank of a group of `size`
+  // ranks. submit() checks the same.
+  static void check_operation(const Operation& operation, int rank, int size);
+
   // Block until the completion is done, or until the given time, and move operations forward
   // meanwhile. Returns whether the completion is done. Only operations of this engine may complete
   // it.

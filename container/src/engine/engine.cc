@@ -231,6 +231,9 @@ void Engine::remove_group(uint32_t id) { impl_->remove_group(id); }
 uint64_t Engine::submit(uint32_t group, Operation operation) {
   return impl_->submit(group, std::move(operation));
 }
+void Engine::check_operation(const Operation& operation, int rank, int size) {
+  smdist::check(operation, rank, size);
+}
 bool Engine::wait(Completion& completion, Completion::Clock::time_point until) {
   return impl_->wait(completion, until);
 }

@@ -23,8 +23,10 @@ class ProgramError(AssertionError):
     """A call of a program failed; the text names the call."""
 
 
-def play(seed: int, rank: int, size: int) -> None:
+def play(seed: int, rank: int, size: int, devices: tuple[str, ...] = ("cpu",)) -> None:
     """Run the program of this seed twice: check the results, then check that the bits repeat.
+
+    The tensors of the calls are on the devices in turn.
 
     Raises:
         ProgramError: A call failed; the text names the seed and the call.
@@ -33,15 +35,17 @@ def play(seed: int, rank: int, size: int) -> None:
     groups = [
         dist.new_group(list(ranks), timeout=TIMEOUT, sort_ranks=False) for ranks in program.groups
     ]
-    first = _run(program, rank, groups)
+    first = _run(program, rank, groups, devices)
     _check(program, rank, first)
-    _compare(program, first, _run(program, rank, groups))
+    _compare(program, first, _run(program, rank, groups, devices))
     for group, ranks in zip(groups, program.groups, strict=True):
         if rank in ranks:
             dist.destroy_process_group(group)
 
 
-def _run(program: Program, rank: int, groups: list[Any]) -> Results:
+def _run(
+    program: Program, rank: int, groups: list[Any], devices: tuple[str, ...]
+) -> Results:
     """Run all calls in order, and wait for those in flight in an order of this rank's own."""
     random = Random(f"{program.seed} on {rank}")
     pending: list[tuple[Call, dist.Work]] = []
@@ -51,7 +55,9 @@ def _run(program: Program, rank: int, groups: list[Any]) -> Results:
             continue
         me = call.members.index(rank)
         with _named(call):
-            results[call.number] = given, taken = sides_of(call, me, brought(call, me))
+            results[call.number] = given, taken = sides_of(
+                call, me, brought(call, me), devices[call.number % len(devices)]
+            )
             how = {"group": groups[call.group], "async_op": call.is_async}
             works = _call(call, given, taken, how)
         pending += [(call, work) for work in works]
@@ -75,7 +81,7 @@ def _check(program: Program, rank: int, results: Results) -> None:
         me = call.members.index(rank)
         with _named(call):
             for want, got in zip(wanted(call, me), taken.parts, strict=True):
-                if differs(call, want, got):
+                if differs(call, want, got.cpu()):
                     raise ProgramError(f"wanted {want.value}, got {got}")
             if is_given_kept(call):
                 _compare_parts(brought(call, me), given.parts, "the input has changed")

@@ -15,20 +15,23 @@ SAME_TENSOR = ("all_reduce", "all_reduce_coalesced", "reduce", "broadcast")
 class Side:
     """Parts as separate tensors, or as views of one tensor."""
 
-    def __init__(self, parts: list[Tensor], *, is_one: bool, is_strided: bool) -> None:
+    def __init__(
+        self, parts: list[Tensor], *, is_one: bool, is_strided: bool, device: str
+    ) -> None:
+        parts = [part.to(device) for part in parts]
         lay = _lay_strided if is_strided else torch.clone
         self.one = lay(_join(parts)) if is_one else None
         self.parts = [lay(part) for part in parts] if self.one is None else _cut(self.one, parts)
 
 
-def sides_of(call: Call, me: int, brought: list[Tensor]) -> tuple[Side, Side]:
-    """Return the inputs of a member's call, and the tensors for its results."""
-    is_strided = call.is_strided
-    given = Side(brought, is_one=call.kind in ONE_TENSOR_GIVEN, is_strided=is_strided)
+def sides_of(call: Call, me: int, brought: list[Tensor], device: str) -> tuple[Side, Side]:
+    """Return the inputs of a member's call on a device, and the tensors for its results."""
+    how = {"is_strided": call.is_strided, "device": device}
+    given = Side(brought, is_one=call.kind in ONE_TENSOR_GIVEN, **how)
     if call.kind in SAME_TENSOR:
         return given, given
     blank = [_blank(call.dtype, shape) for shape in _shapes_taken(call, me)]
-    taken = Side(blank, is_one=call.kind in ONE_TENSOR_TAKEN, is_strided=is_strided)
+    taken = Side(blank, is_one=call.kind in ONE_TENSOR_TAKEN, **how)
     if call.is_in_place and call.kind not in EXCHANGING:
         _share(given, taken, me)
     return given, taken
@@ -71,7 +74,7 @@ def _blank(dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
 
 def _lay_strided(tensor: Tensor) -> Tensor:
     """Return the same values with a gap after each."""
-    return torch.empty((*tensor.shape, 2), dtype=tensor.dtype)[..., 0].copy_(tensor)
+    return tensor.new_empty((*tensor.shape, 2))[..., 0].copy_(tensor)
 
 
 def _join(parts: list[Tensor]) -> Tensor:

@@ -8,6 +8,7 @@ import ctypes
 import json
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -21,6 +22,7 @@ _MAX_REASON = 1000  # characters of an abort reason
 _live: list[tuple[Engine, str]] = []  # (running engine, name of this rank in messages)
 # engines of the parent process in a forked child, where they are never used and never destroyed
 _inherited: list[Engine] = []
+_afterwards: list[Callable[[], None]] = []  # called when this process ends, without engines
 
 
 def register_engine(engine: Engine, name: str) -> None:
@@ -42,6 +44,11 @@ def register_shutdown() -> None:
     """
     atexit.register(_shut_down_engines)
     os.register_at_fork(after_in_child=_close_in_child)
+
+
+def call_after_shutdown(function: Callable[[], None]) -> None:
+    """Call the function when this process ends and its engines have been shut down."""
+    _afterwards.append(function)
 
 
 def abort(reason: str, details: str = "") -> None:
@@ -91,6 +98,8 @@ def _shut_down_engines() -> None:
         if error is not None:
             engine.abort(reason_of(name, error), json.dumps(_named(error)))
         engine.shutdown()
+    for function in _afterwards:
+        function()
 
 
 def _named(error: BaseException) -> dict[str, Any]:

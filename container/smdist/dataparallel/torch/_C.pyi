@@ -69,9 +69,16 @@ def make_backend(
     rank: int,
     size: int,
     timeout_seconds: float,
+    *,
+    staging_slot_bytes: int = ...,
+    staging_slots: int = ...,
     owns_engine: bool,
     before_shutdown: Callable[[], None] | None = None,
 ) -> dist.Backend: ...
+def stop_staging() -> None:
+    """End the threads that copy tensors between devices and the host. Requires: all engines were
+    shut down."""
+
 def activity(kind: str) -> tuple[int, float]:
     """Return (number of operations of this kind that have ended in this process, seconds during
     which at least one was running). `kind` is a collective's name, such as "all_reduce"."""

@@ -19,7 +19,11 @@ from torch._C._distributed_c10d import _DistributedBackendOptions
 from sagemaker_dist.errors import OptionError, require
 from smdist.config import RankConfig, read_rank_config
 from smdist.dataparallel.rendezvous.connect import connect, decline, rank_name
-from smdist.dataparallel.rendezvous.engine_shutdown import register_engine, register_shutdown
+from smdist.dataparallel.rendezvous.engine_shutdown import (
+    call_after_shutdown,
+    register_engine,
+    register_shutdown,
+)
 from smdist.dataparallel.torch import _C
 from smdist.dataparallel.torch.step_report import finish
 from smdist.dataparallel.torch.torch_store import TorchStore
@@ -29,19 +33,21 @@ _DEFAULT_GROUP = 0
 _TORCH_DEFAULT_SECONDS = 1800.0
 # (engine, timeout in seconds) of the default group; empty if it has another backend
 _world: list[tuple[_C.Engine, float]] = []
+# limits of the pinned memory for tensors on devices, by the names of make_backend(); tests set them
+_staging_limits: dict[str, int] = {}
 
 
 def register(name: str = NAME) -> None:
     """Register the backend with torch under `name`, for CPU and CUDA tensors.
 
-    A collective on a CUDA tensor raises an error with a hint. If the backend is registered under a
-    second name, groups of both names share one engine.
+    If the backend is registered under a second name, groups of both names share one engine.
     """
     if hasattr(dist.Backend, name.upper()):
         return
     dist.Backend.register_backend(name, create_backend, extended_api=True, devices=["cpu", "cuda"])
     if name == NAME:
         register_shutdown()
+        call_after_shutdown(_C.stop_staging)
         os.register_at_fork(after_in_child=_world.clear)
 
 
@@ -72,7 +78,9 @@ def create_backend(options: _DistributedBackendOptions, pg_options: Any) -> dist
         group = _group_number(options.group_id)
         engine.add_group(group, members)
         timeout = _timeout_seconds(options, of_world)
-        return _C.make_backend(engine, group, rank, size, timeout, owns_engine=False)
+        return _C.make_backend(
+            engine, group, rank, size, timeout, owns_engine=False, **_staging_limits
+        )
     timeout = _timeout_seconds(options, config.timeout_seconds)
     engine = connect(TorchStore(options.store), rank, size, config, _C)
     engine.add_group(_DEFAULT_GROUP, list(range(size)))
@@ -80,7 +88,14 @@ def create_backend(options: _DistributedBackendOptions, pg_options: Any) -> dist
     _world[:] = [(engine, timeout)] if is_default else _world
     before = finish if is_default else None
     return _C.make_backend(
-        engine, _DEFAULT_GROUP, rank, size, timeout, owns_engine=True, before_shutdown=before
+        engine,
+        _DEFAULT_GROUP,
+        rank,
+        size,
+        timeout,
+        owns_engine=True,
+        before_shutdown=before,
+        **_staging_limits,
     )
 
 

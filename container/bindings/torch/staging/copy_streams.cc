@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "copy_streams.h"
+
+#include <c10/core/InferenceMode.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+namespace smdist::torch_binding {
+namespace {
+
+using Guard = c10::impl::VirtualGuardImpl;
+
+std::shared_ptr<c10::Event> recorded(const c10::Stream& stream) {
+  auto event = std::make_shared<c10::Event>(stream.device_type());
+  event->record(stream);
+  return event;
+}
+
+void record_use(const at::Tensor& tensor, const c10::Stream& stream) {
+  if (!tensor.device().is_cpu()) {
+    Guard(stream.device_type()).recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
+  }
+}
+
+}  // namespace
+
+CopyStreams::CopyStreams(c10::Device device)
+    : device_(device),
+      to_host_(Guard(device.type()).getStreamFromGlobalPool(device)),
+      to_device_(Guard(device.type()).getStreamFromGlobalPool(device)) {}
+
+CopyStreams::EventPtr CopyStreams::mark_current_stream() const {
+  const Guard guard(device_.type());
+  const c10::Stream current = guard.getStream(device_);
+  TORCH_CHECK_VALUE(!guard.isStreamCapturing(current),
+                    "smdist was called while the current stream of ", device_,
+                    " captures a graph, but a replay of the graph could not repeat the "
+                    "communication. Capture the graph without collectives, and call them between "
+                    "its replays.");
+  return recorded(current);
+}
+
+CopyStreams::EventPtr CopyStreams::copy_to_host(const std::vector<Copy>& copies,
+                                                const EventPtr& after) const {
+  return copy(to_host_, copies, after);
+}
+
+CopyStreams::EventPtr CopyStreams::copy_to_device(const std::vector<Copy>& copies,
+                                                  const EventPtr& after) const {
+  return copy(to_device_, copies, after);
+}
+
+CopyStreams::EventPtr CopyStreams::copy(const c10::Stream& stream, const std::vector<Copy>& copies,
+                                        const EventPtr& after) const {
+  const c10::StreamGuard guard(stream);
+  const c10::InferenceMode no_autograd;  // the only mode in which every tensor may be written
+  after->block(stream);
+  for (const Copy& each : copies) {
+    record_use(each.source, stream);
+    record_use(each.target, stream);
+    each.target.copy_(each.source, /*non_blocking=*/true);
+  }
+  return recorded(stream);
+}
+
+}  // namespace smdist::torch_binding

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies between the memory of a device, such as a GPU, and pinned memory of the host.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+
+#include <memory>
+#include <vector>
+
+namespace smdist::torch_binding {
+
+// One copy within a device, or between it and the host. Both tensors are contiguous, and have the
+// same dtype and number of elements.
+struct Copy {
+  at::Tensor target;
+  at::Tensor source;
+};
+
+// Two streams of one device: one for copies to the host, one for copies to the device, so that both
+// directions overlap. c10 provides streams, events and copies for each type of device, so nothing
+// here names CUDA.
+//
+// Thread safety: const methods may be called from any thread.
+class CopyStreams final {
+ public:
+  using EventPtr = std::shared_ptr<const c10::Event>;
+
+  // Take two streams from the device's pool. Throws an error if the device type has no streams.
+  explicit CopyStreams(c10::Device device);
+
+  c10::Device device() const { return device_; }
+  c10::Stream to_device() const { return to_device_; }
+
+  // Return an event that is complete when the work is complete that the calling thread has queued
+  // on its current stream. Throws ValueError if that stream is capturing a graph.
+  EventPtr mark_current_stream() const;
+
+  // Queue copies on one of the streams, behind `after`, and return an event that is complete when
+  // they are. The allocator keeps the memory of device tensors until then, even if they are freed.
+  EventPtr copy_to_host(const std::vector<Copy>& copies, const EventPtr& after) const;
+  EventPtr copy_to_device(const std::vector<Copy>& copies, const EventPtr& after) const;
+
+ private:
+  EventPtr copy(const c10::Stream& stream, const std::vector<Copy>& copies,
+                const EventPtr& after) const;
+
+  const c10::Device device_;
+  const c10::Stream to_host_;
+  const c10::Stream to_device_;
+};
+
+}  // namespace smdist::torch_binding

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "pinned_slots.h"
+
+#include <ATen/Context.h>
+#include <ATen/EmptyTensor.h>
+
+#include <utility>
+
+namespace smdist::torch_binding {
+namespace {
+
+// Time between two looks at the events of released slots, while a thread waits for one.
+constexpr auto kPoll = std::chrono::microseconds(50);
+
+bool is_complete(const CopyStreams::EventPtr& event) { return !event || event->query(); }
+
+}  // namespace
+
+// Returns a tensor that the allocator knows, so that freed memory is not used before the copies end
+// that use it.
+at::Tensor PinnedSlots::allocate(size_t bytes) const {
+  const auto& hooks = at::globalContext().getAcceleratorHooksInterface(device_);
+  return at::Tensor(at::detail::empty_generic(
+      {static_cast<int64_t>(bytes)}, hooks.getPinnedMemoryAllocator(),
+      c10::DispatchKeySet(c10::DispatchKey::CPU), at::kByte, std::nullopt));
+}
+
+// Returns a slot whose event is complete. Requires: mutex_ is held.
+at::Tensor PinnedSlots::take_complete() {
+  for (auto each = released_.begin(); each != released_.end(); ++each) {
+    if (!is_complete(each->after)) continue;
+    at::Tensor slot = std::move(each->slot);
+    released_.erase(each);
+    return slot;
+  }
+  return {};
+}
+
+at::Tensor PinnedSlots::try_acquire() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    at::Tensor slot = take_complete();
+    if (slot.defined() || num_slots_ >= max_slots_ || is_stopped_) return slot;
+  }
+  try {
+    return acquire_additional();
+  } catch (...) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (num_slots_ == 0) throw;
+    max_slots_ = num_slots_;  // copies go on, only slower
+    return {};
+  }
+}
+
+at::Tensor PinnedSlots::acquire_additional() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ++num_slots_;
+  }
+  try {
+    return allocate(slot_bytes_);
+  } catch (...) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    --num_slots_;
+    throw;
+  }
+}
+
+at::Tensor PinnedSlots::acquire(std::chrono::milliseconds patience) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point end = Clock::now() + patience;
+  bool has_memory = true;
+  while (true) {
+    at::Tensor slot = try_acquire();
+    if (slot.defined()) return slot;
+    if (has_memory && Clock::now() >= end) {
+      try {
+        return acquire_additional();
+      } catch (...) {
+        has_memory = false;
+      }
+    }
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (is_stopped_) return {};
+    const auto has_changed = [this] { return !released_.empty() || is_stopped_; };
+    if (!released_.empty()) {
+      changed_.wait_for(lock, kPoll);  // for the oldest event
+    } else if (has_memory) {
+      changed_.wait_until(lock, end, has_changed);
+    } else {
+      changed_.wait(lock, has_changed);
+    }
+  }
+}
+
+void PinnedSlots::release(at::Tensor slot, CopyStreams::EventPtr after) {
+  if (static_cast<size_t>(slot.numel()) != slot_bytes_) return;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (num_slots_ > max_slots_) {
+      --num_slots_;
+    } else {
+      released_.push_back({std::move(slot), std::move(after)});
+    }
+  }
+  changed_.notify_all();
+}
+
+void PinnedSlots::discard(at::Tensor slot) {
+  if (!slot.defined() || static_cast<size_t>(slot.numel()) != slot_bytes_) return;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    --num_slots_;
+  }
+  changed_.notify_all();
+}
+
+void PinnedSlots::stop() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    is_stopped_ = true;
+  }
+  changed_.notify_all();
+}
+
+}  // namespace smdist::torch_binding

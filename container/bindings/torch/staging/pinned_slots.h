@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bounded pool of pinned host memory, through which tensors of devices are staged.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <vector>
+
+#include "copy_streams.h"
+
+namespace smdist::torch_binding {
+
+// Pinned memory in pieces of equal size (slots), which are allocated when they are first needed and
+// then kept. A slot that is released with an event is used again when the event is complete. If no
+// more memory can be pinned, the pool stays as small as it is then.
+//
+// Thread safety: all methods may be called from any thread.
+class PinnedSlots final {
+ public:
+  // slot_bytes: size of a slot. max_slots: largest number of slots, at least 1.
+  PinnedSlots(c10::DeviceType device, size_t slot_bytes, size_t max_slots)
+      : device_(device), slot_bytes_(slot_bytes), max_slots_(max_slots) {}
+  PinnedSlots(const PinnedSlots&) = delete;
+  PinnedSlots& operator=(const PinnedSlots&) = delete;
+
+  size_t slot_bytes() const { return slot_bytes_; }
+
+  // Return a slot, a tensor of bytes; undefined if none is free now.
+  at::Tensor try_acquire();
+  // Return a slot as soon as one is free, or an additional one after `patience`; undefined after
+  // stop(). Requires: other threads release slots.
+  at::Tensor acquire(std::chrono::milliseconds patience);
+  // Return a slot beyond the limit. It is freed when slots are released.
+  at::Tensor acquire_additional();
+  // Return pinned memory that is not one of the slots, for what does not fit into one.
+  at::Tensor allocate(size_t bytes) const;
+
+  // Give memory back. It is used again when `after` is complete, which may be null. Memory from
+  // allocate() is freed instead.
+  void release(at::Tensor slot, CopyStreams::EventPtr after);
+  // Give memory back after a failure. It is freed, when the copies are complete that use it.
+  void discard(at::Tensor slot);
+
+  // End all waits in acquire().
+  void stop();
+
+ private:
+  struct Released {
+    at::Tensor slot;
+    CopyStreams::EventPtr after;
+  };
+  at::Tensor take_complete();
+
+  const c10::DeviceType device_;
+  const size_t slot_bytes_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  size_t max_slots_;  // guarded by mutex_, as are the next three
+  std::deque<Released> released_;
+  size_t num_slots_ = 0;
+  bool is_stopped_ = false;
+};
+
+}  // namespace smdist::torch_binding

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "staging_queue.h"
+
+#include <pthread.h>
+#include <pybind11/pybind11.h>
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "smdist/errors.h"
+
+namespace smdist::torch_binding {
+namespace {
+
+// Time for which a piece waits for one of the slots, before it gets an additional one. Slots that
+// stay in use for so long may belong to operations for which other ranks need a later one of ours:
+// two groups may have another order on each rank.
+constexpr std::chrono::seconds kPatience{1};
+
+constexpr const char* kShutDown = "the engine was shut down, so it cannot start an operation";
+
+bool is_less(const c10::Device& a, const c10::Device& b) {
+  return std::make_pair(a.type(), a.index()) < std::make_pair(b.type(), b.index());
+}
+
+}  // namespace
+
+StagingQueue::StagingQueue(std::shared_ptr<Engine> engine, StagingOptions options)
+    : engine_(std::move(engine)),
+      options_(options),
+      devices_(&is_less),
+      pieces_(std::make_shared<PieceTable>()) {
+  callbacks_.start();
+  sender_ = std::thread([this] { send(); });
+  receiver_ = std::thread([this] { receive(); });
+  pthread_setname_np(sender_.native_handle(), "smdist-to-host");
+  pthread_setname_np(receiver_.native_handle(), "smdist-to-dev");
+}
+
+StagingQueue::~StagingQueue() { stop(); }
+
+// Releases the GIL, for which the threads may wait when they destroy tensors.
+void StagingQueue::stop() {
+  std::optional<pybind11::gil_scoped_release> release;
+  if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) release.emplace();
+  const std::lock_guard<std::mutex> stopping(stop_mutex_);
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (std::exchange(is_stopped_, true)) return;
+  }
+  changed_.notify_all();
+  {
+    const std::lock_guard<std::mutex> lock(devices_mutex_);
+    for (const auto& [_, device] : devices_) device->slots.stop();
+  }
+  sender_.join();
+  pieces_->stop();
+  receiver_.join();
+  callbacks_.finish();
+}
+
+StagingDevice& StagingQueue::device_of(c10::Device device) {
+  TORCH_CHECK(!is_in_child_,
+              "the process group belongs to the process from which this one was forked, and cannot "
+              "be used here. Call init_process_group() in the process that calls collectives.");
+  const std::lock_guard<std::mutex> lock(devices_mutex_);
+  std::unique_ptr<StagingDevice>& found = devices_[device];
+  if (!found) {
+    found.reset(new StagingDevice{CopyStreams(device),
+                                  {device.type(), options_.slot_bytes, options_.max_slots}});
+  }
+  return *found;
+}
+
+const CopyStreams& StagingQueue::streams_of(c10::Device device) {
+  return device_of(device).streams;
+}
+
+void StagingQueue::stage(DeviceOperation operation, std::vector<Copy> copy_back,
+                         c10::intrusive_ptr<StagedWork> work, std::function<void()> ended) {
+  StagingDevice& device = device_of(work->device());
+  CopyStreams::EventPtr ready = device.streams.mark_current_stream();
+  auto staged = std::shared_ptr<StagedOperation>(new StagedOperation{
+      device, Pieces(std::move(operation), options_.slot_bytes), std::move(copy_back),
+      std::move(ready), std::move(work), std::move(ended)});
+  auto entry = std::make_unique<Entry>(Entry{std::move(staged), 0, nullptr});
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (is_stopped_) throw UsageError(kShutDown);
+    entries_.push_back(std::move(entry));
+    ++num_unsubmitted_;
+  }
+  changed_.notify_all();
+}
+
+bool StagingQueue::run_in_order(std::function<void()> call) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (num_unsubmitted_ == 0 || is_stopped_) return false;
+    entries_.push_back(std::make_unique<Entry>(Entry{nullptr, 0, std::move(call)}));
+    ++num_unsubmitted_;
+  }
+  changed_.notify_all();
+  return true;
+}
+
+bool StagingQueue::has_unsubmitted() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return num_unsubmitted_ > 0;
+}
+
+void StagingQueue::record_submitted() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  --num_unsubmitted_;
+}
+
+// Copies as many pieces as there is memory for, and submits the oldest one when it can copy no more.
+void StagingQueue::send() {
+  std::deque<PieceInFlight> copying;
+  std::unique_ptr<Entry> entry;
+  while (true) {
+    if (!entry) entry = next_entry(copying.empty());
+    if (!entry && copying.empty()) return;  // stopped
+    if (!entry) {
+      submit_oldest(copying);
+    } else if (entry->call) {
+      while (!copying.empty()) submit_oldest(copying);
+      entry->call();
+      entry.reset();
+      record_submitted();
+    } else if (!copy_piece(*entry, copying)) {
+      submit_oldest(copying);
+    } else if (++entry->next_piece == entry->staged->pieces.count()) {
+      entry.reset();
+    }
+  }
+}
+
+// Returns the next entry. Without one, waits for it, or returns null if it may not wait or is
+// stopped.
+std::unique_ptr<StagingQueue::Entry> StagingQueue::next_entry(bool may_wait) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (may_wait) changed_.wait(lock, [this] { return !entries_.empty() || is_stopped_; });
+  if (entries_.empty()) return nullptr;
+  std::unique_ptr<Entry> entry = std::move(entries_.front());
+  entries_.pop_front();
+  return entry;
+}
+
+// Queues the copy of the entry's next piece to the host. Returns false if no memory is free until
+// one of the pieces in `copying` ends.
+bool StagingQueue::copy_piece(const Entry& entry, std::deque<PieceInFlight>& copying) {
+  StagedOperation& staged = *entry.staged;
+  PieceInFlight next;
+  next.staged = entry.staged;
+  next.is_last = entry.next_piece + 1 == staged.pieces.count();
+  try {
+    check_running();
+    next.slot = memory_for(staged, entry.next_piece, copying.empty());
+    if (!next.slot.defined()) return false;
+    next.piece = staged.pieces.piece(entry.next_piece, next.slot);
+    next.on_host = staged.device.streams.copy_to_host(next.piece.to_host, staged.ready);
+    copying.push_back(std::move(next));
+  } catch (const Error&) {
+    fail_piece(std::move(next), copying, std::current_exception());
+  } catch (...) {
+    fail_piece(std::move(next), copying, abort_after_failed_copy(staged));
+  }
+  return true;
+}
+
+void StagingQueue::fail_piece(PieceInFlight piece, std::deque<PieceInFlight>& copying,
+                              const std::exception_ptr& error) {
+  while (!copying.empty()) submit_oldest(copying);
+  const bool is_last = piece.is_last;
+  pieces_->end(pieces_->add(std::move(piece)), error);
+  if (is_last) record_submitted();
+}
+
+// Returns memory for a piece, or an undefined tensor if it would have to wait and may not. The
+// memory of all-to-all, sends and receives is not limited, so that they wait for no other
+// operation: a rank may post any number of receives before the sends for which its peers wait.
+at::Tensor StagingQueue::memory_for(StagedOperation& staged, size_t piece, bool may_wait) {
+  PinnedSlots& slots = staged.device.slots;
+  const size_t bytes = staged.pieces.bytes_of(piece);
+  if (bytes > slots.slot_bytes()) return slots.allocate(bytes);
+  if (!staged.pieces.is_divided()) {
+    at::Tensor slot = slots.try_acquire();
+    return slot.defined() ? slot : slots.acquire_additional();
+  }
+  if (!may_wait) return slots.try_acquire();
+  at::Tensor slot = slots.acquire(kPatience);
+  if (!slot.defined()) throw UsageError(kShutDown);
+  return slot;
+}
+
+// Throws the error that ended the engine, so that nothing is copied for it.
+void StagingQueue::check_running() const {
+  if (const std::exception_ptr error = engine_->failure()) std::rethrow_exception(error);
+  if (!engine_->is_running()) {
+    throw Error("the process group was shut down before this operation could start");
+  }
+}
+
+void StagingQueue::submit_oldest(std::deque<PieceInFlight>& copying) {
+  PieceInFlight oldest = std::move(copying.front());
+  copying.pop_front();
+  const std::shared_ptr<StagedOperation> staged = oldest.staged;
+  const bool is_last = oldest.is_last;
+  const CopyStreams::EventPtr on_host = oldest.on_host;
+  const DeviceOperation& description = staged->pieces.operation();
+  Operation operation = description.operation;
+  operation.inputs = oldest.piece.inputs;
+  operation.outputs = oldest.piece.outputs;
+  const uint64_t number = pieces_->add(std::move(oldest));
+  operation.ended = [pieces = pieces_, number](const std::exception_ptr& error) {
+    pieces->end(number, error);
+  };
+  try {
+    on_host->synchronize();
+    staged->work->set_sequence(engine_->submit(description.group, std::move(operation)));
+  } catch (const Error&) {
+    pieces_->end(number, std::current_exception());
+  } catch (...) {
+    pieces_->end(number, abort_after_failed_copy(*staged));
+  }
+  if (is_last) record_submitted();
+}
+
+void StagingQueue::receive() {
+  while (auto next = pieces_->next_ended()) copy_results(std::move(next->first), next->second);
+}
+
+// Queues the copy of a piece's results to the device.
+void StagingQueue::copy_results(PieceInFlight piece, const std::exception_ptr& error) {
+  StagedOperation& staged = *piece.staged;
+  PinnedSlots& slots = staged.device.slots;
+  if (error && !staged.error) staged.error = error;
+  CopyStreams::EventPtr copied;
+  if (!staged.error && !piece.piece.to_device.empty()) {
+    try {
+      copied = staged.device.streams.copy_to_device(piece.piece.to_device, staged.ready);
+      staged.copied = copied;
+    } catch (...) {
+      staged.error = abort_after_failed_copy(staged);
+    }
+  }
+  if (staged.error) {
+    slots.discard(std::move(piece.slot));
+  } else {
+    slots.release(std::move(piece.slot), copied);
+  }
+  if (++staged.num_ended == staged.pieces.count()) end_operation(std::move(piece));
+}
+
+void StagingQueue::end_operation(PieceInFlight last_piece) {
+  StagedOperation& staged = *last_piece.staged;
+  if (!staged.error && !staged.copy_back.empty()) {
+    try {
+      staged.copied = staged.device.streams.copy_to_device(staged.copy_back, staged.ready);
+    } catch (...) {
+      staged.error = abort_after_failed_copy(staged);
+    }
+  }
+  staged.ended();
+  const bool is_complete = staged.work->complete_part(staged.error, staged.copied);
+  Operation called;
+  called.done = [is_complete, held = std::make_shared<PieceInFlight>(std::move(last_piece))](
+                    const std::exception_ptr&) {
+    if (is_complete) held->staged->work->complete_futures();
+  };
+  callbacks_.push(called, nullptr);
+}
+
+std::exception_ptr StagingQueue::abort_after_failed_copy(const StagedOperation& staged) {
+  std::string what = "unknown exception";
+  try {
+    throw;
+  } catch (const c10::Error& error) {
+    what = error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    what = error.what();
+  }
+  const std::string device = staged.device.streams.device().str();
+  const std::string reason = "a copy between " + device + " of rank " +
+                             std::to_string(engine_->rank()) + " and the host failed: " + what;
+  engine_->abort(reason);
+  const std::exception_ptr earlier = engine_->failure();
+  return earlier ? earlier : std::make_exception_ptr(Error(reason));
+}
+
+}  // namespace smdist::torch_binding

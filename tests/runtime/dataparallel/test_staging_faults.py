@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Faults while tensors of a device are staged: wrong calls, failed copies, memory that ends."""
+
+import os
+import signal
+import time
+
+import pytest
+import test_device
+import torch
+import torch.distributed as dist
+
+SLOTS = {"staging_slot_bytes": 4096, "staging_slots": 3}
+
+
+def outcomes(processes, function, *args, size=2, **slots):
+    return processes.outcomes(function, *args, size=size, staging=SLOTS | slots, deadline=40)
+
+
+def ones(count=5000, device="testdev"):
+    return torch.ones(count, device=device)
+
+
+def fault_of(call):
+    """The type and text of the error that a call raises within ten seconds."""
+    begin = time.monotonic()
+    with pytest.raises(Exception) as raised:  # noqa: B017, PT011  the test asks which one
+        call()
+    assert time.monotonic() - begin < 10
+    return type(raised.value).__name__, str(raised.value).split("\n")[0]
+
+
+def call_wrongly(rank, size):
+    faults = [
+        fault_of(lambda: dist.all_gather([ones(3), torch.ones(3)], ones(3))),
+        fault_of(lambda: dist.all_gather([ones(3), ones(3, "testdev:1")], ones(3))),
+        fault_of(lambda: dist.all_gather([ones(2), ones(2)], ones(3))),
+        fault_of(lambda: dist.all_gather([ones(3)], ones(3))),
+        fault_of(lambda: dist.all_reduce(ones(1).expand(3))),
+    ]
+    x = ones()
+    dist.all_reduce(x)
+    return faults, x.cpu().unique().tolist()
+
+
+def test_wrong_calls_raise_at_once_and_later_calls_work(device_processes):
+    for done, answer in outcomes(device_processes, call_wrongly):
+        assert done, answer
+        assert {"ValueError"} == {kind for kind, _ in answer[0]}
+        assert [2] == answer[1]
+
+
+def call_with_failing_copies(rank, size, kind, number):
+    if rank == 1:
+        test_device.fail_copy(number, kind)
+
+    def train():
+        for _ in range(50):
+            x = ones()
+            dist.all_reduce(x)
+            del x
+        torch.accelerator.synchronize()
+
+    return fault_of(train), fault_of(lambda: dist.all_reduce(ones(), async_op=True).wait())
+
+
+@pytest.mark.parametrize("number", [1, 9])
+def test_a_failed_copy_to_the_host_is_an_error_on_every_rank(device_processes, number):
+    kind = test_device.COPY_TO_HOST
+    for done, answer in outcomes(device_processes, call_with_failing_copies, kind, number):
+        assert done, answer
+        for name, text in answer:
+            assert "DistBackendError" == name
+            assert "a copy between testdev:0 of rank 1 and the host failed" in text
+            assert "injected fault" in text
+
+
+def test_a_failed_copy_to_the_device_is_an_error_on_every_rank(device_processes):
+    kind = test_device.COPY_TO_DEVICE
+    ranks = outcomes(device_processes, call_with_failing_copies, kind, 5)
+
+    assert [True, True] == [done for done, _ in ranks], ranks
+    assert "a copy between testdev:0 of rank 1 and the host failed" in ranks[0][1][0][1]
+    assert "injected fault" in ranks[1][1][0][1]
+
+
+def call_without_pinned_memory(rank, size, pinned_bytes):
+    if rank == 1:
+        test_device.set_pinned_limit(pinned_bytes)
+    x = ones(20_000)
+    dist.all_reduce(x)
+    return x.cpu().unique().tolist()
+
+
+def test_no_pinned_memory_is_an_error_on_every_rank(device_processes):
+    for done, answer in outcomes(device_processes, call_without_pinned_memory, 0):
+        assert not done
+        assert "testdev:0 of rank 1 and the host failed: testdev error: out of pinned" in answer
+
+
+def test_little_pinned_memory_is_enough(device_processes):
+    assert [(True, [2])] * 2 == outcomes(device_processes, call_without_pinned_memory, 4096)
+
+
+def call_without_device_memory(rank, size):
+    x = torch.ones(1 << 17, 2, device="testdev")[:, 0]
+    fault = None
+    if rank == 1:
+        torch.testdev.empty_cache()
+        test_device.set_memory_limit(torch.testdev.memory_reserved())
+        fault = fault_of(lambda: dist.all_reduce(x))
+        test_device.set_memory_limit(1 << 30)
+    dist.all_reduce(x)
+    return fault, x.cpu().unique().tolist()
+
+
+def test_no_device_memory_is_an_error_of_the_call(device_processes):
+    ranks = outcomes(device_processes, call_without_device_memory)
+
+    assert (True, (None, [2])) == ranks[0]
+    assert "OutOfMemoryError" == ranks[1][1][0][0]
+    assert [2] == ranks[1][1][1]
+
+
+def kill_one(rank, size):
+    dist.all_reduce(ones())
+    test_device.set_copy_bandwidth(1_000_000)
+    works = [dist.all_reduce(ones(50_000), async_op=True) for _ in range(5)]
+    if rank == 1:
+        time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return fault_of(lambda: [work.wait() for work in works])
+
+
+def test_a_killed_rank_is_an_error_on_the_others(device_processes):
+    ranks = outcomes(device_processes, kill_one, size=3)
+
+    assert (False, "died with exit code -9") == ranks[1]
+    for done, answer in (ranks[0], ranks[2]):
+        assert done, answer
+        assert "DistBackendError" == answer[0]
+        assert "rank 1" in answer[1]
+
+
+def abort_held_work(rank, size):
+    backend = dist.group.WORLD._get_backend(torch.device("testdev"))
+    if rank == 1:
+        with test_device.held_stream():
+            x = ones().mul_(2)
+            work = dist.all_reduce(x, async_op=True)
+            backend.abort()
+    else:
+        work = dist.all_reduce(ones(), async_op=True)
+    return fault_of(work.wait)
+
+
+def test_abort_ends_operations_that_have_not_started(device_processes):
+    for done, answer in outcomes(device_processes, abort_held_work):
+        assert done, answer
+        assert "the group was aborted by rank 1" in answer[1]
+
+
+def call_after_the_end(rank, size):
+    dist.all_reduce(ones())
+    group = dist.group.WORLD._get_backend(torch.device("testdev"))
+    pending = [group.allreduce([ones()]) for _ in range(3)] if rank == 0 else []
+    if rank == 0:
+        torch.accelerator.synchronize()
+    dist.destroy_process_group()
+    faults = [fault_of(work.wait) for work in pending]
+    return faults, fault_of(lambda: group.allreduce([ones()])), fault_of(
+        lambda: group.allreduce([torch.ones(3)])
+    )
+
+
+def test_calls_after_the_shutdown_raise(device_processes):
+    for done, (pending, on_device, on_cpu) in outcomes(device_processes, call_after_the_end):
+        assert done
+        assert on_cpu == on_device
+        assert all("DistBackendError" == name for name, _ in pending)
