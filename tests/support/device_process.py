@@ -178,9 +178,7 @@ def _join(store: str, rank: int, size: int, staging: dict[str, int] | None) -> N
         smdist_backend._staging_limits.update(staging)
         os.environ.update(_TUNING)
         backend = "cpu:smdist,testdev:smdist"
-    dist.init_process_group(
-        backend, store=dist.FileStore(store, size), rank=rank, world_size=size
-    )
+    dist.init_process_group(backend, store=dist.FileStore(store, size), rank=rank, world_size=size)
 
 
 def _reply(pipe: Connection, succeeded: bool, answer: Any) -> None:

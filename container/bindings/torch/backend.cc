@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backend.h"
 
-#include "staging/registry.h"
-
 #include <utility>
+
+#include "staging/registry.h"
 
 namespace smdist::torch_binding {
 namespace {
@@ -52,8 +52,7 @@ Activity& activity() {
 
 Backend::Backend(std::shared_ptr<Engine> engine, uint32_t group, int rank, int size,
                  std::chrono::milliseconds timeout, StagingOptions staging_options,
-                 bool owns_engine,
-                 std::function<void()> before_shutdown)
+                 bool owns_engine, std::function<void()> before_shutdown)
     : c10d::Backend(rank, size),
       engine_(std::move(engine)),
       group_(group),

@@ -53,8 +53,8 @@ Backend::WorkPtr Backend::start_all(const Name& name, const std::vector<Call>& c
   return work;
 }
 
-// Submits one operation. may_await: the calling thread waits until the operation is complete, unless
-// the operation has to stay behind others.
+// Submits one operation. may_await: the calling thread waits until the operation is complete,
+// unless the operation has to stay behind others.
 void Backend::submit(const Call& call, const c10::intrusive_ptr<OperationWork>& work,
                      bool may_await) {
   const StagedTensors inputs(call.inputs);

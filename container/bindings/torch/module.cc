@@ -51,8 +51,7 @@ PYBIND11_MODULE(_C, module) {
   module.def("make_backend", &make_backend, py::arg("engine"), py::arg("group"), py::arg("rank"),
              py::arg("size"), py::arg("timeout_seconds"), py::kw_only(),
              py::arg("staging_slot_bytes") = 4 << 20, py::arg("staging_slots") = 16,
-             py::arg("owns_engine"),
-             py::arg("before_shutdown") = py::none());
+             py::arg("owns_engine"), py::arg("before_shutdown") = py::none());
   module.def("stop_staging", &smdist::torch_binding::stop_all_staging,
              py::call_guard<py::gil_scoped_release>());
   module.def(

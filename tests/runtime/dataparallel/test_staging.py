@@ -29,7 +29,9 @@ def drawn(dtype, shape, seed):
         return torch.randn(shape, generator=generator, dtype=dtype)
     if dtype.is_floating_point:
         return torch.randn(shape, generator=generator).to(dtype)
-    return torch.randint(0, 2 if dtype == torch.bool else 1000, shape, generator=generator).to(dtype)
+    return torch.randint(0, 2 if dtype == torch.bool else 1000, shape, generator=generator).to(
+        dtype
+    )
 
 
 class Inputs:

@@ -168,8 +168,10 @@ def call_after_the_end(rank, size):
         torch.accelerator.synchronize()
     dist.destroy_process_group()
     faults = [fault_of(work.wait) for work in pending]
-    return faults, fault_of(lambda: group.allreduce([ones()])), fault_of(
-        lambda: group.allreduce([torch.ones(3)])
+    return (
+        faults,
+        fault_of(lambda: group.allreduce([ones()])),
+        fault_of(lambda: group.allreduce([torch.ones(3)])),
     )
 
 

@@ -93,8 +93,10 @@ def continue_with_futures(rank, size):
     works = [dist.all_reduce(ones(), async_op=True).get_future() for _ in range(6)]
     futures = [each.then(double) for each in works] + [each.then(reduce_again) for each in works]
     results = [future.wait() for future in futures]
-    modes = dist.all_reduce(ones(3), async_op=True).get_future().then(
-        lambda _: (torch.is_grad_enabled(), torch.is_inference_mode_enabled())
+    modes = (
+        dist.all_reduce(ones(3), async_op=True)
+        .get_future()
+        .then(lambda _: (torch.is_grad_enabled(), torch.is_inference_mode_enabled()))
     )
     values = [result.cpu().unique().tolist() for result in results]
     return values, modes.wait(), test_device.take_stale_uses()

@@ -14,7 +14,9 @@ NEVER = test_device.StaleUses(device=0, pinned=0)
 
 def net():
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(32, 96), nn.Tanh(), nn.Linear(96, 96), nn.Tanh(), nn.Linear(96, 4))
+    return nn.Sequential(
+        nn.Linear(32, 96), nn.Tanh(), nn.Linear(96, 96), nn.Tanh(), nn.Linear(96, 4)
+    )
 
 
 def batch():
@@ -52,9 +54,7 @@ def with_ddp(rank, size, bucket_mb):
 @pytest.mark.parametrize("bucket_mb", [0.01, 25])
 def test_ddp(device_processes, bucket_mb):
     expected = train(net(), *batch())
-    for parameters, stale in device_processes.run_ranks(
-        with_ddp, bucket_mb, size=2, staging=SLOTS
-    ):
+    for parameters, stale in device_processes.run_ranks(with_ddp, bucket_mb, size=2, staging=SLOTS):
         torch.testing.assert_close(parameters, expected, rtol=0, atol=1e-6)
         assert NEVER == stale
 

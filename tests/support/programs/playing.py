@@ -43,9 +43,7 @@ def play(seed: int, rank: int, size: int, devices: tuple[str, ...] = ("cpu",)) -
             dist.destroy_process_group(group)
 
 
-def _run(
-    program: Program, rank: int, groups: list[Any], devices: tuple[str, ...]
-) -> Results:
+def _run(program: Program, rank: int, groups: list[Any], devices: tuple[str, ...]) -> Results:
     """Run all calls in order, and wait for those in flight in an order of this rank's own."""
     random = Random(f"{program.seed} on {rank}")
     pending: list[tuple[Call, dist.Work]] = []

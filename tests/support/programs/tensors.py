@@ -15,9 +15,7 @@ SAME_TENSOR = ("all_reduce", "all_reduce_coalesced", "reduce", "broadcast")
 class Side:
     """Parts as separate tensors, or as views of one tensor."""
 
-    def __init__(
-        self, parts: list[Tensor], *, is_one: bool, is_strided: bool, device: str
-    ) -> None:
+    def __init__(self, parts: list[Tensor], *, is_one: bool, is_strided: bool, device: str) -> None:
         parts = [part.to(device) for part in parts]
         lay = _lay_strided if is_strided else torch.clone
         self.one = lay(_join(parts)) if is_one else None

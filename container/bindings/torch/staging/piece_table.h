@@ -49,9 +49,9 @@ struct PieceInFlight {
   bool is_last = false;
 };
 
-// Pieces that are with the engine, and the numbers of those that it has ended. The engine's callbacks
-// know a piece by its number, because they may hold no tensors: the destructor of a tensor may wait
-// for the GIL.
+// Pieces that are with the engine, and the numbers of those that it has ended. The engine's
+// callbacks know a piece by its number, because they may hold no tensors: the destructor of a
+// tensor may wait for the GIL.
 //
 // Thread safety: all methods may be called from any thread.
 class PieceTable final {
@@ -59,7 +59,8 @@ class PieceTable final {
   uint64_t add(PieceInFlight piece);
   // Record that a piece has ended. error: null if it succeeded.
   void end(uint64_t number, const std::exception_ptr& error);
-  // Return the next piece that has ended, with its error; nothing after stop(), when all have ended.
+  // Return the next piece that has ended, with its error; nothing after stop(), when all have
+  // ended.
   std::optional<std::pair<PieceInFlight, std::exception_ptr>> next_ended();
   void stop();
 

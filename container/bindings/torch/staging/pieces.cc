@@ -10,7 +10,8 @@ namespace {
 
 constexpr int64_t kAlignment = 64;  // a cache line, and a multiple of every dtype's size
 
-// Returns the memory of contiguous tensors. A contiguous tensor with one element may have any stride.
+// Returns the memory of contiguous tensors. A contiguous tensor with one element may have any
+// stride.
 std::vector<at::Tensor> as_bytes(const std::vector<at::Tensor>& tensors) {
   std::vector<at::Tensor> bytes;
   for (const at::Tensor& tensor : tensors) {
@@ -104,8 +105,8 @@ size_t Pieces::bytes_of(size_t index) const {
   if (shape_ == Shape::kUndivided) {
     return static_cast<size_t>(total_bytes(inputs_) + total_bytes(outputs_));
   }
-  const bool has_all_parts = (shape_ == Shape::kGathered && receives()) ||
-                             (shape_ == Shape::kScattered && sends());
+  const bool has_all_parts =
+      (shape_ == Shape::kGathered && receives()) || (shape_ == Shape::kScattered && sends());
   return static_cast<size_t>(range_of(index).length * (has_all_parts ? operation_.size : 1));
 }
 
@@ -143,8 +144,8 @@ Piece Pieces::equal(const Range& range, const at::Tensor& slot) const {
   return piece;
 }
 
-// This rank's own part is copied within the device, and is not copied back from the host. It is copied
-// first, because the input may be where the part of another rank goes.
+// This rank's own part is copied within the device, and is not copied back from the host. It is
+// copied first, because the input may be where the part of another rank goes.
 Piece Pieces::gathered(const Range& range, const at::Tensor& slot) const {
   const at::Tensor input = inputs_[0].narrow(0, range.begin, range.length);
   Piece piece;

@@ -16,9 +16,9 @@ StagedWork::StagedWork(int rank, c10d::OpType type, const char* title,
     : Work(rank, type, title, shown),
       streams_(streams),
       results_(std::move(results)),
-      future_(c10::make_intrusive<c10::ivalue::Future>(
-          c10::ListType::create(c10::TensorType::get()),
-          std::vector<c10::Device>{streams.device()})),
+      future_(
+          c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
+                                                   std::vector<c10::Device>{streams.device()})),
       result_future_(c10::make_intrusive<c10::ivalue::Future>(c10::IntType::get())),
       incomplete_parts_(operations) {
   if (operations > 0) return;
@@ -66,7 +66,7 @@ bool StagedWork::isCompleted() {
 }
 
 bool StagedWork::wait(std::chrono::milliseconds timeout) {
-  Work::wait(timeout);  // calls synchronize(), or raises the error
+  Work::wait(timeout);               // calls synchronize(), or raises the error
   if (has_future_) future_->wait();  // its callbacks may still run
   return true;
 }
@@ -74,7 +74,8 @@ bool StagedWork::wait(std::chrono::milliseconds timeout) {
 void StagedWork::synchronize() {
   const std::lock_guard<std::mutex> lock(parts_mutex_);
   if (!copied_) return;
-  copied_->block(c10::impl::VirtualGuardImpl(streams_.device().type()).getStream(streams_.device()));
+  copied_->block(
+      c10::impl::VirtualGuardImpl(streams_.device().type()).getStream(streams_.device()));
 }
 
 }  // namespace smdist::torch_binding

@@ -11,21 +11,20 @@
 namespace smdist::torch_binding {
 
 // One Work for one or more operations on tensors of one device. It completes when the copies of all
-// results to the device have been queued. Then wait() makes the calling thread's current stream wait
-// for these copies, and returns without waiting for them itself.
+// results to the device have been queued. Then wait() makes the calling thread's current stream
+// wait for these copies, and returns without waiting for them itself.
 //
 // Thread safety: all methods may be called from any thread.
 class StagedWork final : public c10d::Work {
  public:
   // title: name for torch's profiler. shown: tensors whose shapes the profiler shows.
-  StagedWork(int rank, c10d::OpType type, const char* title,
-             const std::vector<at::Tensor>& shown, std::vector<at::Tensor> results,
-             const CopyStreams& streams, size_t operations);
+  StagedWork(int rank, c10d::OpType type, const char* title, const std::vector<at::Tensor>& shown,
+             std::vector<at::Tensor> results, const CopyStreams& streams, size_t operations);
 
   // Record that one operation has ended. error: null if it succeeded. Call once for each operation.
   // The results are complete on the device when `results_copied` is; null if nothing was copied.
-  // Returns whether all operations have ended. Then the Work is complete, and the caller has to call
-  // complete_futures().
+  // Returns whether all operations have ended. Then the Work is complete, and the caller has to
+  // call complete_futures().
   bool complete_part(const std::exception_ptr& error, const CopyStreams::EventPtr& results_copied);
 
   // Complete the Futures. Their callbacks are called here, and may wait for other operations.
@@ -57,8 +56,8 @@ class StagedWork final : public c10d::Work {
   int source_ = -1;
   std::atomic<bool> has_future_{false};  // a Future was requested
   std::mutex parts_mutex_;
-  size_t incomplete_parts_;      // guarded by parts_mutex_, as are the next two
-  std::exception_ptr error_;     // of the first part that failed
+  size_t incomplete_parts_;       // guarded by parts_mutex_, as are the next two
+  std::exception_ptr error_;      // of the first part that failed
   CopyStreams::EventPtr copied_;  // the last one recorded
 };
 

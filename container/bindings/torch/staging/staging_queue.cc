@@ -116,7 +116,8 @@ void StagingQueue::record_submitted() {
   --num_unsubmitted_;
 }
 
-// Copies as many pieces as there is memory for, and submits the oldest one when it can copy no more.
+// Copies as many pieces as there is memory for, and submits the oldest one when it can copy no
+// more.
 void StagingQueue::send() {
   std::deque<PieceInFlight> copying;
   std::unique_ptr<Entry> entry;

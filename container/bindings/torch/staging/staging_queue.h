@@ -33,7 +33,8 @@ struct StagingOptions {
 // call the callbacks of Futures, which may wait for other operations, and destroy the tensors of
 // operations, for which they may wait for the GIL.
 //
-// One engine has one queue. If a copy fails, the engine is aborted, so that all ranks raise an error.
+// One engine has one queue. If a copy fails, the engine is aborted, so that all ranks raise an
+// error.
 //
 // Thread safety: all methods may be called from any thread.
 class StagingQueue final {
@@ -52,15 +53,15 @@ class StagingQueue final {
   void stage(DeviceOperation operation, std::vector<Copy> copy_back,
              c10::intrusive_ptr<StagedWork> work, std::function<void()> ended);
 
-  // Queue a call behind the operations that are not submitted yet, or return false if there are none.
-  // So operations on host tensors keep their place in the order of all calls.
+  // Queue a call behind the operations that are not submitted yet, or return false if there are
+  // none. So operations on host tensors keep their place in the order of all calls.
   bool run_in_order(std::function<void()> call);
 
   // Return whether an operation is not submitted to the engine yet.
   bool has_unsubmitted();
 
-  // End the threads; operations that have not ended yet fail. Requires: the engine was shut down, or
-  // no operation is pending.
+  // End the threads; operations that have not ended yet fail. Requires: the engine was shut down,
+  // or no operation is pending.
   void stop();
 
   // Let every later use in a forked child raise an error. The object may not be destroyed there.
