@@ -24,12 +24,12 @@ def refused(rank, size, tensor):
 @pytest.mark.parametrize(
     ("tensor", "text"),
     [
-        (torch.empty(3, device="meta"), 'init_process_group("cpu:smdist,cuda:nccl")'),
+        (torch.empty(3, device="meta"), "Move it to the CPU or to a GPU"),
         (torch.zeros(3, dtype=torch.uint16), "Convert it to float32"),
     ],
 )
 def test_tensors_that_cannot_travel_are_refused_with_the_hint(world, tensor, text):
-    """Another device than the CPU, a dtype without arithmetic."""
+    """A device without memory, a dtype without arithmetic."""
     ((ok, said),) = world.outcomes(refused, tensor, size=1)
 
     assert not ok

@@ -38,7 +38,7 @@ bool StagedWork::complete_part(const std::exception_ptr& error,
   return true;
 }
 
-// The Future records the stream with the copies, for those who wait for it or continue with it.
+// The Future records the stream with the copies: a wait for the Future waits for that stream, too.
 void StagedWork::complete_futures() {
   if (error_) {
     future_->setError(translated(error_));
@@ -67,7 +67,7 @@ bool StagedWork::isCompleted() {
 
 bool StagedWork::wait(std::chrono::milliseconds timeout) {
   Work::wait(timeout);               // calls synchronize(), or raises the error
-  if (has_future_) future_->wait();  // its callbacks may still run
+  if (has_future_) future_->wait();  // and its callbacks, which may still run
   return true;
 }
 

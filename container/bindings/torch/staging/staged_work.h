@@ -57,7 +57,7 @@ class StagedWork final : public c10d::Work {
   std::atomic<bool> has_future_{false};  // a Future was requested
   std::mutex parts_mutex_;
   size_t incomplete_parts_;       // guarded by parts_mutex_, as are the next two
-  std::exception_ptr error_;      // of the first part that failed
+  std::exception_ptr error_;      // error of the first part that failed
   CopyStreams::EventPtr copied_;  // the last one recorded
 };
 

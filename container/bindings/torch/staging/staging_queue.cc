@@ -15,8 +15,8 @@ namespace smdist::torch_binding {
 namespace {
 
 // Time for which a piece waits for one of the slots, before it gets an additional one. Slots that
-// stay in use for so long may belong to operations for which other ranks need a later one of ours:
-// two groups may have another order on each rank.
+// stay in use for so long may belong to operations that other ranks submit after the one that
+// waits: two groups may have another order on each rank.
 constexpr std::chrono::seconds kPatience{1};
 
 constexpr const char* kShutDown = "the engine was shut down, so it cannot start an operation";

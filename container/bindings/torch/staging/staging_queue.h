@@ -76,7 +76,7 @@ class StagingQueue final {
   };
 
   StagingDevice& device_of(c10::Device device);
-  // Of the thread that copies to the host:
+  // Steps of the thread that copies to the host:
   void send();
   std::unique_ptr<Entry> next_entry(bool may_wait);
   bool copy_piece(const Entry& entry, std::deque<PieceInFlight>& copying);
@@ -86,7 +86,7 @@ class StagingQueue final {
   void check_running() const;
   void submit_oldest(std::deque<PieceInFlight>& copying);
   void record_submitted();
-  // Of the thread that copies to the device:
+  // Steps of the thread that copies to the device:
   void receive();
   void copy_results(PieceInFlight piece, const std::exception_ptr& error);
   void end_operation(PieceInFlight last_piece);

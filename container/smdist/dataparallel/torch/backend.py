@@ -34,7 +34,7 @@ _TORCH_DEFAULT_SECONDS = 1800.0
 # (engine, timeout in seconds) of the default group; empty if it has another backend
 _world: list[tuple[_C.Engine, float]] = []
 # limits of the pinned memory for tensors on devices, by the names of make_backend(); tests set them
-_staging_limits: dict[str, int] = {}
+_staging_limits: dict[str, Any] = {}
 
 
 def register(name: str = NAME) -> None:
