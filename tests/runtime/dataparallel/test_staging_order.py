@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When operations on a device's tensors run: behind which work, who waits for them, in which order."""
+"""When operations on a device's tensors run: behind which work, who waits, in which order."""
 
 import os
 import subprocess

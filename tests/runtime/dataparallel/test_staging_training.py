@@ -67,8 +67,8 @@ def with_fsdp(rank, size, dtype):
     policy = MixedPrecisionPolicy(param_dtype=dtype)
     for layer in (model[0], model[2], model):
         fully_shard(layer, mesh=mesh, mp_policy=policy)
-    # FSDP2 allocates gradients on its stream for reduce-scatter, which waits for the optimizer before
-    # it uses their memory again; but the test device fills it as soon as they are freed.
+    # FSDP2 allocates gradients on its stream for reduce-scatter, which waits for the optimizer
+    # before it uses their memory again; but the test device fills it as soon as they are freed.
     parameters = train(model, *shard_of_batch(rank, size), torch.accelerator.synchronize)
     return [each.full_tensor().cpu() for each in parameters], test_device.take_stale_uses()
 
