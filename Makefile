@@ -41,22 +41,26 @@ unexport PYTHONDONTWRITEBYTECODE
 RUNTIME_FILES := $(shell find container -type f -not -path '*/__pycache__/*' -not -path '*/build/*' \
   -not -path '*/image/*' -not -name 'Dockerfile*')
 
-.PHONY: demo test test-slow long test-v3 test-tf216 test-docker programs split-matrix pipeline-sample \
+.PHONY: demo test test-device test-slow long test-v3 test-tf216 test-docker programs split-matrix pipeline-sample \
   torch-suite pipeline-matrix native fuzz fuzz-sample fuzz-corpus fuzz-program docs schema site \
   lint clean
 
 demo: $(RUNTIME)
 	$(BIN)/python notebooks/digits/demo.py
 
-test: $(RUNTIME) native-address
+test: $(RUNTIME) native-address test-device
 	$(BIN)/python -m pytest $(SHARED_OUT) -m "not slow" \
 	  --ignore=tests/docker --ignore=$(SAMPLE) --ignore=$(TORCH_SUITE)
 
-test-slow: $(RUNTIME)
+test-slow: $(RUNTIME) test-device
 	$(BIN)/python -m pytest $(SHARED_OUT) -m slow \
 	  --ignore=tests/docker --ignore=$(SAMPLE) --ignore=$(TORCH_SUITE)
 
 long: split-matrix pipeline-matrix
+
+test-device: $(RUNTIME)
+	@echo "building the device of torch on which tests run what GPUs do"
+	@cd tests/support && $(abspath $(BIN))/python -c "from test_device.build import built_library; built_library()"
 
 test-v3: $(V3)/.made
 	$(V3)/bin/python -m pytest tests/trainer
