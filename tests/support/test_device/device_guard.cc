@@ -11,7 +11,7 @@
 namespace test_device {
 namespace {
 
-// What an event's pointer points to: the mark of its last recording.
+// Mark of an event's last recording, to which the pointer of the event points.
 struct Event {
   std::shared_ptr<Mark> mark;
   bool is_timed;

@@ -37,8 +37,9 @@ class CopyStreams final {
   // on its current stream. Throws ValueError if that stream is capturing a graph.
   EventPtr mark_current_stream() const;
 
-  // Queue copies on one of the streams, behind `after`, and return an event that is complete when
-  // they are. The allocator keeps the memory of device tensors until then, even if they are freed.
+  // Queue copies on one of the streams, behind the event `after`, and return an event that is
+  // complete when the copies are. The allocator does not use the memory of these device tensors for
+  // other tensors until then, even if the tensors are freed.
   EventPtr copy_to_host(const std::vector<Copy>& copies, const EventPtr& after) const;
   EventPtr copy_to_device(const std::vector<Copy>& copies, const EventPtr& after) const;
 
