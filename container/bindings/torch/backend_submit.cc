@@ -42,9 +42,7 @@ Backend::WorkPtr Backend::start_all(const Name& name, const std::vector<Call>& c
     outputs.insert(outputs.end(), call.outputs.begin(), call.outputs.end());
   }
   const Tensors& shown = inputs.empty() ? outputs : inputs;
-  Tensors all = inputs;
-  all.insert(all.end(), outputs.begin(), outputs.end());
-  const c10::Device device = device_of(all);
+  const c10::Device device = device_of(inputs, outputs);
   if (!device.is_cpu()) return stage_all(name, calls, shown, outputs, device);
   auto work = c10::make_intrusive<OperationWork>(engine_, rank_, name.type, name.title, shown,
                                                  outputs, calls.size());

@@ -75,15 +75,19 @@ void check_tensors(const std::vector<at::Tensor>& tensors) {
   }
 }
 
-c10::Device device_of(const std::vector<at::Tensor>& tensors) {
-  const c10::Device first = tensors.empty() ? c10::Device(c10::kCPU) : tensors[0].device();
+c10::Device device_of(const std::vector<at::Tensor>& inputs,
+                      const std::vector<at::Tensor>& outputs) {
+  const std::vector<at::Tensor>& known = inputs.empty() ? outputs : inputs;
+  const c10::Device first = known.empty() ? c10::Device(c10::kCPU) : known[0].device();
   TORCH_CHECK_VALUE(first.is_cpu() || at::isAccelerator(first.type()), "the tensor is on ", first,
                     ", from which smdist cannot copy. Move it to the CPU or to a GPU.");
-  for (const at::Tensor& tensor : tensors) {
-    TORCH_CHECK_VALUE(tensor.device() == first, "one call got a tensor on ", first,
-                      " and another one on ", tensor.device(),
-                      ", but all tensors of a call must be on one device. Move them to ", first,
-                      ".");
+  for (const auto* tensors : {&inputs, &outputs}) {
+    for (const at::Tensor& tensor : *tensors) {
+      TORCH_CHECK_VALUE(tensor.device() == first, "one call got a tensor on ", first,
+                        " and another one on ", tensor.device(),
+                        ", but all tensors of a call must be on one device. Move them to ", first,
+                        ".");
+    }
   }
   return first;
 }

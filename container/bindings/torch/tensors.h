@@ -29,9 +29,10 @@ Reduction reduction_of(const c10d::ReduceOp& op);
 // Raise ValueError for sparse tensors.
 void check_tensors(const std::vector<at::Tensor>& tensors);
 
-// Return the device of tensors, or the CPU if there are none. Raise ValueError if they are on
-// different devices.
-c10::Device device_of(const std::vector<at::Tensor>& tensors);
+// Return the device of the tensors of a call, or the CPU if there are none. Raise ValueError if
+// they are on different devices.
+c10::Device device_of(const std::vector<at::Tensor>& inputs,
+                      const std::vector<at::Tensor>& outputs);
 
 // Raise ValueError for outputs whose elements share memory.
 void check_outputs(const std::vector<at::Tensor>& outputs);
