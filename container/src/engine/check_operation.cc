@@ -11,104 +11,103 @@ namespace {
 
 using Spans = std::vector<Span>;
 
+std::string text_of(const char* part) { return part; }
+std::string text_of(double part) { return std::to_string(part); }
+std::string text_of(int64_t part) { return std::to_string(part); }
+std::string text_of(int part) { return std::to_string(part); }
+std::string text_of(size_t part) { return std::to_string(part); }
+
 // The call that is checked.
 struct Call {
   const Operation& operation;
   const int rank;
   const int size;
 
-  void require(bool holds, const std::string& fault) const {
-    if (!holds) throw UsageError(std::string(name_of(operation.kind)) + ": " + fault);
+  // Throws UsageError if `holds` is false. fault: parts of the message, which are joined only then,
+  // because every call of a collective comes here several times.
+  template <typename... Parts>
+  void require(bool holds, const Parts&... fault) const {
+    if (holds) return;
+    throw UsageError((std::string(name_of(operation.kind)) + ": " + ... + text_of(fault)));
   }
   size_t ranks() const { return static_cast<size_t>(size); }
   bool is_root() const { return rank == operation.root; }
 };
 
-std::string bytes_text(size_t bytes) { return std::to_string(bytes) + " bytes"; }
-
-std::string ranks_text(int size) { return "the ranks 0 to " + std::to_string(size - 1); }
-
 void check_basics(const Call& call) {
   const Operation& operation = call.operation;
-  call.require(operation.timeout.count() > 0,
-               "the timeout is " + std::to_string(operation.timeout.count()) +
-                   " ms, but it must be above 0 ms. Pass a longer timeout");
+  call.require(operation.timeout.count() > 0, "the timeout is ", operation.timeout.count(),
+               " ms, but it must be above 0 ms. Pass a longer timeout");
   call.require(
       operation.done || operation.ended,
       "neither the callback 'done' nor the callback 'ended' is set, so nothing could report the "
       "end of the operation. Set at least one of them");
   call.require(!is_rooted(operation.kind) || (operation.root >= 0 && operation.root < call.size),
-               "the root is rank " + std::to_string(operation.root) + ", but the group has only " +
-                   ranks_text(call.size));
+               "the root is rank ", operation.root, ", but the group has only the ranks 0 to ",
+               call.size - 1);
   if (is_point_to_point(operation.kind)) {
     const bool is_any = operation.kind == Collective::kReceive && operation.peer == kAnyRank;
-    call.require(is_any || (operation.peer >= 0 && operation.peer < call.size),
-                 "the peer is rank " + std::to_string(operation.peer) +
-                     ", but the group has only " + ranks_text(call.size));
+    call.require(is_any || (operation.peer >= 0 && operation.peer < call.size), "the peer is rank ",
+                 operation.peer, ", but the group has only the ranks 0 to ", call.size - 1);
     call.require(operation.peer != call.rank,
                  "the peer is this rank, but a rank cannot exchange messages with itself");
     call.require(call.size > 1, "the group has no other rank to exchange messages with");
   }
   if (!is_reducing(operation.kind)) return;
-  call.require(is_defined(operation.op, operation.dtype),
-               std::string("the reduction ") + name_of(operation.op) +
-                   " is not defined for the dtype " + name_of(operation.dtype));
-  call.require(operation.scale == 1 || is_floating(operation.dtype),
-               "the scale is " + std::to_string(operation.scale) + ", but the dtype " +
-                   name_of(operation.dtype) +
-                   " cannot be scaled. Use a floating dtype, or a scale of 1");
+  call.require(is_defined(operation.op, operation.dtype), "the reduction ", name_of(operation.op),
+               " is not defined for the dtype ", name_of(operation.dtype));
+  call.require(operation.scale == 1 || is_floating(operation.dtype), "the scale is ",
+               operation.scale, ", but the dtype ", name_of(operation.dtype),
+               " cannot be scaled. Use a floating dtype, or a scale of 1");
 }
 
-void check_spans(const Call& call, const Spans& spans, const std::string& what) {
+void check_spans(const Call& call, const Spans& spans, const char* what) {
   const size_t width = element_bytes(call.operation.dtype);
   for (const Span& span : spans) {
-    call.require(span.data != nullptr || span.bytes == 0,
-                 what + " is null, but its length is " + bytes_text(span.bytes));
-    call.require(span.bytes % width == 0, what + " has " + bytes_text(span.bytes) +
-                                              ", which is not a whole number of " +
-                                              name_of(call.operation.dtype) + " elements");
-    call.require(reinterpret_cast<uintptr_t>(span.data) % width == 0,
-                 what + " is not aligned to its elements of " + bytes_text(width));
+    call.require(span.data != nullptr || span.bytes == 0, what, " is null, but its length is ",
+                 span.bytes, " bytes");
+    call.require(span.bytes % width == 0, what, " has ", span.bytes,
+                 " bytes, which is not a whole number of ", name_of(call.operation.dtype),
+                 " elements");
+    call.require(reinterpret_cast<uintptr_t>(span.data) % width == 0, what,
+                 " is not aligned to its elements of ", width, " bytes");
   }
 }
 
-void check_one(const Call& call, const Spans& spans, const std::string& what) {
-  call.require(spans.size() == 1,
-               "the operation takes one " + what + ", but got " + std::to_string(spans.size()));
+void check_one(const Call& call, const Spans& spans, const char* what) {
+  call.require(spans.size() == 1, "the operation takes one ", what, ", but got ", spans.size());
 }
 
 void check_same(const Call& call, size_t input_bytes, size_t output_bytes) {
-  call.require(input_bytes == output_bytes, "the input has " + bytes_text(input_bytes) +
-                                                ", but the output has " + bytes_text(output_bytes) +
-                                                ". Both must have the same length");
+  call.require(input_bytes == output_bytes, "the input has ", input_bytes,
+               " bytes, but the output has ", output_bytes,
+               " bytes. Both must have the same length");
 }
 
 // Checks that there is one buffer with N parts of part_bytes bytes, or N such buffers. what:
 // "input" or "output".
-void check_parts(const Call& call, const Spans& spans, size_t part_bytes, const std::string& what) {
+void check_parts(const Call& call, const Spans& spans, size_t part_bytes, const char* what) {
   const size_t count = spans.size();
-  call.require(count == 1 || count == call.ranks(),
-               "the operation takes one " + what + ", or one for each of the " +
-                   std::to_string(call.size) + " ranks, but got " + std::to_string(count));
+  call.require(count == 1 || count == call.ranks(), "the operation takes one ", what,
+               ", or one for each of the ", call.size, " ranks, but got ", count);
   const size_t expected = count == 1 ? part_bytes * call.ranks() : part_bytes;
   for (const Span& span : spans) {
-    call.require(span.bytes == expected, "the " + what + " has " + bytes_text(span.bytes) +
-                                             ", but it must have " + bytes_text(expected));
+    call.require(span.bytes == expected, "the ", what, " has ", span.bytes,
+                 " bytes, but it must have ", expected, " bytes");
   }
 }
 
-void check_splits(const Call& call, const Spans& spans, const std::string& what) {
-  call.require(spans.size() == 1 || spans.size() == call.ranks(),
-               "the operation takes one " + what + ", or one for each of the " +
-                   std::to_string(call.size) + " ranks, but got " + std::to_string(spans.size()));
+void check_splits(const Call& call, const Spans& spans, const char* what) {
+  call.require(spans.size() == 1 || spans.size() == call.ranks(), "the operation takes one ", what,
+               ", or one for each of the ", call.size, " ranks, but got ", spans.size());
   const size_t unit = call.ranks() * element_bytes(call.operation.dtype);
-  call.require(spans.size() != 1 || spans[0].bytes % unit == 0,
-               "the " + what + " of " + bytes_text(spans[0].bytes) + " cannot be split into " +
-                   std::to_string(call.size) + " equal parts of whole elements");
+  call.require(spans.size() != 1 || spans[0].bytes % unit == 0, "the ", what, " of ",
+               spans[0].bytes, " bytes cannot be split into ", call.size,
+               " equal parts of whole elements");
 }
 
-void check_root_parts(const Call& call, const Spans& many, const Spans& one,
-                      const std::string& many_name, const std::string& one_name) {
+void check_root_parts(const Call& call, const Spans& many, const Spans& one, const char* many_name,
+                      const char* one_name) {
   check_one(call, one, one_name);
   if (call.is_root()) check_parts(call, many, one[0].bytes, many_name);
 }
