@@ -38,7 +38,8 @@ from smdist.modelparallel.torch.checkpoint.dcp_metadata import (
 
 # What depends on classes alone is computed once: it takes most of the time of these readers.
 job_file_reader.job_schema = cache(job_file_reader.job_schema)
-plan_json.get_type_hints = cache(plan_json.get_type_hints)
+for _function in ("get_type_hints", "get_origin", "get_args", "fields"):
+    setattr(plan_json, _function, cache(getattr(plan_json, _function)))
 
 _OPTIONS = tuple(
     json.loads(spell(options, framework))
