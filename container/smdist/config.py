@@ -22,10 +22,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from sagemaker_dist.contract import KEY, DataParallel, ModelParallel, parse, parse_framework
+from sagemaker_dist.contract.option_variables import misspelt, value_faults
 from sagemaker_dist.errors import OptionError, SkewError, raise_all
 from smdist.container_files import Drivers, Resources, read_drivers, read_object, read_resources
-from smdist.environment_checks import hosts_without_ranks, misspelt
-from smdist.tuning import TuningConfig, option_faults, read_flag, read_tuning
+from smdist.environment_checks import hosts_without_ranks
+from smdist.tuning import TuningConfig, read_tuning
 
 PORT: Final = 7777  # default of the rendezvous port on the first host
 MODEL_PARALLEL: Final = "SMDIST_MODEL_PARALLEL"  # carries a document in the hyperparameter format
@@ -325,7 +326,7 @@ def read_rank_config(environ: Mapping[str, str] | None = None) -> RankConfig:
         SkewError: The model parallel options were written by an incompatible release.
     """
     environ = _environment(environ)
-    raise_all((*misspelt(environ), *option_faults(environ)))
+    raise_all((*misspelt(environ), *value_faults(environ)))
     start = _integer(environ, "SMDIST_START_TIMEOUT_SECONDS")
     secret_file, secret = read_secret_variables(environ)
     return RankConfig(
@@ -337,7 +338,7 @@ def read_rank_config(environ: Mapping[str, str] | None = None) -> RankConfig:
         timeout_seconds=_integer(environ, "SMDIST_TIMEOUT_SECONDS"),
         start_timeout_seconds=start or DataParallel().start_timeout_seconds,
         integrity=environ.get("SMDIST_INTEGRITY") or DataParallel().integrity,
-        encrypt=read_flag(environ.get("SMDIST_ENCRYPT") or "0") is True,
+        encrypt=environ.get("SMDIST_ENCRYPT") == "1",
         secret_file=secret_file,
         secret=secret,
         has_guard=bool(environ.get("SMDIST_GUARD_SOCKET")) and start is not None,

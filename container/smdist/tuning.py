@@ -25,12 +25,18 @@ the others.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import Final
 
-from sagemaker_dist.contract import ENCRYPT, INTEGRITY, WEIGHTS, DataParallel, range_faults
-from sagemaker_dist.errors import OptionError, raise_all
+from sagemaker_dist.contract import DataParallel
+from sagemaker_dist.contract.option_variables import (
+    option_text,
+    option_value,
+    value_faults,
+    variable_of,
+)
+from sagemaker_dist.errors import raise_all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +56,6 @@ class TuningConfig:
 
 
 _NAMES: Final = tuple(field.name for field in fields(TuningConfig))
-# options with fixed defaults, which the engine does not measure
-_FIXED: Final = ("fusion_bytes", "timeout_seconds", "start_timeout_seconds", INTEGRITY, ENCRYPT)
 
 
 def read_tuning(environ: Mapping[str, str]) -> TuningConfig:
@@ -61,20 +65,9 @@ def read_tuning(environ: Mapping[str, str]) -> TuningConfig:
         OptionError: A value is outside its option's range. The faults of all variables of this
             module are reported together.
     """
-    raise_all(option_faults(environ))
+    raise_all(value_faults(environ))
     texts = {name: environ.get(variable_of(name)) for name in _NAMES}
-    return TuningConfig(**{name: _value(name, text) for name, text in texts.items() if text})
-
-
-def option_faults(environ: Mapping[str, str]) -> Iterator[OptionError]:
-    """Yield a fault for each variable in `environ` whose value is outside its option's range."""
-    for name in (*_NAMES, *_FIXED):
-        variable = variable_of(name)
-        if text := environ.get(variable):
-            label = f"the environment variable {variable}"
-            for fault in range_faults(name, _value(name, text), label):
-                fault.about = variable, *fault.about[1:]
-                yield fault
+    return TuningConfig(**{name: option_value(name, text) for name, text in texts.items() if text})
 
 
 def write_tuning(options: DataParallel) -> dict[str, str]:
@@ -83,39 +76,6 @@ def write_tuning(options: DataParallel) -> dict[str, str]:
     An option that is None gets no variable.
     """
     values = {name: getattr(options, name) for name in _NAMES}
-    return {variable_of(name): _text(value) for name, value in values.items() if value is not None}
-
-
-def variable_of(option: str) -> str:
-    """Return the name of an option's environment variable: SMDIST_LANES for "lanes"."""
-    return f"SMDIST_{option.upper()}"
-
-
-TUNING_VARIABLES: Final = tuple(map(variable_of, _NAMES))
-
-
-def _text(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-def _value(option: str, text: str) -> Any:
-    if option == WEIGHTS:
-        return tuple(_integer(part) for part in text.split(","))
-    if option == INTEGRITY:
-        return text
-    if option == ENCRYPT:
-        return read_flag(text)
-    return _integer(text)
-
-
-def read_flag(text: str) -> bool | str:
-    """Return True for "1" and False for "0", or the text, which the range check reports."""
-    return {"1": True, "0": False}.get(text, text)
-
-
-def _integer(text: str) -> int | str:
-    """Return the integer in the text, or the text itself, which the range check then reports."""
-    try:
-        return int(text)
-    except ValueError:
-        return text
+    return {
+        variable_of(name): option_text(value) for name, value in values.items() if value is not None
+    }

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from sagemaker_dist.errors import OptionError
+from sagemaker_dist.errors import OptionError, closest
 
 KiB: Final = 1024
 MiB: Final = 1024 * KiB
@@ -142,11 +142,10 @@ def _weight_faults(value: object, label: str) -> Iterator[OptionError]:
 
 def _check_faults(value: object, label: str) -> Iterator[OptionError]:
     if value not in CHECKS:
-        names = ", ".join(map(repr, CHECKS))
         yield OptionError(
             f"{label} is {value!r}",
-            f"the checks of frames between hosts are {names}",
-            f"Pass one of {names}",
+            "it names no check of the frames between hosts",
+            closest(str(value).lower(), CHECKS),
             about=label,
         )
 

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from sagemaker_dist.catalog import LOCAL, LOCAL_PROCESS, training_instances
 from sagemaker_dist.contract import host_faults
+from sagemaker_dist.contract.option_variables import conflict_faults, misspelt, value_faults
 from sagemaker_dist.errors import OptionError, closest
 from sagemaker_dist.planning.aws_image_checks import aws_image_faults, aws_image_warnings
 from sagemaker_dist.planning.channel_checks import channel_faults, name_faults
@@ -74,6 +75,7 @@ def construction_faults(job: Job) -> Iterator[OptionError]:
         )
     if job.instance_type not in LOCAL or job.on_this_machine:
         yield from _environment_faults(job.environment)
+        yield from _variable_faults(job)
     if job.uses_launcher:
         yield from launcher_faults(job)
     elif not job.on_this_machine:
@@ -278,6 +280,21 @@ def _environment_faults(environment: Any) -> Iterator[OptionError]:
                 about=("environment", name),
                 kind="nul" if isinstance(value, str) else "type",
             )
+
+
+def _variable_faults(job: Job) -> Iterator[OptionError]:
+    """Yield faults of variables SMDIST_* in `environment`, which the ranks of the job would read.
+
+    Pipeline variables are not checked.
+    """
+    engine, environment = job.distribution.engine, job.environment
+    if engine is None or not isinstance(environment, Mapping):
+        return
+    texts = {name: text for name, text in environment.items() if text and isinstance(text, str)}
+    faults = [*misspelt(texts), *value_faults(texts)]
+    for fault in faults or conflict_faults(engine, texts):
+        fault.about = "environment", *fault.about
+        yield fault
 
 
 def _instance_faults(job: Job) -> Iterator[OptionError]:

@@ -11,9 +11,16 @@ from hypothesis import strategies as st
 
 import smdist
 from sagemaker_dist.contract import DataParallel, MiB
+from sagemaker_dist.contract.option_variables import (
+    OPTIONS,
+    conflict_faults,
+    misspelt,
+    option_text,
+    variable_of,
+    with_variables,
+)
 from sagemaker_dist.errors import OptionError, OptionErrors
 from smdist.config import read_rank_config
-from smdist.environment_checks import misspelt
 from smdist.tuning import TuningConfig, read_tuning, write_tuning
 
 SMALL = st.none() | st.integers(0, MiB)
@@ -113,8 +120,8 @@ def test_misspelt_and_wrong_variables_are_reported_together():
 
     assert [
         (("SMDIST_LANE",), "unknown"),
-        (("SMDIST_LANES",), "option"),
         (("SMDIST_FUSION_BYTES",), "option"),
+        (("SMDIST_LANES",), "option"),
     ] == [(fault.about, fault.kind) for fault in caught.value.faults]
 
 
@@ -161,3 +168,34 @@ def test_every_variable_that_ranks_read_is_known():
 
     assert len(named) > 10
     assert [] == list(misspelt(named))
+
+
+def options_of(**values):
+    return {name: value for name, value in values.items() if value is not None}
+
+
+PASSED = st.builds(
+    options_of,
+    integrity=st.sampled_from([None, "off", "crc32c", "mac"]),
+    encrypt=st.sampled_from([None, False, True]),
+    lanes=st.none() | st.integers(1, 16),
+    shard_weights=st.none() | st.just((1, 2)),
+    timeout_seconds=st.none() | st.integers(1, 100),
+)
+
+
+@given(passed=PASSED, variables=PASSED)
+def test_a_variable_counts_where_the_option_is_left_out(passed, variables):
+    """No variable is ignored: it counts, or it says the same as the option, or it is refused."""
+    options = DataParallel(**passed)
+    environ = {variable_of(name): option_text(value) for name, value in variables.items()}
+    refused = {fault.about[0] for fault in conflict_faults(options, environ)}
+    found = with_variables(options, environ)
+
+    for name in OPTIONS:
+        passed_value, default = getattr(options, name), getattr(DataParallel(), name)
+        variable = variables.get(name, passed_value)
+        if variable_of(name) in refused:
+            assert passed_value not in (default, variable)
+        else:
+            assert getattr(found, name) == variable

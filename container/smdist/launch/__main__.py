@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -39,6 +38,7 @@ from smdist.launch.launch_command import plain_command, starter_command, torchru
 from smdist.launch.launch_request import resolve_request
 from smdist.launch.machine import HostResources, inspect_machine
 from smdist.launch.nonblocking_writer import write_whole
+from smdist.launch.private_folder import private_folder
 from smdist.launch.readiness import require_framework, require_port
 from smdist.launch.redact import shown_command
 from smdist.launch.supervise import Order, Outcome, Supervisor
@@ -142,13 +142,13 @@ def _run(place: HostPlace, print_line: PrintLine) -> Outcome:
     config = place.config
     _make_folders(config.base)
     script = fetch(config.source, config.code)
-    with tempfile.TemporaryDirectory(prefix="smdist-") as folder:
-        place = _with_account(_with_secret(place, Path(folder), print_line), Path(folder))
+    with private_folder() as folder:
+        place = _with_account(_with_secret(place, folder, print_line), folder)
         install_requirements(config.source, config.code, place.config.inherited)
         timeout = (config.options or DataParallel()).start_timeout_seconds
         addresses = wait_for_hosts(place.world, timeout, print_line)
         place = _ready(place, listening_address(place.world, addresses))
-        order = plan(place, addresses, script, Path(folder))
+        order = plan(place, addresses, script, folder)
         for warning in config.warnings:
             print_line(warning)
         print_line(_start_line(place))

@@ -32,6 +32,12 @@ from dataclasses import replace
 from typing import Any, Final
 
 from sagemaker_dist.contract import KEY, DataParallel
+from sagemaker_dist.contract.option_variables import (
+    conflict_faults,
+    misspelt,
+    value_faults,
+    with_variables,
+)
 from sagemaker_dist.contract.sdk_flags import (
     FLAGS,
     GROUPS_KEY,
@@ -63,7 +69,7 @@ def resolve_request(config: RuntimeConfig) -> RuntimeConfig:
 
     Raises:
         OptionError: A hyperparameter needs software that this image lacks, or contradicts
-            another; all faults are reported.
+            another, or an environment variable of an option is wrong; all faults are reported.
         LaunchError: The request names an instance group that the job does not have.
     """
     raise_all(_faults(config))
@@ -76,6 +82,10 @@ def resolve_request(config: RuntimeConfig) -> RuntimeConfig:
     strategy = next((key for key, flag in STRATEGY_FLAGS.items() if _is_on(config, flag)), None)
     if strategy is not None:
         options = DataParallel(processes_per_host=1)
+    if options is not None:
+        raise_all(conflict_faults(options, config.inherited))
+        options = with_variables(options, config.inherited)
+        model = replace(model, engine=options) if model else None
     named = _named_groups(config) or ()
     _require_groups(named, config.resources)
     if named and not _is_among(config.resources, named):
@@ -107,6 +117,9 @@ def _faults(config: RuntimeConfig) -> Iterator[OptionError]:
         )
     yield from split_request_faults(config)
     yield from _group_faults(config)
+    if _requests_ranks(config):
+        yield from misspelt(config.inherited)
+        yield from value_faults(config.inherited)
 
 
 def _flag_faults(config: RuntimeConfig, flag: str) -> Iterator[OptionError]:

@@ -177,7 +177,7 @@ class JobFolder:
         return state.become("Failed", "Failed", _UNWRITTEN, {"kind": "not_writable"})
 
     def adopt(self, state: State) -> bool:
-        """Write `state` as the final state of a job whose supervisor was killed.
+        """Write `state` as the final state of a job whose supervisor was killed; remove its secret.
 
         Returns whether it was written: False if the state on disk is final already, or if the
         disk is full.
@@ -186,6 +186,7 @@ class JobFolder:
             return False
         try:
             self.write_state(state)
+            self.remove_secret()
         except OSError:
             return False
         return True

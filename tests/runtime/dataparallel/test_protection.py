@@ -15,6 +15,7 @@ import torch.distributed as dist
 from sagemaker_dist.errors import OptionError, parts_of
 from smdist.config import RankConfig
 from smdist.dataparallel.rendezvous.connect import connect
+from smdist.dataparallel.rendezvous.protection import log_protection
 from smdist.dataparallel.rendezvous.store import OwnStore
 
 SETTINGS = {"LANES": "2", "CHUNK_BYTES": "65536", "ONE_SHOT_BYTES": "4096",
@@ -105,6 +106,27 @@ def test_a_build_without_openssl_refuses(options, about):
 
     assert ((about,), "missing") == (caught.value.about, caught.value.kind)
     module.Engine.assert_not_called()
+
+
+@pytest.mark.parametrize(
+    ("options", "hosts", "parts"),
+    [
+        ({}, [0, 1], []),
+        ({"integrity": "crc32c"}, [0, 1], ["data between hosts is checked by CRC-32C"]),
+        (
+            {"integrity": "mac", "encrypt": True},
+            [0, 0, 1],
+            ["data between hosts is encrypted with TLS 1.3 and checked by message auth"],
+        ),
+        ({"encrypt": True}, [0, 0], ["no data is encrypted", "all ranks are on one host"]),
+    ],
+)
+def test_the_log_says_how_data_is_protected(capsys, options, hosts, parts):
+    log_protection(RankConfig(host_label="algo-1", **options), hosts)
+
+    logged = capsys.readouterr().err
+    assert bool(parts) == bool(logged)
+    assert all(part in logged for part in parts)
 
 
 BESIDE_OTHERS = """

@@ -13,8 +13,8 @@ from engine_faults import fault_fields
 from meetings import free_port
 
 from sagemaker_dist.errors import LaunchError
-from smdist.dataparallel.rendezvous.connect import warn_unprotected
-from smdist.dataparallel.rendezvous.secret import UNPROTECTED, read_secret
+from smdist.dataparallel.rendezvous.protection import UNPROTECTED, warn_unprotected, warn_weak
+from smdist.dataparallel.rendezvous.secret import read_secret
 
 
 def reduce_with_secret(rank, size, folder, differ):
@@ -38,7 +38,9 @@ def reduce_with_secret(rank, size, folder, differ):
 @pytest.fixture
 def secrets(tmp_path):
     for number in range(2):
-        (tmp_path / str(number)).write_text(f"secret number {number}\n")
+        path = tmp_path / str(number)
+        path.write_text(f"the secret number {number}\n")
+        path.chmod(0o600)
     return str(tmp_path)
 
 
@@ -88,6 +90,37 @@ def test_without_a_secret_rank_0_says_so_once_and_its_own_is_gone_once_read(worl
     for _, found in answers:
         assert "who/all" in found
         assert "session/0" not in found
+
+
+@pytest.mark.parametrize(
+    ("mode", "secret", "lines"),
+    [
+        (0o600, b"s" * 16, []),
+        (0o640, b"s" * 16, ["mode 0640. Change the mode to 0600"]),
+        (0o600, b"abc", ["only 3 bytes"]),
+        (0o604, b"", ["mode 0604", "only 0 bytes"]),
+    ],
+)
+def test_a_weak_secret_is_named_in_the_log(tmp_path, capsys, mode, secret, lines):
+    path = tmp_path / "secret"
+    path.touch(mode)
+    path.chmod(mode)
+
+    warn_weak(secret, path)
+
+    logged = capsys.readouterr().err.splitlines()
+    assert len(lines) == len(logged)
+    assert all(part in line for part, line in zip(lines, logged, strict=True))
+
+
+def test_options_that_need_the_secret_are_named_where_it_is_known(capsys):
+    warn_unprotected.cache_clear()
+
+    warn_unprotected(("SMDIST_ENCRYPT=1", "SMDIST_INTEGRITY=mac"))
+
+    first, second = capsys.readouterr().err.splitlines()
+    assert UNPROTECTED == f"{first}\n"
+    assert "SMDIST_ENCRYPT=1 and SMDIST_INTEGRITY=mac cannot keep out" in second
 
 
 @pytest.mark.parametrize("having", [0, 1])

@@ -34,7 +34,7 @@ TORCHRUN = "sagemaker_torch_distributed_enabled"
 def ask(tmp_path):
     """Write SageMaker's files for one host, and read what it must start."""
 
-    def write_and_read(hyperparameters, host="algo-1", groups=None):
+    def write_and_read(hyperparameters, host="algo-1", groups=None, **variables):
         folder = tmp_path / "input/config"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "hyperparameters.json").write_text(json.dumps(hyperparameters))
@@ -48,9 +48,36 @@ def ask(tmp_path):
             ],
         }
         (folder / "resourceconfig.json").write_text(json.dumps(resources))
-        return resolve_request(read_runtime_config({"SAGEMAKER_BASE_DIR": str(tmp_path)}))
+        environ = {"SAGEMAKER_BASE_DIR": str(tmp_path), **variables}
+        return resolve_request(read_runtime_config(environ))
 
     return write_and_read
+
+
+@pytest.mark.parametrize("options", [DataParallel(lanes=2), ModelParallel(microbatches=4)])
+def test_a_variable_of_the_job_counts_where_the_option_is_left_out(ask, options):
+    config = ask(
+        {KEY: render(options)}, SMDIST_INTEGRITY="mac", SMDIST_ENCRYPT="1", SMDIST_LANES="2"
+    )
+
+    assert DataParallel(integrity="mac", encrypt=True, lanes=2) == config.options
+    assert config.model is None or config.model.engine == config.options
+
+
+@pytest.mark.parametrize(
+    ("variables", "faults"),
+    [
+        ({"SMDIST_INTEGRITY": "foo", "SMDIST_ENCRYPT": "yes"}, ["INTEGRITY", "ENCRYPT"]),
+        ({"SMDIST_INTEGRTY": "mac"}, ["INTEGRTY"]),
+        ({"SMDIST_LANES": "3"}, ["LANES"]),
+    ],
+)
+def test_a_variable_that_no_rank_would_take_is_refused_before_ranks_start(ask, variables, faults):
+    with pytest.raises(OptionError) as caught:
+        ask({KEY: render(DataParallel(lanes=2))}, **variables)
+
+    found = getattr(caught.value, "faults", (caught.value,))
+    assert [(f"SMDIST_{name}",) for name in faults] == [fault.about for fault in found]
 
 
 @pytest.mark.parametrize("value", ["true", True, '"true"', "True", '"True"', "1"])

@@ -92,6 +92,13 @@ FILE = Path(__file__)
         ({"environment": {"A=B": "1"}}, 'environment."A=B"', "option"),
         ({"environment": {"A": 1}}, "environment.A", "type"),
         ({"environment": ["A"]}, "environment", "type"),
+        ({"environment": {"SMDIST_INTEGRTY": "mac"}}, "environment.SMDIST_INTEGRTY", "unknown"),
+        ({"environment": {"SMDIST_ENCRYPT": "yes"}}, "environment.SMDIST_ENCRYPT", "type"),
+        (
+            {"distribution": DataParallel(lanes=2), "environment": {"SMDIST_LANES": "4"}},
+            "environment.SMDIST_LANES",
+            "conflict",
+        ),
         ({"instance_type": "local_proces"}, "instance_type", "unknown"),
     ],
 )

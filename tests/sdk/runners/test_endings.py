@@ -291,6 +291,7 @@ def test_killed_supervisor_is_noticed(runner, request_for, script, tmp_path):
 
     assert "The supervisor of the job was killed." == described["FailureReason"]
     assert {"kind": "killed"} == described["RootCause"]
+    assert not (tmp_path / "jobs" / name / "secret").exists()
     wait_until(lambda: not processes_of(tmp_path / "jobs"))
 
 

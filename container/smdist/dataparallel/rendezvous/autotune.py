@@ -14,9 +14,10 @@ from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
+from sagemaker_dist.contract.option_variables import variable_of
 from sagemaker_dist.errors import OptionError, raise_all, require
 from smdist.dataparallel.rendezvous.engine_interface import Engine, EngineModule, Findings
-from smdist.tuning import TuningConfig, variable_of
+from smdist.tuning import TuningConfig
 
 
 def fixed_by(tuning: TuningConfig, hosts: list[int], module: EngineModule[Any]) -> Any:

@@ -13,12 +13,10 @@ from __future__ import annotations
 import json
 import secrets
 import socket
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import cache
 from ipaddress import ip_address
 from typing import Any
 
@@ -34,7 +32,14 @@ from smdist.dataparallel.rendezvous.host_identity import (
     machine_identity,
     pause_microseconds,
 )
-from smdist.dataparallel.rendezvous.secret import UNPROTECTED, read_secret
+from smdist.dataparallel.rendezvous.protection import (
+    log_protection,
+    openssl_faults,
+    secret_options,
+    warn_unprotected,
+    warn_weak,
+)
+from smdist.dataparallel.rendezvous.secret import read_secret
 from smdist.dataparallel.rendezvous.store import Store
 
 _SESSION_BYTES = 16
@@ -144,8 +149,10 @@ def connect(store: Store, rank: int, size: int, config: RankConfig, module: Engi
     """
     view = _view(store, rank, size, config.start_timeout_seconds)
     given = read_secret(config.secret_file, config.secret)
+    if given and rank == 0:
+        warn_weak(given, config.secret_file)
     session, secret = _session_and_secret(view, given, config)
-    others = _introduce(view, config, given is not None, _openssl_faults(config, module))
+    others = _introduce(view, config, given is not None, [*openssl_faults(config, module)])
     names = [other["label"] for other in others]
     hosts = host_numbers([other["host"] for other in others])
     neighbours = sum(other["machine"] == others[rank]["machine"] for other in others)
@@ -165,6 +172,8 @@ def connect(store: Store, rank: int, size: int, config: RankConfig, module: Engi
         config.encrypt,
     )
     _join(view, engine, names)
+    if rank == 0:
+        log_protection(config, hosts)
     fixed = fixed_by(config.tuning, hosts, module)
     tune(engine, rank, hosts, fixed, config.start_timeout_seconds)
     return engine
@@ -256,23 +265,6 @@ def _options(config: RankConfig) -> dict[str, Any]:
     return asdict(config.tuning) | alike
 
 
-def _openssl_faults(config: RankConfig, module: EngineModule[Any]) -> list[OptionError]:
-    """Return the faults of options that need OpenSSL if the compiled module has none."""
-    needs_it = {"SMDIST_ENCRYPT": config.encrypt, "SMDIST_INTEGRITY": config.integrity == "mac"}
-    return [
-        OptionError(
-            f"{variable} is {'1' if variable == 'SMDIST_ENCRYPT' else 'mac'}",
-            "it needs OpenSSL, and this build of sagemaker-dist-runtime has none",
-            "Install libssl-dev in the image before sagemaker-dist-runtime, which is then built"
-            " with it, or leave the option out",
-            about=variable,
-            kind="missing",
-        )
-        for variable, is_needed in needs_it.items()
-        if is_needed and not module.has_openssl
-    ]
-
-
 def _join(view: _StoreView, engine: Engine, names: list[str]) -> None:
     host, port, local = engine.endpoint()
     places = view.exchange("where", {"host": host, "port": port, "local": local})
@@ -304,15 +296,10 @@ def _session_and_secret(
             shared += secrets.token_bytes(_SECRET_BYTES)
         view.publish("session/0", shared)
         if given is None and view.size > 1 and not config.has_guard:
-            warn_unprotected()  # under a guard, the launcher has said it
+            # Under a guard, the launcher has said it.
+            warn_unprotected(tuple(secret_options(config)))
     (shared,) = view.collect("session", [0])
     return shared[:_SESSION_BYTES], given or shared[_SESSION_BYTES:]
-
-
-@cache
-def warn_unprotected() -> None:
-    """Log once per process that the start of the job is not protected by a secret."""
-    sys.stderr.write(UNPROTECTED)
 
 
 def _missing(missing: list[int], timeout_seconds: float) -> LaunchError:

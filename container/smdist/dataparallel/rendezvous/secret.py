@@ -8,15 +8,8 @@ SMDIST_SECRET        the secret itself
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
 
 from sagemaker_dist.errors import LaunchError
-
-UNPROTECTED: Final = (
-    "smdist: the start of this job is not protected: a process that reaches MASTER_ADDR:MASTER_PORT"
-    " can read the connection data of the ranks until all are connected. To protect it, write one"
-    " random text to a file on every host, and set SMDIST_SECRET_FILE to its path\n"
-)
 
 
 def read_secret(path: Path | None, value: str | None = None) -> bytes | None:
@@ -53,8 +46,8 @@ def _content(path: Path) -> bytes:
         raise LaunchError(
             f"the secret of the job cannot be read from {str(path)!r}",
             why,
-            "Write the same random text to this file on every host,"
-            " or unset SMDIST_SECRET_FILE, so that rank 0 generates a secret",
+            "Write the same random text to this file on every host, or unset SMDIST_SECRET_FILE;"
+            " the start is then not protected",
             about="SMDIST_SECRET_FILE",
         )
     return secret
