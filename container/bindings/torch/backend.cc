@@ -311,6 +311,8 @@ void Backend::shutdown() {
   if (owns_engine_) {
     engine_->shutdown();
     if (staging) staging->stop();
+    const std::exception_ptr error = staging ? staging->take_late_error() : nullptr;
+    if (error) std::rethrow_exception(translated(error));
     return;
   }
   // Operations that have not ended complete, and the group's number stays in use.

@@ -72,9 +72,14 @@ def make_backend(
     *,
     staging_slot_bytes: int = ...,
     staging_slots: int = ...,
+    wait_blocks_host: bool = ...,
     owns_engine: bool,
     before_shutdown: Callable[[], None] | None = None,
 ) -> dist.Backend: ...
+def register_stream_memory(device_type: str, address: int) -> None:
+    """Register the stream memory operations of a type of device: `address` is that of an object of
+    the C++ class smdist::torch_binding::StreamMemory, which lives as long as the process."""
+
 def stop_staging() -> None:
     """End the threads that copy tensors between devices and the host. Requires: all engines were
     shut down."""

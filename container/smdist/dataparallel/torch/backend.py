@@ -73,13 +73,14 @@ def create_backend(options: _DistributedBackendOptions, pg_options: Any) -> dist
     members = list(options.global_ranks_in_group)
     rank, size = options.group_rank, options.group_size
     is_default = not dist.is_initialized()
+    staging = {"wait_blocks_host": config.device_wait == "host", **_staging_limits}
     if not is_default and _world and _world[0][0].is_running():
         engine, of_world = _world[0]
         group = _group_number(options.group_id)
         engine.add_group(group, members)
         timeout = _timeout_seconds(options, of_world)
         return _C.make_backend(
-            engine, group, rank, size, timeout, owns_engine=False, **_staging_limits
+            engine, group, rank, size, timeout, owns_engine=False, **staging
         )
     timeout = _timeout_seconds(options, config.timeout_seconds)
     engine = connect(TorchStore(options.store), rank, size, config, _C)
@@ -95,7 +96,7 @@ def create_backend(options: _DistributedBackendOptions, pg_options: Any) -> dist
         timeout,
         owns_engine=True,
         before_shutdown=before,
-        **_staging_limits,
+        **staging,
     )
 
 

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies of results to devices.
+#pragma once
+
+#include <list>
+#include <memory>
+#include <thread>
+
+#include "engine/callback_executor.h"
+#include "piece_table.h"
+#include "smdist/engine.h"
+
+namespace smdist::torch_binding {
+
+// Copies the results of pieces to their devices, in the order in which the engine ends them, and
+// completes the operations. A thread of its own does this, and looks after the copies until they
+// are complete: if one fails, it aborts the engine at once, so that all ranks raise an error.
+// Further threads call the callbacks of Futures, which may wait for other operations, and destroy
+// the tensors of operations, for which they may wait for the GIL.
+//
+// Thread safety: the thread that constructs an object calls stop() once, before the destructor.
+class ResultCopies final {
+ public:
+  ResultCopies(std::shared_ptr<Engine> engine, std::shared_ptr<PieceTable> pieces,
+               std::shared_ptr<LateError> late_error);
+  ResultCopies(const ResultCopies&) = delete;
+  ResultCopies& operator=(const ResultCopies&) = delete;
+
+  // End the threads when all pieces have ended. Requires: PieceTable::stop() was called.
+  void stop();
+
+ private:
+  // Copies that were queued, with the signal behind them.
+  struct Queued {
+    std::shared_ptr<StagedOperation> staged;
+    CopyStreams::EventPtr copied;
+    std::optional<StreamSignal> signal;
+  };
+
+  void run();
+  void copy(PieceInFlight piece, const std::exception_ptr& error);
+  void end_operation(PieceInFlight last_piece);
+  void release_streams(const std::shared_ptr<StagedOperation>& staged);
+  void look_after_copies();
+  bool is_complete(const Queued& copies);
+  void finish_copies();
+
+  const std::shared_ptr<Engine> engine_;
+  const std::shared_ptr<PieceTable> pieces_;
+  const std::shared_ptr<LateError> late_error_;
+  std::list<Queued> queued_;  // used by the thread only
+  CallbackExecutor callbacks_;
+  std::thread thread_;
+};
+
+}  // namespace smdist::torch_binding
