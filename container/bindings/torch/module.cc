@@ -52,7 +52,8 @@ PYBIND11_MODULE(_C, module) {
   module.def("make_backend", &make_backend, py::arg("engine"), py::arg("group"), py::arg("rank"),
              py::arg("size"), py::arg("timeout_seconds"), py::kw_only(),
              py::arg("staging_slot_bytes") = 4 << 20, py::arg("staging_slots") = 16,
-             py::arg("wait_blocks_host") = false, py::arg("owns_engine"), py::arg("before_shutdown") = py::none());
+             py::arg("wait_blocks_host") = false, py::arg("owns_engine"),
+             py::arg("before_shutdown") = py::none());
   module.def(
       "register_stream_memory",
       [](const std::string& device_type, uintptr_t address) {
@@ -61,6 +62,8 @@ PYBIND11_MODULE(_C, module) {
             reinterpret_cast<const smdist::torch_binding::StreamMemory*>(address));
       },
       py::arg("device_type"), py::arg("address"));
+  module.def("finish_staging", &smdist::torch_binding::finish_all_staging,
+             py::call_guard<py::gil_scoped_release>());
   module.def("stop_staging", &smdist::torch_binding::stop_all_staging,
              py::call_guard<py::gil_scoped_release>());
   module.def(

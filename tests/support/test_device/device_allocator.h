@@ -70,7 +70,7 @@ class CachingAllocator final : public c10::DeviceAllocator {
   struct Pool {
     std::map<const char*, BlockPtr> blocks;                            // all, by address
     std::map<std::pair<int64_t, size_t>, std::vector<BlockPtr>> free;  // by stream and size
-    std::vector<FreedBlock> waiting;  // freed, but other streams have not passed
+    std::vector<FreedBlock> waiting;                    // freed, but other streams have not passed
     std::map<int64_t, std::vector<BlockPtr>> unfilled;  // free, by stream, not filled yet
     size_t reserved_bytes = 0;
     size_t limit_bytes;

@@ -212,7 +212,8 @@ bool Scheduler::can_step(const Queue& queue, Clock::time_point now) const {
 // Whether the host queued an item of another stream of the device before the queue's first one.
 bool Scheduler::is_behind_another(const Queue& queue) const {
   for (const std::deque<Queue>& queues : queues_) {
-    if (std::none_of(queues.begin(), queues.end(), [&](const Queue& of) { return &of == &queue; })) {
+    if (std::none_of(queues.begin(), queues.end(),
+                     [&](const Queue& of) { return &of == &queue; })) {
       continue;
     }
     return std::any_of(queues.begin(), queues.end(), [&](const Queue& other) {

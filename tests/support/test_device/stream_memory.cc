@@ -26,9 +26,7 @@ int64_t stream_memory() {
   return reinterpret_cast<int64_t>(memory);
 }
 
-TORCH_LIBRARY_FRAGMENT(testdev, library) {
-  library.def("stream_memory() -> int", stream_memory);
-}
+TORCH_LIBRARY_FRAGMENT(testdev, library) { library.def("stream_memory() -> int", stream_memory); }
 
 }  // namespace
 }  // namespace test_device

@@ -21,8 +21,8 @@ constexpr std::chrono::seconds kEndPatience{1};
 }  // namespace
 
 ResultCopies::ResultCopies(std::shared_ptr<Engine> engine, std::shared_ptr<PieceTable> pieces,
-                           std::shared_ptr<LateError> late_error)
-    : engine_(std::move(engine)), pieces_(std::move(pieces)), late_error_(std::move(late_error)) {
+                           std::shared_ptr<AwaitedWorks> awaited)
+    : engine_(std::move(engine)), pieces_(std::move(pieces)), awaited_(std::move(awaited)) {
   callbacks_.start();
   thread_ = std::thread([this] { run(); });
   pthread_setname_np(thread_.native_handle(), "smdist-to-dev");
@@ -35,7 +35,8 @@ void ResultCopies::stop() {
 
 void ResultCopies::run() {
   while (true) {
-    auto next = queued_.empty() ? pieces_->next_ended() : pieces_->next_ended(kPoll);
+    const bool is_idle = queued_.empty() && failed_.empty();
+    auto next = is_idle ? pieces_->next_ended() : pieces_->next_ended(kPoll);
     if (next.ended) {
       copy(std::move(next.ended->first), next.ended->second);
     } else if (next.is_stopped) {
@@ -61,7 +62,8 @@ void ResultCopies::copy(PieceInFlight piece, const std::exception_ptr& error) {
     }
   }
   if (!staged.pieces.is_divided()) {
-    piece.slot.reset();  // no slot: the allocator waits for the copy before it uses the memory again
+    piece.slot
+        .reset();  // no slot: the allocator waits for the copy before it uses the memory again
   } else if (staged.error) {
     slots.discard(std::move(piece.slot));
   } else {
@@ -85,7 +87,9 @@ void ResultCopies::end_operation(PieceInFlight last_piece) {
   }
   staged.ended();
   const bool is_complete = staged.work->complete_part(staged.error, staged.copied);
-  if (is_complete) release_streams(last_piece.staged);
+  if (is_complete && staged.work->has_failed() && staged.work->signal()) {
+    failed_.push_back(last_piece.staged);
+  }
   Operation called;
   called.done = [is_complete, held = std::make_shared<PieceInFlight>(std::move(last_piece))](
                     const std::exception_ptr&) {
@@ -94,18 +98,21 @@ void ResultCopies::end_operation(PieceInFlight last_piece) {
   callbacks_.push(called, nullptr);
 }
 
-// Lets streams go on if the operation has failed, so that none waits for ever.
-void ResultCopies::release_streams(const std::shared_ptr<StagedOperation>& staged) {
+// Lets the streams go on that wait for an operation that has failed. Returns false if the caller's
+// work before the operation is not complete yet: it may wait for another operation that has failed.
+bool ResultCopies::release_streams(const std::shared_ptr<StagedOperation>& staged) {
   try {
-    const auto released =
-        staged->work->release_streams(staged->ready, staged->pieces.receives());
-    if (released) queued_.push_back({staged, released, staged->work->signal()});
+    if (!staged->ready->query()) return false;
+    const auto released = staged->work->release_streams(staged->pieces.receives());
+    queued_.push_back({staged, released, staged->work->signal()});
   } catch (...) {
     staged->work->signal()->set();  // the device cannot
   }
+  return true;
 }
 
 void ResultCopies::look_after_copies() {
+  std::erase_if(failed_, [this](const auto& staged) { return release_streams(staged); });
   std::erase_if(queued_, [this](const Queued& copies) { return is_complete(copies); });
 }
 
@@ -118,7 +125,7 @@ bool ResultCopies::is_complete(const Queued& copies) {
     if (copies.signal) context.signals->give_back(*copies.signal);
   } catch (...) {
     copies.staged->error = abort_after_failed_copy(*engine_, context.streams.device());
-    late_error_->store(copies.staged->error);
+    awaited_->store(copies.staged->error);
     if (copies.signal) copies.signal->set();
   }
   return true;
@@ -127,13 +134,14 @@ bool ResultCopies::is_complete(const Queued& copies) {
 // Waits until all copies are complete. What is not complete then, its device will not complete.
 void ResultCopies::finish_copies() {
   const Clock::time_point end = Clock::now() + kEndPatience;
-  while (!queued_.empty() && Clock::now() < end) {
+  while (!(queued_.empty() && failed_.empty()) && Clock::now() < end) {
     look_after_copies();
     std::this_thread::sleep_for(kPoll);
   }
   for (const Queued& copies : queued_) {
     if (copies.signal) copies.signal->set();
   }
+  for (const auto& staged : failed_) staged->work->signal()->set();
 }
 
 }  // namespace smdist::torch_binding

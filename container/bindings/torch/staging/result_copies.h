@@ -22,7 +22,7 @@ namespace smdist::torch_binding {
 class ResultCopies final {
  public:
   ResultCopies(std::shared_ptr<Engine> engine, std::shared_ptr<PieceTable> pieces,
-               std::shared_ptr<LateError> late_error);
+               std::shared_ptr<AwaitedWorks> awaited);
   ResultCopies(const ResultCopies&) = delete;
   ResultCopies& operator=(const ResultCopies&) = delete;
 
@@ -40,15 +40,17 @@ class ResultCopies final {
   void run();
   void copy(PieceInFlight piece, const std::exception_ptr& error);
   void end_operation(PieceInFlight last_piece);
-  void release_streams(const std::shared_ptr<StagedOperation>& staged);
+  bool release_streams(const std::shared_ptr<StagedOperation>& staged);
   void look_after_copies();
   bool is_complete(const Queued& copies);
   void finish_copies();
 
   const std::shared_ptr<Engine> engine_;
   const std::shared_ptr<PieceTable> pieces_;
-  const std::shared_ptr<LateError> late_error_;
-  std::list<Queued> queued_;  // used by the thread only
+  const std::shared_ptr<AwaitedWorks> awaited_;
+  // Used by the thread only:
+  std::list<Queued> queued_;
+  std::list<std::shared_ptr<StagedOperation>> failed_;  // streams may wait for them
   CallbackExecutor callbacks_;
   std::thread thread_;
 };

@@ -48,6 +48,7 @@ StagedWork::StagedWork(int rank, c10d::OpType type, const char* title,
 // Gives back the signal of a Work whose operations did not all start: nothing sets it any more.
 StagedWork::~StagedWork() {
   if (!signal_ || incomplete_parts_ == 0) return;
+  if (has_waiters_) context_.awaited->end(nullptr);
   signal_->set();
   context_.signals->give_back(*signal_);
 }
@@ -68,9 +69,9 @@ bool StagedWork::complete_part(const std::exception_ptr& error,
     if (error && !error_) error_ = error;
     if (results_copied) copied_ = results_copied;
     if (--incomplete_parts_ > 0) return false;
-    if (error_ && has_waiters_) context_.late_error->store(error_);
   }
   finish(translated(error_));
+  if (has_waiters_) context_.awaited->end(error_);
   return true;
 }
 
@@ -91,15 +92,10 @@ void StagedWork::mark_future_completed(const c10::Stream& stream) {
   future_->markCompleted(c10::IValue(results_));
 }
 
-CopyStreams::EventPtr StagedWork::release_streams(const CopyStreams::EventPtr& ready,
-                                                  bool writes_results) {
-  if (!signal_ || !error_) return nullptr;
+CopyStreams::EventPtr StagedWork::release_streams(bool writes_results) {
   const c10::InferenceMode no_autograd;
-  // A stream of its own: the caller's work may wait for another operation that has failed.
-  const c10::Stream stream = side_stream(device());
+  const c10::Stream stream = context_.streams.to_device();  // behind the copies of some results
   const c10::StreamGuard guard(stream);
-  ready->block(stream);
-  if (copied_) copied_->block(stream);
   for (const at::Tensor& result : results_) {
     if (!writes_results || !(result.is_floating_point() || result.is_complex())) continue;
     record_use(result, stream);
@@ -141,7 +137,7 @@ bool StagedWork::block_stream(const c10::Stream& stream) {
   const std::lock_guard<std::mutex> lock(parts_mutex_);
   if (!signal_ || incomplete_parts_ == 0) return false;
   context_.signals->wait(stream, *signal_);
-  has_waiters_ = true;
+  if (!std::exchange(has_waiters_, true)) context_.awaited->begin();
   return true;
 }
 
@@ -151,7 +147,7 @@ bool StagedWork::wait(std::chrono::milliseconds timeout) {
   try {
     Work::wait(timeout);  // calls synchronize(), or raises the error
   } catch (...) {
-    if (exception()) context_.late_error->take();
+    if (exception()) context_.awaited->take_error();
     throw;
   }
   if (has_future_ && !has_early_future_) future_->wait();  // and its callbacks, which may still run

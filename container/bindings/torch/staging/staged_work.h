@@ -37,6 +37,9 @@ class StagedWork final : public c10d::Work {
   // failed. Call before complete_part(), from one thread. Returns the signal if it was queued.
   std::optional<StreamSignal> queue_signal();
 
+  // Return whether all operations have ended, and one of them with an error.
+  bool has_failed() { return Work::isCompleted() && error_ != nullptr; }
+
   // Record that one operation has ended. error: null if it succeeded. Call once for each operation.
   // The results are complete on the device when `results_copied` is; null if nothing was copied.
   // Returns whether all operations have ended. Then the Work is complete, and the caller has to
@@ -46,10 +49,10 @@ class StagedWork final : public c10d::Work {
   // Complete the Futures. Their callbacks are called here, and may wait for other operations.
   void complete_futures();
 
-  // Let the streams go on that wait for a Work that has failed. ready: the caller's work before the
-  // call. writes_results: the results are made NaN first. Returns an event that is complete when
-  // the streams go on; null if they do already.
-  CopyStreams::EventPtr release_streams(const CopyStreams::EventPtr& ready, bool writes_results);
+  // Let the streams go on that wait for a Work that has failed. Requires: it has a signal, and the
+  // caller's work before the call is complete. writes_results: the results are made NaN first.
+  // Returns an event that is complete when the streams go on.
+  CopyStreams::EventPtr release_streams(bool writes_results);
   // Return the signal for which streams wait, if there is one.
   const std::optional<StreamSignal>& signal() const { return signal_; }
 

@@ -5,8 +5,8 @@
 #include <memory>
 #include <string>
 
+#include "awaited_works.h"
 #include "copy_streams.h"
-#include "late_error.h"
 #include "pinned_slots.h"
 #include "stream_signal.h"
 
@@ -15,7 +15,7 @@ namespace smdist::torch_binding {
 // Limits of the host memory for staging, and how wait() waits. All ranks must have the same limits.
 struct StagingOptions {
   size_t slot_bytes = size_t{4} << 20;
-  size_t max_slots = 16;         // for each device
+  size_t max_slots = 16;          // for each device
   bool wait_blocks_host = false;  // true: also where streams can wait for signals
 };
 
@@ -23,13 +23,13 @@ struct StagingOptions {
 struct DeviceContext {
   CopyStreams streams;
   StreamSignals* signals;  // null: wait() blocks the host
-  std::shared_ptr<LateError> late_error;
+  std::shared_ptr<AwaitedWorks> awaited;
 };
 
 // Context and host memory of one device.
 struct StagingDevice {
   StagingDevice(c10::Device device, const StagingOptions& options,
-                const std::shared_ptr<LateError>& late_error);
+                const std::shared_ptr<AwaitedWorks>& awaited);
 
   PinnedSlots slots;
   std::string why_wait_blocks_host;  // empty: it does not, or the options want it

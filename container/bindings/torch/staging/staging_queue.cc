@@ -22,6 +22,17 @@ constexpr std::chrono::seconds kPatience{1};
 
 constexpr const char* kShutDown = "the engine was shut down, so it cannot start an operation";
 
+// Releases the GIL, for which the threads may wait when they destroy tensors.
+class WithoutGil final {
+ public:
+  WithoutGil() {
+    if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) release_.emplace();
+  }
+
+ private:
+  std::optional<pybind11::gil_scoped_release> release_;
+};
+
 bool is_less(const c10::Device& a, const c10::Device& b) {
   return std::make_pair(a.type(), a.index()) < std::make_pair(b.type(), b.index());
 }
@@ -31,20 +42,23 @@ bool is_less(const c10::Device& a, const c10::Device& b) {
 StagingQueue::StagingQueue(std::shared_ptr<Engine> engine, StagingOptions options)
     : engine_(std::move(engine)),
       options_(options),
-      late_error_(std::make_shared<LateError>()),
+      awaited_(std::make_shared<AwaitedWorks>()),
       devices_(&is_less),
       pieces_(std::make_shared<PieceTable>()),
-      result_copies_(engine_, pieces_, late_error_) {
+      result_copies_(engine_, pieces_, awaited_) {
   sender_ = std::thread([this] { send(); });
   pthread_setname_np(sender_.native_handle(), "smdist-to-host");
 }
 
 StagingQueue::~StagingQueue() { stop(); }
 
-// Releases the GIL, for which the threads may wait when they destroy tensors.
+void StagingQueue::finish_awaited() {
+  const WithoutGil without_gil;
+  awaited_->wait();
+}
+
 void StagingQueue::stop() {
-  std::optional<pybind11::gil_scoped_release> release;
-  if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) release.emplace();
+  const WithoutGil without_gil;
   const std::lock_guard<std::mutex> stopping(stop_mutex_);
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -67,10 +81,12 @@ StagingDevice& StagingQueue::device_of(c10::Device device) {
   const std::lock_guard<std::mutex> lock(devices_mutex_);
   std::unique_ptr<StagingDevice>& found = devices_[device];
   if (found) return *found;
-  found = std::make_unique<StagingDevice>(device, options_, late_error_);
+  found = std::make_unique<StagingDevice>(device, options_, awaited_);
   if (!found->why_wait_blocks_host.empty() && engine_->rank() == 0) {
-    TORCH_WARN("wait() on an operation of smdist blocks the host until the results are on their "
-               "way to ", device, ": ", found->why_wait_blocks_host, ".");
+    TORCH_WARN(
+        "wait() on an operation of smdist blocks the host until the results are on their "
+        "way to ",
+        device, ": ", found->why_wait_blocks_host, ".");
   }
   return *found;
 }
@@ -98,11 +114,11 @@ void StagingQueue::stage(DeviceOperation operation, std::vector<Copy> copy_back,
   changed_.notify_all();
 }
 
-// Raises the error of an earlier operation whose wait() has returned, or of the engine: no operation
-// is started whose wait() would return before its error is known.
+// Raises the error of an earlier operation whose wait() has returned, or of the engine: no
+// operation is started whose wait() would return before its error is known.
 void StagingQueue::raise_earlier_error() {
   const std::exception_ptr failure = engine_->failure();
-  const std::exception_ptr late = late_error_->take();
+  const std::exception_ptr late = awaited_->take_error();
   if (failure || late) std::rethrow_exception(failure ? failure : late);
 }
 

@@ -41,8 +41,8 @@ class StagingQueue final {
 
   // Queue an operation behind the work of the calling thread's current stream, and return at once.
   // copy_back: copies from contiguous outputs to those of the caller. ended: called when the
-  // operation has ended, from any thread. Throws UsageError after stop(), the error of the engine if
-  // it has failed, and the error of an earlier operation that has failed after its wait().
+  // operation has ended, from any thread. Throws UsageError after stop(), the error of the engine
+  // if it has failed, and the error of an earlier operation that has failed after its wait().
   void stage(DeviceOperation operation, std::vector<Copy> copy_back,
              c10::intrusive_ptr<StagedWork> work, std::function<void()> ended);
 
@@ -57,8 +57,12 @@ class StagingQueue final {
   // or no operation is pending.
   void stop();
 
+  // Block until no stream waits for an operation that has not ended. Then the engine may be shut
+  // down: wait() has returned to the callers of these operations.
+  void finish_awaited();
+
   // Return the error of an operation that has failed after its wait(), if no call has raised it.
-  std::exception_ptr take_late_error() { return late_error_->take(); }
+  std::exception_ptr take_late_error() { return awaited_->take_error(); }
 
   // Let every later use in a forked child raise an error. The object may not be destroyed there.
   void disable_in_child() { is_in_child_ = true; }
@@ -87,7 +91,7 @@ class StagingQueue final {
 
   const std::shared_ptr<Engine> engine_;
   const StagingOptions options_;
-  const std::shared_ptr<LateError> late_error_;
+  const std::shared_ptr<AwaitedWorks> awaited_;
   std::atomic<bool> is_in_child_{false};
   std::mutex stop_mutex_;  // held while the threads end; acquired before the others
   std::mutex devices_mutex_;

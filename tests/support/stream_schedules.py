@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One random schedule of staged operations, made so that a missing order between streams shows.
+
+Copies are slow, work before and after the operations is late, and memory is used again as soon as
+it may be. A schedule is a seed: it draws delays, the order of the steps and the values.
+"""
+
+import time
+from random import Random
+
+import test_device
+import torch
+import torch.distributed as dist
+
+SLOTS = {"staging_slot_bytes": 4096, "staging_slots": 3}
+LONG = 5003  # elements: several pieces, and more than there are slots
+SHORT = 700  # elements: one piece
+NEVER = test_device.StaleUses(device=0, pinned=0)
+
+
+class WrongResultError(AssertionError):
+    """A step has another result than without streams."""
+
+
+def run_schedules(rank: int, size: int, seeds: range) -> int:
+    """Run the schedules of these seeds, and return how many there were."""
+    for seed in seeds:
+        _run_schedule(rank, size, seed)
+    return len(seeds)
+
+
+def _run_schedule(rank: int, size: int, seed: int) -> None:
+    random = Random(seed)  # the same on every rank
+    test_device.set_seed(seed * size + rank)
+    test_device.set_max_delay(random.choice((0.02, 0.1, 0.3)))
+    test_device.set_copy_bandwidth(random.choice((3e6, 1e7)))
+    steps = list(_STEPS)
+    random.shuffle(steps)
+    for step in steps:
+        step(rank, size, float(random.randrange(1, 50)))
+    torch.accelerator.synchronize()
+    stale = test_device.take_stale_uses()
+    if stale != NEVER:
+        raise WrongResultError(f"schedule {seed}: memory was used after its end: {stale}")
+
+
+def _expect(step: str, want: float, values: torch.Tensor) -> None:
+    found = values.cpu().unique().tolist()
+    if found != [want]:
+        raise WrongResultError(f"{step}: {found[:5]} instead of {want}")
+
+
+def _late(count: int, value: float) -> torch.Tensor:
+    """A tensor whose values come late on the current stream."""
+    x = torch.zeros(count, device="testdev")
+    test_device.sleep(1)
+    return x.fill_(value)
+
+
+def _total(value: float, size: int) -> float:
+    return value * size + size * (size - 1) / 2
+
+
+def _until_ended(work: dist.Work) -> None:
+    """Wait on the host until the copies of the results are queued, but perhaps not complete."""
+    work.get_future_result().wait()
+
+
+def sum_late_values(rank: int, size: int, value: float) -> None:
+    """Sum what the current stream writes late, and use the sum at once."""
+    works, outputs = [], [_late(LONG, value + rank), _late(SHORT, value + rank)]
+    works = [dist.all_reduce(x, async_op=True) for x in outputs]
+    for work, x in zip(works, outputs, strict=True):
+        work.wait()
+        _expect("sum_late_values", _total(value, size), x + 0)
+
+
+def sum_strided(rank: int, size: int, value: float) -> None:
+    """Sum every other element: the result is copied back within the device."""
+    x = _late(2 * LONG, value + rank)
+    dist.all_reduce(x[::2])
+    y = x + 0
+    _expect("sum_strided", _total(value, size), y[::2])
+    _expect("sum_strided, between", value + rank, y[1::2])
+
+
+def sum_several(rank: int, size: int, value: float) -> None:
+    """Sum a short tensor and a long one in one work."""
+    both = [_late(SHORT, value + rank), _late(LONG, value + rank)]
+    dist.all_reduce_coalesced(both, async_op=True).wait()
+    for x in [each + 0 for each in both]:
+        _expect("sum_several", _total(value, size), x)
+
+
+def wait_after_the_end(rank: int, size: int, value: float) -> None:
+    """Wait when the host knows the end of the operation, but copies to the device still run."""
+    x = torch.full((LONG,), value + rank, device="testdev")
+    work = dist.all_reduce(x, async_op=True)
+    _until_ended(work)
+    work.wait()
+    _expect("wait_after_the_end", _total(value, size), x + 0)
+
+
+def wait_for_a_future(rank: int, size: int, value: float) -> None:
+    """Use the value of a Future, and of one that follows it."""
+    x = torch.full((LONG,), value + rank, device="testdev")
+    future = dist.all_reduce(x, async_op=True).get_future()
+    again = future.then(lambda done: done.value()[0] + 1)
+    future.wait()
+    _expect("wait_for_a_future", _total(value, size), x + 0)
+    _expect("wait_for_a_future, then", _total(value, size) + 1, again.wait())
+
+
+def drop_the_output(rank: int, size: int, value: float) -> None:
+    """Drop an output whose copies still run, and use its memory again."""
+    x = torch.empty(size * LONG, device="testdev")
+    work = dist.all_gather_single(x, torch.full((LONG,), value, device="testdev"), async_op=True)
+    _until_ended(work)
+    del x, work
+    time.sleep(0.001)  # until a further thread has dropped the operation
+    junk = torch.full((size * LONG,), -value, device="testdev")
+    torch.accelerator.synchronize()
+    _expect("drop_the_output", -value, junk)
+
+
+def drop_the_input(rank: int, size: int, value: float) -> None:
+    """Drop an input that is still copied within the device, and use its memory again."""
+    x = torch.empty(size * LONG, device="testdev")
+    work = dist.all_gather_single(x, torch.full((LONG,), value, device="testdev"), async_op=True)
+    _until_ended(work)
+    time.sleep(0.001)
+    junk = torch.full((LONG,), -value, device="testdev")
+    work.wait()
+    _expect("drop_the_input", value, x + 0)
+    del junk
+
+
+def gather_in_another_place(rank: int, size: int, value: float) -> None:
+    """Gather an input that lies where the part of another rank goes."""
+    x = torch.full((size, SHORT), -1.0, device="testdev")
+    other = x[(rank + 1) % size].fill_(value + rank)
+    dist.all_gather_single(x, other)
+    y = x + 0
+    for source in range(size):
+        _expect("gather_in_another_place", value + source, y[source])
+
+
+def call_in_order(rank: int, size: int, value: float) -> None:
+    """Start sums of the device and of the host while the stream of one rank is held."""
+    devices = ("testdev", "testdev", "cpu", "testdev", "cpu", "testdev")
+    tensors = [
+        torch.full((SHORT,), value * (number + 1) + rank, device=device)
+        for number, device in enumerate(devices)
+    ]
+    if rank == 0:
+        with test_device.held_stream():
+            works = [dist.all_reduce(x, async_op=True) for x in tensors]
+            time.sleep(0.003)
+    else:
+        works = []
+        for x in tensors:
+            works.append(dist.all_reduce(x, async_op=True))
+            time.sleep(0.001)
+    for number, (work, x) in enumerate(zip(works, tensors, strict=True)):
+        work.wait()
+        _expect("call_in_order", _total(value * (number + 1), size), x + 0)
+
+
+_STEPS = (
+    sum_late_values,
+    sum_strided,
+    sum_several,
+    wait_after_the_end,
+    wait_for_a_future,
+    drop_the_output,
+    drop_the_input,
+    gather_in_another_place,
+    call_in_order,
+)
