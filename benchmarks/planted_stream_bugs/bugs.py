@@ -107,12 +107,6 @@ BUGS = (
         instead="staged.copied = streams.copy_to_host(staged.copy_back, staged.ready);",
     ),
     Bug(
-        name="the own part of a gather is copied last",
-        file="pieces.cc",
-        statement="piece.to_device.insert(piece.to_device.begin(), {output, input});",
-        instead="piece.to_device.push_back({output, input});",
-    ),
-    Bug(
         name="the signal is set before the last operation of a work",
         file="staged_work.cc",
         statement="if (!signal_ || error_ || incomplete_parts_ > 1) return std::nullopt;",
