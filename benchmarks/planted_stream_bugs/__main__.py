@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from benchmarks.planted_stream_bugs.planting import ROOT, build
 
 _PAGE = ROOT / "docs/testing.md"
 _BEGIN, _END = "<!-- begin: written by make stream-bugs -->", "<!-- end: stream bugs -->"
+_NAMES = {0: "none: the right code", **{n: bug.name for n, bug in enumerate(BUGS, 1)}}
 
 
 def main() -> None:
@@ -29,36 +31,33 @@ def main() -> None:
     runtime = build(options.scratch)
     results = options.scratch / "results.json"
     known = json.loads(results.read_text()) if results.exists() else {}
-    for number in options.only or range(1, len(BUGS) + 1):
-        found = _judge(runtime, number, options.schedules)
-        known[BUGS[number - 1].name] = [found["failed"], options.schedules]
-        print(f"{number}: {found['failed']} of {options.schedules}: {found['first']}", flush=True)
+    wanted = [f"{bug}:{options.schedules}" for bug in options.only or range(1, len(BUGS) + 1)]
+    for found in _judged(runtime, [*wanted, f"0:{options.right}"] if options.right else wanted):
+        name = _NAMES[found["bug"]]
+        known[name] = [found["failed"], found["schedules"]]
+        print(f"{name}: {found['failed']} of {found['schedules']}: {found['first']}", flush=True)
         results.write_text(json.dumps(known, indent=1))
-    if options.right:
-        right = _judge(runtime, 0, options.right)
-        known[""] = [right["failed"], options.right]
-        print(f"right code: {right['failed']} failures in {options.right} schedules", flush=True)
-        results.write_text(json.dumps(known, indent=1))
-    names = [bug.name for bug in BUGS]
-    if all(name in known for name in ("", *names)):
-        _write(_table(names, known))
-    missed = [name for name in names if name in known and known[name][0] < known[name][1]]
-    sys.exit(1 if missed or known.get("", [0])[0] else 0)
+    if known.keys() >= set(_NAMES.values()):
+        _write(_table(known))
+    right = known.pop(_NAMES[0], [0, 0])
+    sys.exit(1 if right[0] or any(failed < all_of for failed, all_of in known.values()) else 0)
 
 
-def _judge(runtime: Path, bug: int, schedules: int) -> dict[str, Any]:
+def _judged(runtime: Path, wanted: list[str]) -> Iterator[dict[str, Any]]:
     path = [str(runtime), str(ROOT / "tests/support"), str(ROOT), os.environ.get("PYTHONPATH", "")]
-    command = [sys.executable, "-m", f"{__package__}.judge", str(bug), str(schedules)]
+    command = [sys.executable, "-m", f"{__package__}.judge", *wanted]
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(path)}
     log = subprocess.DEVNULL  # stacks of ranks that hang
-    done = subprocess.run(command, env=environ, check=True, stdout=subprocess.PIPE, stderr=log)
-    return json.loads(done.stdout.splitlines()[-1])
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=log) as judge:
+        for line in judge.stdout or ():
+            yield json.loads(line)
+    if judge.returncode:
+        sys.exit(f"the judge ended with status {judge.returncode}")
 
 
-def _table(names: list[str], known: dict[str, list[int]]) -> str:
-    rows = [f"| {name} | {known[name][0]} of {known[name][1]} |" for name in names]
-    failed, schedules = known[""]
-    rows.append(f"| none: the right code | {failed} of {schedules:,} |")
+def _table(known: dict[str, list[int]]) -> str:
+    names = [*list(_NAMES.values())[1:], _NAMES[0]]
+    rows = [f"| {name} | {known[name][0]} of {known[name][1]:,} |" for name in names]
     return "\n".join(["| bug | schedules that fail |", "|---|---|", *rows])
 
 

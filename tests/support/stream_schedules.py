@@ -5,7 +5,11 @@ Copies are slow, work before and after the operations is late, and memory is use
 it may be. A schedule is a seed: it draws delays, the order of the steps and the values.
 """
 
+import json
+import os
+import threading
 import time
+from pathlib import Path
 from random import Random
 
 import test_device
@@ -18,36 +22,51 @@ SHORT = 700  # elements: one piece
 NEVER = test_device.StaleUses(device=0, pinned=0)
 
 
-class WrongResultError(AssertionError):
-    """A step has another result than without streams."""
+HANGS = 20.0  # seconds after which a schedule counts as one that never ends
+_wrong: list[str] = []  # what the running schedule has found
 
 
-def run_schedules(rank: int, size: int, seeds: range) -> int:
-    """Run the schedules of these seeds, and return how many there were."""
-    for seed in seeds:
-        _run_schedule(rank, size, seed)
-    return len(seeds)
+def run_schedules(rank: int, size: int, seeds: range, notes: str) -> dict[int, str]:
+    """Run the schedules of these seeds, and return the first fault of each that has one.
+
+    The faults are also appended to `notes/RANK`, a line of JSON each, and so is the seed of each
+    schedule before it runs, with "". A schedule that hangs ends the process.
+    """
+    faults = {}
+    with (Path(notes) / str(rank)).open("a") as file:
+        for seed in seeds:
+            print(json.dumps([seed, ""]), file=file, flush=True)
+            end = threading.Timer(HANGS, os._exit, (3,))
+            end.start()
+            if fault := _run_schedule(rank, size, seed):
+                faults[seed] = fault
+                print(json.dumps([seed, fault]), file=file, flush=True)
+            end.cancel()
+    return faults
 
 
-def _run_schedule(rank: int, size: int, seed: int) -> None:
+def _run_schedule(rank: int, size: int, seed: int) -> str:
+    """Run a schedule to its end, and return the first thing that was wrong; "" for nothing."""
     random = Random(seed)  # the same on every rank
     test_device.set_seed(seed * size + rank)
     test_device.set_max_delay(random.choice((0.02, 0.1, 0.3)))
     test_device.set_copy_bandwidth(random.choice((3e6, 1e7)))
     steps = list(_STEPS)
     random.shuffle(steps)
+    _wrong.clear()
     for step in steps:
         step(rank, size, float(random.randrange(1, 50)))
     torch.accelerator.synchronize()
     stale = test_device.take_stale_uses()
     if stale != NEVER:
-        raise WrongResultError(f"schedule {seed}: memory was used after its end: {stale}")
+        _wrong.append(f"memory was used after its end: {stale}")
+    return next(iter(_wrong), "")
 
 
 def _expect(step: str, want: float, values: torch.Tensor) -> None:
     found = values.cpu().unique().tolist()
     if found != [want]:
-        raise WrongResultError(f"{step}: {found[:5]} instead of {want}")
+        _wrong.append(f"{step}: {found[:5]} instead of {want}")
 
 
 def _late(count: int, value: float) -> torch.Tensor:

@@ -9,16 +9,17 @@ from benchmarks.planted_stream_bugs.planting import ROOT, planted
 
 
 @pytest.mark.parametrize("waits", [{}, {"wait_blocks_host": True}])
-def test_the_right_code_passes_random_schedules(device_processes, waits):
+def test_the_right_code_passes_random_schedules(device_processes, waits, tmp_path):
     ranks = device_processes.run_ranks(
         stream_schedules.run_schedules,
         range(5),
+        str(tmp_path),
         size=2,
         staging=stream_schedules.SLOTS | waits,
         deadline=60,
     )
 
-    assert [5, 5] == ranks
+    assert [{}, {}] == ranks
 
 
 @pytest.mark.parametrize("file", sorted({bug.file for bug in BUGS}))
