@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 SLOTS = {"staging_slot_bytes": 4096, "staging_slots": 3}
 LONG = 5003  # elements: several pieces, and more than there are slots
+MEDIUM = 2500  # elements: three pieces
 SHORT = 700  # elements: one piece
 NEVER = test_device.StaleUses(device=0, pinned=0)
 
@@ -50,11 +51,11 @@ def _run_schedule(rank: int, size: int, seed: int) -> str:
     random = Random(seed)  # the same on every rank
     test_device.set_seed(seed * size + rank)
     test_device.set_max_delay(random.choice((0.02, 0.1, 0.3)))
-    test_device.set_copy_bandwidth(random.choice((3e6, 1e7)))
     steps = list(_STEPS)
     random.shuffle(steps)
     _wrong.clear()
     for step in steps:
+        test_device.set_copy_bandwidth(random.choice((3e6, 1e7)))
         step(rank, size, float(random.randrange(1, 50)))
     torch.accelerator.synchronize()
     stale = test_device.take_stale_uses()
@@ -80,6 +81,11 @@ def _total(value: float, size: int) -> float:
     return value * size + size * (size - 1) / 2
 
 
+def _slow_copies() -> None:
+    """Let copies take so long that the host comes first, on a busy machine, too."""
+    test_device.set_copy_bandwidth(5e5)
+
+
 def _until_ended(work: dist.Work) -> None:
     """Wait on the host until the copies of the results are queued, but perhaps not complete."""
     work.get_future_result().wait()
@@ -96,7 +102,8 @@ def sum_late_values(rank: int, size: int, value: float) -> None:
 
 def sum_strided(rank: int, size: int, value: float) -> None:
     """Sum every other element: the result is copied back within the device."""
-    x = _late(2 * LONG, value + rank)
+    _slow_copies()
+    x = _late(2 * MEDIUM, value + rank)
     dist.all_reduce(x[::2])
     y = x + 0
     _expect("sum_strided", _total(value, size), y[::2])
@@ -113,7 +120,8 @@ def sum_several(rank: int, size: int, value: float) -> None:
 
 def wait_after_the_end(rank: int, size: int, value: float) -> None:
     """Wait when the host knows the end of the operation, but copies to the device still run."""
-    x = torch.full((LONG,), value + rank, device="testdev")
+    _slow_copies()
+    x = torch.full((MEDIUM,), value + rank, device="testdev")
     work = dist.all_reduce(x, async_op=True)
     _until_ended(work)
     work.wait()
@@ -132,23 +140,25 @@ def wait_for_a_future(rank: int, size: int, value: float) -> None:
 
 def drop_the_output(rank: int, size: int, value: float) -> None:
     """Drop an output whose copies still run, and use its memory again."""
-    x = torch.empty(size * LONG, device="testdev")
-    work = dist.all_gather_single(x, torch.full((LONG,), value, device="testdev"), async_op=True)
+    _slow_copies()
+    x = torch.empty(size * MEDIUM, device="testdev")
+    work = dist.all_gather_single(x, torch.full((MEDIUM,), value, device="testdev"), async_op=True)
     _until_ended(work)
     del x, work
     time.sleep(0.001)  # until a further thread has dropped the operation
-    junk = torch.full((size * LONG,), -value, device="testdev")
+    junk = torch.full((size * MEDIUM,), -value, device="testdev")
     torch.accelerator.synchronize()
     _expect("drop_the_output", -value, junk)
 
 
 def drop_the_input(rank: int, size: int, value: float) -> None:
     """Drop an input that is still copied within the device, and use its memory again."""
-    x = torch.empty(size * LONG, device="testdev")
-    work = dist.all_gather_single(x, torch.full((LONG,), value, device="testdev"), async_op=True)
+    _slow_copies()
+    x = torch.empty(size * MEDIUM, device="testdev")
+    work = dist.all_gather_single(x, torch.full((MEDIUM,), value, device="testdev"), async_op=True)
     _until_ended(work)
     time.sleep(0.001)
-    junk = torch.full((LONG,), -value, device="testdev")
+    junk = torch.full((MEDIUM,), -value, device="testdev")
     work.wait()
     _expect("drop_the_input", value, x + 0)
     del junk
@@ -169,7 +179,7 @@ def call_in_order(rank: int, size: int, value: float) -> None:
         works = []
         for x in tensors:
             works.append(dist.all_reduce(x, async_op=True))
-            time.sleep(0.001)
+            time.sleep(0.008)  # until the operation is with the engine
     for number, (work, x) in enumerate(zip(works, tensors, strict=True)):
         work.wait()
         _expect("call_in_order", _total(value * (number + 1), size), x + 0)

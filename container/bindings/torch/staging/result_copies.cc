@@ -56,7 +56,7 @@ void ResultCopies::copy(PieceInFlight piece, const std::exception_ptr& error) {
     try {
       copied = staged.device.context.streams.copy_to_device(piece.piece.to_device, staged.ready);
       staged.copied = copied;
-      queued_.push_back({piece.staged, copied, std::nullopt});
+      queued_.push_back({piece.staged, staged.device, copied, std::nullopt});
     } catch (...) {
       staged.error = abort_after_failed_copy(*engine_, staged.work->device());
     }
@@ -80,7 +80,8 @@ void ResultCopies::end_operation(PieceInFlight last_piece) {
       staged.copied = streams.copy_to_device(staged.copy_back, staged.ready);
     }
     if (const auto signal = staged.error ? std::nullopt : staged.work->queue_signal()) {
-      queued_.push_back({last_piece.staged, record_event(streams.to_device()), signal});
+      queued_.push_back(
+          {last_piece.staged, staged.device, record_event(streams.to_device()), signal});
     }
   } catch (...) {
     staged.error = abort_after_failed_copy(*engine_, staged.work->device());
@@ -104,7 +105,7 @@ bool ResultCopies::release_streams(const std::shared_ptr<StagedOperation>& stage
   try {
     if (!staged->ready->query()) return false;
     const auto released = staged->work->release_streams(staged->pieces.receives());
-    queued_.push_back({staged, released, staged->work->signal()});
+    queued_.push_back({staged, staged->device, released, staged->work->signal()});
   } catch (...) {
     staged->work->signal()->set();  // the device cannot
   }
@@ -118,14 +119,15 @@ void ResultCopies::look_after_copies() {
 
 // Returns whether copies are complete or have failed. After a failure the device sets no signal.
 bool ResultCopies::is_complete(const Queued& copies) {
-  const DeviceContext& context = copies.staged->device.context;
+  const DeviceContext& context = copies.device.context;
   try {
     if (!copies.copied->query()) return false;
     if (copies.signal && !copies.signal->is_set()) return false;
     if (copies.signal) context.signals->give_back(*copies.signal);
   } catch (...) {
-    copies.staged->error = abort_after_failed_copy(*engine_, context.streams.device());
-    awaited_->store(copies.staged->error);
+    const std::exception_ptr error = abort_after_failed_copy(*engine_, context.streams.device());
+    if (const auto staged = copies.staged.lock()) staged->error = error;
+    awaited_->store(error);
     if (copies.signal) copies.signal->set();
   }
   return true;

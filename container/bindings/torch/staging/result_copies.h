@@ -30,9 +30,11 @@ class ResultCopies final {
   void stop();
 
  private:
-  // Copies that were queued, with the signal behind them.
+  // Copies that were queued, with the signal behind them. Keeps no tensors: their destructors may
+  // wait for the GIL, and the allocator knows which streams use them.
   struct Queued {
-    std::shared_ptr<StagedOperation> staged;
+    std::weak_ptr<StagedOperation> staged;
+    StagingDevice& device;
     CopyStreams::EventPtr copied;
     std::optional<StreamSignal> signal;
   };
