@@ -7,6 +7,8 @@
 # make test-tf216  the tests of TensorFlow again, with the oldest that the same binary serves
 # make test-docker  the tests that need Docker; .ci/docker makes what they take
 # make programs  a thousand random programs of collectives
+# make device-programs  the same on the device of the tests
+# make stream-bugs  bugs in the order of streams, and whether random schedules find each
 # make split-matrix  ten models split in thirteen uses, for docs/models.md
 # make pipeline-sample  some of them, as tests
 # make torch-suite  what Gloo passes of torch's own tests of torch.distributed, with smdist
@@ -41,7 +43,7 @@ unexport PYTHONDONTWRITEBYTECODE
 RUNTIME_FILES := $(shell find container -type f -not -path '*/__pycache__/*' -not -path '*/build/*' \
   -not -path '*/image/*' -not -name 'Dockerfile*')
 
-.PHONY: demo test test-device test-slow long test-v3 test-tf216 test-docker programs split-matrix pipeline-sample \
+.PHONY: demo test test-device test-slow long test-v3 test-tf216 test-docker programs device-programs stream-bugs split-matrix pipeline-sample \
   torch-suite pipeline-matrix native fuzz fuzz-sample fuzz-corpus fuzz-program docs schema site \
   lint clean
 
@@ -56,7 +58,7 @@ test-slow: $(RUNTIME) test-device
 	$(BIN)/python -m pytest $(SHARED_OUT) -m slow \
 	  --ignore=tests/docker --ignore=$(SAMPLE) --ignore=$(TORCH_SUITE)
 
-long: split-matrix pipeline-matrix
+long: split-matrix pipeline-matrix device-programs stream-bugs
 
 test-device: $(RUNTIME)
 	@echo "building the device of torch on which tests run what GPUs do"
@@ -73,6 +75,12 @@ test-docker: $(RUNTIME)
 
 programs: $(RUNTIME)
 	SMDIST_TEST_PROGRAMS=1000 $(BIN)/python -m pytest -n 2 tests/runtime/dataparallel/test_programs.py
+
+device-programs: $(RUNTIME) test-device
+	SMDIST_TEST_DEVICE_PROGRAMS=1000 $(BIN)/python -m pytest -n 2 tests/runtime/dataparallel/test_staging.py -k random_programs
+
+stream-bugs: $(RUNTIME) test-device
+	benchmarks/planted_stream_bugs/run
 
 split-matrix: $(RUNTIME)
 	$(BIN)/python -m benchmarks.split_matrix

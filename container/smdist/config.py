@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +33,7 @@ MODEL_PARALLEL: Final = "SMDIST_MODEL_PARALLEL"  # carries a document in the hyp
 STOP_SECONDS: Final = 110  # SageMaker sends SIGKILL 120 s after SIGTERM
 # torch's rendezvous method env:// needs all of these variables
 _WORLD: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_DEVICE_WAITS: Final = ("stream", "host")
 _PREFIX: Final = "sagemaker_"
 _TUNING: Final = "_tuning_objective_metric"  # a tuning job adds it; scripts do not know it
 _READ_HERE: Final = frozenset(
@@ -187,6 +188,8 @@ class RankConfig:
         model_parallel: The job's options for splitting the model; None if it is not split.
         hosts_without_ranks: Number of hosts of a job without ranks. 0 on all hosts but the first,
             for a job with ranks, and for a single host.
+        device_wait: What wait() blocks until the results of an operation on a device's tensors
+            are there: the current "stream", where the device can do so, or always the "host".
     """
 
     address: str | None = None
@@ -214,6 +217,7 @@ class RankConfig:
     world_variables: tuple[str, ...] = ()
     model_parallel: ModelParallel | None = None
     hosts_without_ranks: int = 0
+    device_wait: str = _DEVICE_WAITS[0]
 
 
 def read_base(environ: Mapping[str, str] | None = None) -> Path:
@@ -326,7 +330,7 @@ def read_rank_config(environ: Mapping[str, str] | None = None) -> RankConfig:
         SkewError: The model parallel options were written by an incompatible release.
     """
     environ = _environment(environ)
-    raise_all((*misspelt(environ), *value_faults(environ)))
+    raise_all((*misspelt(environ), *value_faults(environ), *_device_wait_faults(environ)))
     start = _integer(environ, "SMDIST_START_TIMEOUT_SECONDS")
     secret_file, secret = read_secret_variables(environ)
     return RankConfig(
@@ -355,7 +359,19 @@ def read_rank_config(environ: Mapping[str, str] | None = None) -> RankConfig:
         world_variables=tuple(name for name in _WORLD if environ.get(name)),
         model_parallel=_model_parallel(environ.get(MODEL_PARALLEL)),
         hosts_without_ranks=hosts_without_ranks(environ),
+        device_wait=environ.get("SMDIST_DEVICE_WAIT") or _DEVICE_WAITS[0],
     )
+
+
+def _device_wait_faults(environ: Mapping[str, str]) -> Iterator[OptionError]:
+    text = environ.get("SMDIST_DEVICE_WAIT")
+    if text and text not in _DEVICE_WAITS:
+        yield OptionError(
+            f"the environment variable SMDIST_DEVICE_WAIT is {text!r}",
+            f"it must be one of {', '.join(_DEVICE_WAITS)}",
+            "Set it to host if wait() shall block the host, or unset it",
+            about="SMDIST_DEVICE_WAIT",
+        )
 
 
 def _environment(environ: Mapping[str, str] | None) -> Mapping[str, str]:

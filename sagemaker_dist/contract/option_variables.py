@@ -30,6 +30,7 @@ def variable_of(option: str) -> str:
 VARIABLES: Final = (
     *map(variable_of, OPTIONS),
     "SMDIST_ADDRESS",
+    "SMDIST_DEVICE_WAIT",
     "SMDIST_HOST_ID",
     "SMDIST_HOST_LABEL",
     "SMDIST_INTERFACE",

@@ -319,3 +319,15 @@ def test_first_host_knows_of_others_that_are_no_ranks(environ, hosts):
 def test_guard_outside_a_world_has_no_rank():
     assert read_guard_config({}).rank is None
     assert 3 == read_guard_config({"RANK": "3"}).rank
+
+
+def test_what_a_wait_blocks_is_read():
+    read = [read_rank_config({"SMDIST_DEVICE_WAIT": text}).device_wait for text in ("", "host")]
+
+    assert ["stream", "host"] == read
+
+
+def test_what_a_wait_cannot_block_is_refused():
+    refused = fields_raised(lambda: read_rank_config({"SMDIST_DEVICE_WAIT": "gpu"}))
+
+    assert [("SMDIST_DEVICE_WAIT", "option")] == refused

@@ -166,6 +166,7 @@ def _serve(pipe: Connection, _: int) -> None:
 
 
 def _join(store: str, rank: int, size: int, staging: dict[str, int] | None) -> None:
+    import test_device
     import torch.distributed as dist
     from test_device import host_group
 
@@ -175,6 +176,7 @@ def _join(store: str, rank: int, size: int, staging: dict[str, int] | None) -> N
     else:
         from smdist.dataparallel.torch import backend as smdist_backend
 
+        smdist_backend._C.register_stream_memory(test_device.NAME, test_device.stream_memory())
         smdist_backend._staging_limits.update(staging)
         os.environ.update(_TUNING)
         backend = "cpu:smdist,testdev:smdist"

@@ -309,8 +309,11 @@ void Backend::shutdown() {
   if (before_shutdown_) before_shutdown_();
   const std::shared_ptr<StagingQueue> staging = find_staging(*engine_);
   if (owns_engine_) {
+    if (staging) staging->finish_awaited();
     engine_->shutdown();
     if (staging) staging->stop();
+    const std::exception_ptr error = staging ? staging->take_late_error() : nullptr;
+    if (error) std::rethrow_exception(translated(error));
     return;
   }
   // Operations that have not ended complete, and the group's number stays in use.

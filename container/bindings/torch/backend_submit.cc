@@ -106,7 +106,7 @@ Backend::WorkPtr Backend::stage_all(const Name& name, const std::vector<Call>& c
                                     c10::Device device) {
   if (!staging_) staging_ = staging_of(engine_, staging_options_);
   auto work = c10::make_intrusive<StagedWork>(rank_, name.type, name.title, shown, outputs,
-                                              staging_->streams_of(device), calls.size());
+                                              staging_->context_of(device), calls.size());
   for (const Call& call : calls) stage(call, work, *staging_);
   return work;
 }
@@ -122,6 +122,8 @@ void Backend::stage(const Call& call, const c10::intrusive_ptr<StagedWork>& work
                          .inputs = inputs.contiguous(),
                          .outputs = outputs.contiguous()};
   check(staged.operation, inputs, outputs);
+  // wait() may return before the message has come, and the caller may read the rank then
+  if (call.kind == Collective::kReceive && call.peer != kAnyRank) *work->source() = call.peer;
   std::vector<Copy> copy_back;
   for (size_t i = 0; i < call.outputs.size(); ++i) {
     const at::Tensor& original = call.outputs[i];

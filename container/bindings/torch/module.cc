@@ -7,6 +7,7 @@
 #include "../python/engine_bindings.h"
 #include "backend.h"
 #include "staging/registry.h"
+#include "staging/stream_memory.h"
 
 namespace py = pybind11;
 using smdist::Engine;
@@ -33,13 +34,13 @@ std::function<void()> callback_of(const py::object& callable) {
 c10::intrusive_ptr<c10d::Backend> make_backend(std::shared_ptr<Engine> engine, uint32_t group,
                                                int rank, int size, double timeout_seconds,
                                                size_t staging_slot_bytes, size_t staging_slots,
-                                               bool owns_engine,
+                                               bool wait_blocks_host, bool owns_engine,
                                                const py::object& before_shutdown) {
   const auto timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_seconds * 1000));
   return c10::make_intrusive<Backend>(
       std::move(engine), group, rank, size, timeout,
-      smdist::torch_binding::StagingOptions{staging_slot_bytes, staging_slots}, owns_engine,
-      callback_of(before_shutdown));
+      smdist::torch_binding::StagingOptions{staging_slot_bytes, staging_slots, wait_blocks_host},
+      owns_engine, callback_of(before_shutdown));
 }
 
 }  // namespace
@@ -51,7 +52,18 @@ PYBIND11_MODULE(_C, module) {
   module.def("make_backend", &make_backend, py::arg("engine"), py::arg("group"), py::arg("rank"),
              py::arg("size"), py::arg("timeout_seconds"), py::kw_only(),
              py::arg("staging_slot_bytes") = 4 << 20, py::arg("staging_slots") = 16,
-             py::arg("owns_engine"), py::arg("before_shutdown") = py::none());
+             py::arg("wait_blocks_host") = false, py::arg("owns_engine"),
+             py::arg("before_shutdown") = py::none());
+  module.def(
+      "register_stream_memory",
+      [](const std::string& device_type, uintptr_t address) {
+        smdist::torch_binding::register_stream_memory(
+            c10::Device(device_type).type(),
+            reinterpret_cast<const smdist::torch_binding::StreamMemory*>(address));
+      },
+      py::arg("device_type"), py::arg("address"));
+  module.def("finish_staging", &smdist::torch_binding::finish_all_staging,
+             py::call_guard<py::gil_scoped_release>());
   module.def("stop_staging", &smdist::torch_binding::stop_all_staging,
              py::call_guard<py::gil_scoped_release>());
   module.def(

@@ -5,6 +5,7 @@ The slots of pinned memory are so small that most operations have several pieces
 """
 
 import gc
+import os
 from random import Random
 
 import pytest
@@ -15,6 +16,7 @@ from programs import play
 from programs.meaning import bits
 
 SLOTS = {"staging_slot_bytes": 4096, "staging_slots": 3}
+PROGRAMS = int(os.environ.get("SMDIST_TEST_DEVICE_PROGRAMS", "50"))
 NEVER = test_device.StaleUses(device=0, pinned=0)
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 KINDS = [
@@ -160,7 +162,7 @@ def programs(rank, size, seeds):
     return test_device.take_stale_uses()
 
 
-@pytest.mark.parametrize("first", range(0, 50, 25))
+@pytest.mark.parametrize("first", range(0, PROGRAMS, 25))
 def test_random_programs(device_processes, first):
     size = 2 + first % 2
     ranks = device_processes.run_ranks(

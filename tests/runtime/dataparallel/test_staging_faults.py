@@ -30,6 +30,17 @@ def fault_of(call):
     return type(raised.value).__name__, str(raised.value).split("\n")[0]
 
 
+def later_fault_of(call):
+    """The error of operations, raised by their wait() or by the next call after their end."""
+
+    def call_and_go_on():
+        call()
+        torch.accelerator.synchronize()
+        dist.all_reduce(ones(3))
+
+    return fault_of(call_and_go_on)
+
+
 def call_wrongly(rank, size):
     faults = [
         fault_of(lambda: dist.all_gather([ones(3), torch.ones(3)], ones(3))),
@@ -59,9 +70,8 @@ def call_with_failing_copies(rank, size, kind, number):
             x = ones()
             dist.all_reduce(x)
             del x
-        torch.accelerator.synchronize()
 
-    return fault_of(train), fault_of(lambda: dist.all_reduce(ones(), async_op=True).wait())
+    return later_fault_of(train), fault_of(lambda: dist.all_reduce(ones(), async_op=True).wait())
 
 
 @pytest.mark.parametrize("number", [1, 9])
@@ -92,9 +102,13 @@ def call_without_pinned_memory(rank, size, pinned_bytes):
     return x.cpu().unique().tolist()
 
 
+def raise_without_pinned_memory(rank, size):
+    return later_fault_of(lambda: call_without_pinned_memory(rank, size, 0))[1]
+
+
 def test_no_pinned_memory_is_an_error_on_every_rank(device_processes):
-    for done, answer in outcomes(device_processes, call_without_pinned_memory, 0):
-        assert not done
+    for done, answer in outcomes(device_processes, raise_without_pinned_memory):
+        assert done, answer
         assert "testdev:0 of rank 1 and the host failed: testdev error: out of pinned" in answer
 
 
@@ -129,7 +143,7 @@ def kill_one(rank, size):
     if rank == 1:
         time.sleep(0.2)
         os.kill(os.getpid(), signal.SIGKILL)
-    return fault_of(lambda: [work.wait() for work in works])
+    return later_fault_of(lambda: [work.wait() for work in works])
 
 
 def test_a_killed_rank_is_an_error_on_the_others(device_processes):
@@ -151,7 +165,7 @@ def abort_held_work(rank, size):
             backend.abort()
     else:
         work = dist.all_reduce(ones(), async_op=True)
-    return fault_of(work.wait)
+    return later_fault_of(work.wait)
 
 
 def test_abort_ends_operations_that_have_not_started(device_processes):

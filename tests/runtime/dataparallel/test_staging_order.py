@@ -195,7 +195,11 @@ ONE_RANK = """
     dist.all_reduce(x)
     pid = os.fork()
     if pid == 0:
-        sys.exit(0)
+        try:
+            dist.all_reduce(x)
+        except RuntimeError as error:
+            sys.exit("forked" not in str(error))
+        sys.exit(2)
     assert os.waitpid(pid, 0)[1] == 0
     dist.all_reduce(x, async_op=True)
     torch.testdev.current_stream().synchronize()

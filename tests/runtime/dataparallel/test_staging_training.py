@@ -24,14 +24,9 @@ def batch():
     return torch.randn(16, 32, generator=generator), torch.randn(16, 4, generator=generator)
 
 
-def nothing():
-    """Do nothing before gradients are freed."""
-
-
-def train(model, x, y, before_freeing_gradients=nothing):
+def train(model, x, y):
     steps = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for _ in range(3):
-        before_freeing_gradients()
         steps.zero_grad()
         nn.functional.mse_loss(model(x), y).backward()
         steps.step()
@@ -67,9 +62,7 @@ def with_fsdp(rank, size, dtype):
     policy = MixedPrecisionPolicy(param_dtype=dtype)
     for layer in (model[0], model[2], model):
         fully_shard(layer, mesh=mesh, mp_policy=policy)
-    # FSDP2 allocates gradients on its stream for reduce-scatter, which waits for the optimizer
-    # before it uses their memory again; but the test device fills it as soon as they are freed.
-    parameters = train(model, *shard_of_batch(rank, size), torch.accelerator.synchronize)
+    parameters = train(model, *shard_of_batch(rank, size))
     return [each.full_tensor().cpu() for each in parameters], test_device.take_stale_uses()
 
 

@@ -81,11 +81,32 @@ def test_a_stream_that_was_not_recorded_reads_nan_and_is_counted():
     with stream, test_device.held_stream():
         total = first.sum()
         del first
-        torch.testdev.default_stream().synchronize()
+        with torch.testdev.default_stream() as owner:
+            torch.empty(3, device="testdev")  # may take any memory that is free
+            owner.synchronize()
     stream.synchronize()
 
     assert total.isnan()
     assert 1 == test_device.take_stale_uses().device
+
+
+@on_device
+def test_freed_memory_stays_until_its_stream_allocates():
+    """FSDP2 frees gradients that another stream reads, and allocates behind an event."""
+    first = torch.ones(N, device="testdev")
+    owner = torch.testdev.current_stream()
+    stream = torch.Stream(device="testdev")
+    stream.wait_stream(owner)
+    with stream:
+        with test_device.held_stream():
+            total = first.sum()
+            del first
+            owner.synchronize()
+        owner.wait_stream(stream)
+    torch.empty(N, device="testdev")
+
+    assert N == total.item()
+    assert test_device.StaleUses(device=0, pinned=0) == test_device.take_stale_uses()
 
 
 @on_device

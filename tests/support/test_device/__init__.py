@@ -79,6 +79,14 @@ def set_seed(seed: int) -> None:
     _ops.set_seed(seed)
 
 
+def share_queue(is_shared: bool) -> None:
+    """Let the streams of a device share one queue, as on a GPU that has fewer queues than streams.
+
+    A stream that waits then holds up what is queued on others later.
+    """
+    _ops.share_queue(is_shared)
+
+
 def set_max_delay(milliseconds: float) -> None:
     """Limit the random delay before an operation. The start value is 0.1; 0 means none."""
     _ops.set_max_delay(milliseconds)
@@ -105,6 +113,16 @@ def set_deferred(is_deferred: bool) -> None:
     At once means after all that is queued on the current stream. Copies are not concerned.
     """
     _ops.set_deferred(is_deferred)
+
+
+def pinned_allocations() -> int:
+    """How often pinned memory was allocated, not taken from what is cached."""
+    return _ops.pinned_allocations()
+
+
+def stream_memory() -> int:
+    """The address of the device's stream memory operations, for smdist's _C."""
+    return _ops.stream_memory()
 
 
 def stream_from_pool(device: int = 0) -> torch.Stream:

@@ -16,6 +16,7 @@ import torch
 SOURCES = Path(__file__).parent
 FOLDER = SOURCES.parents[2] / "build" / "test_device"
 LIBRARY = FOLDER / "test_device.so"
+INTERFACE = SOURCES.parents[2] / "container/bindings/torch/staging/stream_memory.h"
 
 
 def built_library() -> Path:
@@ -33,7 +34,8 @@ def built_library() -> Path:
 
 def _state_of_sources() -> str:
     digest = hashlib.sha256(f"{torch.__version__} {torch.__file__}".encode())
-    for source in sorted([*SOURCES.glob("*.cc"), *SOURCES.glob("*.h"), SOURCES / "CMakeLists.txt"]):
+    own = [*SOURCES.glob("*.cc"), *SOURCES.glob("*.h"), SOURCES / "CMakeLists.txt"]
+    for source in [*sorted(own), INTERFACE]:
         digest.update(source.name.encode() + source.read_bytes())
     return digest.hexdigest()
 

@@ -60,6 +60,8 @@ void open_stream(int64_t number) {
 
 void set_seed(int64_t seed) { Scheduler::get().set_seed(static_cast<uint64_t>(seed)); }
 
+void share_queue(bool is_shared) { Scheduler::get().share_queue(is_shared); }
+
 void set_max_delay(double milliseconds) {
   Scheduler::get().set_max_delay(from_milliseconds(milliseconds));
 }
@@ -101,6 +103,8 @@ std::tuple<int64_t, int64_t> take_stale_uses() {
   return {stale_uses().device.exchange(0), stale_uses().pinned.exchange(0)};
 }
 
+int64_t pinned_allocations() { return pinned_allocator().get_stats().num_host_alloc; }
+
 c10::Stream stream_from_pool(int64_t device) {
   const c10::impl::VirtualGuardImpl guard(c10::DeviceType::PrivateUse1);
   return guard.getStreamFromGlobalPool(device_at(static_cast<c10::DeviceIndex>(device)));
@@ -124,6 +128,7 @@ TORCH_LIBRARY(testdev, library) {
   library.def("hold_stream() -> int", hold_stream);
   library.def("open_stream(int number) -> ()", open_stream);
   library.def("set_seed(int seed) -> ()", set_seed);
+  library.def("share_queue(bool is_shared) -> ()", share_queue);
   library.def("set_max_delay(float milliseconds) -> ()", set_max_delay);
   library.def("set_copy_bandwidth(float bytes_per_second) -> ()", set_copy_bandwidth);
   library.def("set_memory_limit(int bytes, int device) -> ()", set_memory_limit);
@@ -134,6 +139,7 @@ TORCH_LIBRARY(testdev, library) {
   library.def("start_trace() -> ()", start_trace);
   library.def("stop_trace() -> (int[], int[], str[], int[], int[])", stop_trace);
   library.def("take_stale_uses() -> (int, int)", take_stale_uses);
+  library.def("pinned_allocations() -> int", pinned_allocations);
   library.def("stream_from_pool(int device) -> Stream", stream_from_pool);
   library.def("default_generator(int device) -> Generator?", generator_of);
   library.def("device_count() -> int", device_count);

@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "current.h"
 
@@ -42,6 +43,7 @@ c10::DataPtr CachingAllocator::allocate(size_t requested_bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
   Pool& pool = pools_[device];
   release_passed(pool);
+  fill_free(pool, stream);
   BlockPtr block = take_free(pool, stream, bytes);
   if (!block) block = take_new(pool, device, stream, bytes);
   if (!block) {
@@ -121,7 +123,7 @@ void CachingAllocator::free(void* pointer) {
 
 void CachingAllocator::release(Pool& pool, const BlockPtr& block) {
   block->other_streams.clear();
-  poison(block);
+  pool.unfilled[block->stream].push_back(block);
   pool.free[{block->stream, block->bytes}].push_back(block);
   pool.stats.active_bytes[kAll].decrease(block->bytes);
 }
@@ -140,6 +142,11 @@ void CachingAllocator::release_passed(Pool& pool) {
   pool.waiting = std::move(still_waiting);
 }
 
+// Fills the free blocks of a stream, one of which may be handed out on it now.
+void CachingAllocator::fill_free(Pool& pool, int64_t stream) {
+  for (const BlockPtr& block : std::exchange(pool.unfilled[stream], {})) poison(block);
+}
+
 // Waits for all streams, so that no stream uses what is cached, and gives it back.
 void CachingAllocator::return_cached(Pool& pool, int device) {
   Scheduler::get().drain_device(device);
@@ -156,6 +163,7 @@ void CachingAllocator::return_cached(Pool& pool, int device) {
     }
   }
   pool.free.clear();
+  pool.unfilled.clear();
   ++pool.stats.num_sync_all_streams;
 }
 

@@ -24,9 +24,11 @@ inline constexpr unsigned char kPoison = 0xFF;
 //
 // A block belongs to the stream that was current when it was allocated. Freed, it can be handed
 // out again at once, but only on that stream, whose order keeps users apart. A block that
-// recordStream() named other streams for becomes free after these have passed. When a block
-// becomes free its stream fills it with kPoison, so that whoever uses it too late reads NaN and
-// is counted. Fresh memory is filled too.
+// recordStream() named other streams for becomes free after these have passed. An allocation may
+// take any free block of its stream, so it fills all of them with kPoison, in the order of the
+// stream: whoever uses one too late reads NaN and is counted. Until then the memory stays as it
+// was, as on a GPU, where another stream may still use it that the program orders before the
+// allocation. Fresh memory is filled too.
 //
 // Thread safety: every function may be called from any thread.
 class CachingAllocator final : public c10::DeviceAllocator {
@@ -68,7 +70,8 @@ class CachingAllocator final : public c10::DeviceAllocator {
   struct Pool {
     std::map<const char*, BlockPtr> blocks;                            // all, by address
     std::map<std::pair<int64_t, size_t>, std::vector<BlockPtr>> free;  // by stream and size
-    std::vector<FreedBlock> waiting;  // freed, but other streams have not passed
+    std::vector<FreedBlock> waiting;                    // freed, but other streams have not passed
+    std::map<int64_t, std::vector<BlockPtr>> unfilled;  // free, by stream, not filled yet
     size_t reserved_bytes = 0;
     size_t limit_bytes;
     c10::CachingDeviceAllocator::DeviceStats stats;
@@ -78,6 +81,7 @@ class CachingAllocator final : public c10::DeviceAllocator {
   BlockPtr take_new(Pool& pool, int device, int64_t stream, size_t bytes);
   void release(Pool& pool, const BlockPtr& block);
   void release_passed(Pool& pool);
+  void fill_free(Pool& pool, int64_t stream);
   void return_cached(Pool& pool, int device);
   void poison(const BlockPtr& block);
   BlockPtr find(Pool& pool, const void* pointer);

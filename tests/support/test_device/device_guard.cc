@@ -48,8 +48,9 @@ class DeviceGuard final : public c10::impl::DeviceGuardImplInterface {
     return stream_of(index_of(device), 0);
   }
 
-  c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override {
-    return stream_of(index_of(device), Scheduler::get().pool_stream(index_of(device)));
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool has_high_priority) const override {
+    const c10::DeviceIndex index = index_of(device);
+    return stream_of(index, Scheduler::get().pool_stream(index, has_high_priority));
   }
 
   c10::Stream getNewStream(c10::Device device, int) const override {

@@ -16,6 +16,9 @@ namespace {
 constexpr int kInitializationError = 3;
 constexpr int kLaunchFailure = 719;
 
+// Time between two looks at the words for which streams wait.
+constexpr auto kPoll = std::chrono::microseconds(50);
+
 std::atomic<bool> started{false};
 std::atomic<bool> forked{false};
 std::atomic<bool> stopped{false};
@@ -57,7 +60,7 @@ bool Scheduler::accepts_work() { return started && !forked && !stopped; }
 Scheduler::Scheduler()
     : random_(from_environment("TESTDEV_SEED", 0)),
       max_delay_(std::chrono::microseconds(from_environment("TESTDEV_MAX_DELAY_US", 100))) {
-  for (std::deque<Queue>& queues : queues_) queues.resize(1 + kNumPoolStreams);
+  for (std::deque<Queue>& queues : queues_) queues.resize(1 + 2 * kNumPoolStreams);
   pthread_atfork(nullptr, nullptr, [] { forked = true; });
   started = true;
   thread_ = std::thread([this] { work(); });
@@ -84,6 +87,7 @@ void Scheduler::draw_delay(Queue& queue) {
 
 void Scheduler::append(Queue& queue, Item item) {
   TORCH_CHECK(!is_stopping_, "testdev: the device was shut down");
+  item.number = ++last_number_;
   queue.items.push_back(std::move(item));
   if (queue.items.size() == 1 && !queue.is_running) draw_delay(queue);
   work_changed_.notify_one();
@@ -104,6 +108,15 @@ std::shared_ptr<Mark> Scheduler::record(const c10::Stream& stream) {
 void Scheduler::block(const c10::Stream& stream, const std::shared_ptr<Mark>& mark) {
   const std::lock_guard<std::mutex> lock(mutex_);
   append(queue_of(stream), Item{{"wait", nullptr, {}, false}, mark, nullptr});
+}
+
+void Scheduler::wait_for_word(const c10::Stream& stream, const std::atomic<uint32_t>* word,
+                              uint32_t value) {
+  Item item{{"wait_for_word", nullptr, {}, false}, nullptr, nullptr};
+  item.word = word;
+  item.value = value;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  append(queue_of(stream), std::move(item));
 }
 
 std::shared_ptr<Mark> Scheduler::hold(const c10::Stream& stream) {
@@ -182,15 +195,37 @@ int64_t Scheduler::new_stream(int device) {
   return static_cast<int64_t>(queues_[device].size()) - 1;
 }
 
-int64_t Scheduler::pool_stream(int device) {
+int64_t Scheduler::pool_stream(int device, bool has_high_priority) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return 1 + next_pool_stream_[device]++ % kNumPoolStreams;
+  const int begin = has_high_priority ? 1 + kNumPoolStreams : 1;
+  return begin + next_pool_stream_[device][has_high_priority]++ % kNumPoolStreams;
 }
 
 bool Scheduler::can_step(const Queue& queue, Clock::time_point now) const {
   if (queue.items.empty() || queue.ready_at > now) return false;
-  const Mark* mark = queue.items.front().waits_for.get();
-  return mark == nullptr || mark->is_done;
+  if (shares_queue_ && is_behind_another(queue)) return false;
+  const Item& first = queue.items.front();
+  if (first.word != nullptr) return static_cast<int32_t>(first.word->load() - first.value) >= 0;
+  return first.waits_for == nullptr || first.waits_for->is_done;
+}
+
+// Whether the host queued an item of another stream of the device before the queue's first one.
+bool Scheduler::is_behind_another(const Queue& queue) const {
+  for (const std::deque<Queue>& queues : queues_) {
+    if (std::none_of(queues.begin(), queues.end(),
+                     [&](const Queue& of) { return &of == &queue; })) {
+      continue;
+    }
+    return std::any_of(queues.begin(), queues.end(), [&](const Queue& other) {
+      return !other.items.empty() && other.items.front().number < queue.items.front().number;
+    });
+  }
+  return false;
+}
+
+void Scheduler::share_queue(bool is_shared) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  shares_queue_ = is_shared;
 }
 
 // A random stream of those that can go on now, or none; then *next_time says when to look again.
@@ -204,6 +239,8 @@ Scheduler::Queue* Scheduler::choose(Clock::time_point* next_time) {
         ready.push_back(&queue);
       } else if (!queue.items.empty() && queue.ready_at > now) {
         *next_time = std::min(*next_time, queue.ready_at);
+      } else if (!queue.items.empty() && queue.items.front().word != nullptr) {
+        *next_time = std::min(*next_time, now + kPoll);
       }
     }
   }

@@ -4,6 +4,7 @@
 #include <c10/core/Stream.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -61,7 +62,9 @@ struct TraceEntry {
 // the scheduler. In a process that was forked after the first use, get() throws.
 class Scheduler final {
  public:
-  static constexpr int kNumPoolStreams = 8;  // per device; their ids follow that of the default, 0
+  // Per device and priority; their ids follow that of the default stream, 0. A high priority has no
+  // effect but that the pool has other streams for it.
+  static constexpr int kNumPoolStreams = 8;
 
   static Scheduler& get();     // starts the thread at its first call
   static bool is_started();    // whether this process, or the one it was forked from, has it
@@ -71,6 +74,9 @@ class Scheduler final {
   void submit(const c10::Stream& stream, Operation operation);
   std::shared_ptr<Mark> record(const c10::Stream& stream);
   void block(const c10::Stream& stream, const std::shared_ptr<Mark>& mark);
+
+  // Lets a stream wait until a word of host memory is `value` or later; the host may write it, too.
+  void wait_for_word(const c10::Stream& stream, const std::atomic<uint32_t>* word, uint32_t value);
 
   // Holds a stream, after what is queued, until open() is called with the mark.
   std::shared_ptr<Mark> hold(const c10::Stream& stream);
@@ -88,7 +94,10 @@ class Scheduler final {
   double milliseconds_between(const Mark& first, const Mark& second);
 
   int64_t new_stream(int device);
-  int64_t pool_stream(int device);  // one of the pool's, in turn
+  int64_t pool_stream(int device, bool has_high_priority);  // one of the pool's, in turn
+
+  // Lets the streams of a device share one queue, so that one that waits holds up the others.
+  void share_queue(bool is_shared);
 
   void set_seed(uint64_t seed);
   void set_max_delay(Clock::duration delay);
@@ -102,6 +111,9 @@ class Scheduler final {
     Operation operation;
     std::shared_ptr<Mark> waits_for;
     std::shared_ptr<Mark> reaches;
+    const std::atomic<uint32_t>* word = nullptr;  // the item waits until it is `value` or later
+    uint32_t value = 0;
+    uint64_t number = 0;  // in the order in which the host queued the items of all streams
     Clock::time_point begin{};
     bool has_begun = false;
     bool was_skipped = false;  // because its stream has an error
@@ -118,6 +130,7 @@ class Scheduler final {
   void append(Queue& queue, Item item);
   void draw_delay(Queue& queue);
   bool can_step(const Queue& queue, Clock::time_point now) const;
+  bool is_behind_another(const Queue& queue) const;
   Queue* choose(Clock::time_point* next_time);
   void step(Queue& queue, std::unique_lock<std::mutex>& lock);
   void finish(Queue& queue, const Item& item, const std::string& error);
@@ -130,10 +143,12 @@ class Scheduler final {
   std::condition_variable work_changed_;   // the thread waits for it
   std::condition_variable marks_changed_;  // hosts wait for it
   std::array<std::deque<Queue>, kNumDevices> queues_;
-  std::array<int, kNumDevices> next_pool_stream_{};
+  std::array<std::array<int, 2>, kNumDevices> next_pool_stream_{};  // by priority
   std::mt19937_64 random_;
   Clock::duration max_delay_;
   bool is_stopping_ = false;
+  bool shares_queue_ = false;
+  uint64_t last_number_ = 0;
   bool is_traced_ = false;
   Clock::time_point trace_start_;
   std::vector<TraceEntry> trace_;

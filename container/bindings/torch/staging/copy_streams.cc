@@ -10,7 +10,9 @@ namespace {
 
 using Guard = c10::impl::VirtualGuardImpl;
 
-std::shared_ptr<c10::Event> recorded(const c10::Stream& stream) {
+}  // namespace
+
+CopyStreams::EventPtr record_event(const c10::Stream& stream) {
   auto event = std::make_shared<c10::Event>(stream.device_type());
   event->record(stream);
   return event;
@@ -22,14 +24,12 @@ void record_use(const at::Tensor& tensor, const c10::Stream& stream) {
   }
 }
 
-}  // namespace
-
 CopyStreams::CopyStreams(c10::Device device)
     : device_(device),
-      to_host_(Guard(device.type()).getStreamFromGlobalPool(device)),
-      to_device_(Guard(device.type()).getStreamFromGlobalPool(device)) {}
+      to_host_(Guard(device.type()).getStreamFromGlobalPool(device, /*isHighPriority=*/true)),
+      to_device_(Guard(device.type()).getStreamFromGlobalPool(device, /*isHighPriority=*/true)) {}
 
-CopyStreams::EventPtr CopyStreams::mark_current_stream() const {
+c10::Stream CopyStreams::current() const {
   const Guard guard(device_.type());
   const c10::Stream current = guard.getStream(device_);
   TORCH_CHECK_VALUE(!guard.isStreamCapturing(current),
@@ -37,8 +37,10 @@ CopyStreams::EventPtr CopyStreams::mark_current_stream() const {
                     " captures a graph, but a replay of the graph could not repeat the "
                     "communication. Capture the graph without collectives, and call them between "
                     "its replays.");
-  return recorded(current);
+  return current;
 }
+
+CopyStreams::EventPtr CopyStreams::mark_current_stream() const { return record_event(current()); }
 
 CopyStreams::EventPtr CopyStreams::copy_to_host(const std::vector<Copy>& copies,
                                                 const EventPtr& after) const {
@@ -60,7 +62,7 @@ CopyStreams::EventPtr CopyStreams::copy(const c10::Stream& stream, const std::ve
     record_use(each.target, stream);
     each.target.copy_(each.source, /*non_blocking=*/true);
   }
-  return recorded(stream);
+  return record_event(stream);
 }
 
 }  // namespace smdist::torch_binding

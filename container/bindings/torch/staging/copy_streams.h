@@ -19,8 +19,9 @@ struct Copy {
 };
 
 // Two streams of one device: one for copies to the host, one for copies to the device, so that both
-// directions overlap. c10 provides streams, events and copies for each type of device, so nothing
-// here names CUDA.
+// directions overlap. They have a high priority: streams of different priorities share no queue of
+// the device, so copies go on while a stream of the usual priority waits for their results. c10
+// provides streams, events and copies for each type of device, so nothing here names CUDA.
 //
 // Thread safety: const methods may be called from any thread.
 class CopyStreams final {
@@ -32,6 +33,9 @@ class CopyStreams final {
 
   c10::Device device() const { return device_; }
   c10::Stream to_device() const { return to_device_; }
+
+  // Return the calling thread's current stream. Throws ValueError if it is capturing a graph.
+  c10::Stream current() const;
 
   // Return an event that is complete when the work is complete that the calling thread has queued
   // on its current stream. Throws ValueError if that stream is capturing a graph.
@@ -51,5 +55,12 @@ class CopyStreams final {
   const c10::Stream to_host_;
   const c10::Stream to_device_;
 };
+
+// Return an event that is complete when the work is complete that the stream has now.
+CopyStreams::EventPtr record_event(const c10::Stream& stream);
+
+// Let the allocator not use a tensor's memory for others until the work that the stream has when
+// the tensor is freed is complete. Nothing for a tensor of the host.
+void record_use(const at::Tensor& tensor, const c10::Stream& stream);
 
 }  // namespace smdist::torch_binding

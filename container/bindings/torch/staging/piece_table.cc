@@ -17,15 +17,20 @@ void PieceTable::end(uint64_t number, const std::exception_ptr& error) {
   changed_.notify_one();
 }
 
-std::optional<std::pair<PieceInFlight, std::exception_ptr>> PieceTable::next_ended() {
+PieceTable::Next PieceTable::next_ended(std::optional<std::chrono::microseconds> at_most) {
   std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait(lock, [this] { return !ended_.empty() || (is_stopped_ && pieces_.empty()); });
-  if (ended_.empty()) return std::nullopt;
+  const auto has_news = [this] { return !ended_.empty() || (is_stopped_ && pieces_.empty()); };
+  if (at_most) {
+    changed_.wait_for(lock, *at_most, has_news);
+  } else {
+    changed_.wait(lock, has_news);
+  }
+  if (ended_.empty()) return {std::nullopt, is_stopped_ && pieces_.empty()};
   const auto [number, error] = ended_.front();
   ended_.pop_front();
   PieceInFlight piece = std::move(pieces_.at(number));
   pieces_.erase(number);
-  return std::make_pair(std::move(piece), error);
+  return {std::make_pair(std::move(piece), error), false};
 }
 
 void PieceTable::stop() {

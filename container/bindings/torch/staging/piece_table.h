@@ -2,6 +2,7 @@
 // Operations that are being staged, and their pieces that are with the engine.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -13,18 +14,11 @@
 #include <utility>
 #include <vector>
 
-#include "copy_streams.h"
 #include "pieces.h"
-#include "pinned_slots.h"
 #include "staged_work.h"
+#include "staging_device.h"
 
 namespace smdist::torch_binding {
-
-// Streams and host memory of one device.
-struct StagingDevice {
-  const CopyStreams streams;
-  PinnedSlots slots;
-};
 
 // An operation, from the call until all of its pieces have ended.
 struct StagedOperation {
@@ -34,6 +28,8 @@ struct StagedOperation {
   const CopyStreams::EventPtr ready;  // the caller's work before the call
   const c10::intrusive_ptr<StagedWork> work;
   const std::function<void()> ended;
+  // Memory for an operation that is not divided; the sending thread takes it.
+  at::Tensor memory = {};
   // Used by the receiving thread only:
   size_t num_ended = 0;
   std::exception_ptr error = nullptr;
@@ -59,9 +55,12 @@ class PieceTable final {
   uint64_t add(PieceInFlight piece);
   // Record that a piece has ended. error: null if it succeeded.
   void end(uint64_t number, const std::exception_ptr& error);
-  // Return the next piece that has ended, with its error; nothing after stop(), when all have
-  // ended.
-  std::optional<std::pair<PieceInFlight, std::exception_ptr>> next_ended();
+  struct Next {
+    std::optional<std::pair<PieceInFlight, std::exception_ptr>> ended;  // a piece and its error
+    bool is_stopped = false;  // stop() was called, and all pieces have ended
+  };
+  // Wait for the next piece that has ended, or until the table is stopped, or for `at_most`.
+  Next next_ended(std::optional<std::chrono::microseconds> at_most = std::nullopt);
   void stop();
 
  private:

@@ -46,6 +46,8 @@ class Pieces final {
   bool is_divided() const { return shape_ != Shape::kUndivided; }
   // Return the number of bytes of host memory that a piece needs.
   size_t bytes_of(size_t index) const;
+  // Return whether this rank's outputs are written.
+  bool receives() const;
   // Return a piece. slot: at least bytes_of(index) bytes of pinned memory.
   Piece piece(size_t index, const at::Tensor& slot) const;
 
@@ -59,7 +61,6 @@ class Pieces final {
   static Shape shape_of(Collective kind);
   Range range_of(size_t index) const;
   bool sends() const;
-  bool receives() const;
   Piece equal(const Range& range, const at::Tensor& slot) const;
   Piece gathered(const Range& range, const at::Tensor& slot) const;
   Piece scattered(const Range& range, const at::Tensor& slot) const;

@@ -16,10 +16,8 @@ bool is_complete(const CopyStreams::EventPtr& event) { return !event || event->q
 
 }  // namespace
 
-// Returns a tensor that the allocator knows, so that freed memory is not used before the copies end
-// that use it.
-at::Tensor PinnedSlots::allocate(size_t bytes) const {
-  const auto& hooks = at::globalContext().getAcceleratorHooksInterface(device_);
+at::Tensor allocate_pinned(c10::DeviceType device, size_t bytes) {
+  const auto& hooks = at::globalContext().getAcceleratorHooksInterface(device);
   return at::Tensor(at::detail::empty_generic(
       {static_cast<int64_t>(bytes)}, hooks.getPinnedMemoryAllocator(),
       c10::DispatchKeySet(c10::DispatchKey::CPU), at::kByte, std::nullopt));
@@ -52,13 +50,28 @@ at::Tensor PinnedSlots::try_acquire() {
   }
 }
 
+void PinnedSlots::reserve() {
+  std::vector<at::Tensor> slots;
+  try {
+    while (true) {
+      slots.push_back(try_acquire());
+      if (!slots.back().defined()) break;
+    }
+    slots.pop_back();
+  } catch (...) {
+    // Not one slot can be allocated: the first piece that needs one raises the error.
+  }
+  for (at::Tensor& slot : slots) release(std::move(slot), nullptr);
+}
+
+// Returns a slot beyond the limit. It is freed when slots are released.
 at::Tensor PinnedSlots::acquire_additional() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     ++num_slots_;
   }
   try {
-    return allocate(slot_bytes_);
+    return allocate_pinned(device_, slot_bytes_);
   } catch (...) {
     const std::lock_guard<std::mutex> lock(mutex_);
     --num_slots_;

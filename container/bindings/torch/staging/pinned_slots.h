@@ -14,6 +14,10 @@
 
 namespace smdist::torch_binding {
 
+// Return pinned memory, a tensor of bytes that the allocator knows: freed memory is not used before
+// the copies end that use it. Throws an error if no memory can be pinned.
+at::Tensor allocate_pinned(c10::DeviceType device, size_t bytes);
+
 // Pinned memory in pieces of equal size (slots), which are allocated when they are first needed and
 // then kept. A slot that is released with an event is used again when the event is complete. If no
 // more memory can be pinned, the pool stays as small as it is then.
@@ -34,13 +38,11 @@ class PinnedSlots final {
   // Return a slot as soon as one is free, or an additional one after `patience`; undefined after
   // stop(). Requires: other threads release slots.
   at::Tensor acquire(std::chrono::milliseconds patience);
-  // Return a slot beyond the limit. It is freed when slots are released.
-  at::Tensor acquire_additional();
-  // Return pinned memory that is not one of the slots, for what does not fit into one.
-  at::Tensor allocate(size_t bytes) const;
+  // Allocate the slots now, as many as there is memory for, so that later calls allocate none.
+  void reserve();
 
-  // Give memory back. It is used again when `after` is complete, which may be null. Memory from
-  // allocate() is freed instead.
+  // Give memory back. It is used again when `after` is complete, which may be null. Memory that is
+  // no slot is freed instead.
   void release(at::Tensor slot, CopyStreams::EventPtr after);
   // Give memory back after a failure. It is freed, when the copies are complete that use it.
   void discard(at::Tensor slot);
@@ -54,6 +56,7 @@ class PinnedSlots final {
     CopyStreams::EventPtr after;
   };
   at::Tensor take_complete();
+  at::Tensor acquire_additional();
 
   const c10::DeviceType device_;
   const size_t slot_bytes_;

@@ -8,6 +8,8 @@
 #include <mutex>
 #include <vector>
 
+#include "../work.h"
+
 namespace smdist::torch_binding {
 namespace {
 
@@ -46,6 +48,15 @@ Registry& registry() {
   return *of_process;
 }
 
+std::vector<std::shared_ptr<StagingQueue>> all_queues() {
+  std::vector<std::shared_ptr<StagingQueue>> queues;
+  const std::lock_guard<std::mutex> lock(registry().mutex);
+  for (const auto& [_, found] : registry().queues) {
+    if (std::shared_ptr<StagingQueue> queue = found.lock()) queues.push_back(std::move(queue));
+  }
+  return queues;
+}
+
 }  // namespace
 
 std::shared_ptr<StagingQueue> staging_of(const std::shared_ptr<Engine>& engine,
@@ -68,15 +79,17 @@ std::shared_ptr<StagingQueue> find_staging(const Engine& engine) {
   return found == known.queues.end() ? nullptr : found->second.lock();
 }
 
+void finish_all_staging() {
+  for (const auto& queue : all_queues()) queue->finish_awaited();
+}
+
 void stop_all_staging() {
-  std::vector<std::shared_ptr<StagingQueue>> queues;
-  {
-    const std::lock_guard<std::mutex> lock(registry().mutex);
-    for (const auto& [_, found] : registry().queues) {
-      if (std::shared_ptr<StagingQueue> queue = found.lock()) queues.push_back(std::move(queue));
-    }
+  std::exception_ptr error;
+  for (const auto& queue : all_queues()) {
+    queue->stop();
+    if (!error) error = queue->take_late_error();
   }
-  for (const auto& queue : queues) queue->stop();
+  if (error) std::rethrow_exception(translated(error));
 }
 
 }  // namespace smdist::torch_binding

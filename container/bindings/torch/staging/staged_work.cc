@@ -1,29 +1,65 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "staged_work.h"
 
+#include <c10/core/InferenceMode.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <limits>
 #include <utility>
 
 #include "../work.h"
 
 namespace smdist::torch_binding {
+namespace {
+
+// Returns a stream of the usual priority, on which no copy of staging waits.
+c10::Stream side_stream(c10::Device device) {
+  return c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+}
+
+std::optional<StreamSignal> signal_for(c10d::OpType type, const DeviceContext& context,
+                                       size_t operations) {
+  if (context.signals == nullptr || operations == 0) return std::nullopt;
+  if (type == c10d::OpType::RECVANYSOURCE) return std::nullopt;
+  return context.signals->take();
+}
+
+}  // namespace
 
 StagedWork::StagedWork(int rank, c10d::OpType type, const char* title,
                        const std::vector<at::Tensor>& shown, std::vector<at::Tensor> results,
-                       const CopyStreams& streams, size_t operations)
+                       const DeviceContext& context, size_t operations)
     : Work(rank, type, title, shown),
-      streams_(streams),
+      context_(context),
       results_(std::move(results)),
-      future_(
-          c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
-                                                   std::vector<c10::Device>{streams.device()})),
+      signal_(signal_for(type, context, operations)),
+      has_early_future_(signal_.has_value() && !results_.empty()),
+      future_(c10::make_intrusive<c10::ivalue::Future>(
+          c10::ListType::create(c10::TensorType::get()),
+          std::vector<c10::Device>{context.streams.device()})),
       result_future_(c10::make_intrusive<c10::ivalue::Future>(c10::IntType::get())),
       incomplete_parts_(operations) {
   if (operations > 0) return;
   finish();
   complete_futures();
+}
+
+// Gives back the signal of a Work whose operations did not all start: nothing sets it any more.
+StagedWork::~StagedWork() {
+  if (!signal_ || incomplete_parts_ == 0) return;
+  if (has_waiters_) context_.awaited->end(nullptr);
+  signal_->set();
+  context_.signals->give_back(*signal_);
+}
+
+std::optional<StreamSignal> StagedWork::queue_signal() {
+  {
+    const std::lock_guard<std::mutex> lock(parts_mutex_);
+    if (!signal_ || error_ || incomplete_parts_ > 1) return std::nullopt;
+  }
+  context_.signals->set_behind(context_.streams.to_device(), *signal_);
+  return signal_;
 }
 
 bool StagedWork::complete_part(const std::exception_ptr& error,
@@ -35,22 +71,53 @@ bool StagedWork::complete_part(const std::exception_ptr& error,
     if (--incomplete_parts_ > 0) return false;
   }
   finish(translated(error_));
+  if (has_waiters_) context_.awaited->end(error_);
   return true;
 }
 
-// The Future records the stream with the copies: a wait for the Future waits for that stream, too.
 void StagedWork::complete_futures() {
-  if (error_) {
-    future_->setError(translated(error_));
-  } else {
-    const c10::StreamGuard guard(streams_.to_device());
-    future_->markCompleted(c10::IValue(results_));
+  if (!has_early_future_) {
+    if (error_) {
+      future_->setError(translated(error_));
+    } else {
+      mark_future_completed(context_.streams.to_device());
+    }
   }
   result_future_->markCompleted(c10::IValue(static_cast<int64_t>(result_of(error_))));
 }
 
+// The Future records the stream: a wait for the Future waits for the stream's work, too.
+void StagedWork::mark_future_completed(const c10::Stream& stream) {
+  const c10::StreamGuard guard(stream);
+  future_->markCompleted(c10::IValue(results_));
+}
+
+CopyStreams::EventPtr StagedWork::release_streams(bool writes_results) {
+  const c10::InferenceMode no_autograd;
+  const c10::Stream stream = context_.streams.to_device();  // behind the copies of some results
+  const c10::StreamGuard guard(stream);
+  for (const at::Tensor& result : results_) {
+    if (!writes_results || !(result.is_floating_point() || result.is_complex())) continue;
+    record_use(result, stream);
+    result.detach().fill_(std::numeric_limits<double>::quiet_NaN());
+  }
+  context_.signals->set_behind(stream, *signal_);
+  return record_event(stream);
+}
+
 c10::intrusive_ptr<c10::ivalue::Future> StagedWork::getFuture() {
   has_future_ = true;
+  if (!has_early_future_) return future_;
+  std::call_once(early_future_, [this] {
+    const c10::Stream stream = side_stream(device());
+    if (block_stream(stream)) {
+      mark_future_completed(stream);
+    } else if (error_) {
+      future_->setError(translated(error_));
+    } else {
+      mark_future_completed(context_.streams.to_device());
+    }
+  });
   return future_;
 }
 
@@ -65,17 +132,33 @@ bool StagedWork::isCompleted() {
   return !copied_ || copied_->query();
 }
 
+// Lets a stream wait for the signal. Returns false if the Work needs none any more, or has none.
+bool StagedWork::block_stream(const c10::Stream& stream) {
+  const std::lock_guard<std::mutex> lock(parts_mutex_);
+  if (!signal_ || incomplete_parts_ == 0) return false;
+  context_.signals->wait(stream, *signal_);
+  if (!std::exchange(has_waiters_, true)) context_.awaited->begin();
+  return true;
+}
+
 bool StagedWork::wait(std::chrono::milliseconds timeout) {
-  Work::wait(timeout);               // calls synchronize(), or raises the error
-  if (has_future_) future_->wait();  // and its callbacks, which may still run
+  const c10::Stream current = context_.streams.current();
+  if (timeout == kNoTimeout && block_stream(current)) return true;
+  try {
+    Work::wait(timeout);  // calls synchronize(), or raises the error
+  } catch (...) {
+    if (exception()) context_.awaited->take_error();
+    throw;
+  }
+  if (has_future_ && !has_early_future_) future_->wait();  // and its callbacks, which may still run
   return true;
 }
 
 void StagedWork::synchronize() {
+  const c10::Stream current = context_.streams.current();
+  if (block_stream(current)) return;
   const std::lock_guard<std::mutex> lock(parts_mutex_);
-  if (!copied_) return;
-  copied_->block(
-      c10::impl::VirtualGuardImpl(streams_.device().type()).getStream(streams_.device()));
+  if (copied_) copied_->block(current);
 }
 
 }  // namespace smdist::torch_binding

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "failed_copy.h"
 #include "smdist/errors.h"
 
 namespace smdist::torch_binding {
@@ -21,6 +22,17 @@ constexpr std::chrono::seconds kPatience{1};
 
 constexpr const char* kShutDown = "the engine was shut down, so it cannot start an operation";
 
+// Releases the GIL, for which the threads may wait when they destroy tensors.
+class WithoutGil final {
+ public:
+  WithoutGil() {
+    if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) release_.emplace();
+  }
+
+ private:
+  std::optional<pybind11::gil_scoped_release> release_;
+};
+
 bool is_less(const c10::Device& a, const c10::Device& b) {
   return std::make_pair(a.type(), a.index()) < std::make_pair(b.type(), b.index());
 }
@@ -30,21 +42,23 @@ bool is_less(const c10::Device& a, const c10::Device& b) {
 StagingQueue::StagingQueue(std::shared_ptr<Engine> engine, StagingOptions options)
     : engine_(std::move(engine)),
       options_(options),
+      awaited_(std::make_shared<AwaitedWorks>()),
       devices_(&is_less),
-      pieces_(std::make_shared<PieceTable>()) {
-  callbacks_.start();
+      pieces_(std::make_shared<PieceTable>()),
+      result_copies_(engine_, pieces_, awaited_) {
   sender_ = std::thread([this] { send(); });
-  receiver_ = std::thread([this] { receive(); });
   pthread_setname_np(sender_.native_handle(), "smdist-to-host");
-  pthread_setname_np(receiver_.native_handle(), "smdist-to-dev");
 }
 
 StagingQueue::~StagingQueue() { stop(); }
 
-// Releases the GIL, for which the threads may wait when they destroy tensors.
+void StagingQueue::finish_awaited() {
+  const WithoutGil without_gil;
+  awaited_->wait();
+}
+
 void StagingQueue::stop() {
-  std::optional<pybind11::gil_scoped_release> release;
-  if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) release.emplace();
+  const WithoutGil without_gil;
   const std::lock_guard<std::mutex> stopping(stop_mutex_);
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -57,8 +71,7 @@ void StagingQueue::stop() {
   }
   sender_.join();
   pieces_->stop();
-  receiver_.join();
-  callbacks_.finish();
+  result_copies_.stop();
 }
 
 StagingDevice& StagingQueue::device_of(c10::Device device) {
@@ -67,24 +80,30 @@ StagingDevice& StagingQueue::device_of(c10::Device device) {
               "be used here. Call init_process_group() in the process that calls collectives.");
   const std::lock_guard<std::mutex> lock(devices_mutex_);
   std::unique_ptr<StagingDevice>& found = devices_[device];
-  if (!found) {
-    found.reset(new StagingDevice{CopyStreams(device),
-                                  {device.type(), options_.slot_bytes, options_.max_slots}});
+  if (found) return *found;
+  found = std::make_unique<StagingDevice>(device, options_, awaited_);
+  if (!found->why_wait_blocks_host.empty() && engine_->rank() == 0) {
+    TORCH_WARN(
+        "wait() on an operation of smdist blocks the host until the results are on their "
+        "way to ",
+        device, ": ", found->why_wait_blocks_host, ".");
   }
   return *found;
 }
 
-const CopyStreams& StagingQueue::streams_of(c10::Device device) {
-  return device_of(device).streams;
+const DeviceContext& StagingQueue::context_of(c10::Device device) {
+  return device_of(device).context;
 }
 
 void StagingQueue::stage(DeviceOperation operation, std::vector<Copy> copy_back,
                          c10::intrusive_ptr<StagedWork> work, std::function<void()> ended) {
   StagingDevice& device = device_of(work->device());
-  CopyStreams::EventPtr ready = device.streams.mark_current_stream();
+  CopyStreams::EventPtr ready = device.context.streams.mark_current_stream();
+  raise_earlier_error();
   auto staged = std::shared_ptr<StagedOperation>(new StagedOperation{
       device, Pieces(std::move(operation), options_.slot_bytes), std::move(copy_back),
       std::move(ready), std::move(work), std::move(ended)});
+  allocate_undivided(*staged);
   auto entry = std::make_unique<Entry>(Entry{std::move(staged), 0, nullptr});
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -93,6 +112,27 @@ void StagingQueue::stage(DeviceOperation operation, std::vector<Copy> copy_back,
     ++num_unsubmitted_;
   }
   changed_.notify_all();
+}
+
+// Raises the error of an earlier operation whose wait() has returned, or of the engine: no
+// operation is started whose wait() would return before its error is known.
+void StagingQueue::raise_earlier_error() {
+  const std::exception_ptr failure = engine_->failure();
+  const std::exception_ptr late = awaited_->take_error();
+  if (failure || late) std::rethrow_exception(failure ? failure : late);
+}
+
+// Allocates the memory of an operation that is not divided. Its memory is not limited, so that it
+// waits for no other operation: a rank may post any number of receives before the sends for which
+// its peers wait. The caller allocates it, because a device may hold up an allocation while a
+// stream waits, and without the thread that copies, the stream might wait for ever.
+void StagingQueue::allocate_undivided(StagedOperation& staged) {
+  if (staged.pieces.is_divided()) return;
+  try {
+    staged.memory = allocate_pinned(staged.work->device().type(), staged.pieces.bytes_of(0));
+  } catch (...) {
+    std::rethrow_exception(abort_after_failed_copy(*engine_, staged.work->device()));
+  }
 }
 
 bool StagingQueue::run_in_order(std::function<void()> call) {
@@ -162,12 +202,12 @@ bool StagingQueue::copy_piece(const Entry& entry, std::deque<PieceInFlight>& cop
     next.slot = memory_for(staged, entry.next_piece, copying.empty());
     if (!next.slot.defined()) return false;
     next.piece = staged.pieces.piece(entry.next_piece, next.slot);
-    next.on_host = staged.device.streams.copy_to_host(next.piece.to_host, staged.ready);
+    next.on_host = staged.device.context.streams.copy_to_host(next.piece.to_host, staged.ready);
     copying.push_back(std::move(next));
   } catch (const Error&) {
     fail_piece(std::move(next), copying, std::current_exception());
   } catch (...) {
-    fail_piece(std::move(next), copying, abort_after_failed_copy(staged));
+    fail_piece(std::move(next), copying, abort_after_failed_copy(*engine_, staged.work->device()));
   }
   return true;
 }
@@ -180,17 +220,13 @@ void StagingQueue::fail_piece(PieceInFlight piece, std::deque<PieceInFlight>& co
   if (is_last) record_submitted();
 }
 
-// Returns memory for a piece, or an undefined tensor if it would have to wait and may not. The
-// memory of all-to-all, sends and receives is not limited, so that they wait for no other
-// operation: a rank may post any number of receives before the sends for which its peers wait.
+// Returns memory for a piece, or an undefined tensor if it would have to wait and may not. A piece
+// is longer than a slot if there are more ranks than a slot has parts.
 at::Tensor StagingQueue::memory_for(StagedOperation& staged, size_t piece, bool may_wait) {
+  if (!staged.pieces.is_divided()) return std::move(staged.memory);
   PinnedSlots& slots = staged.device.slots;
   const size_t bytes = staged.pieces.bytes_of(piece);
-  if (bytes > slots.slot_bytes()) return slots.allocate(bytes);
-  if (!staged.pieces.is_divided()) {
-    at::Tensor slot = slots.try_acquire();
-    return slot.defined() ? slot : slots.acquire_additional();
-  }
+  if (bytes > slots.slot_bytes()) return allocate_pinned(staged.work->device().type(), bytes);
   if (!may_wait) return slots.try_acquire();
   at::Tensor slot = slots.acquire(kPatience);
   if (!slot.defined()) throw UsageError(kShutDown);
@@ -225,71 +261,9 @@ void StagingQueue::submit_oldest(std::deque<PieceInFlight>& copying) {
   } catch (const Error&) {
     pieces_->end(number, std::current_exception());
   } catch (...) {
-    pieces_->end(number, abort_after_failed_copy(*staged));
+    pieces_->end(number, abort_after_failed_copy(*engine_, staged->work->device()));
   }
   if (is_last) record_submitted();
-}
-
-void StagingQueue::receive() {
-  while (auto next = pieces_->next_ended()) copy_results(std::move(next->first), next->second);
-}
-
-// Queues the copy of a piece's results to the device.
-void StagingQueue::copy_results(PieceInFlight piece, const std::exception_ptr& error) {
-  StagedOperation& staged = *piece.staged;
-  PinnedSlots& slots = staged.device.slots;
-  if (error && !staged.error) staged.error = error;
-  CopyStreams::EventPtr copied;
-  if (!staged.error && !piece.piece.to_device.empty()) {
-    try {
-      copied = staged.device.streams.copy_to_device(piece.piece.to_device, staged.ready);
-      staged.copied = copied;
-    } catch (...) {
-      staged.error = abort_after_failed_copy(staged);
-    }
-  }
-  if (staged.error) {
-    slots.discard(std::move(piece.slot));
-  } else {
-    slots.release(std::move(piece.slot), copied);
-  }
-  if (++staged.num_ended == staged.pieces.count()) end_operation(std::move(piece));
-}
-
-void StagingQueue::end_operation(PieceInFlight last_piece) {
-  StagedOperation& staged = *last_piece.staged;
-  if (!staged.error && !staged.copy_back.empty()) {
-    try {
-      staged.copied = staged.device.streams.copy_to_device(staged.copy_back, staged.ready);
-    } catch (...) {
-      staged.error = abort_after_failed_copy(staged);
-    }
-  }
-  staged.ended();
-  const bool is_complete = staged.work->complete_part(staged.error, staged.copied);
-  Operation called;
-  called.done = [is_complete, held = std::make_shared<PieceInFlight>(std::move(last_piece))](
-                    const std::exception_ptr&) {
-    if (is_complete) held->staged->work->complete_futures();
-  };
-  callbacks_.push(called, nullptr);
-}
-
-std::exception_ptr StagingQueue::abort_after_failed_copy(const StagedOperation& staged) {
-  std::string what = "unknown exception";
-  try {
-    throw;
-  } catch (const c10::Error& error) {
-    what = error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    what = error.what();
-  }
-  const std::string device = staged.device.streams.device().str();
-  const std::string reason = "a copy between " + device + " of rank " +
-                             std::to_string(engine_->rank()) + " and the host failed: " + what;
-  engine_->abort(reason);
-  const std::exception_ptr earlier = engine_->failure();
-  return earlier ? earlier : std::make_exception_ptr(Error(reason));
 }
 
 }  // namespace smdist::torch_binding

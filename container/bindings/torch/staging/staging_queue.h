@@ -12,26 +12,18 @@
 #include <thread>
 #include <vector>
 
-#include "engine/callback_executor.h"
 #include "piece_table.h"
+#include "result_copies.h"
 #include "smdist/engine.h"
 
 namespace smdist::torch_binding {
-
-// Limits of the host memory for staging. All ranks must have the same.
-struct StagingOptions {
-  size_t slot_bytes = size_t{4} << 20;
-  size_t max_slots = 16;  // for each device
-};
 
 // Moves operations on device tensors through an engine, in pieces that overlap: while the engine
 // sums one piece, the next ones are copied to the host, and earlier results to the device.
 //
 // A thread copies pieces to the host, and submits each to the engine when its copy is complete, in
-// the order of the calls; so all ranks submit the same operations in the same order. Another thread
-// copies results to the device, in the order in which the engine ends the pieces. Further threads
-// call the callbacks of Futures, which may wait for other operations, and destroy the tensors of
-// operations, for which they may wait for the GIL.
+// the order of the calls; so all ranks submit the same operations in the same order. ResultCopies
+// copies the results to the device.
 //
 // One engine has one queue. If a copy fails, the engine is aborted, so that all ranks raise an
 // error.
@@ -44,12 +36,13 @@ class StagingQueue final {
   StagingQueue(const StagingQueue&) = delete;
   StagingQueue& operator=(const StagingQueue&) = delete;
 
-  // Return the streams of a device, which are made in the first call.
-  const CopyStreams& streams_of(c10::Device device);
+  // Return the context of a device, which is made in the first call.
+  const DeviceContext& context_of(c10::Device device);
 
   // Queue an operation behind the work of the calling thread's current stream, and return at once.
   // copy_back: copies from contiguous outputs to those of the caller. ended: called when the
-  // operation has ended, from any thread. Throws UsageError after stop().
+  // operation has ended, from any thread. Throws UsageError after stop(), the error of the engine
+  // if it has failed, and the error of an earlier operation that has failed after its wait().
   void stage(DeviceOperation operation, std::vector<Copy> copy_back,
              c10::intrusive_ptr<StagedWork> work, std::function<void()> ended);
 
@@ -64,6 +57,13 @@ class StagingQueue final {
   // or no operation is pending.
   void stop();
 
+  // Block until no stream waits for an operation that has not ended. Then the engine may be shut
+  // down: wait() has returned to the callers of these operations.
+  void finish_awaited();
+
+  // Return the error of an operation that has failed after its wait(), if no call has raised it.
+  std::exception_ptr take_late_error() { return awaited_->take_error(); }
+
   // Let every later use in a forked child raise an error. The object may not be destroyed there.
   void disable_in_child() { is_in_child_ = true; }
 
@@ -76,6 +76,8 @@ class StagingQueue final {
   };
 
   StagingDevice& device_of(c10::Device device);
+  void raise_earlier_error();
+  void allocate_undivided(StagedOperation& staged);
   // Steps of the thread that copies to the host:
   void send();
   std::unique_ptr<Entry> next_entry(bool may_wait);
@@ -86,16 +88,10 @@ class StagingQueue final {
   void check_running() const;
   void submit_oldest(std::deque<PieceInFlight>& copying);
   void record_submitted();
-  // Steps of the thread that copies to the device:
-  void receive();
-  void copy_results(PieceInFlight piece, const std::exception_ptr& error);
-  void end_operation(PieceInFlight last_piece);
-  // Abort the engine because of the current exception, a failed copy, and return an error that says
-  // so.
-  std::exception_ptr abort_after_failed_copy(const StagedOperation& staged);
 
   const std::shared_ptr<Engine> engine_;
   const StagingOptions options_;
+  const std::shared_ptr<AwaitedWorks> awaited_;
   std::atomic<bool> is_in_child_{false};
   std::mutex stop_mutex_;  // held while the threads end; acquired before the others
   std::mutex devices_mutex_;
@@ -110,9 +106,8 @@ class StagingQueue final {
   bool is_stopped_ = false;
 
   const std::shared_ptr<PieceTable> pieces_;
-  CallbackExecutor callbacks_;
+  ResultCopies result_copies_;
   std::thread sender_;
-  std::thread receiver_;
 };
 
 }  // namespace smdist::torch_binding

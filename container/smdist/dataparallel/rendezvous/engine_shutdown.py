@@ -22,6 +22,7 @@ _MAX_REASON = 1000  # characters of an abort reason
 _live: list[tuple[Engine, str]] = []  # (running engine, name of this rank in messages)
 # engines of the parent process in a forked child, where they are never used and never destroyed
 _inherited: list[Engine] = []
+_beforehand: list[Callable[[], None]] = []  # called before engines are shut down without an error
 _afterwards: list[Callable[[], None]] = []  # called when this process ends, without engines
 
 
@@ -44,6 +45,11 @@ def register_shutdown() -> None:
     """
     atexit.register(_shut_down_engines)
     os.register_at_fork(after_in_child=_close_in_child)
+
+
+def call_before_shutdown(function: Callable[[], None]) -> None:
+    """Call the function when this process ends without an exception, before the shutdown."""
+    _beforehand.append(function)
 
 
 def call_after_shutdown(function: Callable[[], None]) -> None:
@@ -93,6 +99,9 @@ def _shut_down_engines() -> None:
     error = getattr(sys, "last_value", None)
     if error is not None:
         _record(error)
+    else:
+        for function in _beforehand:
+            function()
     while _live:
         engine, name = _live.pop()
         if error is not None:

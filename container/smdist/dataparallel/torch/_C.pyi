@@ -72,12 +72,21 @@ def make_backend(
     *,
     staging_slot_bytes: int = ...,
     staging_slots: int = ...,
+    wait_blocks_host: bool = ...,
     owns_engine: bool,
     before_shutdown: Callable[[], None] | None = None,
 ) -> dist.Backend: ...
+def register_stream_memory(device_type: str, address: int) -> None:
+    """Register the stream memory operations of a type of device: `address` is that of an object of
+    the C++ class smdist::torch_binding::StreamMemory, which lives as long as the process."""
+
+def finish_staging() -> None:
+    """Block until no stream of a device waits for an operation that has not ended."""
+
 def stop_staging() -> None:
     """End the threads that copy tensors between devices and the host. Requires: all engines were
-    shut down."""
+    shut down. Raises the error of an operation that has failed after its wait(), if no call has
+    raised it."""
 
 def activity(kind: str) -> tuple[int, float]:
     """Return (number of operations of this kind that have ended in this process, seconds during

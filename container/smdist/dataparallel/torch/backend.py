@@ -21,6 +21,7 @@ from smdist.config import RankConfig, read_rank_config
 from smdist.dataparallel.rendezvous.connect import connect, decline, rank_name
 from smdist.dataparallel.rendezvous.engine_shutdown import (
     call_after_shutdown,
+    call_before_shutdown,
     register_engine,
     register_shutdown,
 )
@@ -47,6 +48,7 @@ def register(name: str = NAME) -> None:
     dist.Backend.register_backend(name, create_backend, extended_api=True, devices=["cpu", "cuda"])
     if name == NAME:
         register_shutdown()
+        call_before_shutdown(_C.finish_staging)
         call_after_shutdown(_C.stop_staging)
         os.register_at_fork(after_in_child=_world.clear)
 
@@ -73,14 +75,13 @@ def create_backend(options: _DistributedBackendOptions, pg_options: Any) -> dist
     members = list(options.global_ranks_in_group)
     rank, size = options.group_rank, options.group_size
     is_default = not dist.is_initialized()
+    staging = {"wait_blocks_host": config.device_wait == "host", **_staging_limits}
     if not is_default and _world and _world[0][0].is_running():
         engine, of_world = _world[0]
         group = _group_number(options.group_id)
         engine.add_group(group, members)
         timeout = _timeout_seconds(options, of_world)
-        return _C.make_backend(
-            engine, group, rank, size, timeout, owns_engine=False, **_staging_limits
-        )
+        return _C.make_backend(engine, group, rank, size, timeout, owns_engine=False, **staging)
     timeout = _timeout_seconds(options, config.timeout_seconds)
     engine = connect(TorchStore(options.store), rank, size, config, _C)
     engine.add_group(_DEFAULT_GROUP, list(range(size)))
@@ -95,7 +96,7 @@ def create_backend(options: _DistributedBackendOptions, pg_options: Any) -> dist
         timeout,
         owns_engine=True,
         before_shutdown=before,
-        **_staging_limits,
+        **staging,
     )
 
 
