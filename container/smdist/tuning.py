@@ -18,6 +18,7 @@ defaults:
     start_timeout_seconds SMDIST_START_TIMEOUT_SECONDS   600
     integrity             SMDIST_INTEGRITY               crc32c
     encrypt               SMDIST_ENCRYPT                 1
+    gpu_collectives       SMDIST_GPU_COLLECTIVES         staged
 
 This module checks the ranges of all these options. It reads the first six; `smdist.config` reads
 the others.
@@ -29,7 +30,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from sagemaker_dist.contract import ENCRYPT, INTEGRITY, WEIGHTS, DataParallel, range_faults
+from sagemaker_dist.contract import (
+    ENCRYPT,
+    GPU_COLLECTIVES,
+    INTEGRITY,
+    WEIGHTS,
+    DataParallel,
+    range_faults,
+)
 from sagemaker_dist.errors import OptionError, raise_all
 
 
@@ -51,7 +59,14 @@ class TuningConfig:
 
 _NAMES: Final = tuple(field.name for field in fields(TuningConfig))
 # options with fixed defaults, which the engine does not measure
-_FIXED: Final = ("fusion_bytes", "timeout_seconds", "start_timeout_seconds", INTEGRITY, ENCRYPT)
+_FIXED: Final = (
+    "fusion_bytes",
+    "timeout_seconds",
+    "start_timeout_seconds",
+    INTEGRITY,
+    ENCRYPT,
+    GPU_COLLECTIVES,
+)
 
 
 def read_tuning(environ: Mapping[str, str]) -> TuningConfig:
@@ -101,7 +116,7 @@ def _text(value: Any) -> str:
 def _value(option: str, text: str) -> Any:
     if option == WEIGHTS:
         return tuple(_integer(part) for part in text.split(","))
-    if option == INTEGRITY:
+    if option in (INTEGRITY, GPU_COLLECTIVES):
         return text
     if option == ENCRYPT:
         return read_flag(text)

@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 import torch.distributed as dist
 
+from smdist.dataparallel.torch.two_levels import LevelDecider
+
 built_for_torch: str
 
 class Fixed:
@@ -72,6 +74,8 @@ def make_backend(
     *,
     staging_slot_bytes: int = ...,
     staging_slots: int = ...,
+    decide_levels: LevelDecider | None = None,
+    two_level_bytes: int = ...,
     owns_engine: bool,
     before_shutdown: Callable[[], None] | None = None,
 ) -> dist.Backend: ...
