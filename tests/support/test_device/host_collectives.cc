@@ -23,10 +23,6 @@ std::shared_ptr<c10::Event> recorded(const c10::Stream& stream) {
   return event;
 }
 
-void record_use(const at::Tensor& tensor, const c10::Stream& stream) {
-  Guard(stream.device_type()).recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
-}
-
 int64_t hold_current_stream() {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("testdev::hold_stream", "")
@@ -180,9 +176,10 @@ void HostCollectives::exchange_all() {
 
 void HostCollectives::exchange(const Exchange& next) {
   const c10::InferenceMode no_autograd;
+  Pauses pauses;
   while (!next.on_host->query()) {
     if (is_aborted_) return;
-    std::this_thread::sleep_for(std::chrono::microseconds(30));
+    pauses.pause();
   }
   const int64_t share = next.reduces ? next.output.numel() : next.input.numel();
   const double factor = next.reduces ? factor_of(next.op, size_) : 1;

@@ -7,8 +7,7 @@ host_collectives.h says how it works.
 import os
 import sys
 import uuid
-from importlib.machinery import ExtensionFileLoader, ModuleSpec
-from importlib.util import module_from_spec
+from importlib.util import module_from_spec, spec_from_file_location
 
 import torch.distributed as dist
 
@@ -53,7 +52,7 @@ def module():
     """The compiled module, loaded once."""
     name = "host_collectives"
     if name not in sys.modules:
-        spec = ModuleSpec(name, ExtensionFileLoader(name, str(HOST_COLLECTIVES)))
+        spec = spec_from_file_location(name, HOST_COLLECTIVES)
         sys.modules[name] = module_from_spec(spec)
         spec.loader.exec_module(sys.modules[name])
     return sys.modules[name]

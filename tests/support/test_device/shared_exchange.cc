@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <thread>
@@ -16,6 +17,11 @@ namespace {
 constexpr size_t kPageBytes = 4096;
 
 }  // namespace
+
+void Pauses::pause() {
+  std::this_thread::sleep_for(std::chrono::microseconds(microseconds_));
+  microseconds_ = std::min(2 * microseconds_, 1000);
+}
 
 // A new file is full of zeros, as the counters are at the start.
 SharedExchange::SharedExchange(const std::string& path, int rank, int size)
@@ -52,10 +58,11 @@ char* SharedExchange::buffer_of(int rank) const {
 }
 
 bool SharedExchange::await(std::atomic<uint64_t> Counters::* counter, uint64_t count) const {
+  Pauses pauses;
   for (int rank = 0; rank < size_; ++rank) {
     while (counters_of(rank).*counter < count) {
       if (is_aborted_) return false;
-      std::this_thread::sleep_for(std::chrono::microseconds(30));
+      pauses.pause();
     }
   }
   return true;

@@ -10,6 +10,15 @@
 
 namespace test_device {
 
+// Pauses between two looks at what others do, longer each time, up to a millisecond.
+class Pauses final {
+ public:
+  void pause();
+
+ private:
+  int microseconds_ = 20;
+};
+
 // Memory through which the ranks of one host exchange buffers, one operation after the other.
 //
 // Each rank writes its buffer, then counts the operation as arrived; reads those of all ranks when
