@@ -53,7 +53,7 @@ Activity& activity() {
 Backend::Backend(std::shared_ptr<Engine> engine, uint32_t group, int rank, int size,
                  std::chrono::milliseconds timeout, StagingOptions staging_options,
                  LevelOptions level_options, bool owns_engine,
-                 std::function<void()> before_shutdown, bool counts_activity)
+                 std::function<void()> before_shutdown, bool is_level)
     : c10d::Backend(rank, size),
       engine_(std::move(engine)),
       group_(group),
@@ -61,7 +61,7 @@ Backend::Backend(std::shared_ptr<Engine> engine, uint32_t group, int rank, int s
       level_options_(std::move(level_options)),
       owns_engine_(owns_engine),
       before_shutdown_(std::move(before_shutdown)),
-      counts_activity_(counts_activity),
+      is_level_(is_level),
       options_(c10::make_intrusive<Options>("smdist", timeout)) {}
 
 Backend::~Backend() = default;
@@ -316,7 +316,8 @@ void Backend::shutdown() {
     two_levels = two_levels_;
   }
   if (two_levels) two_levels->stop();
-  const std::shared_ptr<StagingQueue> staging = find_staging(*engine_);
+  const std::shared_ptr<StagingQueue> staging = is_level_ ? staging_ : find_staging(*engine_);
+  if (is_level_ && staging) staging->stop();
   if (owns_engine_) {
     engine_->shutdown();
     if (staging) staging->stop();

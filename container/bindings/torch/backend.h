@@ -32,12 +32,14 @@ class Backend final : public c10d::Backend {
   // group: number of the group in the engine. staging_options: those of the first group whose
   // tensors are on a device count. level_options: which collectives on device tensors take two
   // levels. owns_engine: shutdown() also shuts the engine down; set for the default process group.
-  // before_shutdown: called first by shutdown(); may be empty. counts_activity: operations appear
-  // in activity().
+  // before_shutdown: called first by shutdown(); may be empty. is_level: this is the level between
+  // hosts of another backend, which counts the operations in activity(). It has a staging queue of
+  // its own: its operations come in another order relative to those of other groups on each rank,
+  // so they would wait for each other's slots.
   Backend(std::shared_ptr<Engine> engine, uint32_t group, int rank, int size,
           std::chrono::milliseconds timeout, StagingOptions staging_options,
           LevelOptions level_options, bool owns_engine, std::function<void()> before_shutdown,
-          bool counts_activity = true);
+          bool is_level = false);
   ~Backend() override;
 
   const std::string getBackendName() const override { return "smdist"; }
@@ -144,7 +146,7 @@ class Backend final : public c10d::Backend {
   const LevelOptions level_options_;
   const bool owns_engine_;
   const std::function<void()> before_shutdown_;
-  const bool counts_activity_;
+  const bool is_level_;
   const c10::intrusive_ptr<Options> options_;
   std::atomic<uint64_t> sequence_{0};
   std::shared_ptr<StagingQueue> staging_;  // null until a tensor on a device is passed

@@ -129,10 +129,10 @@ void Backend::stage(const Call& call, const c10::intrusive_ptr<StagedWork>& work
     const at::Tensor& contiguous = outputs.contiguous()[i];
     if (!original.is_same(contiguous)) copy_back.push_back({original.detach(), contiguous});
   }
-  const auto end_activity = [kind = call.kind, is_counted = counts_activity_] {
+  const auto end_activity = [kind = call.kind, is_counted = !is_level_] {
     if (is_counted) activity().end(kind);
   };
-  if (counts_activity_) activity().begin(call.kind);
+  if (!is_level_) activity().begin(call.kind);
   try {
     staging.stage(std::move(staged), std::move(copy_back), work, end_activity);
   } catch (...) {

@@ -104,10 +104,12 @@ LevelGroups Backend::groups_of(const LevelDecision& decision, c10::Device device
                      .host_gather = decision.host_gather,
                      .between_hosts = {}};
   if (decision.layout.num_hosts > 1) {
-    groups.between_hosts = c10::make_intrusive<Backend>(
+    auto level = c10::make_intrusive<Backend>(
         engine_, decision.between_group, decision.layout.host, decision.layout.num_hosts,
         options_->timeout, staging_options_, LevelOptions{}, /*owns_engine=*/false,
-        std::function<void()>(), /*counts_activity=*/false);
+        std::function<void()>(), /*is_level=*/true);
+    level->staging_ = std::make_shared<StagingQueue>(engine_, staging_options_);
+    groups.between_hosts = std::move(level);
   }
   return groups;
 }

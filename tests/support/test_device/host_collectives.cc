@@ -24,9 +24,8 @@ std::shared_ptr<c10::Event> recorded(const c10::Stream& stream) {
 }
 
 int64_t hold_current_stream() {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("testdev::hold_stream", "")
-                             .typed<int64_t()>();
+  static const auto op =
+      c10::Dispatcher::singleton().findSchemaOrThrow("testdev::hold_stream", "").typed<int64_t()>();
   return op.call();
 }
 
@@ -222,11 +221,10 @@ namespace py = pybind11;
 
 PYBIND11_MODULE(host_collectives, module) {
   using test_device::HostCollectives;
-  module.def(
-      "create",
-      [](const std::string& path, int rank, int size) -> c10::intrusive_ptr<c10d::Backend> {
-        return c10::make_intrusive<HostCollectives>(path, rank, size);
-      });
+  module.def("create",
+             [](const std::string& path, int rank, int size) -> c10::intrusive_ptr<c10d::Backend> {
+               return c10::make_intrusive<HostCollectives>(path, rank, size);
+             });
   module.def("fail_operation", [](const c10::intrusive_ptr<c10d::Backend>& backend, int number) {
     dynamic_cast<HostCollectives&>(*backend).fail_operation(number);
   });

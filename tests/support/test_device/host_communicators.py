@@ -23,10 +23,10 @@ def register(folder: str) -> None:
     from smdist.dataparallel.torch.host_communicators import BY_DEVICE, HostCommunicators
 
     def create(store, rank, size, timeout, device) -> dist.Backend:
-        if "create" in faults:
-            raise RuntimeError(faults["create"])
         if rank == 0:
             store.set("memory", f"{folder}/{uuid.uuid4()}")
+        if "create" in faults:
+            raise RuntimeError(faults["create"])
         made.append(module().create(store.get("memory").decode(), rank, size))
         return made[-1]
 

@@ -48,9 +48,9 @@ std::optional<LevelOps> level_ops_of(const DeviceCall& call);
 // Contiguous buffers of one collective at each level. The device copies nothing for tensors that
 // are contiguous and divide equally.
 //
-//   all_reduce      within: tensor -> share      between: share -> share      gather: share -> tensor
-//   reduce_scatter  within: input -> parts       between: parts -> output
-//   all_gather                                   between: input -> parts      gather: parts -> output
+//   all_reduce      within: tensor -> share      between: share -> share      gather: share ->
+//   tensor reduce_scatter  within: input -> parts       between: parts -> output all_gather
+//   between: input -> parts      gather: parts -> output
 //
 // "Share" is one of local_size equal parts of the tensor. "Parts" are those of the ranks that have
 // this local rank, one on each host: an all-reduce has one pair of buffers within the host, the

@@ -29,8 +29,7 @@ constexpr int64_t kExchangedBytes = 1024;
 // Function that decides for a rank and its device, and returns nothing if tensors are staged. All
 // ranks call it together, and all of them return something or none does. May raise an error of
 // Python.
-using DecideLevels =
-    std::function<std::optional<LevelDecision>(c10::Device, const ExchangeTexts&)>;
+using DecideLevels = std::function<std::optional<LevelDecision>(c10::Device, const ExchangeTexts&)>;
 
 struct LevelOptions {
   DecideLevels decide;  // empty: all tensors are staged

@@ -127,11 +127,12 @@ TwoLevelGroup::TwoLevelGroup(std::shared_ptr<Engine> engine, LevelGroups groups)
   known_groups().groups.push_back(this);
 }
 
-// Leaves the threads alone in a forked child, where they do not exist.
+// Keeps the threads for ever in a forked child, where they do not exist, and also what has threads.
 TwoLevelGroup::~TwoLevelGroup() {
   if (getpid() != process_) {
     new std::thread(std::move(exchanging_));
     new std::thread(std::move(gathering_));
+    new LevelGroups(groups_);
     return;
   }
   stop();
@@ -308,21 +309,21 @@ void TwoLevelGroup::end(PendingPtr operation, const EventPtr& on_device) {
   operation->ended();
   const bool is_complete = operation->work->complete_part(operation->error, on_device);
   smdist::Operation called;
-  called.done = [is_complete, held = std::shared_ptr<Pending>(std::move(operation))](
-                    const std::exception_ptr&) {
+  called.done = [is_complete,
+                 held = std::shared_ptr<Pending>(std::move(operation))](const std::exception_ptr&) {
     if (is_complete) held->work->complete_futures();
   };
   callbacks_.push(called, nullptr);
 }
 
 std::exception_ptr TwoLevelGroup::fail(const std::exception_ptr& cause) {
-  if (!engine_->failure()) {
-    engine_->abort("a collective within the host of rank " + std::to_string(engine_->rank()) +
-                   " failed on " + groups_.device.str() + ": " + text_of(cause));
-  }
+  const std::string reason = "a collective within the host of rank " +
+                             std::to_string(engine_->rank()) + " failed on " +
+                             groups_.device.str() + ": " + text_of(cause);
+  if (!engine_->failure()) engine_->abort(reason);
   abort_within_host();
   const std::exception_ptr failure = engine_->failure();
-  return failure ? failure : cause;
+  return failure ? failure : std::make_exception_ptr(Error(reason));
 }
 
 void TwoLevelGroup::abort_within_host() {
@@ -342,6 +343,12 @@ void TwoLevelGroup::stop() {
     exchanging_.join();
     gathering_.join();
     callbacks_.finish();
+    if (groups_.between_hosts) groups_.between_hosts->shutdown();
+    try {
+      engine_->remove_group(groups_.host_group);
+    } catch (const UsageError&) {
+      // An announcement is pending.
+    }
     std::call_once(aborted_, [this] {  // communicators that were aborted need no more
       groups_.host_reduce->shutdown();
       groups_.host_gather->shutdown();

@@ -26,11 +26,11 @@ namespace smdist::torch_binding {
 struct LevelGroups {
   c10::Device device;
   HostLayout layout;
-  uint32_t host_group;                             // number in the engine: the ranks of this host
-  c10::intrusive_ptr<c10d::Backend> host_reduce;   // reduce-scatters among the ranks of this host
-  c10::intrusive_ptr<c10d::Backend> host_gather;   // all-gathers among the same ranks
-  c10::intrusive_ptr<c10d::Backend> between_hosts;  // ranks with this local rank on all hosts; null
-                                                    // if there is one host
+  uint32_t host_group;                            // number in the engine: the ranks of this host
+  c10::intrusive_ptr<c10d::Backend> host_reduce;  // reduce-scatters among the ranks of this host
+  c10::intrusive_ptr<c10d::Backend> host_gather;  // all-gathers among the same ranks
+  // Ranks with this local rank on all hosts; null if there is one host. stop() shuts it down.
+  c10::intrusive_ptr<c10d::Backend> between_hosts;
 };
 
 // Runs collectives of one process group in two levels, so that each byte crosses the link between a
@@ -47,10 +47,12 @@ struct LevelGroups {
 //
 // No deadlock. A kernel of NCCL blocks on its device until all ranks of the host have queued it.
 // So no thread and no stream that another group needs may wait behind one:
-//   * the threads that stage tensors get a share only after its reduce-scatter has run. They serve
-//     all groups, and copy in the order in which they are called.
-//   * a Work blocks the host in wait() until its all-gather is queued, that is after the share was
-//     passed to those threads. So what a stream waits for is always ahead in their queue.
+//   * `between_hosts` has threads and pinned memory for staging of its own, and gets a share only
+//     after its reduce-scatter has run: shares are staged in the order of their calls, and none
+//     waits for the copy of a later one.
+//   * a Work blocks the host in wait() until its all-gather is queued, that is after its share has
+//     arrived. So a tensor that is staged for another operation, behind a stream that waits for the
+//     Work, waits for nothing that is still to be called.
 //   * no stream of torch waits for a reduce-scatter: streams may share a hardware queue, and would
 //     hold up an all-gather for which another rank waits.
 //   * the device must have free processors for the kernels of both communicators of each group

@@ -18,10 +18,9 @@ TwoLevelWork::TwoLevelWork(std::shared_ptr<Engine> engine, int rank, c10d::OpTyp
       engine_(std::move(engine)),
       results_(std::move(results)),
       result_stream_(result_stream),
-      future_(
-          c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
-                                                   std::vector<c10::Device>{
-                                                       result_stream.device()})),
+      future_(c10::make_intrusive<c10::ivalue::Future>(
+          c10::ListType::create(c10::TensorType::get()),
+          std::vector<c10::Device>{result_stream.device()})),
       result_future_(c10::make_intrusive<c10::ivalue::Future>(c10::IntType::get())),
       incomplete_parts_(operations) {}
 
