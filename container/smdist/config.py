@@ -170,6 +170,8 @@ class RankConfig:
         start_timeout_seconds: Seconds that ranks wait for each other at the start.
         integrity: Check of frames between hosts: "off", "crc32c" or "mac".
         encrypt: True if TLS encrypts the connections between hosts.
+        gpu_collectives: How collectives on GPU tensors travel within a host: "auto", "nccl" or
+            "staged".
         secret_file: Path of a file with the secret that all ranks of the job share.
         secret: The secret itself, from SMDIST_SECRET.
         has_guard: True if smdist's launcher started the ranks, each under a rank guard.
@@ -201,6 +203,7 @@ class RankConfig:
     start_timeout_seconds: int = DataParallel().start_timeout_seconds
     integrity: str = DataParallel().integrity
     encrypt: bool = DataParallel().encrypt
+    gpu_collectives: str = DataParallel().gpu_collectives
     secret_file: Path | None = None
     secret: str | None = field(default=None, repr=False)
     has_guard: bool = False
@@ -343,6 +346,7 @@ def read_rank_config(environ: Mapping[str, str] | None = None) -> RankConfig:
         start_timeout_seconds=start or DataParallel().start_timeout_seconds,
         integrity=environ.get("SMDIST_INTEGRITY") or DataParallel().integrity,
         encrypt=environ.get("SMDIST_ENCRYPT") == "1",
+        gpu_collectives=environ.get("SMDIST_GPU_COLLECTIVES") or DataParallel().gpu_collectives,
         secret_file=secret_file,
         secret=secret,
         has_guard=bool(environ.get("SMDIST_GUARD_SOCKET")) and start is not None,

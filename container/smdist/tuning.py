@@ -18,6 +18,7 @@ defaults:
     start_timeout_seconds SMDIST_START_TIMEOUT_SECONDS   600
     integrity             SMDIST_INTEGRITY               crc32c
     encrypt               SMDIST_ENCRYPT                 1
+    gpu_collectives       SMDIST_GPU_COLLECTIVES         staged
 
 This module checks the ranges of all these options. It reads the first six; `smdist.config` reads
 the others.

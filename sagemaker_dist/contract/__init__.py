@@ -23,12 +23,20 @@ from sagemaker_dist.contract.hyperparameter_format import (
 )
 from sagemaker_dist.contract.metrics import metric_definitions
 from sagemaker_dist.contract.model_parallel import ModelParallel
-from sagemaker_dist.contract.ranges import ENCRYPT, INTEGRITY, WEIGHTS, MiB, range_faults
+from sagemaker_dist.contract.ranges import (
+    ENCRYPT,
+    GPU_COLLECTIVES,
+    INTEGRITY,
+    WEIGHTS,
+    MiB,
+    range_faults,
+)
 from sagemaker_dist.contract.smp import SMPv1, SMPv2, smp_faults, smp_world_faults
 from sagemaker_dist.contract.world import World, sort_hosts
 
 __all__ = [
     "ENCRYPT",
+    "GPU_COLLECTIVES",
     "INTEGRITY",
     "KEY",
     "VERSION",

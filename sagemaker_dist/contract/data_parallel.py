@@ -56,6 +56,10 @@ class DataParallel(KeywordOptions):
         encrypt: True encrypts the connections between hosts with TLS 1.3, by keys from the job's
             secret. It also finds all changes that integrity="mac" finds. Ranks of one host use
             shared memory, which no network sees. Default False.
+        gpu_collectives: How collectives on GPU tensors travel among the GPUs of one host, in torch.
+            "nccl": by NCCL, and each GPU exchanges only its share with other hosts; if a rank
+            cannot do that, all ranks raise an error. "staged": through the host's memory. "auto":
+            by NCCL if all ranks can, and else staged. Default "auto".
 
     Raises:
         OptionError: A value is outside its range; all faults are reported.
@@ -73,6 +77,7 @@ class DataParallel(KeywordOptions):
     shard_weights: tuple[int, ...] | None = None
     integrity: str = "off"
     encrypt: bool = False
+    gpu_collectives: str = "auto"
 
     def __post_init__(self) -> None:
         weights: Any = self.shard_weights

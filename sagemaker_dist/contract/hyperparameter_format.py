@@ -5,13 +5,15 @@
     sagemaker_dist_config = {"version":3,"modelparallel":{"microbatches":4,...,"engine":{...}}}
     sagemaker_dist_config = {"version":4,"dataparallel":{...},"framework":"tensorflow"}
     sagemaker_dist_config = {"version":5,"dataparallel":{...,"encrypt":true,"integrity":"off"}}
+    sagemaker_dist_config = {"version":6,"dataparallel":{...,"gpu_collectives":"staged"}}
 
 Every option of version 2 or 3 is written, even if its value is the default. A job then does not
 depend on the defaults of its image. The options of version 5, "encrypt" and "integrity", are
-written only if one of them differs from its default, which no later image may change. A reader
-accepts documents of its own version and of all older versions (tests/contract/golden has examples).
-It refuses newer versions and unknown keys. The writer uses the oldest version that has all options
-of the job, so that older images can still run the job.
+written only if one of them differs from its default, which no later image may change; the same is
+true of "gpu_collectives", the option of version 6. A reader accepts documents of its own version
+and of all older versions (tests/contract/golden has examples). It refuses newer versions and
+unknown keys. The writer uses the oldest version that has all options of the job, so that older
+images can still run the job.
 
 Only documents for TensorFlow have the key "framework", which needs version 4. Older images, which
 start ranks only for torch, therefore refuse these documents. Without the key "framework", the
@@ -30,11 +32,11 @@ from typing import Any, Final
 
 from sagemaker_dist.contract.data_parallel import DataParallel
 from sagemaker_dist.contract.model_parallel import ModelParallel
-from sagemaker_dist.contract.ranges import ENCRYPT, INTEGRITY
+from sagemaker_dist.contract.ranges import ENCRYPT, GPU_COLLECTIVES, INTEGRITY
 from sagemaker_dist.errors import KeyPath, OptionError, SkewError
 
 KEY: Final = "sagemaker_dist_config"
-VERSION: Final = 5  # newest version that this reader accepts
+VERSION: Final = 6  # newest version that this reader accepts
 MAX_CHARACTERS: Final = 2500
 Options = DataParallel | ModelParallel
 _DATA: Final = "dataparallel"
@@ -43,8 +45,8 @@ _FIRST: Final = {_DATA: 1, _MODEL: 3}  # first version that has the section
 _WRITTEN: Final = {_DATA: 2, _MODEL: 3}  # oldest version that can express all its options
 _FRAMEWORK: Final = "framework"
 _FIRST_FRAMEWORK: Final = 4
-_PROTECTION: Final = (INTEGRITY, ENCRYPT)  # keys of the options of DataParallel
-_FIRST_PROTECTION: Final = 5
+# first version that has these options of DataParallel; each group is written whole or not at all
+_LATER_OPTIONS: Final = {5: (INTEGRITY, ENCRYPT), 6: (GPU_COLLECTIVES,)}
 _DEFAULTS: Final = DataParallel()
 FRAMEWORKS: Final = ("torch", "tensorflow")
 
@@ -61,11 +63,12 @@ def spell(options: Options, framework: str | None = None) -> str:
     if framework not in (None, "torch"):
         document |= {"version": _FIRST_FRAMEWORK, _FRAMEWORK: framework}
     engine = document[section]["engine"] if section == _MODEL else document[section]
-    if all(engine[name] == getattr(_DEFAULTS, name) for name in _PROTECTION):
-        for name in _PROTECTION:
-            del engine[name]
-    else:
-        document["version"] = _FIRST_PROTECTION
+    for first, names in _LATER_OPTIONS.items():
+        if any(engine[name] != getattr(_DEFAULTS, name) for name in names):
+            document["version"] = first
+        else:
+            for name in names:
+                del engine[name]
     return json.dumps(document, separators=(",", ":"), sort_keys=True)
 
 
@@ -190,7 +193,7 @@ def _version(document: dict[str, Any], where: str) -> int:
 
 def _keys(kind: type[Options], version: int) -> set[str]:
     """Return the names of the options of `kind` that a document of this version may have."""
-    later = _PROTECTION if version < _FIRST_PROTECTION else ()
+    later = {name for first, names in _LATER_OPTIONS.items() if version < first for name in names}
     return {field.name for field in fields(kind)}.difference(later)
 
 

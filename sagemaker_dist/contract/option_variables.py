@@ -13,7 +13,13 @@ from itertools import chain
 from typing import Any, Final
 
 from sagemaker_dist.contract.data_parallel import DataParallel
-from sagemaker_dist.contract.ranges import ENCRYPT, INTEGRITY, WEIGHTS, range_faults
+from sagemaker_dist.contract.ranges import (
+    ENCRYPT,
+    GPU_COLLECTIVES,
+    INTEGRITY,
+    WEIGHTS,
+    range_faults,
+)
 from sagemaker_dist.errors import OptionError
 
 _PREFIX: Final = "SMDIST_"
@@ -56,7 +62,7 @@ def option_value(option: str, text: str) -> Any:
     """Return the value in the text of a variable; the text itself where it is not valid."""
     if option == WEIGHTS:
         return tuple(_integer(part) for part in text.split(","))
-    if option == INTEGRITY:
+    if option in (INTEGRITY, GPU_COLLECTIVES):
         return text
     if option == ENCRYPT:
         return {"1": True, "0": False}.get(text, text)

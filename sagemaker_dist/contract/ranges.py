@@ -7,7 +7,7 @@ The same table of ranges checks the SDK's arguments and the environment variable
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -48,7 +48,9 @@ class Range:
 WEIGHTS: Final = "shard_weights"  # the only option with a tuple
 INTEGRITY: Final = "integrity"
 ENCRYPT: Final = "encrypt"
+GPU_COLLECTIVES: Final = "gpu_collectives"
 CHECKS: Final = ("off", "crc32c", "mac")  # values of the option integrity
+GPU_WAYS: Final = ("auto", "nccl", "staged")  # values of the option gpu_collectives
 _WEIGHT: Final = Range(least=0, most=65_535, why="a host's weight is between 0 and 65,535")
 _RANGES: Final = {
     "processes_per_host": Range(least=1, most=1024, why="a host starts between 1 and 1024 ranks"),
@@ -105,7 +107,9 @@ def range_faults(option: str, value: object, label: str) -> Iterator[OptionError
     if option == WEIGHTS:
         yield from _weight_faults(value, label)
     elif option == INTEGRITY:
-        yield from _check_faults(value, label)
+        yield from _choice_faults(value, label, CHECKS, "check of the frames between hosts")
+    elif option == GPU_COLLECTIVES:
+        yield from _choice_faults(value, label, GPU_WAYS, "way of collectives on GPU tensors")
     elif option == ENCRYPT:
         yield from _flag_faults(value, label)
     elif value not in _RANGES[option]:
@@ -140,12 +144,14 @@ def _weight_faults(value: object, label: str) -> Iterator[OptionError]:
         )
 
 
-def _check_faults(value: object, label: str) -> Iterator[OptionError]:
-    if value not in CHECKS:
+def _choice_faults(
+    value: object, label: str, choices: Sequence[str], what: str
+) -> Iterator[OptionError]:
+    if value not in choices:
         yield OptionError(
             f"{label} is {value!r}",
-            "it names no check of the frames between hosts",
-            closest(str(value).lower(), CHECKS),
+            f"it is no {what}",
+            closest(str(value).lower(), choices),
             about=label,
         )
 

@@ -109,6 +109,7 @@ class DataParallelConfig(SmdistConfig):
     shard_weights: tuple[int, ...] | None = _RANKS.shard_weights
     integrity: str = _RANKS.integrity
     encrypt: bool = _RANKS.encrypt
+    gpu_collectives: str = _RANKS.gpu_collectives
 
 
 class ModelParallelConfig(SmdistConfig):

@@ -69,9 +69,11 @@ def test_both_ends_of_a_range_are_in_it(name, values):
         ("encrypt", 1, "type"),
         ("encrypt", "yes", "type"),
         ("encrypt", None, "type"),
+        ("gpu_collectives", "gloo", "option"),
+        ("gpu_collectives", None, "option"),
     ],
 )
-def test_protection_that_does_not_exist_is_refused(option, value, kind):
+def test_choices_that_do_not_exist_are_refused(option, value, kind):
     assert [(option, kind)] == fields_raised(lambda: DataParallel(**{option: value}))
 
 

@@ -40,6 +40,7 @@ OPTIONS = st.builds(
     shard_weights=st.none() | st.lists(st.integers(0, 65_535), min_size=1).filter(any),
     integrity=st.sampled_from(["off", "crc32c", "mac"]),
     encrypt=st.booleans(),
+    gpu_collectives=st.sampled_from(["auto", "nccl", "staged"]),
 )
 
 RANKS = st.integers(1, 1 << 20)
@@ -139,6 +140,25 @@ def test_golden_version_5_parses_forever():
     assert parse_framework(text) is None
 
 
+def test_golden_version_6_parses_forever():
+    """The sixth document, which says how tensors on GPUs travel within a host."""
+    text = (GOLDEN / "v6.json").read_text()
+
+    assert DataParallel(processes_per_host=4, gpu_collectives="staged") == parse(text)
+    assert parse_framework(text) is None
+
+
+def test_gpu_collectives_need_a_newer_image():
+    """A document says nothing of protection that is off, and both together are of version 6."""
+    text = render(DataParallel(gpu_collectives="nccl"))
+
+    assert (6, False) == (json.loads(text)["version"], "encrypt" in text)
+    assert 6 == json.loads(render(DataParallel(gpu_collectives="nccl", encrypt=True)))["version"]
+    with pytest.raises(SkewError) as caught:
+        parse(text.replace('"version":6', '"version":5'))
+    assert [("dataparallel.gpu_collectives", "unknown")] == fields_of(caught.value)
+
+
 @pytest.mark.parametrize("options", [DataParallel(), ModelParallel()])
 def test_only_protection_needs_a_newer_image(options):
     """Older images refuse protection, which they would lack, and read everything else."""
@@ -166,7 +186,7 @@ def test_torch_needs_no_newer_image(framework):
     assert parse_framework(text) is None
 
 
-@pytest.mark.parametrize("version", [2, 3, VERSION])
+@pytest.mark.parametrize("version", [2, 3, 5, VERSION])
 def test_goldens_of_the_versions_that_we_write_are_what_we_write(version):
     """Changing a document without a new version is caught here.
 
@@ -192,6 +212,7 @@ def test_document_fits_sagemaker():
             shard_weights=(65_535,) * 350,
             integrity="crc32c",
             encrypt=True,
+            gpu_collectives="staged",
         )
     )
 

@@ -60,13 +60,19 @@ class DeviceProcesses:
         size: int,
         staging: dict[str, int] | None = None,
         deadline: float = 60,
+        hosts: str = "",
+        **environ: str,
     ) -> list[Any]:
         """Call function(rank, size, *args) on ranks with a group for the device's tensors.
 
         staging: arguments of make_backend() for a group of smdist. If it is None, the group is a
         HostGroup.
+        hosts: A letter for each rank, such as "aabb", that names its emulated host; the ranks of a
+        host have the stand-in for NCCL.
         """
-        answers = self.outcomes(function, *args, size=size, staging=staging, deadline=deadline)
+        answers = self.outcomes(
+            function, *args, size=size, staging=staging, deadline=deadline, hosts=hosts, **environ
+        )
         failed = [f"rank {rank}: {why}" for rank, (done, why) in enumerate(answers) if not done]
         if failed:
             raise DeviceTestFailedError("\n".join(failed))
@@ -79,11 +85,16 @@ class DeviceProcesses:
         size: int,
         staging: dict[str, int] | None = None,
         deadline: float = 60,
+        hosts: str = "",
+        **environ: str,
     ) -> list[tuple[bool, Any]]:
         """Call as run_ranks() does; return (True, answer) or (False, traceback) for each rank."""
         # ranks may still use the store when they have replied
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-            places = [(f"{folder}/store", rank, size, staging) for rank in range(size)]
+            places = [
+                (f"{folder}/store", rank, size, staging, hosts[rank : rank + 1], environ)
+                for rank in range(size)
+            ]
             ranks = [self._start(function, (*place[1:3], *args), {}, place) for place in places]
             return [self._outcome(rank, deadline) for rank in ranks]
 
@@ -165,10 +176,17 @@ def _serve(pipe: Connection, _: int) -> None:
     os._exit(0)
 
 
-def _join(store: str, rank: int, size: int, staging: dict[str, int] | None) -> None:
+def _join(
+    store: str,
+    rank: int,
+    size: int,
+    staging: dict[str, int] | None,
+    host: str,
+    environ: dict[str, str],
+) -> None:
     import test_device
     import torch.distributed as dist
-    from test_device import host_group
+    from test_device import host_communicators, host_group
 
     backend = host_group.BACKEND
     if staging is None:
@@ -177,8 +195,11 @@ def _join(store: str, rank: int, size: int, staging: dict[str, int] | None) -> N
         from smdist.dataparallel.torch import backend as smdist_backend
 
         smdist_backend._C.register_stream_memory(test_device.NAME, test_device.stream_memory())
-        smdist_backend._staging_limits.update(staging)
-        os.environ.update(_TUNING)
+        smdist_backend._device_limits.update(staging)
+        os.environ.update(_TUNING | environ)
+        if host:
+            os.environ["SMDIST_HOST_ID"] = host
+            host_communicators.register(str(Path(store).parent))
         backend = "cpu:smdist,testdev:smdist"
     dist.init_process_group(backend, store=dist.FileStore(store, size), rank=rank, world_size=size)
 

@@ -52,13 +52,16 @@ Activity& activity() {
 
 Backend::Backend(std::shared_ptr<Engine> engine, uint32_t group, int rank, int size,
                  std::chrono::milliseconds timeout, StagingOptions staging_options,
-                 bool owns_engine, std::function<void()> before_shutdown)
+                 LevelOptions level_options, bool owns_engine,
+                 std::function<void()> before_shutdown, bool is_level)
     : c10d::Backend(rank, size),
       engine_(std::move(engine)),
       group_(group),
       staging_options_(staging_options),
+      level_options_(std::move(level_options)),
       owns_engine_(owns_engine),
       before_shutdown_(std::move(before_shutdown)),
+      is_level_(is_level),
       options_(c10::make_intrusive<Options>("smdist", timeout)) {}
 
 Backend::~Backend() = default;
@@ -307,7 +310,14 @@ void Backend::abort() { engine_->abort("the group was aborted by rank " + std::t
 
 void Backend::shutdown() {
   if (before_shutdown_) before_shutdown_();
-  const std::shared_ptr<StagingQueue> staging = find_staging(*engine_);
+  std::shared_ptr<TwoLevelGroup> two_levels;
+  {
+    const std::lock_guard<std::mutex> lock(two_levels_mutex_);
+    two_levels = two_levels_;
+  }
+  if (two_levels) two_levels->stop();
+  const std::shared_ptr<StagingQueue> staging = is_level_ ? staging_ : find_staging(*engine_);
+  if (is_level_ && staging) staging->stop();
   if (owns_engine_) {
     if (staging) staging->finish_awaited();
     engine_->shutdown();

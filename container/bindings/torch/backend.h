@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
@@ -12,6 +13,8 @@
 #include "smdist/engine.h"
 #include "staging/staging_queue.h"
 #include "tensors.h"
+#include "two_level/level_decision.h"
+#include "two_level/two_level_group.h"
 #include "work.h"
 
 namespace smdist::torch_binding {
@@ -27,11 +30,16 @@ Activity& activity();
 class Backend final : public c10d::Backend {
  public:
   // group: number of the group in the engine. staging_options: those of the first group whose
-  // tensors are on a device count. owns_engine: shutdown() also shuts the engine down;
-  // set for the default process group. before_shutdown: called first by shutdown(); may be empty.
+  // tensors are on a device count. level_options: which collectives on device tensors take two
+  // levels. owns_engine: shutdown() also shuts the engine down; set for the default process group.
+  // before_shutdown: called first by shutdown(); may be empty. is_level: this is the level between
+  // hosts of another backend, which counts the operations in activity(). It has a staging queue of
+  // its own: its operations come in another order relative to those of other groups on each rank,
+  // so they would wait for each other's slots.
   Backend(std::shared_ptr<Engine> engine, uint32_t group, int rank, int size,
-          std::chrono::milliseconds timeout, StagingOptions staging_options, bool owns_engine,
-          std::function<void()> before_shutdown);
+          std::chrono::milliseconds timeout, StagingOptions staging_options,
+          LevelOptions level_options, bool owns_engine, std::function<void()> before_shutdown,
+          bool is_level = false);
   ~Backend() override;
 
   const std::string getBackendName() const override { return "smdist"; }
@@ -122,6 +130,12 @@ class Backend final : public c10d::Backend {
   WorkPtr stage_all(const Name& name, const std::vector<Call>& calls, const Tensors& shown,
                     const Tensors& outputs, c10::Device device);
   void stage(const Call& call, const c10::intrusive_ptr<StagedWork>& work, StagingQueue& staging);
+  WorkPtr start_in_two_levels(const Name& name, const std::vector<Call>& calls,
+                              const Tensors& shown, const Tensors& outputs, c10::Device device);
+  void check_lengths(const Call& call) const;
+  std::shared_ptr<TwoLevelGroup> two_level_group(c10::Device device);
+  LevelGroups groups_of(const LevelDecision& decision, c10::Device device) const;
+  std::vector<std::string> exchange(const std::string& text);
   void check(Operation operation, const StagedTensors& inputs, const StagedTensors& outputs) const;
   WorkPtr receive(const Name& name, Tensors& tensors, int from, int tag);
   WorkPtr allreduce_sparse_tensor(const at::Tensor& tensor, const c10d::AllreduceOptions& options);
@@ -129,11 +143,16 @@ class Backend final : public c10d::Backend {
   const std::shared_ptr<Engine> engine_;
   const uint32_t group_;
   const StagingOptions staging_options_;
+  const LevelOptions level_options_;
   const bool owns_engine_;
   const std::function<void()> before_shutdown_;
+  const bool is_level_;
   const c10::intrusive_ptr<Options> options_;
   std::atomic<uint64_t> sequence_{0};
   std::shared_ptr<StagingQueue> staging_;  // null until a tensor on a device is passed
+  bool is_level_decided_ = false;          // used by calls of collectives only
+  std::mutex two_levels_mutex_;
+  std::shared_ptr<TwoLevelGroup> two_levels_;  // guarded by two_levels_mutex_; null: staged
 };
 
 }  // namespace smdist::torch_binding

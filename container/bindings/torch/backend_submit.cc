@@ -104,6 +104,7 @@ std::function<void()> Backend::submission(const Operation& operation,
 Backend::WorkPtr Backend::stage_all(const Name& name, const std::vector<Call>& calls,
                                     const Tensors& shown, const Tensors& outputs,
                                     c10::Device device) {
+  if (WorkPtr work = start_in_two_levels(name, calls, shown, outputs, device)) return work;
   if (!staging_) staging_ = staging_of(engine_, staging_options_);
   auto work = c10::make_intrusive<StagedWork>(rank_, name.type, name.title, shown, outputs,
                                               staging_->context_of(device), calls.size());
@@ -130,12 +131,14 @@ void Backend::stage(const Call& call, const c10::intrusive_ptr<StagedWork>& work
     const at::Tensor& contiguous = outputs.contiguous()[i];
     if (!original.is_same(contiguous)) copy_back.push_back({original.detach(), contiguous});
   }
-  activity().begin(call.kind);
+  const auto end_activity = [kind = call.kind, is_counted = !is_level_] {
+    if (is_counted) activity().end(kind);
+  };
+  if (!is_level_) activity().begin(call.kind);
   try {
-    staging.stage(std::move(staged), std::move(copy_back), work,
-                  [kind = call.kind] { activity().end(kind); });
+    staging.stage(std::move(staged), std::move(copy_back), work, end_activity);
   } catch (...) {
-    activity().end(call.kind);
+    end_activity();
     std::rethrow_exception(translated(std::current_exception()));
   }
 }

@@ -8,6 +8,8 @@
 #include "backend.h"
 #include "staging/registry.h"
 #include "staging/stream_memory.h"
+#include "two_level/level_decision_bindings.h"
+#include "two_level/two_level_group.h"
 
 namespace py = pybind11;
 using smdist::Engine;
@@ -34,12 +36,15 @@ std::function<void()> callback_of(const py::object& callable) {
 c10::intrusive_ptr<c10d::Backend> make_backend(std::shared_ptr<Engine> engine, uint32_t group,
                                                int rank, int size, double timeout_seconds,
                                                size_t staging_slot_bytes, size_t staging_slots,
-                                               bool wait_blocks_host, bool owns_engine,
+                                               bool wait_blocks_host, const py::object& decide_levels,
+                                               int64_t two_level_bytes, bool owns_engine,
                                                const py::object& before_shutdown) {
   const auto timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_seconds * 1000));
   return c10::make_intrusive<Backend>(
       std::move(engine), group, rank, size, timeout,
       smdist::torch_binding::StagingOptions{staging_slot_bytes, staging_slots, wait_blocks_host},
+      smdist::torch_binding::LevelOptions{smdist::torch_binding::decide_levels_of(decide_levels),
+                                          two_level_bytes},
       owns_engine, callback_of(before_shutdown));
 }
 
@@ -52,7 +57,8 @@ PYBIND11_MODULE(_C, module) {
   module.def("make_backend", &make_backend, py::arg("engine"), py::arg("group"), py::arg("rank"),
              py::arg("size"), py::arg("timeout_seconds"), py::kw_only(),
              py::arg("staging_slot_bytes") = 4 << 20, py::arg("staging_slots") = 16,
-             py::arg("wait_blocks_host") = false, py::arg("owns_engine"),
+             py::arg("wait_blocks_host") = false, py::arg("decide_levels") = py::none(),
+             py::arg("two_level_bytes") = 64 << 10, py::arg("owns_engine"),
              py::arg("before_shutdown") = py::none());
   module.def(
       "register_stream_memory",
@@ -64,8 +70,13 @@ PYBIND11_MODULE(_C, module) {
       py::arg("device_type"), py::arg("address"));
   module.def("finish_staging", &smdist::torch_binding::finish_all_staging,
              py::call_guard<py::gil_scoped_release>());
-  module.def("stop_staging", &smdist::torch_binding::stop_all_staging,
-             py::call_guard<py::gil_scoped_release>());
+  module.def(
+      "stop_staging",
+      [] {
+        smdist::torch_binding::stop_all_two_level_groups();
+        smdist::torch_binding::stop_all_staging();
+      },
+      py::call_guard<py::gil_scoped_release>());
   module.def(
       "activity",
       [](const std::string& kind) {

@@ -246,6 +246,7 @@ def rank_environment(
     variables["SMDIST_START_TIMEOUT_SECONDS"] = str(config.options.start_timeout_seconds)
     variables["SMDIST_INTEGRITY"] = config.options.integrity
     variables["SMDIST_ENCRYPT"] = str(int(config.options.encrypt))
+    variables["SMDIST_GPU_COLLECTIVES"] = config.options.gpu_collectives
     variables |= write_tuning(config.options)
     if config.model is not None:
         variables[MODEL_PARALLEL] = spell(_with_plan(config.model, config.code))

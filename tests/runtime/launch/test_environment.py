@@ -184,6 +184,16 @@ def test_ranks_are_told_of_protection():
         assert (options.integrity, options.encrypt) == (read.integrity, read.encrypt)
 
 
+def test_ranks_receive_how_gpu_tensors_travel():
+    """A user's own variable gives way to the option."""
+    for option in ("auto", "nccl", "staged"):
+        options = DataParallel(gpu_collectives=option)
+        config = replace(CONFIG, options=options, inherited={"SMDIST_GPU_COLLECTIVES": "nccl"})
+        variables = rank_environment(config, HostResources(num_cpus=8), WORLD, ADDRESSES)
+
+        assert option == read_rank_config(variables).gpu_collectives
+
+
 def test_ranks_receive_how_the_model_is_split(tmp_path):
     """They receive one document, in which the plan's path is absolute."""
     (tmp_path / "code/plans").mkdir(parents=True)

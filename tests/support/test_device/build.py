@@ -17,6 +17,7 @@ SOURCES = Path(__file__).parent
 FOLDER = SOURCES.parents[2] / "build" / "test_device"
 LIBRARY = FOLDER / "test_device.so"
 INTERFACE = SOURCES.parents[2] / "container/bindings/torch/staging/stream_memory.h"
+HOST_COLLECTIVES = FOLDER / "host_collectives.so"
 
 
 def built_library() -> Path:
@@ -44,6 +45,7 @@ def _build() -> None:
     cmake, ninja = _tool("cmake"), _tool("ninja")
     configure = [cmake, "-S", SOURCES, "-B", FOLDER, "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
     configure.append(f"-DTORCH_ROOT={Path(torch.__file__).parent}")
+    configure.append(f"-DPython_EXECUTABLE={sys.executable}")
     if ccache := shutil.which("ccache"):
         configure.append(f"-DCMAKE_CXX_COMPILER_LAUNCHER={ccache}")
     for command in (configure, [cmake, "--build", FOLDER]):

@@ -261,6 +261,7 @@ def _options(config: RankConfig) -> dict[str, Any]:
         "timeout_seconds": config.timeout_seconds,
         "integrity": config.integrity,
         "encrypt": int(config.encrypt),
+        "gpu_collectives": config.gpu_collectives,
     }
     return asdict(config.tuning) | alike
 

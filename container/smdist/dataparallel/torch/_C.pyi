@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 import torch.distributed as dist
 
+from smdist.dataparallel.torch.two_levels import LevelDecider
+
 built_for_torch: str
 
 class Fixed:
@@ -73,6 +75,8 @@ def make_backend(
     staging_slot_bytes: int = ...,
     staging_slots: int = ...,
     wait_blocks_host: bool = ...,
+    decide_levels: LevelDecider | None = None,
+    two_level_bytes: int = ...,
     owns_engine: bool,
     before_shutdown: Callable[[], None] | None = None,
 ) -> dist.Backend: ...

@@ -9,8 +9,8 @@ has another backend, each group on "smdist" has an engine of its own.
 from __future__ import annotations
 
 import os
-import zlib
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
@@ -25,17 +25,19 @@ from smdist.dataparallel.rendezvous.engine_shutdown import (
     register_engine,
     register_shutdown,
 )
+from smdist.dataparallel.rendezvous.host_identity import host_identity
 from smdist.dataparallel.torch import _C
 from smdist.dataparallel.torch.step_report import finish
 from smdist.dataparallel.torch.torch_store import TorchStore
+from smdist.dataparallel.torch.two_levels import STAGED, LevelDecider, group_number
 
 NAME = "smdist"
 _DEFAULT_GROUP = 0
 _TORCH_DEFAULT_SECONDS = 1800.0
 # (engine, timeout in seconds) of the default group; empty if it has another backend
 _world: list[tuple[_C.Engine, float]] = []
-# limits of the pinned memory for tensors on devices, by the names of make_backend(); tests set them
-_staging_limits: dict[str, Any] = {}
+# limits for tensors on devices, by the names of make_backend(); tests set them
+_device_limits: dict[str, Any] = {}
 
 
 def register(name: str = NAME) -> None:
@@ -75,13 +77,22 @@ def create_backend(options: _DistributedBackendOptions, pg_options: Any) -> dist
     members = list(options.global_ranks_in_group)
     rank, size = options.group_rank, options.group_size
     is_default = not dist.is_initialized()
-    staging = {"wait_blocks_host": config.device_wait == "host", **_staging_limits}
+    staging = {"wait_blocks_host": config.device_wait == "host", **_device_limits}
     if not is_default and _world and _world[0][0].is_running():
         engine, of_world = _world[0]
-        group = _group_number(options.group_id)
+        group = group_number(options.group_id)
         engine.add_group(group, members)
         timeout = _timeout_seconds(options, of_world)
-        return _C.make_backend(engine, group, rank, size, timeout, owns_engine=False, **staging)
+        return _C.make_backend(
+            engine,
+            group,
+            rank,
+            size,
+            timeout,
+            owns_engine=False,
+            decide_levels=_decider(options, config, engine, members, timeout),
+            **staging,
+        )
     timeout = _timeout_seconds(options, config.timeout_seconds)
     engine = connect(TorchStore(options.store), rank, size, config, _C)
     engine.add_group(_DEFAULT_GROUP, list(range(size)))
@@ -95,6 +106,7 @@ def create_backend(options: _DistributedBackendOptions, pg_options: Any) -> dist
         size,
         timeout,
         owns_engine=True,
+        decide_levels=_decider(options, config, engine, list(range(size)), timeout),
         before_shutdown=before,
         **staging,
     )
@@ -124,9 +136,32 @@ def _timeout_seconds(options: _DistributedBackendOptions, default: float | None)
     return default if default and of_script == _TORCH_DEFAULT_SECONDS else of_script
 
 
-def _group_number(name: str) -> int:
-    """Return a number for the group, made from its name and therefore equal on all its ranks.
+def _decider(
+    options: _DistributedBackendOptions,
+    config: RankConfig,
+    engine: _C.Engine,
+    members: list[int],
+    timeout_seconds: float,
+) -> LevelDecider | None:
+    """Return the function that decides between two levels and staging; None: always staged.
 
-    The engine raises an error if two groups get the same number.
+    Args:
+        options: The group's ranks and store, from torch.
+        config: This rank's configuration.
+        engine: The engine of the group.
+        members: Ranks of the group in the engine.
+        timeout_seconds: The group's timeout.
     """
-    return zlib.crc32(name.encode()) or 1
+    if config.gpu_collectives == STAGED:
+        return None
+    return LevelDecider(
+        option=config.gpu_collectives,
+        is_world=not dist.is_initialized(),
+        engine=engine,
+        group_name=options.group_id,
+        members=members,
+        rank=options.group_rank,
+        host=host_identity(config),
+        store=options.store,
+        timeout=timedelta(seconds=timeout_seconds),
+    )

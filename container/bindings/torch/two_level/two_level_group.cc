@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "two_level_group.h"
+
+#include <c10/core/InferenceMode.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <pthread.h>
+#include <pybind11/pybind11.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "../work.h"
+#include "smdist/errors.h"
+
+namespace smdist::torch_binding {
+namespace {
+
+using std::chrono::milliseconds;
+using EventPtr = TwoLevelWork::EventPtr;
+using Guard = c10::impl::VirtualGuardImpl;
+using Clock = std::chrono::steady_clock;
+
+// Time between two checks whether all-gathers have run, or the engine has failed.
+constexpr milliseconds kCheckInterval{5};
+// Time for which stop() lets all-gathers run that were queued.
+constexpr std::chrono::seconds kPatience{30};
+
+constexpr const char* kStopped = "the process group was destroyed, so it cannot start an operation";
+
+// Returns a stream that is not among those of default priority, which callbacks of Futures get.
+c10::Stream new_stream(c10::Device device) {
+  return Guard(device.type()).getNewStream(device, /*priority=*/-1);
+}
+
+EventPtr recorded(const c10::Stream& stream) {
+  auto event = std::make_shared<c10::Event>(stream.device_type());
+  event->record(stream);
+  return event;
+}
+
+// Returns the calling thread's current stream. Throws ValueError if it is capturing a graph.
+c10::Stream current_stream(c10::Device device) {
+  const Guard guard(device.type());
+  const c10::Stream current = guard.getStream(device);
+  TORCH_CHECK_VALUE(!guard.isStreamCapturing(current),
+                    "smdist was called while the current stream of ", device,
+                    " captures a graph, but a replay of the graph could not repeat the "
+                    "communication. Capture the graph without collectives, and call them between "
+                    "its replays.");
+  return current;
+}
+
+// Lets the allocator use the memory again only after what is queued on the stream.
+void record_use(const at::Tensor& tensor, const c10::Stream& stream) {
+  Guard(stream.device_type()).recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
+}
+
+// Pauses longer, up to a millisecond, the longer the wait has lasted.
+void pause(Clock::time_point begin) {
+  const auto waited = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begin);
+  std::this_thread::sleep_for(
+      std::clamp(waited / 16, std::chrono::microseconds(10), std::chrono::microseconds(1000)));
+}
+
+std::string text_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const c10::Error& known) {
+    return known.what_without_backtrace();
+  } catch (const std::exception& known) {
+    return known.what();
+  } catch (...) {
+    return "unknown exception";
+  }
+}
+
+// Returns a hash of what must be the same on all ranks of a host.
+uint64_t layout_of(const DeviceCall& call) {
+  const at::Tensor& tensor = call.outputs[0];
+  uint64_t hash = 0;
+  for (const uint64_t each :
+       {static_cast<uint64_t>(call.kind), static_cast<uint64_t>(tensor.scalar_type()),
+        static_cast<uint64_t>(call.reduction.op), static_cast<uint64_t>(bytes_of(call))}) {
+    hash = hash * 0x9E3779B97F4A7C15 + each + 1;
+  }
+  return hash;
+}
+
+std::pair<std::vector<at::Tensor>, std::vector<at::Tensor>> unzip(
+    const std::vector<LevelBuffers::Pair>& pairs) {
+  std::pair<std::vector<at::Tensor>, std::vector<at::Tensor>> unzipped;
+  for (const LevelBuffers::Pair& pair : pairs) {
+    unzipped.first.push_back(pair.input);
+    unzipped.second.push_back(pair.output);
+  }
+  return unzipped;
+}
+
+// All groups of this process, for its end.
+struct KnownGroups {
+  std::mutex mutex;
+  std::vector<TwoLevelGroup*> groups;  // guarded by mutex
+};
+
+// Never destroyed: groups may be destroyed after other objects.
+KnownGroups& known_groups() {
+  static auto* const known = new KnownGroups;
+  return *known;
+}
+
+}  // namespace
+
+TwoLevelGroup::TwoLevelGroup(std::shared_ptr<Engine> engine, LevelGroups groups)
+    : engine_(std::move(engine)),
+      groups_(std::move(groups)),
+      staging_stream_(new_stream(groups_.device)),
+      result_stream_(new_stream(groups_.device)),
+      process_(getpid()) {
+  callbacks_.start();
+  exchanging_ = std::thread([this] { exchange_all(); });
+  gathering_ = std::thread([this] { gather_all(); });
+  pthread_setname_np(exchanging_.native_handle(), "smdist-exchange");
+  pthread_setname_np(gathering_.native_handle(), "smdist-gather");
+  const std::lock_guard<std::mutex> lock(known_groups().mutex);
+  known_groups().groups.push_back(this);
+}
+
+// Keeps the threads for ever in a forked child, where they do not exist, and also what has threads.
+TwoLevelGroup::~TwoLevelGroup() {
+  if (getpid() != process_) {
+    new std::thread(std::move(exchanging_));
+    new std::thread(std::move(gathering_));
+    new LevelGroups(groups_);
+    return;
+  }
+  stop();
+  const std::lock_guard<std::mutex> lock(known_groups().mutex);
+  std::erase(known_groups().groups, this);
+}
+
+void TwoLevelGroup::start(const DeviceCall& call, const c10::intrusive_ptr<TwoLevelWork>& work,
+                          std::function<void()> ended) {
+  if (is_stopped_) throw UsageError(kStopped);
+  if (const std::exception_ptr failure = engine_->failure()) std::rethrow_exception(failure);
+  const c10::InferenceMode no_autograd;  // the only mode in which every tensor may be written
+  const c10::Stream current = current_stream(groups_.device);
+  auto operation = std::make_unique<Pending>();
+  operation->call = call;
+  operation->ops = *level_ops_of(call);
+  operation->buffers = level_buffers_of(call, groups_.layout);
+  operation->work = work;
+  operation->ended = std::move(ended);
+  announce(call);
+  if (!operation->buffers.reduce_scatters.empty()) reduce_within_host(*operation);
+  operation->ready = recorded(current);
+  work->set_sequence(sequence_++);
+  if (!to_exchange_.push(std::move(operation))) {
+    throw UsageError(kStopped);
+  }
+}
+
+// Starts the all-reduce by which the engine notices what is wrong among the ranks of this host.
+void TwoLevelGroup::announce(const DeviceCall& call) {
+  auto word = std::make_shared<uint64_t>(0);
+  smdist::Operation operation;
+  operation.kind = Collective::kAllReduce;
+  operation.dtype = Dtype::kUint8;
+  operation.op = ReduceOp::kMax;
+  operation.layout = layout_of(call);
+  operation.inputs = operation.outputs = {{word.get(), sizeof(*word)}};
+  operation.timeout = call.timeout;
+  operation.ended = [word](const std::exception_ptr&) {};  // its error is that of the engine
+  engine_->submit(groups_.host_group, std::move(operation));
+}
+
+void TwoLevelGroup::reduce_within_host(Pending& operation) {
+  c10d::ReduceScatterOptions options;
+  options.reduceOp = operation.ops.within_host;
+  auto [inputs, outputs] = unzip(operation.buffers.reduce_scatters);
+  c10d::Backend& host = *groups_.host_reduce;
+  try {
+    operation.reduced = inputs.size() == 1
+                            ? host._reduce_scatter_base(outputs[0], inputs[0], options)
+                            : host.reduce_scatter_tensor_coalesced(outputs, inputs, options);
+  } catch (...) {
+    std::rethrow_exception(fail(std::current_exception()));
+  }
+}
+
+void TwoLevelGroup::exchange_all() {
+  while (auto next = to_exchange_.pop()) {
+    PendingPtr operation = std::move(*next);
+    try {
+      await_device(*operation);
+      if (operation->buffers.between_hosts) exchange_between_hosts(*operation);
+    } catch (...) {
+      operation->error = fail(std::current_exception());
+    }
+    to_gather_.push(std::move(operation));
+  }
+  to_gather_.close();
+}
+
+// Waits until the first level has run, or the caller's work if there is no first level.
+void TwoLevelGroup::await_device(const Pending& operation) const {
+  const auto begin = Clock::now();
+  const c10::intrusive_ptr<c10d::Work>& reduced = operation.reduced;
+  while (!(reduced ? reduced->isCompleted() : operation.ready->query())) {
+    if (const std::exception_ptr failure = engine_->failure()) std::rethrow_exception(failure);
+    if (!engine_->is_running()) {
+      throw Error("the process group was shut down before this operation was complete");
+    }
+    pause(begin);
+  }
+  if (reduced && reduced->exception()) std::rethrow_exception(reduced->exception());
+}
+
+void TwoLevelGroup::exchange_between_hosts(Pending& operation) {
+  const c10::StreamGuard guard(staging_stream_);
+  LevelBuffers::Pair& pair = *operation.buffers.between_hosts;
+  c10d::Backend& hosts = *groups_.between_hosts;
+  const milliseconds timeout = operation.call.timeout;
+  if (operation.call.kind == Collective::kAllGather) {
+    c10d::AllgatherOptions options;
+    options.timeout = timeout;
+    operation.exchanged = hosts._allgather_base(pair.output, pair.input, options);
+  } else if (operation.call.kind == Collective::kReduceScatter) {
+    c10d::ReduceScatterOptions options;
+    options.timeout = timeout;
+    options.reduceOp = operation.ops.between_hosts;
+    operation.exchanged = hosts._reduce_scatter_base(pair.output, pair.input, options);
+  } else {
+    c10d::AllreduceOptions options;
+    options.timeout = timeout;
+    options.reduceOp = operation.ops.between_hosts;
+    std::vector<at::Tensor> shares{pair.output};
+    operation.exchanged = hosts.allreduce(shares, options);
+  }
+}
+
+void TwoLevelGroup::gather_all() {
+  std::optional<Clock::time_point> last_check;
+  while (true) {
+    auto next = gathers_.empty() ? to_gather_.pop() : to_gather_.pop_within(kCheckInterval);
+    check_gathers();
+    if (next) {
+      PendingPtr operation = std::move(*next);
+      EventPtr on_device;
+      try {
+        if (operation->error) std::rethrow_exception(operation->error);
+        gather_within_host(*operation);
+        on_device = gathers_.back().on_device;
+      } catch (...) {
+        operation->error = fail(std::current_exception());
+      }
+      end(std::move(operation), on_device);
+    } else if (to_gather_.is_finished()) {
+      if (!last_check) last_check = Clock::now() + kPatience;
+      if (Clock::now() > *last_check) abort_within_host();
+      if (gathers_.empty() || Clock::now() > *last_check) return;
+    }
+  }
+}
+
+// Queues the last level on the stream of results.
+void TwoLevelGroup::gather_within_host(Pending& operation) {
+  const c10::StreamGuard guard(result_stream_);
+  const c10::InferenceMode no_autograd;
+  Gather gather;
+  if (operation.reduced) operation.reduced->synchronize();
+  if (operation.exchanged) operation.exchanged->wait();
+  if (!operation.buffers.all_gathers.empty()) {
+    auto [inputs, outputs] = unzip(operation.buffers.all_gathers);
+    c10d::Backend& host = *groups_.host_gather;
+    gather.gathered = inputs.size() == 1 ? host._allgather_base(outputs[0], inputs[0])
+                                         : host.allgather_into_tensor_coalesced(outputs, inputs);
+    gather.gathered->synchronize();
+    for (const at::Tensor& tensor : inputs) record_use(tensor, result_stream_);
+    for (const at::Tensor& tensor : outputs) record_use(tensor, result_stream_);
+  }
+  for (const LevelBuffers::Pair& copy : operation.buffers.copies_back) {
+    record_use(copy.input, result_stream_);
+    record_use(copy.output, result_stream_);
+    copy.output.copy_(copy.input, /*non_blocking=*/true);
+  }
+  gather.on_device = recorded(result_stream_);
+  gathers_.push_back(std::move(gather));
+}
+
+// Forgets the all-gathers that have run, and ends the others if the engine has failed.
+void TwoLevelGroup::check_gathers() {
+  if (engine_->failure()) abort_within_host();
+  while (!gathers_.empty()) {
+    const auto& [gathered, on_device] = gathers_.front();
+    try {
+      const bool has_run = gathered ? gathered->isCompleted() : on_device->query();
+      if (!has_run && !engine_->failure()) return;
+      if (gathered && gathered->exception()) std::rethrow_exception(gathered->exception());
+    } catch (...) {
+      fail(std::current_exception());
+    }
+    gathers_.pop_front();
+  }
+}
+
+void TwoLevelGroup::end(PendingPtr operation, const EventPtr& on_device) {
+  operation->ended();
+  const bool is_complete = operation->work->complete_part(operation->error, on_device);
+  smdist::Operation called;
+  called.done = [is_complete,
+                 held = std::shared_ptr<Pending>(std::move(operation))](const std::exception_ptr&) {
+    if (is_complete) held->work->complete_futures();
+  };
+  callbacks_.push(called, nullptr);
+}
+
+std::exception_ptr TwoLevelGroup::fail(const std::exception_ptr& cause) {
+  const std::string reason = "a collective within the host of rank " +
+                             std::to_string(engine_->rank()) + " failed on " +
+                             groups_.device.str() + ": " + text_of(cause);
+  if (!engine_->failure()) engine_->abort(reason);
+  abort_within_host();
+  const std::exception_ptr failure = engine_->failure();
+  return failure ? failure : std::make_exception_ptr(Error(reason));
+}
+
+void TwoLevelGroup::abort_within_host() {
+  std::call_once(aborted_, [this] {
+    groups_.host_reduce->abort();
+    groups_.host_gather->abort();
+  });
+}
+
+// Releases the GIL, for which the threads may wait when they destroy tensors.
+void TwoLevelGroup::stop() {
+  std::optional<pybind11::gil_scoped_release> release;
+  if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) release.emplace();
+  is_stopped_ = true;
+  std::call_once(stopped_, [this] {
+    to_exchange_.close();
+    exchanging_.join();
+    gathering_.join();
+    callbacks_.finish();
+    if (groups_.between_hosts) groups_.between_hosts->shutdown();
+    try {
+      engine_->remove_group(groups_.host_group);
+    } catch (const UsageError&) {
+      // An announcement is pending.
+    }
+    std::call_once(aborted_, [this] {  // communicators that were aborted need no more
+      groups_.host_reduce->shutdown();
+      groups_.host_gather->shutdown();
+    });
+  });
+}
+
+void stop_all_two_level_groups() {
+  std::vector<TwoLevelGroup*> groups;
+  {
+    const std::lock_guard<std::mutex> lock(known_groups().mutex);
+    groups = known_groups().groups;
+  }
+  for (TwoLevelGroup* const group : groups) group->stop();
+}
+
+}  // namespace smdist::torch_binding

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Communicators among the GPUs of one host: those of NCCL, which torch has loaded.
+
+Nothing here loads a library. torch's own ProcessGroupNCCL is the only way to NCCL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+import torch
+import torch.distributed as dist
+
+# NCCL's own watchdog ends the process at its timeout; the engine's timeout comes first
+_LATER: Final = timedelta(minutes=2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostCommunicators:
+    """Functions for the communicators among the devices of one type on one host.
+
+    Attributes:
+        name: Name of the library, for messages.
+        fault: Returns why this process cannot use it for a device; "" if it can.
+        identity: Returns the identity of a device, equal for two processes if and only if they
+            use the same one.
+        create: Makes and connects the communicator of this rank. Arguments: a store of the ranks
+            of this host, the rank's number among them, their number, the longest duration of a
+            collective, and the device.
+    """
+
+    name: str
+    fault: Callable[[torch.device], str]
+    identity: Callable[[torch.device], str]
+    create: Callable[[dist.Store, int, int, timedelta, torch.device], dist.Backend]
+
+
+def _nccl_fault(_: torch.device) -> str:
+    return "" if dist.is_nccl_available() else "this torch was built without NCCL"
+
+
+def _cuda_identity(device: torch.device) -> str:
+    return str(torch.cuda.get_device_properties(device).uuid)
+
+
+def _create_nccl(
+    store: dist.Store, rank: int, size: int, timeout: timedelta, device: torch.device
+) -> dist.Backend:
+    options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
+    options._timeout = timeout + _LATER
+    group = dist.ProcessGroupNCCL(store, rank, size, options)
+    group.eager_connect_single_device(device)
+    return group
+
+
+NCCL: Final = HostCommunicators(
+    name="NCCL", fault=_nccl_fault, identity=_cuda_identity, create=_create_nccl
+)
+
+# By type of device; tests add their own device.
+BY_DEVICE: Final[dict[str, HostCommunicators]] = {"cuda": NCCL}

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two levels: who takes them and who does not, and faults within a host."""
+
+import contextlib
+import io
+import os
+import signal
+import time
+
+import pytest
+import test_device
+import torch
+import torch.distributed as dist
+from test_device import host_communicators
+
+LIMITS = {"staging_slot_bytes": 4096, "staging_slots": 3, "two_level_bytes": 512}
+
+
+def outcomes(processes, function, *args, hosts="aabb", **environ):
+    return processes.outcomes(
+        function,
+        *args,
+        size=len(hosts),
+        staging=LIMITS,
+        deadline=40,
+        hosts=hosts,
+        **environ,
+    )
+
+
+def ones(count=5000, device="testdev"):
+    return torch.ones(count, device=device)
+
+
+def fault_of(call):
+    """The type and text of the error that a call raises within ten seconds."""
+    begin = time.monotonic()
+    with pytest.raises(Exception) as raised:  # noqa: PT011  the test asks which one
+        call()
+    assert time.monotonic() - begin < 10
+    return type(raised.value).__name__, str(raised.value).split("\n")[0]
+
+
+def sum_with(rank, size, faults):
+    """The sum, how many operations the stand-in has had, and what this rank has printed."""
+    host_communicators.faults.update(faults.get(rank, {}))
+    x = ones()
+    with contextlib.redirect_stderr(io.StringIO()) as printed:
+        dist.all_reduce(x)
+        dist.all_reduce(ones())
+    values = x.cpu().unique().tolist()
+    return values, sum(host_communicators.num_operations()), printed.getvalue()
+
+
+UNFIT = [
+    ("aabb", {1: {"fault": "no library"}}, "rank 1 cannot use the GPUs of its host together: no"),
+    ("aabb", {2: {"create": "no memory"}}, "did not start on rank 2: RuntimeError: no memory"),
+    ("aabb", {0: {"identity": "x"}, 1: {"identity": "x"}}, "ranks 0 and 1 use the same GPU"),
+    ("aab", {}, "the hosts have 1 to 2 ranks of the group"),
+    ("abab", {}, "the ranks of each host do not follow each other"),
+    ("ab", {}, "each host has one rank of the group"),
+]
+
+
+@pytest.mark.parametrize(("hosts", "faults", "reason"), UNFIT)
+def test_unfit_groups_are_staged(device_processes, hosts, faults, reason):
+    """Rank 0 prints once why."""
+    ranks = outcomes(device_processes, sum_with, faults, hosts=hosts)
+    lines = [printed for _, (_, _, printed) in ranks]
+
+    assert [(True, ([len(hosts)], 0))] * len(hosts) == [(done, each[:2]) for done, each in ranks]
+    assert 1 == lines[0].count(reason) == len(lines[0].splitlines())
+    assert {""} == set(lines[1:])
+
+
+@pytest.mark.parametrize(("hosts", "faults", "reason"), UNFIT[:3])
+def test_unfit_groups_that_are_forced_raise(device_processes, hosts, faults, reason):
+    ranks = outcomes(device_processes, sum_with, faults, hosts=hosts, SMDIST_GPU_COLLECTIVES="nccl")
+    for done, text in ranks:
+        assert not done
+        assert "gpu_collectives is 'nccl'" in text
+        assert reason in text
+
+
+def test_the_choice_is_printed_once(device_processes):
+    line = "smdist: collectives on GPU tensors: the stand-in within 2 hosts, smdist between them\n"
+    for option in ("auto", "nccl"):
+        ranks = outcomes(device_processes, sum_with, {}, SMDIST_GPU_COLLECTIVES=option)
+
+        assert [(True, ([4], 4, line if rank == 0 else "")) for rank in range(4)] == ranks
+
+
+def call_with_failing_level(rank, size, backend):
+    dist.all_reduce(ones())
+    if rank == 1:
+        host_communicators.fail_operation(2, backend)
+
+    def train():
+        for _ in range(50):
+            dist.all_reduce(ones())
+        torch.accelerator.synchronize()
+
+    fault = fault_of(train)
+    torch.accelerator.synchronize()
+    return fault, fault_of(lambda: dist.all_reduce(ones(), async_op=True).wait())
+
+
+@pytest.mark.parametrize("backend", [0, 1])
+def test_a_failed_level_is_an_error_on_every_rank(device_processes, backend):
+    for done, answer in outcomes(device_processes, call_with_failing_level, backend):
+        assert done, answer
+        for name, text in answer:
+            assert "DistBackendError" == name
+            assert "a collective within the host of rank 1 failed on testdev:0" in text
+            assert "injected fault in" in text
+
+
+def kill_one(rank, size, calls_first):
+    dist.all_reduce(ones())
+    if rank == 1:
+        if calls_first:
+            test_device.set_copy_bandwidth(100_000)
+            dist.all_reduce(ones(50_000), async_op=True)
+        time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGKILL)
+    works = [dist.all_reduce(ones(50_000), async_op=True) for _ in range(5)]
+    fault = fault_of(lambda: [work.wait() for work in works])
+    torch.accelerator.synchronize()
+    return fault
+
+
+@pytest.mark.parametrize("calls_first", [False, True])
+def test_a_killed_rank_is_an_error_on_the_others(device_processes, calls_first):
+    ranks = outcomes(device_processes, kill_one, calls_first)
+
+    assert (False, "died with exit code -9") == ranks[1]
+    for done, answer in (ranks[0], *ranks[2:]):
+        assert done, answer
+        assert "DistBackendError" == answer[0]
+        assert "rank 1" in answer[1]
+
+
+def call_differently(rank, size):
+    dist.all_reduce(ones())
+    fault = fault_of(lambda: dist.all_reduce(ones(5000 + 1000 * (rank == 1)), async_op=True).wait())
+    torch.accelerator.synchronize()
+    return fault
+
+
+def test_different_lengths_are_an_error_on_every_rank(device_processes):
+    for done, answer in outcomes(device_processes, call_differently):
+        assert done, answer
+        assert "rank 1 on" in answer[1]
+        assert "while rank 0 on" in answer[1]
+
+
+def call_late(rank, size):
+    dist.all_reduce(ones())
+    if rank == 1:
+        time.sleep(4)
+        return None
+    group = dist.group.WORLD._get_backend(torch.device("testdev"))
+    options = dist.AllreduceOptions()
+    options.timeout = dist.constants.timedelta(seconds=1)
+    return fault_of(lambda: group.allreduce([ones()], options).wait())
+
+
+def test_a_rank_that_does_not_call_is_named(device_processes):
+    ranks = outcomes(device_processes, call_late)
+
+    assert (True, None) == ranks[1]
+    assert "rank 1" in ranks[0][1][1]
+
+
+def call_wrongly(rank, size):
+    dist.all_reduce(ones())
+    faults = [
+        fault_of(lambda: dist.all_reduce(ones(device="testdev:1"))),
+        fault_of(lambda: dist.all_gather_single(ones(3000), ones(1000))),
+        fault_of(lambda: dist.all_reduce(ones(1).expand(3000))),
+    ]
+    x = ones()
+    dist.all_reduce(x)
+    return faults, x.cpu().unique().tolist()
+
+
+def test_wrong_calls_raise_at_once_and_later_calls_work(device_processes):
+    for done, answer in outcomes(device_processes, call_wrongly):
+        assert done, answer
+        assert {"ValueError"} == {name for name, _ in answer[0]}
+        assert "the tensor is on testdev:1" in answer[0][0][1]
+        assert [4] == answer[1]
+
+
+def abort_held_work(rank, size):
+    dist.all_reduce(ones())
+    backend = dist.group.WORLD._get_backend(torch.device("testdev"))
+    if rank == 1:
+        with test_device.held_stream():
+            work = dist.all_reduce(ones().mul_(2), async_op=True)
+            backend.abort()
+    else:
+        work = dist.all_reduce(ones(), async_op=True)
+    fault = fault_of(work.wait)
+    torch.accelerator.synchronize()
+    return fault
+
+
+def test_abort_ends_operations_that_have_not_started(device_processes):
+    for done, answer in outcomes(device_processes, abort_held_work):
+        assert done, answer
+        assert "the group was aborted by rank 1" in answer[1]
