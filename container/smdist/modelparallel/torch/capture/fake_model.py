@@ -4,7 +4,9 @@
     module._parameters["weight"]   real 16 GB  ->  fake 0 bytes  ->  the same real one again
 
 Tensors that share memory also share it as fake tensors, so a change in place is visible in all of
-them. If the model is on the meta device, its fake tensors are on the device of the inputs.
+them. If the model is on the meta device, its fake tensors are on the device of the inputs. So are
+those of a model on the CPU if the inputs are on an accelerator: its stages are moved there when the
+model is split.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from sagemaker_dist.errors import KeyPath
+from smdist.modelparallel.torch.accelerator import is_accelerator, is_off_accelerator
 from smdist.modelparallel.torch.capture.capture_errors import CaptureError
 from smdist.modelparallel.torch.capture.module_snapshot import snapshots
 
@@ -121,7 +124,8 @@ def on_fakes(
 
     Args:
         model: A model on any device.
-        device: Device of the fake tensors that replace tensors on the meta device.
+        device: Device of the fake tensors that replace tensors on the meta device. If it is an
+            accelerator and the model is on the CPU, also of those that replace other tensors.
         made: List to which weak references to fake tensors are added within the block.
 
     Raises:
@@ -129,7 +133,7 @@ def on_fakes(
     """
     mode = WatchedFakes(made)
     saved = snapshots(model.modules())
-    maker = _Maker(mode, device)
+    maker = _Maker(mode, device, moves=is_accelerator(device) and is_off_accelerator(model))
     try:
         yield maker.replace(model)
     finally:
@@ -138,8 +142,8 @@ def on_fakes(
 
 
 class _Maker:
-    def __init__(self, mode: WatchedFakes, device: torch.device) -> None:
-        self._mode, self._device = mode, device
+    def __init__(self, mode: WatchedFakes, device: torch.device, *, moves: bool) -> None:
+        self._mode, self._device, self._moves = mode, device, moves
         self._made: dict[int, tuple[Tensor, Tensor, str]] = {}
         self._bases: dict[int, Tensor] = {}
 
@@ -171,7 +175,7 @@ class _Maker:
         return known[0]
 
     def _make(self, real: Tensor) -> Tensor:
-        device = self._device if real.device.type == "meta" else real.device
+        device = self._device if self._moves or real.is_meta else real.device
         fake = self._bare(real, device)
         if isinstance(real, nn.Parameter):
             fake = nn.Parameter(fake, requires_grad=real.requires_grad)
