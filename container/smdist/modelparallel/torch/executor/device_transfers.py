@@ -48,24 +48,21 @@ class DeviceTransfers:
         self._ending = torch.Stream(device)  # waits for sends
         self._actions: deque[torch.Event] = deque()  # complete when the device has run an action
 
-    def receive(
-        self, shape: tuple[int, ...], dtype: torch.dtype, peer: int, tag: int
-    ) -> tuple[Any, Tensor]:
-        """Start to receive a tensor; return the handle of the transfer, and the buffer.
+    def buffer(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Return a new buffer for a receive, in memory of the stream of receives."""
+        with self._receiving:
+            return torch.empty(shape, dtype=dtype, device=self.device)
 
-        The handle is None for a tensor of 0 bytes, which is not sent.
+    def receive(self, buffer: Tensor, peer: int, tag: int) -> Any:
+        """Start to receive a tensor; return the handle of the transfer.
 
         Args:
-            shape: Shape of the tensor.
-            dtype: Dtype of the tensor.
+            buffer: Result of `buffer`.
             peer: Rank of the sender in the pipeline.
             tag: Tag of the message.
         """
         with self._receiving:
-            buffer = torch.empty(shape, dtype=dtype, device=self.device)
-            if not buffer.nbytes:
-                return None, buffer
-            return self._channels.irecv(_bytes(buffer), peer, tag), buffer
+            return self._channels.irecv(_bytes(buffer), peer, tag)
 
     def send(self, tensor: Tensor, peer: int, tag: int) -> Any:
         """Start to send a tensor behind the work of the current stream; return the handle.

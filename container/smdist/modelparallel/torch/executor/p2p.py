@@ -127,16 +127,17 @@ class P2P:
             place: Device of the buffer, as `place` returns it.
         """
         work = None
-        if place is CPU:
+        if place is CPU or self._transfers is None:
             buffer = torch.empty(shape, dtype=dtype)
-            if buffer.nbytes:
-                with _losing(peer):
-                    work = dist.irecv(_bytes(buffer), group=self._group, group_src=peer, tag=tag)
         else:
-            assert self._transfers is not None
-            with _losing(peer):
-                work, buffer = self._transfers.receive(shape, dtype, peer, tag)
+            buffer = self._transfers.buffer(shape, dtype)
         self._memory.receive_bytes.add(buffer.nbytes)
+        if buffer.nbytes:
+            with _losing(peer):
+                if self._transfers is None or buffer.is_cpu:
+                    work = dist.irecv(_bytes(buffer), group=self._group, group_src=peer, tag=tag)
+                else:
+                    work = self._transfers.receive(buffer, peer, tag)
         return PendingMessage(peer, work, buffer)
 
     def wait(self, message: PendingMessage) -> Tensor:

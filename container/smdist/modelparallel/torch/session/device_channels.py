@@ -119,7 +119,8 @@ class DeviceChannels:
         if key not in self._communicators:
             assert self._make is not None
             name = f"smdist/{self._purpose}/{source}-{target}/"
-            store = dist.PrefixStore(name, self._group.get_group_store())
+            of_group = dist.distributed_c10d._get_process_group_store(self._group)
+            store = dist.PrefixStore(name, of_group)
             rank = 0 if self._group.rank() == source else 1
             self._communicators[key] = self._make(store, rank, 2, _timeout_of(self._group))
         return self._communicators[key]
