@@ -125,7 +125,8 @@ def on_fakes(
     Args:
         model: A model on any device.
         device: Device of the fake tensors that replace tensors on the meta device. If it is an
-            accelerator and the model is on the CPU, also of those that replace other tensors.
+            accelerator and the model is on the CPU, also of those that replace its parameters and
+            buffers.
         made: List to which weak references to fake tensors are added within the block.
 
     Raises:
@@ -152,8 +153,9 @@ class _Maker:
             if isinstance(module, torch.jit.ScriptModule):
                 continue  # tensors of scripted modules live in C++, where fakes and real ones mix
             for group in (module._parameters, module._buffers, module.__dict__):
+                moves = self._moves and group is not module.__dict__
                 replaced = {
-                    key: self._fake(value, f"{prefix}.{key}" if prefix else key)
+                    key: self._fake(value, f"{prefix}.{key}" if prefix else key, moves=moves)
                     for key, value in group.items()
                     if isinstance(value, Tensor)
                 }
@@ -166,16 +168,16 @@ class _Maker:
             mode=self._mode,
         )
 
-    def _fake(self, real: Tensor, name: str) -> Tensor:
+    def _fake(self, real: Tensor, name: str, *, moves: bool) -> Tensor:
         known = self._made.get(id(real))
         if known is None:
             check_plain(real, repr(name), about=name)
-            known = (self._make(real), real, name)
+            known = (self._make(real, moves=moves), real, name)
             self._made[id(real)] = known
         return known[0]
 
-    def _make(self, real: Tensor) -> Tensor:
-        device = self._device if self._moves or real.is_meta else real.device
+    def _make(self, real: Tensor, *, moves: bool) -> Tensor:
+        device = self._device if moves or real.is_meta else real.device
         fake = self._bare(real, device)
         if isinstance(real, nn.Parameter):
             fake = nn.Parameter(fake, requires_grad=real.requires_grad)

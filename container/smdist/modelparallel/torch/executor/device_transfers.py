@@ -23,7 +23,7 @@ from torch import Tensor
 from smdist.dataparallel.rendezvous.engine_shutdown import last_fault
 from smdist.modelparallel.torch.accelerator import current_device
 from smdist.modelparallel.torch.executor.step_errors import LostError
-from smdist.modelparallel.torch.session.device_channels import DeviceChannels, shared_channels
+from smdist.modelparallel.torch.session.device_p2p import DeviceP2P, shared_p2p
 
 AHEAD: Final = 2  # actions that are queued behind the one that the device runs
 _LONGEST_PAUSE: Final = 0.001  # seconds between two looks at an event
@@ -33,7 +33,7 @@ class DeviceTransfers:
     """Sender and receiver of tensors on this rank's device.
 
     Args:
-        channels: Channels to the other ranks of the pipeline.
+        p2p: Sends and receives between the ranks of the pipeline.
         device: Device of this rank.
 
     Attributes:
@@ -41,12 +41,16 @@ class DeviceTransfers:
         is_ordered: True if messages of one sender have to be received in the order of sending.
     """
 
-    def __init__(self, channels: DeviceChannels, device: torch.device) -> None:
-        self._channels, self.device = channels, device
-        self.is_ordered = channels.is_ordered
+    def __init__(self, p2p: DeviceP2P, device: torch.device) -> None:
+        self._p2p, self.device = p2p, device
+        self.is_ordered = p2p.is_ordered
         self._receiving = torch.Stream(device)
         self._ending = torch.Stream(device)  # waits for sends
         self._actions: deque[torch.Event] = deque()  # complete when the device has run an action
+
+    def begin_step(self) -> None:
+        """Forget the actions of an earlier step, which may have failed."""
+        self._actions.clear()
 
     def buffer(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """Return a new buffer for a receive, in memory of the stream of receives."""
@@ -62,7 +66,7 @@ class DeviceTransfers:
             tag: Tag of the message.
         """
         with self._receiving:
-            return self._channels.irecv(_bytes(buffer), peer, tag)
+            return self._p2p.irecv(_bytes(buffer), peer, tag)
 
     def send(self, tensor: Tensor, peer: int, tag: int) -> Any:
         """Start to send a tensor behind the work of the current stream; return the handle.
@@ -72,7 +76,7 @@ class DeviceTransfers:
             peer: Rank of the receiver in the pipeline.
             tag: Tag of the message.
         """
-        return self._channels.isend(_bytes(tensor), peer, tag)
+        return self._p2p.isend(_bytes(tensor), peer, tag)
 
     def join(self, work: Any, buffer: Tensor) -> None:
         """Let the current stream wait for a receive, and use its buffer.
@@ -128,10 +132,10 @@ def device_transfers(group: dist.ProcessGroup) -> DeviceTransfers | None:
         group: Process group of the pipeline.
     """
     device = current_device()
-    channels = None if device is None else shared_channels(group, device, "stages")
-    if device is None or channels is None:
+    if device is None:
         return None
-    return DeviceTransfers(channels, device)
+    p2p = shared_p2p(group, device, "stages")
+    return DeviceTransfers(p2p, device) if p2p.is_direct else None
 
 
 def _wait(event: torch.Event) -> None:

@@ -27,7 +27,7 @@ from smdist.modelparallel.torch.executor.step_errors import (
     StepInterruptedError,
     error_text,
 )
-from smdist.modelparallel.torch.session.device_channels import (
+from smdist.modelparallel.torch.session.device_p2p import (
     TAGGED,
     backend_name,
     end_device_transfers,

@@ -103,6 +103,8 @@ class P2P:
     ) -> None:
         self._group, self._memory, self._transfers = group, memory, transfers
         self._ways: dict[tuple[int, int], deque[PendingMessage]] = {}
+        if transfers is not None:
+            transfers.begin_step()
 
     def place(self, device: torch.device) -> torch.device:
         """Return the device on which the messages of a value are: this rank's own, or the CPU.

@@ -20,7 +20,6 @@ from smdist.modelparallel.torch.executor.stage_edges import (
     StageEdges,
 )
 
-
 Message = tuple[int, int, int]  # number of the edge, microbatch, FORWARD or BACKWARD
 Post = Callable[[StageEdge, int, int, int], PendingMessage]
 

@@ -16,6 +16,7 @@ from smdist.modelparallel.torch.program.program import TensorFacts
 FORWARD: Final = 0  # direction of values
 BACKWARD: Final = 1  # direction of gradients
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageEdge:
     """Value that one stage sends to another (an edge), and the layout of the messages for it.

@@ -211,9 +211,7 @@ class StageIO:
         """
         if self._receive_order is None or wire.facts.device.type == "cpu":
             return self._post(wire, peer, microbatch, direction)
-        return self._receive_order.take(
-            (wire.number, microbatch, direction), peer, self._post
-        )
+        return self._receive_order.take((wire.number, microbatch, direction), peer, self._post)
 
     def _post(self, wire: StageEdge, peer: int, microbatch: int, direction: int) -> PendingMessage:
         tag = self._tag(wire.number, microbatch, direction)

@@ -7,7 +7,6 @@ import logging
 import time
 from typing import Final
 
-import torch
 from torch import nn
 
 from sagemaker_dist.errors import closest, require

@@ -29,7 +29,6 @@ from sagemaker_dist.errors import KeyPath, OptionError, raise_all
 from smdist.modelparallel.torch.program.pytree import Form, flatten, paths, unflatten
 
 
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Autocast:
     """Settings of `torch.autocast` for one type of device: on or off, dtype, weight cache."""

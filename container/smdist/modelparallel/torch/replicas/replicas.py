@@ -35,7 +35,7 @@ from smdist.modelparallel.torch.replicas.gradient_buckets import (
     owned_params,
     set_gradient,
 )
-from smdist.modelparallel.torch.session.device_channels import DeviceChannels
+from smdist.modelparallel.torch.session.device_p2p import shared_p2p
 from smdist.modelparallel.torch.session.process_groups import Groups
 
 _TAG = 1 << 20  # no message between stages, in the same group, has this tag
@@ -60,8 +60,8 @@ class TiedParams:
     ) -> None:
         self._group = group
         device = accelerator_of(each.parameter for each in held) or torch.device("cpu")
-        self._channels = DeviceChannels(group, device, "ties")
-        self._place = device if self._channels.is_direct else torch.device("cpu")
+        self._p2p = shared_p2p(group, device, "ties")
+        self._place = device if self._p2p.is_direct else torch.device("cpu")
         own = {each.name: each.parameter for each in held}
         self._families: dict[tuple[int, ...], list[nn.Parameter]] = {}
         for tie in ties:
@@ -95,10 +95,10 @@ class TiedParams:
         values = parameter.detach().contiguous().to(self._place)
         if holders[0] == self._group.rank():
             for other in holders[1:]:
-                self._channels.isend(values, other, _TAG).wait()
+                self._p2p.isend(values, other, _TAG).wait()
         else:
             values = torch.empty_like(values)
-            self._channels.irecv(values, holders[0], _TAG).wait()
+            self._p2p.irecv(values, holders[0], _TAG).wait()
             parameter.copy_(values)
 
     def finish(self) -> None:
@@ -142,8 +142,8 @@ class TiedParams:
         works: list[Any] = []
         for rank, vector in by_rank.items():
             if vector is not own:
-                works.append(self._channels.irecv(vector, rank, _TAG))
-                works.append(self._channels.isend(own, rank, _TAG))
+                works.append(self._p2p.irecv(vector, rank, _TAG))
+                works.append(self._p2p.isend(own, rank, _TAG))
         for work in works:
             work.wait()
         total = by_rank[holders[0]].clone()

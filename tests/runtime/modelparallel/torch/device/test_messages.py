@@ -13,7 +13,7 @@ from test_device import in_order_group
 from torch import nn
 
 from smdist.modelparallel.torch.executor.device_transfers import device_transfers
-from smdist.modelparallel.torch.session import device_channels
+from smdist.modelparallel.torch.session import device_p2p
 
 SLOTS = {"staging_slot_bytes": 4096, "staging_slots": 3}
 WIDTH, ROWS = 64, 64
@@ -22,7 +22,7 @@ WIDTH, ROWS = 64, 64
 def crossing_step(rank, size):
     """Run a schedule of which rank 1 needs messages in another order than rank 0 sends them."""
     in_order_group.register()
-    device_channels.COMMUNICATORS[in_order_group.BACKEND] = in_order_group.communicator
+    device_p2p.COMMUNICATORS[in_order_group.BACKEND] = in_order_group.communicator
     group = dist.new_group(backend=in_order_group.BACKEND)
     pipeline = Pipeline(schedule="zero_bubble_v", virtual_stages=2, num_microbatches=6)
 
@@ -105,7 +105,11 @@ def receive_in_time(rank, size):
         transfers.join(work, buffer)
         busy += buffer
         del buffer
-    return has_come, torch.equal(busy.cpu(), torch.arange(5000.0) + 1), test_device.take_stale_uses()
+    return (
+        has_come,
+        torch.equal(busy.cpu(), torch.arange(5000.0) + 1),
+        test_device.take_stale_uses(),
+    )
 
 
 def test_data_arrives_while_the_device_computes(pipelines):

@@ -53,8 +53,8 @@ def _nccl(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
 COMMUNICATORS: Final[dict[str, CommunicatorMaker]] = {"nccl": _nccl}
 
 
-class DeviceChannels:
-    """Channels of one rank to the other ranks of a process group, for tensors of its device.
+class DeviceP2P:
+    """Sends and receives of one rank in a process group, for tensors of its device.
 
     Args:
         group: Process group; `peer` arguments are ranks in this group.
@@ -126,25 +126,25 @@ class DeviceChannels:
         return self._communicators[key]
 
 
-_shared: WeakKeyDictionary[dist.ProcessGroup, dict[str, DeviceChannels]] = WeakKeyDictionary()
+_OfGroup = dict[tuple[str, str], DeviceP2P]  # by purpose and type of device
+_shared: WeakKeyDictionary[dist.ProcessGroup, _OfGroup] = WeakKeyDictionary()
 
 
-def shared_channels(
-    group: dist.ProcessGroup, device: torch.device, purpose: str
-) -> DeviceChannels | None:
-    """Return the channels of a group for one purpose, which all of their users share.
+def shared_p2p(group: dist.ProcessGroup, device: torch.device, purpose: str) -> DeviceP2P:
+    """Return the sends and receives of a group for one purpose, which all users share.
 
-    The result is None if the group's backend does not send from device to device.
+    So they share NCCL's communicators, too.
 
     Args:
         group: Process group of the ranks.
-        device: Current device of this process.
+        device: Current device of this process, or the CPU.
         purpose: Name of the purpose, the same on all ranks.
     """
     of_group = _shared.setdefault(group, {})
-    if purpose not in of_group:
-        of_group[purpose] = DeviceChannels(group, device, purpose)
-    return of_group[purpose] if of_group[purpose].is_direct else None
+    key = purpose, device.type
+    if key not in of_group:
+        of_group[key] = DeviceP2P(group, device, purpose)
+    return of_group[key]
 
 
 def end_device_transfers() -> None:
@@ -153,8 +153,8 @@ def end_device_transfers() -> None:
     A failure of another rank does not reach these backends, and a stream would wait for that rank.
     The backend "smdist" needs no such call: its engine is aborted on all ranks.
     """
-    for channels in [each for of_group in _shared.values() for each in of_group.values()]:
-        channels.abort()
+    for p2p in [each for of_group in _shared.values() for each in of_group.values()]:
+        p2p.abort()
     for group in list(dist.distributed_c10d._world.pg_map):
         for device in group._device_types:
             if is_accelerator(device) and backend_name(group, device) in COMMUNICATORS:
