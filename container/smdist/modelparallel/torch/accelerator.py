@@ -57,7 +57,7 @@ def is_off_accelerator(model: nn.Module) -> bool:
 
 def name_of(device: torch.device) -> str:
     """Return the name of a device for reports, such as "NVIDIA A100", or else its type."""
-    module = torch.get_device_module(device) if is_accelerator(device) else None
+    module: Any = torch.get_device_module(device) if is_accelerator(device) else None
     return module.get_device_name(device) if hasattr(module, "get_device_name") else device.type
 
 

@@ -3,9 +3,9 @@
 
 A tensor is sent as raw bytes, in its memory layout. A receive is posted before its data is needed,
 into a new buffer, which becomes the received tensor. A sent tensor is kept until its send is
-complete. Tensors on an accelerator travel from device to device, if the backend can do it
-(`DeviceTransfers`). The number of incomplete sends to each rank is limited, so memory does not grow with the
-number of microbatches.
+complete. The number of incomplete sends to each rank is limited, so memory does not grow with the
+number of microbatches. Tensors on an accelerator travel from device to device, if the backend can
+do it (`DeviceTransfers`).
 
 `MemoryCounter` counts the bytes and microbatches that a rank holds during a step.
 """

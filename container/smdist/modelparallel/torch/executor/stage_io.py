@@ -5,8 +5,8 @@ A value is sent from the stage that computes it to each stage that reads it. In 
 each of these stages sends back a gradient of the value. The gradients are summed in the order of
 the stages, so that sums are reproducible.
 
-An edge is a value that one stage sends to another one. `StageEdges` has the sender, the receiver and
-the memory layout of its messages. They have tags:
+An edge is a value that one stage sends to another one. `StageEdges` has the sender, the receiver
+and the memory layout of its messages. They have tags:
 
     tag = base + 2 * (number of the edge * number of microbatches + microbatch) + direction
 
@@ -117,7 +117,7 @@ class StageIO:
         self._p2p.end_action()
 
     def wait_for_device(self) -> None:
-        """Wait until the device has run what is queued, if messages are sent from device to device."""
+        """Wait until the device has run what is queued, if it sends and receives messages."""
         self._p2p.wait_for_device()
 
     def send_values(self, action: Action, values: Mapping[str, Any]) -> None:
@@ -151,8 +151,7 @@ class StageIO:
             self._send(flags, bundle.source_rank, bundle.number, action)
             for wire, gradient in zip(bundle.wires, found, strict=True):
                 place = self._p2p.place(wire.facts.device)
-                none = gradient is None
-                tensor = _zeros(wire, place) if none else packed(gradient, wire, place)
+                tensor = _packed_gradient(gradient, wire, place)
                 self._send(tensor, bundle.source_rank, wire.number, action)
 
     def _send(self, tensor: Tensor, peer: int, number: int, action: Action) -> None:
@@ -302,6 +301,10 @@ def _local_device(device: torch.device) -> torch.device:
     """
     module = torch.get_device_module(device)
     return torch.device(device.type, module.current_device())
+
+
+def _packed_gradient(gradient: Tensor | None, wire: StageEdge, place: torch.device) -> Tensor:
+    return _zeros(wire, place) if gradient is None else packed(gradient, wire, place)
 
 
 def _zeros(wire: StageEdge, place: torch.device) -> Tensor:

@@ -121,7 +121,7 @@ def _device(captured: Captured) -> torch.device:
     found = accelerator_of(tensors)
     if found is None and any(parameter.is_meta for parameter in captured.model.parameters()):
         found = current_device()
-    return found or torch.device("cpu")
+    return torch.device("cpu") if found is None else found
 
 
 def _numbered(device: torch.device) -> torch.device:

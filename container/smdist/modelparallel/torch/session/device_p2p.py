@@ -23,11 +23,12 @@ from weakref import WeakKeyDictionary, ref
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore, Store
 
 from smdist.modelparallel.torch.accelerator import is_accelerator
 
 TAGGED: Final = frozenset({"smdist", "smddp"})  # backends that match messages by their tags
-CommunicatorMaker = Callable[[dist.Store, int, int, timedelta], Any]
+CommunicatorMaker = Callable[[Store, int, int, timedelta], Any]
 
 
 def backend_name(group: dist.ProcessGroup, device: torch.device) -> str:
@@ -42,7 +43,7 @@ def backend_name(group: dist.ProcessGroup, device: torch.device) -> str:
     return ""
 
 
-def _nccl(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
+def _nccl(store: Store, rank: int, size: int, timeout: timedelta) -> Any:
     """Return a communicator of NCCL: an object of torch's own ProcessGroupNCCL."""
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = timeout
@@ -120,7 +121,7 @@ class DeviceP2P:
             assert self._make is not None
             name = f"smdist/{self._purpose}/{source}-{target}/"
             of_group = dist.distributed_c10d._get_process_group_store(self._group)
-            store = dist.PrefixStore(name, of_group)
+            store = PrefixStore(name, of_group)
             rank = 0 if self._group.rank() == source else 1
             self._communicators[key] = self._make(store, rank, 2, _timeout_of(self._group))
         return self._communicators[key]
