@@ -126,9 +126,9 @@ def _device(captured: Captured) -> torch.device:
 
 def _numbered(device: torch.device) -> torch.device:
     """Return a device with its number: that of the current one, if the device has none."""
-    is_complete = device.index is not None or not is_accelerator(device)
-    module = None if is_complete else torch.get_device_module(device)
-    return device if module is None else torch.device(device.type, module.current_device())
+    if not is_accelerator(device) or ":" in str(device):
+        return device
+    return torch.device(device.type, torch.get_device_module(device).current_device())
 
 
 @contextmanager
