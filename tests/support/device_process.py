@@ -46,8 +46,11 @@ class DeviceTestFailedError(AssertionError):
 class DeviceProcesses:
     """Forks a process for each call from one that has imported torch."""
 
-    def __init__(self) -> None:
-        self._server = ForkServer(_MODULES, OMP_NUM_THREADS="1", TORCH_CPP_LOG_LEVEL="ERROR")
+    def __init__(self, *modules: str) -> None:
+        """Start the process that forks; it imports further modules, too."""
+        self._server = ForkServer(
+            (*_MODULES, *modules), OMP_NUM_THREADS="1", TORCH_CPP_LOG_LEVEL="ERROR"
+        )
 
     def run(self, function: Callable[..., Any], *args: Any, deadline: float = 60, **named: Any):
         """Call the function where the device is loaded, and return its result."""

@@ -4,7 +4,9 @@
     module._parameters["weight"]   real 16 GB  ->  fake 0 bytes  ->  the same real one again
 
 Tensors that share memory also share it as fake tensors, so a change in place is visible in all of
-them. If the model is on the meta device, its fake tensors are on the device of the inputs.
+them. If the model is on the meta device, its fake tensors are on the device of the inputs. So are
+those of a model on the CPU if the inputs are on an accelerator: its stages are moved there when the
+model is split.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from sagemaker_dist.errors import KeyPath
+from smdist.modelparallel.torch.accelerator import is_accelerator, is_off_accelerator
 from smdist.modelparallel.torch.capture.capture_errors import CaptureError
 from smdist.modelparallel.torch.capture.module_snapshot import snapshots
 
@@ -121,7 +124,9 @@ def on_fakes(
 
     Args:
         model: A model on any device.
-        device: Device of the fake tensors that replace tensors on the meta device.
+        device: Device of the fake tensors that replace tensors on the meta device. If it is an
+            accelerator and the model is on the CPU, also of those that replace its parameters and
+            buffers.
         made: List to which weak references to fake tensors are added within the block.
 
     Raises:
@@ -129,7 +134,7 @@ def on_fakes(
     """
     mode = WatchedFakes(made)
     saved = snapshots(model.modules())
-    maker = _Maker(mode, device)
+    maker = _Maker(mode, device, moves=is_accelerator(device) and is_off_accelerator(model))
     try:
         yield maker.replace(model)
     finally:
@@ -138,8 +143,8 @@ def on_fakes(
 
 
 class _Maker:
-    def __init__(self, mode: WatchedFakes, device: torch.device) -> None:
-        self._mode, self._device = mode, device
+    def __init__(self, mode: WatchedFakes, device: torch.device, *, moves: bool) -> None:
+        self._mode, self._device, self._moves = mode, device, moves
         self._made: dict[int, tuple[Tensor, Tensor, str]] = {}
         self._bases: dict[int, Tensor] = {}
 
@@ -148,8 +153,9 @@ class _Maker:
             if isinstance(module, torch.jit.ScriptModule):
                 continue  # tensors of scripted modules live in C++, where fakes and real ones mix
             for group in (module._parameters, module._buffers, module.__dict__):
+                moves = self._moves and group is not module.__dict__
                 replaced = {
-                    key: self._fake(value, f"{prefix}.{key}" if prefix else key)
+                    key: self._fake(value, f"{prefix}.{key}" if prefix else key, moves=moves)
                     for key, value in group.items()
                     if isinstance(value, Tensor)
                 }
@@ -162,16 +168,16 @@ class _Maker:
             mode=self._mode,
         )
 
-    def _fake(self, real: Tensor, name: str) -> Tensor:
+    def _fake(self, real: Tensor, name: str, *, moves: bool) -> Tensor:
         known = self._made.get(id(real))
         if known is None:
             check_plain(real, repr(name), about=name)
-            known = (self._make(real), real, name)
+            known = (self._make(real, moves=moves), real, name)
             self._made[id(real)] = known
         return known[0]
 
-    def _make(self, real: Tensor) -> Tensor:
-        device = self._device if real.device.type == "meta" else real.device
+    def _make(self, real: Tensor, *, moves: bool) -> Tensor:
+        device = self._device if moves or real.is_meta else real.device
         fake = self._bare(real, device)
         if isinstance(real, nn.Parameter):
             fake = nn.Parameter(fake, requires_grad=real.requires_grad)

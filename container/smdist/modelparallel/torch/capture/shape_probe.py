@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
+from smdist.modelparallel.torch.accelerator import random_device_type
 from smdist.modelparallel.torch.capture.fake_model import FakeModel, memory
 from smdist.modelparallel.torch.capture.module_snapshot import snapshots
 from smdist.modelparallel.torch.program.pytree import Form, flatten, unflatten
@@ -135,13 +136,15 @@ class Probe:
     def _weight(self, fake: Tensor) -> Tensor:
         """Return the real weight that a fake one replaces; zeros for a weight on the meta device.
 
+        The weight is on the device that the fake one has.
+
         Raises:
             TooLargeError: The unit's weights on the meta device are too large to be replaced by
                 zeros.
         """
         real = self._fake.reals[self._fake.names[id(fake)]]
         if not real.is_meta:
-            return real
+            return real if real.device == fake.device else _moved(real, fake.device)
         self._bytes += real.numel() * real.element_size()
         is_large = self._bytes > LARGEST_BYTES
         if is_large and not hasattr(real, STANDS_IN):
@@ -205,6 +208,14 @@ class _Trial:
         return made.requires_grad_().clone() if result.requires_grad else made
 
 
+def _moved(real: Tensor, device: torch.device) -> Tensor:
+    """Return a copy of a parameter or another tensor on a device."""
+    made = real.detach().to(device)
+    if isinstance(real, nn.Parameter):
+        return nn.Parameter(made, requires_grad=real.requires_grad)
+    return made
+
+
 def _zeros(like: Tensor, device: torch.device, *, is_lazy: bool) -> Tensor:
     """Return zeros of the shape and type of `like` on a device.
 
@@ -228,7 +239,7 @@ def _unseen() -> AbstractContextManager[None]:
 
 @contextmanager
 def _forked() -> Iterator[None]:
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(device_type=random_device_type()):
         yield
 
 

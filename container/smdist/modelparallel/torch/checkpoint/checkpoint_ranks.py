@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from smdist.modelparallel.torch.accelerator import accelerator_module
 from smdist.modelparallel.torch.checkpoint.checkpoint_errors import CheckpointError
 from smdist.modelparallel.torch.checkpoint.team import Team
 
@@ -118,15 +119,15 @@ _LAYOUT = (
 def random_state() -> dict[str, Any]:
     """Return the states of the random generators of this process.
 
-    Keys are "python", "torch", "numpy" (None if it is not imported) and "cuda" (None without GPU).
+    Keys are "python", "torch", "numpy" (None if it is not imported) and "cuda": the state of the
+    current device of an accelerator of any type, None without one.
     """
-    numpy = sys.modules.get("numpy")
-    has_gpu = torch.cuda.is_available()
+    numpy, module = sys.modules.get("numpy"), accelerator_module()
     return {
         "python": random.getstate(),
         "torch": torch.get_rng_state(),
         "numpy": numpy.random.get_state() if numpy else None,
-        "cuda": torch.cuda.get_rng_state() if has_gpu else None,
+        "cuda": None if module is None else module.get_rng_state(),
     }
 
 
@@ -138,5 +139,6 @@ def set_random_state(state: Mapping[str, Any]) -> None:
         import numpy as np
 
         np.random.set_state(state["numpy"])
-    if state["cuda"] is not None and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state["cuda"])
+    module = accelerator_module()
+    if state["cuda"] is not None and module is not None:
+        module.set_rng_state(state["cuda"])

@@ -25,7 +25,12 @@ from torch import nn
 from sagemaker_dist.errors import OptionError, raise_all
 from smdist.modelparallel.core.placement import Placement
 from smdist.modelparallel.core.schedule.actions import Do, Schedule
+from smdist.modelparallel.torch.accelerator import is_accelerator
 from smdist.modelparallel.torch.capture import Captured
+from smdist.modelparallel.torch.executor.device_transfers import (
+    DeviceTransfers,
+    device_transfers,
+)
 from smdist.modelparallel.torch.executor.failure_broadcast import Alarm
 from smdist.modelparallel.torch.executor.p2p import P2P, MemoryCounter
 from smdist.modelparallel.torch.executor.rank_schedule import RankSchedule
@@ -36,7 +41,9 @@ from smdist.modelparallel.torch.executor.rank_step import (
     StageHooks,
     StepResources,
 )
-from smdist.modelparallel.torch.executor.stage_io import StageEdges, StageIO
+from smdist.modelparallel.torch.executor.receive_order import ReceiveOrder
+from smdist.modelparallel.torch.executor.stage_edges import StageEdges
+from smdist.modelparallel.torch.executor.stage_io import StageIO
 from smdist.modelparallel.torch.executor.step_errors import LostError
 from smdist.modelparallel.torch.materialization.stage_module import StageModule
 from smdist.modelparallel.torch.program.program import Program
@@ -134,6 +141,7 @@ class Executor:
         self._rank = dist.get_rank(group)
         self._alarm = Alarm(group)
         self._rank_schedules: dict[Any, RankSchedule] = {}
+        self._transfers: DeviceTransfers | None = None
         self._set_program(next(iter(self._stages.values())).program, placement)
         self.memory = MemoryCounter()
 
@@ -176,8 +184,10 @@ class Executor:
             StepError: This rank or another one raised an exception.
         """
         rank_schedule = self._rank_schedule(backward)
-        p2p = P2P(self._group, self.memory)
-        stage_io = StageIO(p2p, self._stage_edges, rank_schedule.window)
+        p2p = P2P(self._group, self.memory, self._transfers)
+        stage_io = StageIO(
+            p2p, self._stage_edges, rank_schedule.window, self._receive_order(rank_schedule)
+        )
         step = RankStep(self._resources(), rank_schedule, stage_io, keeps=backward)
         with self._ending(step), generators_kept():
             step.run(feed, draws)
@@ -242,6 +252,15 @@ class Executor:
         rank_of, microbatches = self._schedule.rank_of, self._schedule.num_microbatches
         self._stage_edges = StageEdges(placement, program.facts, rank_of, microbatches)
         self._placement = placement
+        edges = (wire for incoming in self._stage_edges.incoming for wire in incoming)
+        if self._transfers is None and any(is_accelerator(wire.facts.device) for wire in edges):
+            self._transfers = device_transfers(self._group)
+
+    def _receive_order(self, rank_schedule: RankSchedule) -> ReceiveOrder | None:
+        """Return the order of a step's receives; None if messages can be received in any order."""
+        if self._transfers is None or not self._transfers.is_ordered:
+            return None
+        return ReceiveOrder(rank_schedule.orders, self._stage_edges, self._rank)
 
     def _rank_schedule(self, backward: bool) -> RankSchedule:
         """Return this rank's forward and backward passes of a step, in order.

@@ -27,6 +27,11 @@ from smdist.modelparallel.torch.executor.step_errors import (
     StepInterruptedError,
     error_text,
 )
+from smdist.modelparallel.torch.session.device_p2p import (
+    TAGGED,
+    backend_name,
+    end_device_transfers,
+)
 
 _KEY: Final = "smdist/step/fault"
 _CLOSED: Final = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")  # Gloo's
@@ -43,7 +48,7 @@ class Alarm:
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._group = group
-        self._is_ours = dist.get_backend(group) in ("smdist", "smddp")
+        self._is_ours = backend_name(group, torch.device("cpu")) in TAGGED
 
     def error(self, error: BaseException, action: str, module: str) -> StepError:
         """Send an exception of this rank to all ranks, and return the error to raise in its place.
@@ -135,6 +140,7 @@ class Alarm:
         """Send a failure of this rank to all ranks; their pending operations then fail."""
         if self._is_ours:
             abort(fault.line, fault.encode())
+            self._close()
             return
         with suppress(Exception):  # the store ends with the rank that serves it
             self._store().set(_KEY, fault.encode())
@@ -157,8 +163,10 @@ class Alarm:
         """Close this rank's connections to the other ranks, so that their pending operations fail.
 
         Gloo closes all connections of a group when a receive times out. So this method posts
-        receives that time out after 1 ms. With the backend "smdist" it does nothing.
+        receives that time out after 1 ms. With the backend "smdist" it only ends operations of
+        other backends, such as NCCL, on this rank's device.
         """
+        end_device_transfers()
         own, size = dist.get_rank(self._group), dist.get_world_size(self._group)
         for peer in range(0 if self._is_ours else size):
             with suppress(RuntimeError):  # the wait timed out, or the connection is closed already

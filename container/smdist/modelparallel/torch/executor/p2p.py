@@ -4,7 +4,8 @@
 A tensor is sent as raw bytes, in its memory layout. A receive is posted before its data is needed,
 into a new buffer, which becomes the received tensor. A sent tensor is kept until its send is
 complete. The number of incomplete sends to each rank is limited, so memory does not grow with the
-number of microbatches.
+number of microbatches. Tensors on an accelerator travel from device to device, if the backend can
+do it (`DeviceTransfers`).
 
 `MemoryCounter` counts the bytes and microbatches that a rank holds during a step.
 """
@@ -13,13 +14,17 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from smdist.modelparallel.torch.executor.device_transfers import DeviceTransfers
 from smdist.modelparallel.torch.executor.step_errors import LostError
+from smdist.modelparallel.torch.session.object_collectives import cpu_barrier
+
+CPU: Final = torch.device("cpu")
 
 
 @dataclass(slots=True)
@@ -86,14 +91,33 @@ class P2P:
     Args:
         group: Process group of the pipeline's ranks; `peer` arguments are ranks in this group.
         memory: Counter to which the bytes of messages are added.
+        transfers: Sender and receiver of tensors on this rank's device; None if all messages are
+            tensors on the CPU.
     """
 
-    def __init__(self, group: dist.ProcessGroup, memory: MemoryCounter) -> None:
-        self._group, self._memory = group, memory
+    def __init__(
+        self,
+        group: dist.ProcessGroup,
+        memory: MemoryCounter,
+        transfers: DeviceTransfers | None = None,
+    ) -> None:
+        self._group, self._memory, self._transfers = group, memory, transfers
         self._ways: dict[tuple[int, int], deque[PendingMessage]] = {}
+        if transfers is not None:
+            transfers.begin_step()
+
+    def place(self, device: torch.device) -> torch.device:
+        """Return the device on which the messages of a value are: this rank's own, or the CPU.
+
+        Args:
+            device: Device of the value; only its type counts.
+        """
+        if self._transfers is None or device.type == "cpu":
+            return CPU
+        return self._transfers.device
 
     def receive(
-        self, shape: tuple[int, ...], dtype: torch.dtype, peer: int, tag: int
+        self, shape: tuple[int, ...], dtype: torch.dtype, peer: int, tag: int, place: torch.device
     ) -> PendingMessage:
         """Start to receive a tensor into a new buffer, and return without waiting for its data.
 
@@ -102,17 +126,26 @@ class P2P:
             dtype: Dtype of the tensor.
             peer: Pipeline rank of the sender.
             tag: Tag with which the sender sends the message.
+            place: Device of the buffer, as `place` returns it.
         """
-        buffer = torch.empty(shape, dtype=dtype)
-        self._memory.receive_bytes.add(buffer.nbytes)
         work = None
+        if place is CPU or self._transfers is None:
+            buffer = torch.empty(shape, dtype=dtype)
+        else:
+            buffer = self._transfers.buffer(shape, dtype)
+        self._memory.receive_bytes.add(buffer.nbytes)
         if buffer.nbytes:
             with _losing(peer):
-                work = dist.irecv(_bytes(buffer), group=self._group, group_src=peer, tag=tag)
+                if self._transfers is None or buffer.is_cpu:
+                    work = dist.irecv(_bytes(buffer), group=self._group, group_src=peer, tag=tag)
+                else:
+                    work = self._transfers.receive(buffer, peer, tag)
         return PendingMessage(peer, work, buffer)
 
     def wait(self, message: PendingMessage) -> Tensor:
         """Wait until a receive is complete; return its buffer, which then contains the data.
+
+        For a buffer on a device, not the host waits but the device's current stream.
 
         Raises:
             LostError: The sender has ended or has aborted the step.
@@ -145,12 +178,33 @@ class P2P:
         while len(pending) >= most:
             self._done(pending.popleft())
         with _losing(way[0]):
-            work = dist.isend(_bytes(tensor), group=self._group, group_dst=way[0], tag=tag)
+            if self._transfers is None or tensor.is_cpu:
+                work = dist.isend(_bytes(tensor), group=self._group, group_dst=way[0], tag=tag)
+            else:
+                work = self._transfers.send(tensor, way[0], tag)
         pending.append(PendingMessage(way[0], work, tensor))
         self._memory.send_bytes.add(tensor.nbytes)
 
+    def end_action(self) -> None:
+        """Wait if the host has queued too many actions that the device has not run yet.
+
+        Raises:
+            LostError: Another rank has ended or has aborted the step.
+        """
+        if self._transfers is not None:
+            self._transfers.end_action()
+
+    def wait_for_device(self) -> None:
+        """Wait until the device has run what is queued, if it sends and receives messages.
+
+        Raises:
+            LostError: Another rank has ended or has aborted the step.
+        """
+        if self._transfers is not None:
+            self._transfers.wait_for_device()
+
     def flush(self) -> None:
-        """Wait until all sends are complete.
+        """Wait until all sends are complete, and the device has run all actions.
 
         Raises:
             LostError: A message could not be sent.
@@ -158,6 +212,7 @@ class P2P:
         for pending in self._ways.values():
             while pending:
                 self._done(pending.popleft())
+        self.wait_for_device()
 
     def meet(self) -> None:
         """Wait until all ranks of the group have called this method; this is a barrier.
@@ -167,7 +222,7 @@ class P2P:
         """
         if dist.get_world_size(self._group) > 1:
             with _losing(None):
-                dist.barrier(self._group)
+                cpu_barrier(self._group)
 
     def _reap(self, pending: deque[PendingMessage]) -> None:
         """Remove completed sends without waiting, from the oldest one to the first incomplete one.
@@ -179,14 +234,21 @@ class P2P:
             self._done(pending.popleft())
 
     def _await(self, message: PendingMessage) -> None:
-        """Wait until a message has been sent or received."""
+        """Wait until a message has been received."""
         if message.work is not None:
             with _losing(message.peer):
-                message.work.wait()
+                if self._transfers is None or message.buffer.is_cpu:
+                    message.work.wait()
+                else:
+                    self._transfers.join(message.work, message.buffer)
 
     def _done(self, message: PendingMessage) -> None:
         """Wait until a send is complete, and subtract its tensor from the memory counter."""
-        self._await(message)
+        with _losing(message.peer):
+            if self._transfers is None or message.buffer.is_cpu:
+                message.work.wait()
+            else:
+                self._transfers.wait_sent(message.work)
         self._memory.send_bytes.add(-message.buffer.nbytes)
 
 

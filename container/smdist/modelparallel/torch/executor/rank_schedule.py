@@ -27,6 +27,7 @@ class RankSchedule:
 
     Attributes:
         actions: Actions in the order in which the rank runs them.
+        orders: Actions of all ranks of the pipeline, in order.
         last: Last backward action of each stage of this rank.
         split: (stage, microbatch) pairs whose backward pass is two actions: I computes gradients of
             the stage's inputs, and W, later, gradients of the stage's parameters.
@@ -35,6 +36,7 @@ class RankSchedule:
     """
 
     actions: _Order
+    orders: tuple[_Order, ...]
     last: frozenset[Action]
     window: int
     split: frozenset[tuple[int, int]] = frozenset()
@@ -58,6 +60,7 @@ class RankSchedule:
         last = {action.stage: action for action in orders[rank] if action.do is not Do.F}
         return cls(
             actions=orders[rank],
+            orders=tuple(orders),
             last=frozenset(last.values()),
             split=frozenset((a.stage, a.microbatch) for a in orders[rank] if a.do is Do.I),
             window=_AHEAD + _least_window(orders, schedule.rank_of, frozenset(_pairs(edges))),

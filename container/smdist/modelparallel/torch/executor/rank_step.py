@@ -31,7 +31,8 @@ from smdist.modelparallel.core.schedule.actions import Action, Do
 from smdist.modelparallel.torch.executor.p2p import MemoryCounter
 from smdist.modelparallel.torch.executor.rank_schedule import RankSchedule
 from smdist.modelparallel.torch.executor.split_backward import Rest, Roots, backward_inputs
-from smdist.modelparallel.torch.executor.stage_io import StageEdges, StageIO, check_values
+from smdist.modelparallel.torch.executor.stage_edges import StageEdges
+from smdist.modelparallel.torch.executor.stage_io import StageIO, check_values
 from smdist.modelparallel.torch.materialization.stage_module import StageModule
 from smdist.modelparallel.torch.randomness import RngStream, seed_generators
 
@@ -451,11 +452,16 @@ class RankStep:
     def _record(self, kind: str, action: Action, start: float) -> float:
         """Report an event that ends now to `on_event`; return the present time in seconds.
 
+        If events are reported, wait until the device has run what is queued: the times of events
+        are those of the device, and not of the host that queues its work.
+
         Args:
             kind: Kind of the event, such as "F" or "recv".
             action: Action to which the event belongs.
             start: Time at which the event began, in seconds.
         """
+        if self._resources.on_event is not None:
+            self._stage_io.wait_for_device()
         end = perf_counter()
         if self._resources.on_event is not None:
             self._resources.on_event(kind, action.stage, action.microbatch, start, end, "")

@@ -5,8 +5,8 @@ A value is sent from the stage that computes it to each stage that reads it. In 
 each of these stages sends back a gradient of the value. The gradients are summed in the order of
 the stages, so that sums are reproducible.
 
-An edge is a value that one stage sends to another one. `StageEdges` computes once, for all messages
-of each edge, their sender, receiver, memory layout and tag:
+An edge is a value that one stage sends to another one. `StageEdges` has the sender, the receiver
+and the memory layout of its messages. They have tags:
 
     tag = base + 2 * (number of the edge * number of microbatches + microbatch) + direction
 
@@ -23,187 +23,25 @@ forward pass was recorded.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from sagemaker_dist.errors import OptionError
-from smdist.modelparallel.core.placement import Edge, Placement
 from smdist.modelparallel.core.schedule.actions import Action, Do
-from smdist.modelparallel.torch.executor.p2p import P2P, PendingMessage
-from smdist.modelparallel.torch.program.program import Program, TensorFacts
+from smdist.modelparallel.torch.executor.p2p import CPU, P2P, PendingMessage
+from smdist.modelparallel.torch.executor.receive_order import ReceiveOrder
+from smdist.modelparallel.torch.executor.stage_edges import (
+    BACKWARD,
+    FORWARD,
+    GradientBundle,
+    StageEdge,
+    StageEdges,
+)
+from smdist.modelparallel.torch.program.program import Program
 
 _BASE: Final = 1 << 24  # smaller tags are used by other senders in the group
-FORWARD: Final = 0
-BACKWARD: Final = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageEdge:
-    """Value that one stage sends to another (an edge), and the layout of the messages for it.
-
-    Attributes:
-        number: Index of the edge among all edges of the model.
-        edge: Name of the value, both stages, and a flag: True if a gradient is sent back.
-        facts: Shape, dtype, strides and device of the value when the forward pass was recorded.
-        source_rank: Pipeline rank of the stage that computes the value.
-        target_rank: Pipeline rank of the stage that reads the value.
-        shape: Shape of the message, whose dimensions are in the order `order`.
-        order: Dimensions of the value from the largest stride to the smallest; None if they already
-            are in this order.
-        back: Inverse permutation of `order`; None if `order` is None.
-    """
-
-    number: int
-    edge: Edge
-    facts: TensorFacts
-    source_rank: int
-    target_rank: int
-    shape: tuple[int, ...]
-    order: tuple[int, ...] | None
-    back: tuple[int, ...] | None
-
-    @property
-    def is_local(self) -> bool:
-        """True if both stages are on one rank, so that no message is needed."""
-        return self.source_rank == self.target_rank
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GradientBundle:
-    """Gradients that one stage sends back to another, for all values that it received from there.
-
-    The first message has a flag for each gradient: 0 if autograd computed no such gradient. Then
-    each gradient follows in a message of its own.
-
-    Attributes:
-        number: Number from which the tag of the first message is computed.
-        source: Stage that computed the values; it receives the gradients.
-        target: Stage that read the values; it sends the gradients.
-        source_rank: Pipeline rank of `source`.
-        target_rank: Pipeline rank of `target`.
-        wires: Values whose gradients are sent, each with the layout of its messages.
-    """
-
-    number: int
-    source: int
-    target: int
-    source_rank: int
-    target_rank: int
-    wires: tuple[StageEdge, ...]
-
-    @property
-    def is_local(self) -> bool:
-        """True if both stages are on one rank, so that no message is needed."""
-        return self.source_rank == self.target_rank
-
-
-class StageEdges:
-    """Messages that all stages of a pipeline exchange, sorted by stage.
-
-    Args:
-        placement: Stage of each operation, and the values sent between stages.
-        facts: Shape, dtype, strides and device of each value, by name.
-        rank_of: Pipeline rank of each stage.
-        num_microbatches: Number of microbatches in a step.
-
-    Attributes:
-        incoming: Edges of the values that each stage reads, by stage.
-        outgoing: Edges of the values that each stage sends, by stage.
-        gradients_in: Gradients that each stage receives from the readers of its values, by stage.
-        gradients_out: Gradients that each stage sends for the values that it read, by stage.
-        most_at_once: Largest number of messages that one action sends.
-    """
-
-    def __init__(
-        self,
-        placement: Placement,
-        facts: Mapping[str, TensorFacts],
-        rank_of: tuple[int, ...],
-        num_microbatches: int,
-    ) -> None:
-        self._microbatches = num_microbatches
-        wires = [_stage_edge(n, e, facts[e.value], rank_of) for n, e in enumerate(placement.edges)]
-        stages = range(placement.num_stages)
-        self.incoming = tuple(tuple(w for w in wires if w.edge.target == s) for s in stages)
-        self.outgoing = tuple(tuple(w for w in wires if w.edge.source == s) for s in stages)
-        bundles = _bundles(wires, first=len(wires))
-        self.gradients_in = tuple(tuple(b for b in bundles if b.source == s) for s in stages)
-        self.gradients_out = tuple(tuple(b for b in bundles if b.target == s) for s in stages)
-
-        backs = (sum(1 + len(b.wires) for b in each) for each in self.gradients_out)
-        self.most_at_once = max([1, *map(len, self.outgoing), *backs])
-
-    def tag(self, number: int, microbatch: int, direction: int) -> int:
-        """Return the tag of a message; no other message of the step has the same tag.
-
-        Args:
-            number: Number of the `StageEdge` or `GradientBundle` to which the message belongs.
-            microbatch: Number of the microbatch.
-            direction: FORWARD in the forward pass, BACKWARD in the backward pass.
-        """
-        return _BASE + 2 * (number * self._microbatches + microbatch) + direction
-
-
-def _stage_edge(number: int, edge: Edge, facts: TensorFacts, rank_of: tuple[int, ...]) -> StageEdge:
-    """Return an edge of a placement with its ranks and the layout of its messages.
-
-    Args:
-        number: Index of the edge in the placement.
-        edge: Value that one stage sends to another.
-        facts: Shape, dtype, strides and device of the value.
-        rank_of: Pipeline rank of each stage.
-    """
-    order = _order(facts)
-    shape = facts.shape if order is None else tuple(facts.shape[each] for each in order)
-    return StageEdge(
-        number=number,
-        edge=edge,
-        facts=facts,
-        source_rank=rank_of[edge.source],
-        target_rank=rank_of[edge.target],
-        shape=shape,
-        order=order,
-        back=None if order is None else tuple(order.index(at) for at in range(len(order))),
-    )
-
-
-def _order(facts: TensorFacts) -> tuple[int, ...] | None:
-    """Return the dimensions of a tensor from the largest stride to the smallest.
-
-    A message has its dimensions in this order, so a transposed tensor is sent without a copy. The
-    result is None if the dimensions already are in this order, or if a stride is 0.
-    """
-    dims = range(len(facts.shape))
-    order = tuple(sorted(dims, key=lambda at: (-facts.stride[at], at)))
-    is_usual = order == tuple(dims) or 0 in facts.stride
-    return None if is_usual else order
-
-
-def _bundles(wires: Iterable[StageEdge], *, first: int) -> list[GradientBundle]:
-    """Group the edges that have gradients: one group for each pair of stages.
-
-    Args:
-        wires: Edges between stages.
-        first: Number of the first group; further groups have the next numbers.
-    """
-    groups: dict[tuple[int, int], list[StageEdge]] = {}
-    for wire in wires:
-        if wire.edge.has_gradient:
-            groups.setdefault((wire.edge.source, wire.edge.target), []).append(wire)
-    return [
-        GradientBundle(
-            number=first + number,
-            source=source,
-            target=target,
-            source_rank=members[0].source_rank,
-            target_rank=members[0].target_rank,
-            wires=tuple(members),
-        )
-        for number, ((source, target), members) in enumerate(sorted(groups.items()))
-    ]
 
 
 Gradients = Mapping[str, Tensor | None]
@@ -218,10 +56,18 @@ class StageIO:
         p2p: Sender and receiver of this rank's messages.
         stage_edges: Messages that all stages exchange.
         window: Largest number of actions whose messages may be in flight to another rank.
+        receive_order: Order of the receives on this rank's device; None if a message is received
+            when it is needed.
     """
 
-    def __init__(self, p2p: P2P, stage_edges: StageEdges, window: int) -> None:
-        self._p2p, self._stage_edges = p2p, stage_edges
+    def __init__(
+        self,
+        p2p: P2P,
+        stage_edges: StageEdges,
+        window: int,
+        receive_order: ReceiveOrder | None = None,
+    ) -> None:
+        self._p2p, self._stage_edges, self._receive_order = p2p, stage_edges, receive_order
         self._most = window * stage_edges.most_at_once
         self._messages: dict[Action, list[PendingMessage]] = {}
         self._values: dict[tuple[int, int], Tensor] = {}  # by edge and microbatch
@@ -268,6 +114,11 @@ class StageIO:
         """Subtract the receive buffers of an action that has ended from the memory counter."""
         for message in self._messages.pop(action):
             self._p2p.freed(message.buffer)
+        self._p2p.end_action()
+
+    def wait_for_device(self) -> None:
+        """Wait until the device has run what is queued, if it sends and receives messages."""
+        self._p2p.wait_for_device()
 
     def send_values(self, action: Action, values: Mapping[str, Any]) -> None:
         """Send the values of a forward action to all stages that read them.
@@ -281,7 +132,8 @@ class StageIO:
             if wire.is_local:
                 self._values[wire.number, action.microbatch] = value.detach()
             else:
-                self._send(packed(value, wire), wire.target_rank, wire.number, action)
+                tensor = packed(value, wire, self._p2p.place(wire.facts.device))
+                self._send(tensor, wire.target_rank, wire.number, action)
 
     def send_gradients(self, action: Action, gradients: Gradients) -> None:
         """Send the gradients of a stage's inputs to the stages that computed these inputs.
@@ -298,20 +150,21 @@ class StageIO:
             flags = torch.tensor([g is not None for g in found], dtype=torch.uint8)
             self._send(flags, bundle.source_rank, bundle.number, action)
             for wire, gradient in zip(bundle.wires, found, strict=True):
-                tensor = _zeros(wire) if gradient is None else packed(gradient, wire)
+                place = self._p2p.place(wire.facts.device)
+                tensor = _packed_gradient(gradient, wire, place)
                 self._send(tensor, bundle.source_rank, wire.number, action)
 
     def _send(self, tensor: Tensor, peer: int, number: int, action: Action) -> None:
         """Send a tensor to another pipeline rank.
 
         Args:
-            tensor: Contiguous tensor on the CPU.
+            tensor: Contiguous tensor, where `P2P.place` says.
             peer: Pipeline rank of the receiver.
             number: Number from which the tag of the message is computed.
             action: Forward or backward action that sends the tensor.
         """
         direction = FORWARD if action.do is Do.F else BACKWARD
-        tag = self._stage_edges.tag(number, action.microbatch, direction)
+        tag = self._tag(number, action.microbatch, direction)
         self._p2p.send(tensor, (peer, direction), tag, most=self._most)
 
     def _posted(self, action: Action) -> Iterator[PendingMessage]:
@@ -322,8 +175,7 @@ class StageIO:
         if action.do is Do.F:
             for wire in self._stage_edges.incoming[action.stage]:
                 if not wire.is_local:
-                    tag = self._stage_edges.tag(wire.number, action.microbatch, FORWARD)
-                    yield self._p2p.receive(wire.shape, wire.facts.dtype, wire.source_rank, tag)
+                    yield self._posted_edge(wire, wire.source_rank, action.microbatch, FORWARD)
         elif action.do is not Do.W:
             for bundle in self._stage_edges.gradients_in[action.stage]:
                 if not bundle.is_local:
@@ -339,12 +191,41 @@ class StageIO:
         Yields:
             First, a message that says which gradients exist. Then, one message for each gradient.
         """
-        peer, tag = bundle.target_rank, self._stage_edges.tag
-        flags = tag(bundle.number, microbatch, BACKWARD)
-        yield self._p2p.receive((len(bundle.wires),), torch.uint8, peer, flags)
+        peer, shape = bundle.target_rank, (len(bundle.wires),)
+        tag = self._tag(bundle.number, microbatch, BACKWARD)
+        yield self._p2p.receive(shape, torch.uint8, peer, tag, CPU)
         for wire in bundle.wires:
-            place = tag(wire.number, microbatch, BACKWARD)
-            yield self._p2p.receive(wire.shape, wire.facts.dtype, peer, place)
+            yield self._posted_edge(wire, peer, microbatch, BACKWARD)
+
+    def _posted_edge(
+        self, wire: StageEdge, peer: int, microbatch: int, direction: int
+    ) -> PendingMessage:
+        """Start to receive a value or gradient, or return its receive if it was started before.
+
+        Args:
+            wire: Edge of the value.
+            peer: Pipeline rank of the sender.
+            microbatch: Number of the microbatch.
+            direction: FORWARD for a value, BACKWARD for a gradient.
+        """
+        if self._receive_order is None or wire.facts.device.type == "cpu":
+            return self._post(wire, peer, microbatch, direction)
+        return self._receive_order.take((wire.number, microbatch, direction), peer, self._post)
+
+    def _post(self, wire: StageEdge, peer: int, microbatch: int, direction: int) -> PendingMessage:
+        tag = self._tag(wire.number, microbatch, direction)
+        place = self._p2p.place(wire.facts.device)
+        return self._p2p.receive(wire.shape, wire.facts.dtype, peer, tag, place)
+
+    def _tag(self, number: int, microbatch: int, direction: int) -> int:
+        """Return the tag of a message; no other message of the step has the same tag.
+
+        Args:
+            number: Number of the `StageEdge` or `GradientBundle` to which the message belongs.
+            microbatch: Number of the microbatch.
+            direction: FORWARD in the forward pass, BACKWARD in the backward pass.
+        """
+        return _BASE + 2 * (number * self._stage_edges.num_microbatches + microbatch) + direction
 
     def _value(
         self, wire: StageEdge, microbatch: int, messages: Iterator[PendingMessage]
@@ -383,23 +264,24 @@ class StageIO:
         ]
 
 
-def packed(tensor: Tensor, wire: StageEdge) -> Tensor:
-    """Convert a value or gradient to its message: dense, on the CPU, contiguous.
+def packed(tensor: Tensor, wire: StageEdge, place: torch.device) -> Tensor:
+    """Convert a value or gradient to its message: dense, contiguous, on a device.
 
     Args:
         tensor: Value or gradient.
         wire: Edge of the value, whose `order` is the order of the message's dimensions.
+        place: Device of the message.
     """
     tensor = tensor.detach()
     if tensor.layout is not torch.strided:
         tensor = tensor.to_dense()
     if wire.order is not None:
         tensor = tensor.permute(wire.order)
-    return tensor.to(torch.device("cpu")).resolve_conj().resolve_neg().contiguous()
+    return tensor.to(place).resolve_conj().resolve_neg().contiguous()
 
 
 def unpacked(buffer: Tensor, wire: StageEdge) -> Tensor:
-    """Convert a received message to a tensor on this rank's device, with the value's dimensions.
+    """Convert a received message to a tensor on the value's device, with the value's dimensions.
 
     Args:
         buffer: Received message.
@@ -421,13 +303,18 @@ def _local_device(device: torch.device) -> torch.device:
     return torch.device(device.type, module.current_device())
 
 
-def _zeros(wire: StageEdge) -> Tensor:
+def _packed_gradient(gradient: Tensor | None, wire: StageEdge, place: torch.device) -> Tensor:
+    return _zeros(wire, place) if gradient is None else packed(gradient, wire, place)
+
+
+def _zeros(wire: StageEdge, place: torch.device) -> Tensor:
     """Return zeros to send in place of a gradient that autograd did not compute.
 
     Args:
         wire: Edge of the value that has no gradient.
+        place: Device of the zeros.
     """
-    return torch.zeros(wire.shape, dtype=wire.facts.dtype)
+    return torch.zeros(wire.shape, dtype=wire.facts.dtype, device=place)
 
 
 def check_values(

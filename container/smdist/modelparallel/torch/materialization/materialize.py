@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from sagemaker_dist.errors import OptionError, raise_all
 from smdist.modelparallel.torch.materialization.seeded_init import SeededInit, memory
 from smdist.modelparallel.torch.materialization.skeleton import entries, like, replace, skeleton
+from smdist.modelparallel.torch.randomness import generators_kept
 
 _DONE = "_is_hf_initialized"  # transformers does not initialise tensors with this attribute
 _HINT = "Load a checkpoint, define reset_parameters() in the module, or create the model on the CPU"
@@ -112,7 +113,7 @@ def _initialize(model: nn.Module, new: Mapping[str, Tensor], seed: int) -> tuple
     names = {memory(tensor): name for tensor, name in _tensors(bare, _first_names(bare))}
     wanted = {id(tensor) for tensor in new.values()}
     mode = SeededInit(seed, names)
-    with torch.random.fork_rng(), torch.no_grad(), mode:
+    with generators_kept(), torch.no_grad(), mode:
         for name, run in _initialisers(bare, wanted):
             mode.module = name
             _run(name, run)

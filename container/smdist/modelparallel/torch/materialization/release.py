@@ -11,10 +11,10 @@ from __future__ import annotations
 import gc
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor, nn
 
 from smdist.modelparallel.core.placement import Placement
+from smdist.modelparallel.torch.accelerator import empty_cache
 from smdist.modelparallel.torch.materialization.skeleton import entries, hollow, replace
 from smdist.modelparallel.torch.materialization.stage_module import StageModule, put_tensor
 from smdist.modelparallel.torch.program.program import ModelTensor, Program
@@ -42,8 +42,7 @@ def release(model: nn.Module, stages: Mapping[int, nn.Module]) -> int:
     replace(model.modules(), {key: hollow(tensor) for key, tensor in gone.items()})
     gone.clear()
     gc.collect()  # autograd and hooks make reference cycles
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    empty_cache()
     return num_bytes
 
 

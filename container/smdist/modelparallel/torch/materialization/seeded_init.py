@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from smdist.modelparallel.torch.accelerator import accelerator_module
+
 
 def memory(tensor: Tensor) -> int:
     """Return a number that identifies a tensor's memory, on the meta device too."""
@@ -65,8 +67,9 @@ class SeededInit(TorchDispatchMode):  # type: ignore[no-untyped-call]
         text = f"{self._seed}/initial/{name}/{self._draws[name]}"
         number = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
         torch.default_generator.manual_seed(number)
-        if torch.cuda.is_available():
-            torch.cuda.manual_seed(number)
+        module = accelerator_module()
+        if module is not None:
+            module.manual_seed(number)
 
 
 def _targets(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:

@@ -19,17 +19,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import nn
+from torch import Tensor
 
 from sagemaker_dist.errors import require
 from smdist.modelparallel.core.cluster import Device
 from smdist.modelparallel.core.cost import Costs
+from smdist.modelparallel.torch.accelerator import (
+    accelerator_of,
+    current_device,
+    is_accelerator,
+    name_of,
+    random_device_type,
+)
 from smdist.modelparallel.torch.capture import Captured, arguments_of
 from smdist.modelparallel.torch.measure.estimated import Estimating
 from smdist.modelparallel.torch.measure.measured import Measuring
 from smdist.modelparallel.torch.measure.op_counter import check_speed
 from smdist.modelparallel.torch.measure.parts import Parts
 from smdist.modelparallel.torch.program.program import GradModes, current_modes, entered
+from smdist.modelparallel.torch.program.pytree import flatten
 
 __all__ = ["estimate", "measure"]
 
@@ -53,8 +61,9 @@ def measure(
 
     Args:
         captured: Recorded forward pass, with the model and its example batch.
-        device: Device to measure on. Default: the model's own device. For a model on the meta
-            device, the default is a GPU if there is one, or else the CPU.
+        device: Device to measure on. Default: the model's own device. For a model on the CPU, the
+            default is the accelerator that the example batch is on, if it is on one; for a model
+            on the meta device, the accelerator if there is one, or else the CPU.
         repeats: Timed runs of each kind of node, after a first run that warms up and counts bytes.
         budget_seconds: Time after which each remaining kind of node is timed only once.
         title: Words at the beginning of progress lines.
@@ -73,12 +82,12 @@ def measure(
         hint="Pass an integer of at least 1",
         about="repeats",
     )
-    place = _device(captured.model) if device is None else torch.device(device)
+    place = _device(captured) if device is None else _numbered(torch.device(device))
     with _undisturbed(captured.program.base, place):
         parts = Parts(captured.program, captured.model, place)
         values = captured.program.bind(arguments_of(captured.example))
         measuring = Measuring(parts, values, repeats=repeats, seconds=budget_seconds, title=title)
-        return Costs(nodes=measuring.costs(), source="measured", device=_name(place))
+        return Costs(nodes=measuring.costs(), source="measured", device=name_of(place))
 
 
 def estimate(captured: Captured, device: Device) -> Costs:
@@ -98,24 +107,28 @@ def estimate(captured: Captured, device: Device) -> Costs:
         OptionError: No speed of the device is known.
     """
     check_speed(device)
-    place = _device(captured.model)
-    place = place if place.type == "cuda" else torch.device("cpu")
+    place = _device(captured)
     with _undisturbed(captured.program.base, place):
         parts = Parts(captured.program, captured.model, place)
         nodes = Estimating(parts, device).costs()
         return Costs(nodes=nodes, source="estimated", device=device.name)
 
 
-def _device(model: nn.Module) -> torch.device:
-    found = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    if found.type != "meta":
-        return found
-    accelerator = torch.accelerator.current_accelerator(check_available=True)
-    return accelerator or torch.device("cpu")
+def _device(captured: Captured) -> torch.device:
+    """Return the device on which the model will be trained."""
+    batch = flatten(arguments_of(captured.example))[0]
+    tensors = [*captured.model.parameters(), *(each for each in batch if isinstance(each, Tensor))]
+    found = accelerator_of(tensors)
+    if found is None and any(parameter.is_meta for parameter in captured.model.parameters()):
+        found = current_device()
+    return torch.device("cpu") if found is None else found
 
 
-def _name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+def _numbered(device: torch.device) -> torch.device:
+    """Return a device with its number: that of the current one, if the device has none."""
+    if not is_accelerator(device) or ":" in str(device):
+        return device
+    return torch.device(device.type, torch.get_device_module(device).current_device())
 
 
 @contextmanager
@@ -126,8 +139,8 @@ def _undisturbed(base: GradModes, device: torch.device) -> Iterator[None]:
         base: Gradient, inference and autocast modes of the recorded forward pass.
         device: Device whose random state is restored, besides that of the CPU.
     """
-    devices = [] if device.type == "cpu" else [device.index or 0]
-    kind = "cuda" if device.type == "cpu" else device.type
+    devices = [device.index] if is_accelerator(device) else []
+    kind = random_device_type()
     with (
         entered(base, current_modes()),
         torch.random.fork_rng(devices=devices, device_type=kind),

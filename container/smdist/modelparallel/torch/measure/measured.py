@@ -4,7 +4,8 @@
 If several modules or functions cost the same, only the first of them is run. A model that is too
 large for this machine can be measured, if each of its undivided modules fits.
 
-Workspace is memory that is needed only during a run. On CUDA it is read from the allocator.
+Workspace is memory that is needed only during a run. On an accelerator it is read from the
+allocator.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from smdist.modelparallel.core.cost import NodeCost
+from smdist.modelparallel.torch.accelerator import is_accelerator
 from smdist.modelparallel.torch.measure.account import Account, account
 from smdist.modelparallel.torch.measure.parts import Parts, TriedCall
 from smdist.modelparallel.torch.measure.stand_in import real
@@ -27,33 +29,34 @@ from smdist.modelparallel.torch.program.program import Call, TensorFacts
 def workspace_bytes(trial: Trial, found: Account, device: torch.device) -> int:
     """Return the bytes that a trial needs only while it runs, without those kept for backward.
 
-    On CUDA, the trial runs again, and the bytes are read from the allocator. On other devices, the
-    bytes in `found` are returned.
+    On an accelerator, the trial runs again, and the bytes are read from the allocator's largest
+    amount. Libraries have their own workspace since the first run. On the CPU, the bytes in `found`
+    are returned.
 
     Args:
         trial: Call to run, while its module has temporary parameters and buffers.
         found: Operations and memory that were counted in a first run.
         device: Device of the trial.
     """
-    if device.type != "cuda":
+    if not is_accelerator(device):
         return found.workspace_bytes
     new = {out.storage: out.num_bytes for out in found.outputs if out.input is None and out.is_kept}
     kept = found.hidden_bytes + sum(new.values())
     run = trial.prepared()
     before = _reset(device)
     run.forward()
-    forward = torch.cuda.max_memory_allocated(device) - before - kept
+    forward = torch.accelerator.max_memory_allocated(device) - before - kept
     if not run.seed():
         return max(forward, 0)
     before = _reset(device)
     run.backward()
-    return max(forward, torch.cuda.max_memory_allocated(device) - before, 0)
+    return max(forward, torch.accelerator.max_memory_allocated(device) - before, 0)
 
 
 def _reset(device: torch.device) -> int:
-    torch.cuda.synchronize(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    return torch.cuda.memory_allocated(device)
+    torch.accelerator.synchronize(device)
+    torch.accelerator.reset_peak_memory_stats(device)
+    return int(torch.accelerator.memory_allocated(device))
 
 
 class Measuring:

@@ -11,6 +11,7 @@ from torch import nn
 
 from smdist.modelparallel.core.cost import Costs
 from smdist.modelparallel.core.graph import Graph, Node
+from smdist.modelparallel.torch.accelerator import accelerator_of
 
 _AT_ONCE: Final = 4  # inputs, results, their gradients, and tensors saved for the backward pass
 _MEMINFO: Final = Path("/proc/meminfo")
@@ -55,9 +56,9 @@ def measuring_bytes(graph: Graph, costs: Costs, factor: float) -> int:
 
 def free_bytes(model: nn.Module) -> int | None:
     """Return the free bytes on the model's device; None if the system does not report them."""
-    on = next((each.device for each in model.parameters() if not each.is_meta), None)
-    if on is not None and on.type == "cuda":
-        return int(torch.cuda.mem_get_info(on)[0])
+    on = accelerator_of(model.parameters())
+    if on is not None:
+        return int(torch.accelerator.get_memory_info(on)[0])
     if not _MEMINFO.exists():
         return None
     rows = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines())

@@ -17,17 +17,27 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sagemaker_dist.errors import OptionError, require
 from smdist.modelparallel.core.cluster import Cluster
 from smdist.modelparallel.core.plan import Plan
 from smdist.modelparallel.core.plan.explain import summary
 from smdist.modelparallel.torch import session
+from smdist.modelparallel.torch.accelerator import (
+    accelerator_of,
+    current_device,
+    is_off_accelerator,
+)
 from smdist.modelparallel.torch.capture import Captured, arguments_of, capture, signature
 from smdist.modelparallel.torch.capture.signature import SkeletonSync
 from smdist.modelparallel.torch.executor import Arguments
-from smdist.modelparallel.torch.materialization import materialize, release, skeleton
+from smdist.modelparallel.torch.materialization import (
+    materialize,
+    move_stages,
+    release,
+    skeleton,
+)
 from smdist.modelparallel.torch.materialization.release import keep_unused
 from smdist.modelparallel.torch.materialization.stage_module import StageModule
 from smdist.modelparallel.torch.parallel.call_agreement import BEFORE, ending_all
@@ -38,6 +48,7 @@ from smdist.modelparallel.torch.parallel.step_function import StepFunction, exam
 from smdist.modelparallel.torch.planning.local_cluster import cluster_of
 from smdist.modelparallel.torch.planning.make_plan import plan as find
 from smdist.modelparallel.torch.program.batch import Batch
+from smdist.modelparallel.torch.program.pytree import flatten
 from smdist.modelparallel.torch.replicas import Replicas
 from smdist.modelparallel.torch.session.process_groups import Groups
 from smdist.modelparallel.torch.session.rank_team import (
@@ -282,11 +293,11 @@ def cut(
     stages = {number: StageModule(captured, placement, number) for number in own}
     keep_unused(model, captured.program, placement, stages)
     bare = skeleton(model)
+    moves_to = _device_of_batch(captured) if is_off_accelerator(model) else None
     release(model, stages)
-    device = (
-        torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else None
-    )
-    materialize(model, stages, seed=settings.seed, device=device, strict=not is_loaded)
+    materialize(model, stages, seed=settings.seed, device=current_device(), strict=not is_loaded)
+    if moves_to is not None:
+        move_stages(model, stages, moves_to)
     replicas = Replicas(
         stages, placement, schedule, groups, graph=captured.graph, sharding=settings.sharding,
         shard_degree=settings.shard_degree, bf16=settings.bf16,
@@ -303,6 +314,12 @@ def cut(
     )  # fmt: skip
     split.agreed_frozen = split.frozen()
     return split
+
+
+def _device_of_batch(captured: Captured) -> torch.device | None:
+    """Return the accelerator on which the model's arguments are; None if they are on the CPU."""
+    leaves, _ = flatten(arguments_of(captured.example))
+    return accelerator_of(leaf for leaf in leaves if isinstance(leaf, Tensor))
 
 
 def _show(plan: Plan) -> None:

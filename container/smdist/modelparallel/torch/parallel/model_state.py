@@ -26,6 +26,7 @@ from smdist.modelparallel.core.plan import Plan
 from smdist.modelparallel.core.rank_layout import Axis
 from smdist.modelparallel.core.schedule import Schedule
 from smdist.modelparallel.torch import session
+from smdist.modelparallel.torch.accelerator import accelerator_module
 from smdist.modelparallel.torch.capture import Captured
 from smdist.modelparallel.torch.capture.signature import SkeletonSync
 from smdist.modelparallel.torch.executor import (
@@ -236,7 +237,7 @@ class StepProgress:
     """
 
     def __init__(self) -> None:
-        self._progress = TrainingProgress(counts=True, is_timed=not torch.cuda.is_available())
+        self._progress = TrainingProgress(counts=True, is_timed=accelerator_module() is None)
         self._has_begun = False
 
     def begin(self, samples: int) -> None:

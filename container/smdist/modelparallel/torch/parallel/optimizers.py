@@ -107,7 +107,7 @@ def rewrite(optimizer: torch.optim.Optimizer, local: Mapping[str, nn.Parameter])
             if new is not None:
                 found[id(new)] = new
                 if state:
-                    optimizer.state[new] = {k: spread(v, new) for k, v in state.items()}
+                    optimizer.state[new] = {k: _adapted(k, v, new) for k, v in state.items()}
         group["params"][:] = found.values()
 
 
@@ -127,6 +127,19 @@ def _local_parameter(
     if names is None:
         return parameter
     return next((local[name] for name in names if name in local), None)
+
+
+def _adapted(key: str, value: Any, parameter: nn.Parameter) -> Any:
+    """Convert a piece of optimizer state to the parameter that has replaced the whole one.
+
+    Args:
+        key: Name of the piece, such as "exp_avg". A step counter stays on the CPU.
+        value: Piece of state of the whole parameter.
+        parameter: Parameter of this rank, which may be on another device, or sharded.
+    """
+    if isinstance(value, Tensor) and key != "step":
+        value = value.to(parameter.device)
+    return spread(value, parameter)
 
 
 def spread(value: Any, parameter: nn.Parameter) -> Any:

@@ -11,6 +11,7 @@ from torch import nn
 from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core.cluster import Cluster, Device
 from smdist.modelparallel.core.default_links import GPUS, PROCESSES
+from smdist.modelparallel.torch.accelerator import accelerator_of, name_of
 
 _USABLE: Final = 0.9  # share of a GPU's memory; CUDA, NCCL and fragmentation take the rest
 
@@ -32,9 +33,9 @@ def cluster_of(world: int | Cluster, model: nn.Module) -> Cluster:
         why = "it has to be the number of ranks of one host, or a smp.Cluster"
         hint = "Pass an integer of at least 1, or a smp.Cluster"
         raise OptionError(f"world is {world!r}", why, hint, about="world")
-    on = next((each.device for each in model.parameters() if not each.is_meta), None)
-    if on is None or on.type != "cuda":
+    on = accelerator_of(model.parameters())
+    if on is None:
         return Cluster(ranks_per_host=world, inside=PROCESSES, across=PROCESSES)
-    facts = torch.cuda.get_device_properties(on)
-    device = Device(name=facts.name, memory_bytes=int(facts.total_memory * _USABLE))
+    total = torch.accelerator.get_memory_info(on)[1]
+    device = Device(name=name_of(on), memory_bytes=int(total * _USABLE))
     return Cluster(ranks_per_host=world, inside=GPUS, across=GPUS, device=device)

@@ -7,7 +7,6 @@ import logging
 import time
 from typing import Final
 
-import torch
 from torch import nn
 
 from sagemaker_dist.errors import closest, require
@@ -17,6 +16,7 @@ from smdist.modelparallel.core.graph import Graph
 from smdist.modelparallel.core.note import UNKNOWN_SPEED, UNTRIED_SIZE, Note
 from smdist.modelparallel.core.plan.number_format import size
 from smdist.modelparallel.core.planner.cost_samples import SizeError
+from smdist.modelparallel.torch.accelerator import empty_cache
 from smdist.modelparallel.torch.capture import Captured, CaptureError, capture
 from smdist.modelparallel.torch.measure import estimate, measure
 from smdist.modelparallel.torch.measure.memory_estimate import (
@@ -218,8 +218,7 @@ class Sampler:
                 why = f"measuring it failed ({text})"
         finally:
             self._left = max(0.0, self._left - (time.perf_counter() - begin))
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        empty_cache()
         raise self._size_error(num_microbatches, why, kind)
 
     def _expected(self, num_microbatches: int, opened: frozenset[str]) -> str:

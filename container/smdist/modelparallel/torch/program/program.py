@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import Any, Final
 
 import torch
@@ -27,8 +27,6 @@ from torch.utils.checkpoint import checkpoint
 
 from sagemaker_dist.errors import KeyPath, OptionError, raise_all
 from smdist.modelparallel.torch.program.pytree import Form, flatten, paths, unflatten
-
-_DEVICES = ("cpu", "cuda")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +53,7 @@ def current_modes() -> GradModes:
     return GradModes(
         grad=torch.is_grad_enabled(),
         inference=torch.is_inference_mode_enabled(),
-        autocasts=tuple(_autocast(device) for device in _DEVICES),
+        autocasts=tuple(_autocast(device) for device in _device_types()),
     )
 
 
@@ -76,6 +74,13 @@ def entered(modes: GradModes, base: GradModes) -> Iterator[None]:
             if here != there:
                 stack.enter_context(_context(here))
         yield
+
+
+@cache
+def _device_types() -> tuple[str, ...]:
+    """Return the types of device whose autocast settings are recorded."""
+    found = torch.accelerator.current_accelerator(check_available=True)
+    return tuple(dict.fromkeys(["cpu", "cuda", *([] if found is None else [found.type])]))
 
 
 def _autocast(device: str) -> Autocast:

@@ -29,6 +29,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import checkpoint as checkpoints
 from torch.utils.checkpoint import CheckpointFunction
 
+from smdist.modelparallel.torch.accelerator import accelerator_module
 from smdist.modelparallel.torch.program.program import Call, Program, RngCall
 
 
@@ -144,24 +145,25 @@ def seeding_now() -> Seeding | None:
 
 
 def seed_generators(seed: int) -> None:
-    """Set the seed of the random generators of the CPU and of the current GPU."""
+    """Set the seed of the random generators of the CPU and of the current device."""
     torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_available():
-        torch.cuda.manual_seed(seed)
+    module = accelerator_module()
+    if module is not None:
+        module.manual_seed(seed)
 
 
 @contextmanager
 def generators_kept() -> Iterator[None]:
-    """Restore the states of the CPU's and the current GPU's generators after the block."""
-    has_gpu = torch.cuda.is_available()
+    """Restore the states of the CPU's and the current device's generators after the block."""
+    module = accelerator_module()
     before = torch.get_rng_state()
-    on_gpu = torch.cuda.get_rng_state() if has_gpu else None
+    on_device = None if module is None else module.get_rng_state()
     try:
         yield
     finally:
         torch.set_rng_state(before)
-        if on_gpu is not None:
-            torch.cuda.set_rng_state(on_gpu)
+        if on_device is not None:
+            module.set_rng_state(on_device)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from sagemaker_dist.errors import OptionError
+from smdist.modelparallel.torch.accelerator import current_device
 from smdist.modelparallel.torch.replicas.grad_clipping import name_of
 from smdist.modelparallel.torch.replicas.gradient_buckets import numbers
 from smdist.modelparallel.torch.session.current_model import refuse_in_step
@@ -26,13 +27,14 @@ class GradScaler(torch.amp.GradScaler):
     """Gradient scaler like torch's, for gradients that are distributed over all ranks.
 
     Args:
-        device: "cuda" or "cpu"; None for "cuda" if there is a GPU, else "cpu".
+        device: Type of the device, such as "cuda" or "cpu"; None for that of the accelerator, or
+            "cpu" if there is none.
         options: Options of `torch.amp.GradScaler`.
     """
 
     def __init__(self, device: str | None = None, **options: Any) -> None:
-        kind = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        super().__init__(kind, **options)
+        here = current_device()
+        super().__init__(device or ("cpu" if here is None else here.type), **options)
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
         """Divide the optimizer's gradients by the scale; all ranks must call this."""
@@ -73,9 +75,9 @@ class GradScaler(torch.amp.GradScaler):
 
     def _place(self) -> torch.device:
         """Return the device of this rank on which the scale is stored."""
-        if self._device == "cuda":
-            return torch.device("cuda", torch.cuda.current_device())
-        return torch.device(self._device)
+        here = current_device()
+        is_here = here is not None and here.type == self._device
+        return here if is_here else torch.device(self._device)  # type: ignore[return-value]
 
     def _unscale_grads_(
         self,

@@ -9,7 +9,7 @@ stages. So the sums are bitwise equal. If gradients are sharded, only shards are
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
@@ -21,6 +21,7 @@ from smdist.modelparallel.core.graph import Graph
 from smdist.modelparallel.core.placement import Placement, Tie
 from smdist.modelparallel.core.rank_layout import Axis
 from smdist.modelparallel.core.schedule.actions import Schedule
+from smdist.modelparallel.torch.accelerator import accelerator_of
 from smdist.modelparallel.torch.materialization.stage_module import StageModule
 from smdist.modelparallel.torch.replicas import grad_clipping
 from smdist.modelparallel.torch.replicas.fsdp_shards import Shards, keeps_gathered
@@ -34,6 +35,7 @@ from smdist.modelparallel.torch.replicas.gradient_buckets import (
     owned_params,
     set_gradient,
 )
+from smdist.modelparallel.torch.session.device_p2p import shared_p2p
 from smdist.modelparallel.torch.session.process_groups import Groups
 
 _TAG = 1 << 20  # no message between stages, in the same group, has this tag
@@ -57,6 +59,9 @@ class TiedParams:
         group: dist.ProcessGroup,
     ) -> None:
         self._group = group
+        device = accelerator_of(each.parameter for each in held) or torch.device("cpu")
+        self._p2p = shared_p2p(group, device, "ties")
+        self._place = device if self._p2p.is_direct else torch.device("cpu")
         own = {each.name: each.parameter for each in held}
         self._families: dict[tuple[int, ...], list[nn.Parameter]] = {}
         for tie in ties:
@@ -87,13 +92,13 @@ class TiedParams:
             holders: Pipeline ranks that hold the parameter; the first one sends.
             parameter: Parameter of this rank.
         """
-        values = parameter.detach().contiguous().cpu()
+        values = parameter.detach().contiguous().to(self._place)
         if holders[0] == self._group.rank():
             for other in holders[1:]:
-                dist.send(values, group=self._group, group_dst=other, tag=_TAG)
+                self._p2p.isend(values, other, _TAG).wait()
         else:
             values = torch.empty_like(values)
-            dist.recv(values, group=self._group, group_src=holders[0], tag=_TAG)
+            self._p2p.irecv(values, holders[0], _TAG).wait()
             parameter.copy_(values)
 
     def finish(self) -> None:
@@ -115,7 +120,7 @@ class TiedParams:
         """
         vectors = flattened(parameters)
         own = torch.cat([*vectors, flags(parameters, like=vectors[0])])
-        total = self._total(holders, own.cpu()).to(own.device)
+        total = self._total(holders, own.to(self._place)).to(own.device)
         lengths = [len(vector) for vector in vectors]
         *sums, has_gradient = torch.split(total, [*lengths, len(parameters)])
         for parameter, found, has in zip(parameters, sums, has_gradient.tolist(), strict=True):
@@ -134,13 +139,12 @@ class TiedParams:
         by_rank: Mapping[int, Tensor] = {
             rank: own if rank == self._group.rank() else torch.empty_like(own) for rank in holders
         }
-        works: list[dist.Work | None] = []
+        works: list[Any] = []
         for rank, vector in by_rank.items():
             if vector is not own:
-                works.append(dist.irecv(vector, group=self._group, group_src=rank, tag=_TAG))
-                works.append(dist.isend(own, group=self._group, group_dst=rank, tag=_TAG))
+                works.append(self._p2p.irecv(vector, rank, _TAG))
+                works.append(self._p2p.isend(own, rank, _TAG))
         for work in works:
-            assert work is not None
             work.wait()
         total = by_rank[holders[0]].clone()
         for rank in holders[1:]:

@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import BarrierOptions
 
 from sagemaker_dist.errors import DistError
+from smdist.modelparallel.torch.accelerator import current_device
 
 HEAD_BYTES: Final = 1024
 _PART_BYTES: Final = 8192  # a tensor of at least this many bytes is a part of its own
@@ -83,14 +84,15 @@ class _About(NamedTuple):
         shape: Shape of the tensor.
         requires_grad: True for a leaf tensor that requires a gradient.
         is_parameter: True for an nn.Parameter.
-        is_cuda: True if the tensor is on a GPU. A receiver that has a GPU moves the tensor there.
+        on_accelerator: True if the tensor is on an accelerator, such as a GPU. A receiver that has
+            one moves the tensor to its own current device.
     """
 
     dtype: torch.dtype
     shape: tuple[int, ...]
     requires_grad: bool
     is_parameter: bool
-    is_cuda: bool
+    on_accelerator: bool
 
 
 def pack(obj: object) -> PackedObject:
@@ -247,12 +249,12 @@ class _Unpacker(pickle.Unpickler):
 def _is_plain(tensor: Tensor) -> bool:
     """Return True if a tensor can be restored from its bytes and a few properties.
 
-    The result is False for quantized, nested and sparse tensors, for tensors on devices other than
-    CPU and CUDA, and for tensors with attributes that the user has added.
+    The result is False for quantized, nested and sparse tensors, for tensors on the meta device,
+    and for tensors with attributes that the user has added.
     """
     return (
         tensor.layout is torch.strided
-        and tensor.device.type in ("cpu", "cuda")
+        and not tensor.is_meta
         and not tensor.is_quantized
         and not tensor.is_nested
         and not getattr(tensor, "__dict__", None)
@@ -266,15 +268,16 @@ def _about(tensor: Tensor) -> _About:
         shape=tuple(tensor.shape),
         requires_grad=tensor.requires_grad and tensor.is_leaf,
         is_parameter=isinstance(tensor, nn.Parameter),
-        is_cuda=tensor.is_cuda,
+        on_accelerator=not tensor.is_cpu,
     )
 
 
 def _tensor(flat: Tensor, about: _About) -> Tensor:
     """Make a tensor from a flat tensor of its bytes and from its properties."""
     made = flat.view(about.dtype).reshape(about.shape)
-    if about.is_cuda and torch.cuda.is_available():
-        made = made.cuda()
+    device = current_device() if about.on_accelerator else None
+    if device is not None:
+        made = made.to(device)
     if about.is_parameter:
         return nn.Parameter(made, requires_grad=about.requires_grad)
     return made.requires_grad_(about.requires_grad)

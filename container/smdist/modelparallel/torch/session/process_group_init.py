@@ -11,6 +11,7 @@ from torch._C._distributed_c10d import HashStore
 
 from sagemaker_dist.errors import OptionError
 from smdist.config import RankConfig
+from smdist.modelparallel.torch.accelerator import accelerator_module
 
 _OURS: Final = "smdist"
 _VARIABLES: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # names that torch reads
@@ -20,7 +21,7 @@ def start(config: RankConfig) -> bool:
     """Initialize torch.distributed if the script has not done it.
 
     Several ranks connect at the address that the launcher or torchrun set. A process without a
-    launcher is a world of one rank. With GPUs, CUDA tensors are sent by NCCL.
+    launcher is a world of one rank. With GPUs, NCCL sends CUDA tensors where torch has it.
 
     Args:
         config: Configuration of this rank, from its environment.
@@ -65,16 +66,16 @@ def _check_complete(config: RankConfig) -> None:
 
 
 def take_device(config: RankConfig) -> None:
-    """Select this rank's GPU: make the GPU number `local_rank` the current CUDA device.
+    """Make the accelerator with the number `local_rank`, such as a GPU, the current device.
 
-    Without GPUs, or without a launcher that sets this number, nothing is done.
+    Without an accelerator, or without a launcher that sets this number, nothing is done.
 
     Raises:
-        OptionError: The host has fewer GPUs than ranks.
+        OptionError: The host has fewer devices than ranks.
     """
-    if not torch.cuda.is_available() or config.local_rank is None:
+    if accelerator_module() is None or config.local_rank is None:
         return
-    count = torch.cuda.device_count()
+    count = torch.accelerator.device_count()
     if config.local_rank >= count:
         raise OptionError(
             f"rank {config.local_rank} of {config.host_label} has no GPU of its own",
@@ -83,7 +84,7 @@ def take_device(config: RankConfig) -> None:
             about="LOCAL_RANK",
             kind="missing_gpu",
         )
-    torch.cuda.set_device(config.local_rank)
+    torch.accelerator.set_device_index(config.local_rank)
 
 
 def _backend() -> str:

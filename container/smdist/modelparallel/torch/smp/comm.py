@@ -13,7 +13,7 @@ root's number. A call that sends blocks until the receivers have the object; a c
 blocks until the object has arrived. A call fails after the timeout of the process group.
 
 Messages between two ranks arrive in the order in which they were sent, and cannot be mixed up with
-the pipeline's own messages. CUDA tensors are copied through the CPU to the receiver's own device.
+the pipeline's own messages. Tensors of a GPU are copied through the CPU to the receiver's own one.
 """
 
 from __future__ import annotations

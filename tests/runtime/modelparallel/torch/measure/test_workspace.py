@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory on CUDA is divided into saved memory and workspace."""
+"""Memory on an accelerator is divided into saved memory and workspace."""
 
 import pytest
 import torch
@@ -19,10 +19,10 @@ KEPT = 4 * 8 * 8  # ReLU keeps its result
 def test_the_allocators_peak_counts(monkeypatch, forward_peak, backward_peak, expected):
     """The worse of both passes, each beyond what was there before it and what it keeps."""
     peaks = iter([forward_peak, backward_peak])
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
-    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
-    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 1000)
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: next(peaks))
+    monkeypatch.setattr(torch.accelerator, "synchronize", lambda device: None)
+    monkeypatch.setattr(torch.accelerator, "reset_peak_memory_stats", lambda device: None)
+    monkeypatch.setattr(torch.accelerator, "memory_allocated", lambda device: 1000)
+    monkeypatch.setattr(torch.accelerator, "max_memory_allocated", lambda device: next(peaks))
     module, x = nn.ReLU(), torch.ones(8, 8, requires_grad=True)
     account = accounted(module, x)
     with standing_in(module):

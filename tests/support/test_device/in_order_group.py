@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A process group for the device's tensors that ignores the tags of messages, as NCCL does.
+
+Messages of one rank to another arrive in the order in which they are sent, whatever their tags.
+"""
+
+import torch
+import torch.distributed as dist
+
+from .host_group import HostGroup
+
+BACKEND = "in_order"
+_TAG = 0
+
+
+def register() -> None:
+    """Make `new_group(backend="in_order")` known to torch. Once a process."""
+    if BACKEND.upper() not in dist.Backend.__dict__:
+        dist.Backend.register_backend(BACKEND, communicator, devices=["cpu", "testdev"])
+
+
+def communicator(store, rank, size, timeout):
+    """Make a group of `size` ranks, which meet at a store."""
+    return InOrderGroup(dist.ProcessGroupGloo(store, rank, size, timeout), rank, size)
+
+
+class _Receive:
+    """A receive that copies what has arrived to the device when somebody waits for it."""
+
+    def __init__(self, work, on_host, target) -> None:
+        self._work, self._on_host, self._target = work, on_host, target
+
+    def wait(self) -> None:
+        self._work.wait()
+        self._target.copy_(self._on_host)
+
+
+class InOrderGroup(HostGroup):
+    """Sends and receives beside the collectives of a HostGroup. On the CPU, tags count."""
+
+    def getBackendName(self):  # noqa: N802  the name that torch calls
+        return BACKEND
+
+    def name(self):
+        """The name of the backend."""
+        return BACKEND
+
+    def _get_backend(self, device):
+        return self
+
+    def send(self, tensors, target, tag):
+        """Send a tensor, once the device has made it."""
+        on_device = not tensors[0].is_cpu
+        return self._gloo.send([tensors[0].cpu()], target, _TAG if on_device else tag)
+
+    def recv(self, tensors, source, tag):
+        """Receive a tensor."""
+        if tensors[0].is_cpu:
+            return self._gloo.recv(tensors, source, tag)
+        on_host = torch.empty_like(tensors[0], device="cpu")
+        return _Receive(self._gloo.recv([on_host], source, _TAG), on_host, tensors[0])
