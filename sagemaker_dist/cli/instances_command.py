@@ -154,6 +154,7 @@ def instance_rows(instance: Instance) -> dict[str, str]:
     rows = {
         "type": cells["type"],
         "accelerators": f"{cells['accelerators']}, {memory} GiB each" if memory else "none",
+        "compute capability": instance.compute_capability or "",
         "Neuron cores": "" if cores is None else str(cores),
         "link": cells["link"],
         "vCPUs": cells["vCPUs"],
