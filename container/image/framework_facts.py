@@ -37,8 +37,13 @@ def tensorflow_code() -> tuple[str, list[str]]:
 
 def nvidia_packages() -> Iterator[Distribution]:
     """Yield the Python packages of NVIDIA, with CUDA, its libraries and NCCL, by name."""
-    found = {str(each.metadata["Name"]).lower(): each for each in distributions()}
+    found = {name_of(each): each for each in distributions()}
     yield from (found[name] for name in sorted(found) if name.startswith(("nvidia-", "cuda-")))
+
+
+def name_of(package: Distribution) -> str:
+    """Return the name of a package in the form that package indexes use."""
+    return str(package.metadata["Name"]).lower().replace("_", "-")
 
 
 def licence(package: Distribution) -> str:
@@ -57,8 +62,8 @@ def facts(framework: str) -> dict[str, str]:
     """Return the facts about the installed framework, "torch" or "tensorflow"."""
     version, code = torch_code() if framework == "torch" else tensorflow_code()
     packages = list(nvidia_packages())
-    nccl = [each.version for each in packages if each.metadata["Name"].startswith("nvidia-nccl")]
-    named = (f"{each.metadata['Name']} {each.version} ({licence(each)})" for each in packages)
+    nccl = [each.version for each in packages if name_of(each).startswith("nvidia-nccl")]
+    named = (f"{name_of(each)} {each.version} ({licence(each)})" for each in packages)
     return {
         "accelerator": "cuda" if version else "cpu",
         "cuda-version": version,

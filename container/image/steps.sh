@@ -42,7 +42,156 @@ install() {
   export PIP_RETRIES=2
   if [ -s /run/secrets/pip ]; then export PIP_CONFIG_FILE=/run/secrets/pip; fi
   if [ -n "$OFFLINE" ]; then export PIP_NO_INDEX=1; fi
-  pip3 install --quiet --no-cache-dir --find-links /mnt/wheelhouse # NCCL's network plugin, and what the framework turned out to be.
+  pip3 install --quiet --no-cache-dir --find-links /mnt/wheelhouse "$@"
+}
+
+# The version of the framework that is installed, or nothing.
+found() {
+  python3 - "$FRAMEWORK" <<'PYTHON'
+import sys
+from importlib.metadata import PackageNotFoundError, version
+
+for name in (sys.argv[1], sys.argv[1] + "-cpu"):
+    try:
+        print(version(name).partition("+")[0])
+        break
+    except PackageNotFoundError:
+        pass
+PYTHON
+}
+
+# What pip calls the framework here: of TensorFlow the half without CUDA, where there is none or
+# none is wanted.
+# Offline, a wheelhouse that holds the whole alone is taken at its word.
+package() {
+  house=${1:-/mnt/wheelhouse}
+  if [ "$FRAMEWORK" != tensorflow ] || [ "$(uname -m)" != x86_64 ]; then
+    echo "$FRAMEWORK"
+  elif [ -e /usr/local/cuda ] && [ "${ACCELERATOR:-}" != cpu ]; then
+    echo "$FRAMEWORK"
+  elif [ -n "$OFFLINE" ] && [ -z "$(find "$house" -name 'tensorflow_cpu-*')" ] &&
+    [ -n "$(find "$house" -name 'tensorflow-*')" ]; then
+    echo tensorflow
+  else
+    echo tensorflow-cpu
+  fi
+}
+
+# A CPU build of torch is a version of its own, such as 2.13.0+cpu. A CUDA build is 2.13.0 or
+# 2.13.0+cu130.
+install_build() {
+  exact="$(package)==$FRAMEWORK_VERSION"
+  case $FRAMEWORK:${ACCELERATOR:-} in
+    torch:cpu) install "$@" "$exact+cpu" ;;
+    torch:cuda) install "$@" "$exact,!=$FRAMEWORK_VERSION+cpu" ;;
+    torch:) install "$@" "$exact+cpu" 2>/dev/null || install "$@" "$exact" ;;
+    *) install "$@" "$exact" ;;
+  esac
+}
+
+install_framework() {
+  version=$(found)
+  if [ -z "$version" ]; then
+    install_build "$@"
+    site=$(python3 -c 'import site; print(site.getsitepackages()[0])')
+    rm -rf "$site/torch/test" # torch's own, and nobody imports it
+  elif [ "$version" != "$FRAMEWORK_VERSION" ]; then
+    fail "the image to build on holds $FRAMEWORK $version" \
+      "$FRAMEWORK $FRAMEWORK_VERSION was asked for" \
+      "Ask for $version, or build on an image without $FRAMEWORK" conflict
+  fi
+}
+
+compiler() {
+  check
+  header=$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h
+  if command -v c++ >/dev/null && [ -e "$header" ]; then
+    openssl_headers
+    return
+  fi
+  [ -z "$OFFLINE" ] || fail "BUILD_IMAGE has no C++ compiler, or no headers of its Python" \
+    "nothing is downloaded in an offline build" "Choose an image with g++ and these headers" \
+    no_compiler
+  command -v apt-get >/dev/null || fail "BUILD_IMAGE has no C++ compiler, or no headers" \
+    "it has no apt-get to install them" "Choose an image with g++ and the headers of its Python" \
+    no_compiler
+  trust
+  packages="g++ libssl-dev"
+  [ -e "$header" ] || packages="$packages python3-dev"
+  apt-get update -qq ${PIP_CERT:+-o Acquire::https::CAInfo="$PIP_CERT"}
+  # shellcheck disable=SC2086  several packages
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+    ${PIP_CERT:+-o Acquire::https::CAInfo="$PIP_CERT"} $packages >/dev/null
+}
+
+# integrity="mac" and encrypt=True need OpenSSL's static libraries. A build without them goes on, and
+# the runtime refuses both options.
+openssl_headers() {
+  [ ! -e /usr/include/openssl/ssl.h ] || return 0
+  if [ -z "$OFFLINE" ] && command -v apt-get >/dev/null; then
+    trust
+    cas=${PIP_CERT:+-o Acquire::https::CAInfo="$PIP_CERT"}
+    # shellcheck disable=SC2086  empty, or two words
+    if apt-get update -qq $cas && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
+      --no-install-recommends $cas libssl-dev >/dev/null; then return; fi
+  fi
+  echo "BUILD_IMAGE has no libssl-dev: the runtime will refuse integrity='mac' and encrypt=True"
+}
+
+tools() {
+  install_framework --no-deps
+  install 'hatchling>=1.27' 'scikit-build-core>=0.11' cmake ninja
+  if [ "$FRAMEWORK" = tensorflow ]; then install pybind11; fi # torch brings its own
+}
+
+wheel() {
+  pip3 wheel --quiet --no-build-isolation --no-deps --no-cache-dir --wheel-dir /wheels "$@"
+}
+
+runtime() {
+  wheel --config-settings=build-dir=/native /mnt/runtime
+}
+
+sdk() {
+  wheel /mnt/context
+  wire=$(cd /mnt/context && python3 -B -c '
+from sagemaker_dist.contract import hyperparameter_format as wire
+print(wire.VERSION)')
+  if [ "$wire" != "$WIRE" ]; then
+    fail "WIRE is '$WIRE'" "this sagemaker_dist speaks version $wire" "Give WIRE=$wire" \
+      conflict
+  fi
+  for name in sagemaker_dist sagemaker_dist_runtime; do
+    [ -n "$(find /wheels -name "$name-$VERSION-*.whl")" ] || fail "VERSION is '$VERSION'" \
+      "the wheels are $(ls /wheels)" "Give the version of these" conflict
+  done
+}
+
+framework() {
+  check
+  install_framework
+  install numpy tqdm
+}
+
+packages() {
+  mkdir -p /opt/sagemaker_dist
+  cp /mnt/bash_env.sh /opt/sagemaker_dist/bash_env.sh
+  chmod 644 /opt/sagemaker_dist/bash_env.sh # any user's bash reads it
+  install /mnt/wheels/*.whl
+  for tool in train smdist-init; do
+    command -v $tool >/dev/null || fail "$tool is not on the PATH" \
+      "pip puts programs elsewhere in this base image" "Choose another base image" \
+      missing_program
+  done
+  case $FRAMEWORK in
+    torch) python3 -B -c 'import smdist.dataparallel.torch' ;;
+    tensorflow)
+      python3 -B -c 'from smdist.dataparallel.tensorflow.op_library import operations; operations()'
+      ;;
+  esac
+}
+
+# NCCL's network plugin, and what the framework turned out to be.
 facts() {
   if [ -n "$(find /mnt/plugin -type f -not -name LICENSE)" ]; then plugin; fi
   python3 -B /mnt/image/framework_facts.py "$FRAMEWORK" /opt/sagemaker_dist/image.json
@@ -96,272 +245,6 @@ print(":".join(glob.glob(site.getsitepackages()[0] + "/nvidia/*/lib")))')
   [ -z "$absent" ] || fail "NCCL's plugin $1 cannot be loaded" \
     "the image has no $(echo "$absent" | tr '\n' ' ')" \
     "Pass the packages or tarballs with these libraries, too" bad_plugin
-}
-
-"$@"
-}
-
-# The version of the framework that is installed, or nothing.
-found() {
-  python3 - "$FRAMEWORK" <<'PYTHON'
-import sys
-from importlib.metadata import PackageNotFoundError, version
-
-for name in (sys.argv[1], sys.argv[1] + "-cpu"):
-    try:
-        print(version(name).partition("+")[0])
-        break
-    except PackageNotFoundError:
-        pass
-PYTHON
-}
-
-# What pip calls the framework here: of TensorFlow the half without CUDA, where there is none or
-# none is wanted.
-# Offline, a wheelhouse that holds the whole alone is taken at its word.
-package() {
-  house=${1:-/mnt/wheelhouse}
-  if [ "$FRAMEWORK" != tensorflow ] || [ "$(uname -m)" != x86_64 ]; then
-    echo "$FRAMEWORK"
-  elif [ -e /usr/local/cuda ] && [ "${ACCELERATOR:-}" != cpu ]; then
-    echo "$FRAMEWORK"
-  elif [ -n "$OFFLINE" ] && [ -z "$(find "$house" -name 'tensorflow_cpu-*')" ] &&
-    [ -n "$(find "$house" -name 'tensorflow-*')" ]; then
-    echo tensorflow
-  else
-    echo tensorflow-cpu
-  fi
-}
-
-# A CPU build of torch is a version of its own, such as 2.13.0+cpu, which pip prefers. A CUDA build
-# is 2.13.0 or 2.13.0+cu130.
-install_build() {
-  exact="$(package)==$FRAMEWORK_VERSION"
-  case $FRAMEWORK:${ACCELERATOR:-} in
-    torch:cpu) install "$@" "$exact+cpu" ;;
-    torch:cuda) install "$@" "$exact,!=$FRAMEWORK_VERSION+cpu" ;;
-    torch:) install "$@" "$exact+cpu" 2>/dev/null || install "$@" "$exact" ;;
-    *) install "$@" "$exact" ;;
-  esac
-}
-
-install_framework() {
-  version=$(found)
-  if [ -z "$version" ]; then
-    install_build # NCCL's network plugin, and what the framework turned out to be.
-facts() {
-  # shellcheck disable=SC2046  each file by itself
-  if [ -n "$(find /mnt/plugin -type f -not -name LICENSE)" ]; then install_plugin; fi
-  python3 -B /mnt/image/framework_facts.py "$FRAMEWORK" /opt/sagemaker_dist/image.json \
-    >/tmp/accelerator
-  built=$(cat /tmp/accelerator)
-  rm /tmp/accelerator
-  if [ -n "$ACCELERATOR" ] && [ "$built" != "$ACCELERATOR" ]; then
-    fail "the image has a build of $FRAMEWORK for $built" "a build for $ACCELERATOR was requested" \
-      "Pass --accelerator $built, or another base image or package index" conflict
-  fi
-}
-
-install_plugin() {
-  mkdir -p /opt/sagemaker_dist/nccl
-  for file in /mnt/plugin/*.tar /mnt/plugin/*.tar.* /mnt/plugin/*.tgz; do
-    if [ -e "$file" ]; then tar -xf "$file" -C /opt/sagemaker_dist/nccl --no-same-owner; fi
-  done
-  for file in /mnt/plugin/*.so /mnt/plugin/*.so.*; do
-    if [ -e "$file" ]; then install_file "$file"; fi
-  done
-  if [ -n "$(find /mnt/plugin -name '*.deb')" ]; then
-    command -v dpkg >/dev/null || fail "the base image has no dpkg" \
-      "NCCL's plugin is given as a package of Debian" "Pass a tarball or the library" \
-      missing_program
-    dpkg --install /mnt/plugin/*.deb >/tmp/dpkg.log 2>&1 || fail \
-      "dpkg cannot install NCCL's plugin" "$(tail -n 3 /tmp/dpkg.log | tr '\n' ' ')" \
-      "Pass the packages that it depends on, too" bad_plugin
-    rm /tmp/dpkg.log
-  fi
-  ldconfig
-  library=$(find /opt /usr -name 'libnccl-net*.so*' -not -path '*/nccl/libnccl-net.so' | sort |
-    head -n 1)
-  check_plugin "$library"
-  [ "$library" = /opt/sagemaker_dist/nccl/libnccl-net.so ] ||
-    ln -sf "$library" /opt/sagemaker_dist/nccl/libnccl-net.so
-}
-
-"$@"
-    site=$(python3 -c 'import site; print(site.getsitepackages()[0])')
-    rm -rf "$site/torch/test" # torch's own, and nobody imports it
-  elif [ "$version" != "$FRAMEWORK_VERSION" ]; then
-    fail "the image to build on holds $FRAMEWORK $version" \
-      "$FRAMEWORK $FRAMEWORK_VERSION was asked for" \
-      "Ask for $version, or build on an image without $FRAMEWORK" conflict
-  fi
-}
-
-compiler() {
-  check
-  header=$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h
-  if command -v c++ >/dev/null && [ -e "$header" ]; then
-    openssl_headers
-    return
-  fi
-  [ -z "$OFFLINE" ] || fail "BUILD_IMAGE has no C++ compiler, or no headers of its Python" \
-    "nothing is downloaded in an offline build" "Choose an image with g++ and these headers" \
-    no_compiler
-  command -v apt-get >/dev/null || fail "BUILD_IMAGE has no C++ compiler, or no headers" \
-    "it has no apt-get to install them" "Choose an image with g++ and the headers of its Python" \
-    no_compiler
-  trust
-  packages="g++ libssl-dev"
-  [ -e "$header" ] || packages="$packages python3-dev"
-  apt-get update -qq ${PIP_CERT:+-o Acquire::https::CAInfo="$PIP_CERT"}
-  # shellcheck disable=SC2086  several packages
-  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-    ${PIP_CERT:+-o Acquire::https::CAInfo="$PIP_CERT"} $packages >/dev/null
-}
-
-# integrity="mac" and encrypt=True need OpenSSL's static libraries. A build without them goes on, and
-# the runtime refuses both options.
-openssl_headers() {
-  [ ! -e /usr/include/openssl/ssl.h ] || return 0
-  if [ -z "$OFFLINE" ] && command -v apt-get >/dev/null; then
-    trust
-    cas=${PIP_CERT:+-o Acquire::https::CAInfo="$PIP_CERT"}
-    # shellcheck disable=SC2086  empty, or two words
-    if apt-get update -qq $cas && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
-      --no-install-recommends $cas libssl-dev >/dev/null; then return; fi
-  fi
-  echo "BUILD_IMAGE has no libssl-dev: the runtime will refuse integrity='mac' and encrypt=True"
-}
-
-tools() {
-  install_framework --no-deps
-  install 'hatchling>=1.27' 'scikit-build-core>=0.11' cmake ninja
-  if [ "$FRAMEWORK" = tensorflow ]; then install pybind11; fi # torch brings its own
-}
-
-wheel() {
-  pip3 wheel --quiet --no-build-isolation --no-deps --no-cache-dir --wheel-dir /wheels # NCCL's network plugin, and what the framework turned out to be.
-facts() {
-  # shellcheck disable=SC2046  each file by itself
-  if [ -n "$(find /mnt/plugin -type f -not -name LICENSE)" ]; then install_plugin; fi
-  python3 -B /mnt/image/framework_facts.py "$FRAMEWORK" /opt/sagemaker_dist/image.json \
-    >/tmp/accelerator
-  built=$(cat /tmp/accelerator)
-  rm /tmp/accelerator
-  if [ -n "$ACCELERATOR" ] && [ "$built" != "$ACCELERATOR" ]; then
-    fail "the image has a build of $FRAMEWORK for $built" "a build for $ACCELERATOR was requested" \
-      "Pass --accelerator $built, or another base image or package index" conflict
-  fi
-}
-
-install_plugin() {
-  mkdir -p /opt/sagemaker_dist/nccl
-  for file in /mnt/plugin/*.tar /mnt/plugin/*.tar.* /mnt/plugin/*.tgz; do
-    if [ -e "$file" ]; then tar -xf "$file" -C /opt/sagemaker_dist/nccl --no-same-owner; fi
-  done
-  for file in /mnt/plugin/*.so /mnt/plugin/*.so.*; do
-    if [ -e "$file" ]; then install_file "$file"; fi
-  done
-  if [ -n "$(find /mnt/plugin -name '*.deb')" ]; then
-    command -v dpkg >/dev/null || fail "the base image has no dpkg" \
-      "NCCL's plugin is given as a package of Debian" "Pass a tarball or the library" \
-      missing_program
-    dpkg --install /mnt/plugin/*.deb >/tmp/dpkg.log 2>&1 || fail \
-      "dpkg cannot install NCCL's plugin" "$(tail -n 3 /tmp/dpkg.log | tr '\n' ' ')" \
-      "Pass the packages that it depends on, too" bad_plugin
-    rm /tmp/dpkg.log
-  fi
-  ldconfig
-  library=$(find /opt /usr -name 'libnccl-net*.so*' -not -path '*/nccl/libnccl-net.so' | sort |
-    head -n 1)
-  check_plugin "$library"
-  [ "$library" = /opt/sagemaker_dist/nccl/libnccl-net.so ] ||
-    ln -sf "$library" /opt/sagemaker_dist/nccl/libnccl-net.so
-}
-
-"$@"
-}
-
-runtime() {
-  wheel --config-settings=build-dir=/native /mnt/runtime
-}
-
-sdk() {
-  wheel /mnt/context
-  wire=$(cd /mnt/context && python3 -B -c '
-from sagemaker_dist.contract import hyperparameter_format as wire
-print(wire.VERSION)')
-  if [ "$wire" != "$WIRE" ]; then
-    fail "WIRE is '$WIRE'" "this sagemaker_dist speaks version $wire" "Give WIRE=$wire" \
-      conflict
-  fi
-  for name in sagemaker_dist sagemaker_dist_runtime; do
-    [ -n "$(find /wheels -name "$name-$VERSION-*.whl")" ] || fail "VERSION is '$VERSION'" \
-      "the wheels are $(ls /wheels)" "Give the version of these" conflict
-  done
-}
-
-framework() {
-  check
-  install_framework
-  install numpy tqdm
-}
-
-packages() {
-  mkdir -p /opt/sagemaker_dist
-  cp /mnt/bash_env.sh /opt/sagemaker_dist/bash_env.sh
-  chmod 644 /opt/sagemaker_dist/bash_env.sh # any user's bash reads it
-  install /mnt/wheels/*.whl
-  for tool in train smdist-init; do
-    command -v $tool >/dev/null || fail "$tool is not on the PATH" \
-      "pip puts programs elsewhere in this base image" "Choose another base image" \
-      missing_program
-  done
-  case $FRAMEWORK in
-    torch) python3 -B -c 'import smdist.dataparallel.torch' ;;
-    tensorflow)
-      python3 -B -c 'from smdist.dataparallel.tensorflow.op_library import operations; operations()'
-      ;;
-  esac
-}
-
-# NCCL's network plugin, and what the framework turned out to be.
-facts() {
-  # shellcheck disable=SC2046  each file by itself
-  if [ -n "$(find /mnt/plugin -type f -not -name LICENSE)" ]; then install_plugin; fi
-  python3 -B /mnt/image/framework_facts.py "$FRAMEWORK" /opt/sagemaker_dist/image.json \
-    >/tmp/accelerator
-  built=$(cat /tmp/accelerator)
-  rm /tmp/accelerator
-  if [ -n "$ACCELERATOR" ] && [ "$built" != "$ACCELERATOR" ]; then
-    fail "the image has a build of $FRAMEWORK for $built" "a build for $ACCELERATOR was requested" \
-      "Pass --accelerator $built, or another base image or package index" conflict
-  fi
-}
-
-install_plugin() {
-  mkdir -p /opt/sagemaker_dist/nccl
-  for file in /mnt/plugin/*.tar /mnt/plugin/*.tar.* /mnt/plugin/*.tgz; do
-    if [ -e "$file" ]; then tar -xf "$file" -C /opt/sagemaker_dist/nccl --no-same-owner; fi
-  done
-  for file in /mnt/plugin/*.so /mnt/plugin/*.so.*; do
-    if [ -e "$file" ]; then install_file "$file"; fi
-  done
-  if [ -n "$(find /mnt/plugin -name '*.deb')" ]; then
-    command -v dpkg >/dev/null || fail "the base image has no dpkg" \
-      "NCCL's plugin is given as a package of Debian" "Pass a tarball or the library" \
-      missing_program
-    dpkg --install /mnt/plugin/*.deb >/tmp/dpkg.log 2>&1 || fail \
-      "dpkg cannot install NCCL's plugin" "$(tail -n 3 /tmp/dpkg.log | tr '\n' ' ')" \
-      "Pass the packages that it depends on, too" bad_plugin
-    rm /tmp/dpkg.log
-  fi
-  ldconfig
-  library=$(find /opt /usr -name 'libnccl-net*.so*' -not -path '*/nccl/libnccl-net.so' | sort |
-    head -n 1)
-  check_plugin "$library"
-  [ "$library" = /opt/sagemaker_dist/nccl/libnccl-net.so ] ||
-    ln -sf "$library" /opt/sagemaker_dist/nccl/libnccl-net.so
 }
 
 "$@"

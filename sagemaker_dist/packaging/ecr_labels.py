@@ -36,7 +36,7 @@ def ecr_labels(session: Any, image: str) -> ImageLabels | None:
         return None
     try:
         return _read(session.client("ecr", region_name=place["region"]), place)
-    except (BotoCoreError, ClientError, OSError, LookupError, TypeError, ValueError):
+    except (BotoCoreError, ClientError, OSError, LookupError, AttributeError, TypeError, ValueError):
         return None
 
 
