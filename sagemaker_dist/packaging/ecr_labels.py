@@ -18,6 +18,7 @@ ECR_URI: Final = re.compile(
     r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[\w-]+)\.amazonaws\.com(?:\.cn)?/"
     r"(?P<name>[^:@]+)(?::(?P<tag>[^@]+))?(?:@(?P<digest>.+))?"
 )
+_UNREADABLE: Final = (AttributeError, LookupError, TypeError, ValueError)  # of other documents
 _TIMEOUT_SECONDS: Final = 10.0
 _LARGEST_BYTES: Final = 1_000_000
 
@@ -36,7 +37,7 @@ def ecr_labels(session: Any, image: str) -> ImageLabels | None:
         return None
     try:
         return _read(session.client("ecr", region_name=place["region"]), place)
-    except (BotoCoreError, ClientError, OSError, LookupError, AttributeError, TypeError, ValueError):
+    except (BotoCoreError, ClientError, OSError, *_UNREADABLE):
         return None
 
 

@@ -36,6 +36,4 @@ def _target_runs(target: str, capability: tuple[int, int]) -> bool:
     if match[4] == "a":
         return built_for == capability
     is_same_major = built_for[0] == capability[0]
-    return built_for <= capability and (
-        is_same_major or (match[1] == "compute" and not match[4])
-    )
+    return built_for <= capability and (is_same_major or (match[1] == "compute" and not match[4]))

@@ -91,7 +91,7 @@ def is_derived(steps: Iterable[tuple[str, bool]]) -> bool:
     """Return whether steps followed those of container/Dockerfile and changed files.
 
     `steps` is the history of an image, oldest first: the text of each step, and whether it made a
-    layer of files. The result is also True if the history does not have the step of the Dockerfile that sets labels.
+    layer of files. The result is also True if the history lacks the Dockerfile's step with labels.
     """
     is_changed = True
     for text, has_files in steps:
