@@ -193,6 +193,23 @@ def _preparation(job: TrainingJob, request: Mapping[str, Any], region: str) -> I
             resources=(request["RoleArn"],),
             why=f"the ARN of role {role}",
         )
+    yield from _image_lookups(job, request, region)
+    if job._uploads:
+        yield Permission(
+            id="Code",
+            actions=("s3:PutObject",),
+            resources=(_arn(code_of(job)[1]),),
+            why="the code is uploaded",
+        )
+        if job.output_kms_key:
+            actions = ("kms:GenerateDataKey",)
+            yield _on_key("Key", actions, job.output_kms_key, "the code is encrypted")
+
+
+def _image_lookups(
+    job: TrainingJob, request: Mapping[str, Any], region: str
+) -> Iterator[Permission]:
+    """Yield the permissions to find the image, and to read for which GPUs it has code."""
     if job.image_uri is None:
         yield Permission(
             id="Image",
@@ -209,16 +226,6 @@ def _preparation(job: TrainingJob, request: Mapping[str, Any], region: str) -> I
             resources=(where,),
             why="which GPUs the image has code for",
         )
-    if job._uploads:
-        yield Permission(
-            id="Code",
-            actions=("s3:PutObject",),
-            resources=(_arn(code_of(job)[1]),),
-            why="the code is uploaded",
-        )
-        if job.output_kms_key:
-            actions = ("kms:GenerateDataKey",)
-            yield _on_key("Key", actions, job.output_kms_key, "the code is encrypted")
 
 
 def _has_gpus(request: Mapping[str, Any]) -> bool:

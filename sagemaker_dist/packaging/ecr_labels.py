@@ -18,7 +18,12 @@ ECR_URI: Final = re.compile(
     r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[\w-]+)\.amazonaws\.com(?:\.cn)?/"
     r"(?P<name>[^:@]+)(?::(?P<tag>[^@]+))?(?:@(?P<digest>.+))?"
 )
-_UNREADABLE: Final = (AttributeError, LookupError, TypeError, ValueError)  # of other documents
+_UNREADABLE: Final = (
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+)  # raised for a document of another form
 _TIMEOUT_SECONDS: Final = 10.0
 _LARGEST_BYTES: Final = 1_000_000
 

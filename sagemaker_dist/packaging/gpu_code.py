@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which GPUs a framework's compiled code runs on.
+"""GPUs that run the compiled code of a framework.
 
 A CUDA build of a framework holds machine code for some GPUs ("sm_80") and perhaps intermediate code
 ("compute_120", PTX), which the driver compiles for newer GPUs. Source: NVIDIA, CUDA Programming

@@ -77,7 +77,7 @@ def _faults(
             " host's CPUs",
             _HINTS[framework],
             about="instance_type",
-            kind="no_gpu_code",
+            kind="cpu_build",
         )
         return
     for capability in capabilities:

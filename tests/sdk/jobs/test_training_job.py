@@ -27,8 +27,6 @@ from sagemaker_dist import (
     metric_definitions,
 )
 from sagemaker_dist.contract import KEY, parse, parse_framework
-from sagemaker_dist.packaging import gpu_faults
-from sagemaker_dist.packaging.image_labels import ImageLabels
 from sagemaker_dist.runners import RecordingRunner
 
 pytestmark = pytest.mark.timeout(60)
@@ -491,23 +489,3 @@ def test_a_job_of_tensorflow_says_so(job):
     assert [("distribution.smdistributed.modelparallel", "unsupported")] == fields_raised(
         lambda: job(framework="tensorflow", distribution=ModelParallel())
     )
-
-
-@pytest.mark.parametrize(("code", "is_refused"), [("sm_80", True), ("sm_70", False), (None, False)])
-def test_a_job_is_refused_if_its_image_has_no_code_for_the_gpus(
-    job, amazon, monkeypatch, code, is_refused
-):
-    """Labels are read before the code is uploaded; unknown labels refuse nothing."""
-    named = {"sagemaker-dist.framework": "torch", "sagemaker-dist.gpu-code": code}
-    found = ImageLabels(labels=named) if code else None
-    monkeypatch.setattr(gpu_faults, "ecr_labels", lambda *_: found)
-    runner = RecordingRunner()
-    submitted = job(instance_type="ml.p3.16xlarge", runner=runner)
-    if not is_refused:
-        assert "job" == submitted.submit()
-        return
-    with pytest.raises(OptionError) as caught:
-        submitted.submit()
-
-    assert (("instance_type",), "no_gpu_code") == (caught.value.about, caught.value.kind)
-    assert [] == keys_in(amazon) == runner.requests

@@ -76,7 +76,7 @@ def test_a_cpu_image_is_refused_on_gpus(framework, command):
     instance = training_instances()["ml.p4d.24xlarge"]
     (fault,) = gpu_faults(labels("", framework), "mine:1", instance)
 
-    assert f"image mine:1 has a CPU build of {framework}" in fault.why
+    assert (("instance_type",), "cpu_build") == (fault.about, fault.kind)
     assert command in fault.hint
 
 
@@ -94,7 +94,7 @@ def test_gpus_of_this_machine():
     assert [] == list(local_gpu_faults(labels(), "mine:1", []))  # the driver did not report them
     (fault,) = local_gpu_faults(labels(), "mine:1", ["8.0", "6.1", "6.1"])
 
-    assert "GPUs of this machine have compute capability 6.1" in fault.why
+    assert (("instance_type",), "no_gpu_code") == (fault.about, fault.kind)
 
 
 @pytest.mark.parametrize(
@@ -190,9 +190,8 @@ def test_garbage_is_unknown(stored):
 
 def test_every_type_of_a_job_is_checked_at_once(stored):
     types = ["ml.p3.2xlarge", "ml.c5.xlarge", "ml.p2.xlarge", "ml.p2.xlarge", "ml.p4d.24xlarge"]
-    faults = list(remote_gpu_faults(stored(config()), PLACE, types))
 
-    assert ["ml.p3.2xlarge", "ml.p2.xlarge"] == [fault.what.split("'")[1] for fault in faults]
+    assert 2 == len(list(remote_gpu_faults(stored(config()), PLACE, types)))
 
 
 def test_ecr_is_not_called_for_jobs_without_gpus(stored):
