@@ -9,7 +9,7 @@ the files of the CPU build. So an image for CUDA is built in seconds, without gi
 
 import sys
 from pathlib import Path
-from zipfile import ZipFile
+from zipfile import ZipFile, ZipInfo
 
 VERSION, NCCL = "2.13.0+cu130", "2.29.7"
 CODE = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"]
@@ -26,7 +26,7 @@ def write_wheel(folder: Path, name: str, version: str, tag: str, metadata: str, 
     texts[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in (*texts, f"{info}/RECORD"))
     with ZipFile(folder / f"{name}-{version}-{tag}.whl", "w") as wheel:
         for path, text in texts.items():
-            wheel.writestr(path, text)
+            wheel.writestr(ZipInfo(path), text)  # the same bytes at any time
 
 
 def main(folder: Path) -> None:

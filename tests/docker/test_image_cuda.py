@@ -81,7 +81,7 @@ def test_the_image_records_what_it_holds(cuda_image):
     assert ("nvidia-nccl-cu13 2.29.7 (LicenseRef-NVIDIA-Proprietary)",) == (
         cuda_image.nvidia_packages
     )
-    assert 6 == cuda_image.nvidia_bytes
+    assert 6 < cuda_image.nvidia_bytes < 1000  # the stub of a library, and its metadata
     assert not cuda_image.is_derived
 
 

@@ -13,7 +13,7 @@ from sagemaker_dist.packaging.gpu_code import runs_on
 from sagemaker_dist.packaging.gpu_faults import gpu_faults, local_gpu_faults, remote_gpu_faults
 from sagemaker_dist.packaging.image_labels import ImageLabels, is_derived
 
-CUDA_13 = "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120 compute_120"  # torch 2.13.0 of PyPI, x86-64
+CUDA_13 = "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120"  # torch 2.13.0 of PyPI, read 2026-11-26
 LABEL = 'LABEL sagemaker-dist.version=0.1.0 sagemaker-dist.wire="5"'
 PLACE = "123456789012.dkr.ecr.eu-west-1.amazonaws.com/sagemaker-dist:0.1.0-torch"
 
@@ -62,8 +62,8 @@ def test_the_fault_names_gpus_and_code():
     assert (("instance_type",), "no_gpu_code") == (fault.about, fault.kind)
     assert (
         "instance_type is 'ml.p3.16xlarge': its GPUs (V100) have compute capability 7.0, and torch"
-        " in image mine:1 has code for sm_75, sm_80, sm_86, sm_90, sm_100, sm_120, compute_120"
-        " only. Pass another instance_type, or an image whose framework was built for these GPUs."
+        " in image mine:1 has code for sm_75, sm_80, sm_86, sm_90, sm_100, sm_120 only."
+        " Pass another instance_type, or an image whose framework was built for these GPUs."
     ) == str(fault)
 
 
