@@ -35,7 +35,7 @@ _BUILD: Final[dict[str, Any]] = {  # the fields of ImageOptions
     "framework-version": {"metavar": "X.Y.Z", "help": "Exact version. Default: the tested one."},
     "accelerator": {
         "type": click.Choice(ACCELERATORS),
-        "help": "Build of the framework. Default: what the instance type of JOB has, else cpu.",
+        "help": "Build of torch. Default: for JOB's instance type; else cpu, if there is one.",
     },
     "nccl-plugin": {
         "type": FILE,
