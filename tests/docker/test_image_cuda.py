@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The training image for GPUs, from stub wheels of torch's CUDA build and of NCCL."""
 
+import shutil
 import subprocess
+import tarfile
+from pathlib import Path
 
 import pytest
 
 from sagemaker_dist.errors import SetupError
 from sagemaker_dist.packaging import ImageOptions, build_image, inspect_image
 
+ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(600)  # the first test that wants the image builds it
 CODE = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120")
 # The stub of torch is installed over the files of the CPU build.
@@ -116,21 +120,80 @@ def test_another_build_than_requested_is_refused(offline, cuda_image):
     assert "conflict" == raised.value.kind
 
 
-def test_a_plugin_that_cannot_be_loaded_is_refused(offline, base, tmp_path):
+@pytest.fixture(scope="module")
+def install(engine, offline):
+    """Runs the step that installs NCCL's plugin in the base image; returns what it prints."""
+
+    def run(folder) -> str:
+        steps = f"{ROOT}/container/image/steps.sh"
+        command = "sh /mnt/steps.sh plugin 2>&1; readlink /opt/sagemaker_dist/nccl/libnccl-net.so"
+        said = engine.containers.run(
+            offline["base_image"],
+            ["sh", "-c", f"{command} || true"],
+            remove=True,
+            network_mode="none",
+            volumes={
+                steps: {"bind": "/mnt/steps.sh", "mode": "ro"},
+                str(folder): {"bind": "/mnt/plugin", "mode": "ro"},
+            },
+        )
+        return said.decode()
+
+    return run
+
+
+def package(folder, library, depends: str) -> None:
+    """Write a Debian package with a library below /opt/amazon."""
+    tree = folder.parent / "tree"
+    place = tree / "opt/amazon/ofi-nccl/lib"
+    place.mkdir(parents=True)
+    shutil.copy(library, place / "libnccl-net.so")
+    (tree / "DEBIAN").mkdir()
+    (tree / "DEBIAN" / "control").write_text(
+        "Package: libnccl-ofi\nVersion: 1\nArchitecture: all\nMaintainer: a test <a@b.c>\n"
+        f"Description: a stub\n{depends}"
+    )
+    command = ["dpkg-deb", "--build", tree, folder / "libnccl-ofi.deb"]
+    subprocess.run(command, check=True, capture_output=True)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = tmp_path / "plugin"
+    made.mkdir()
+    return made
+
+
+def test_a_package_is_installed(install, plugin, folder):
+    package(folder, plugin, "")
+
+    assert "/opt/amazon/ofi-nccl/lib/libnccl-net.so" == install(folder).strip()
+
+
+def test_a_package_without_what_it_depends_on_is_refused(install, plugin, folder):
+    package(folder, plugin, "Depends: libfabric1-aws\n")
+    said = install(folder)
+
+    assert "sagemaker-dist kind: bad_plugin" in said
+    assert "libfabric1-aws" in said
+
+
+def test_a_tarball_is_unpacked(install, plugin, folder):
+    with tarfile.open(folder / "aws-ofi-nccl.tar.gz", "w:gz") as archive:
+        archive.add(plugin, "lib/libnccl-net-ofi.so")
+
+    assert "/opt/sagemaker_dist/nccl/lib/libnccl-net-ofi.so" == install(folder).strip()
+
+
+def test_a_plugin_that_cannot_be_loaded_is_refused(install, tmp_path, folder):
     """It has the form of a library, and needs one that the image does not have."""
     (tmp_path / "a.c").write_text("int fi_getinfo(void) { return 0; }\n")
     (tmp_path / "b.c").write_text("int fi_getinfo(void);\nint f(void) { return fi_getinfo(); }\n")
-    library = tmp_path / "libnccl-net-ofi.so"
-    needed = tmp_path / "libfabric.so.1"
-    compiler = ["cc", "-shared", "-fPIC", "-o"]
+    needed, compiler = tmp_path / "libfabric.so.1", ["cc", "-shared", "-fPIC", "-o"]
     named = f"-Wl,-soname,{needed.name}"
     subprocess.run([*compiler, needed, named, tmp_path / "a.c"], check=True)
-    subprocess.run([*compiler, library, tmp_path / "b.c", needed], check=True)
-    changes = {"base_image": base, "tag": "smdist-test-scratch:1"}
-    with pytest.raises(SetupError) as raised:
-        build_image(
-            ImageOptions(**{**offline, **changes}, accelerator="cuda", nccl_plugin=(library,))
-        )
+    subprocess.run([*compiler, folder / "libnccl-net-ofi.so", tmp_path / "b.c", needed], check=True)
+    said = install(folder)
 
-    assert "bad_plugin" == raised.value.kind
-    assert "libfabric.so.1" in raised.value.why
+    assert "sagemaker-dist kind: bad_plugin" in said
+    assert "libfabric.so.1" in said
