@@ -60,11 +60,14 @@ for name in (sys.argv[1], sys.argv[1] + "-cpu"):
 PYTHON
 }
 
-# What pip calls the framework here: of TensorFlow the half without CUDA, where there is none.
+# What pip calls the framework here: of TensorFlow the half without CUDA, where there is none or
+# none is wanted.
 # Offline, a wheelhouse that holds the whole alone is taken at its word.
 package() {
   house=${1:-/mnt/wheelhouse}
-  if [ "$FRAMEWORK" != tensorflow ] || [ "$(uname -m)" != x86_64 ] || [ -e /usr/local/cuda ]; then
+  if [ "$FRAMEWORK" != tensorflow ] || [ "$(uname -m)" != x86_64 ]; then
+    echo "$FRAMEWORK"
+  elif [ -e /usr/local/cuda ] && [ "${ACCELERATOR:-}" != cpu ]; then
     echo "$FRAMEWORK"
   elif [ -n "$OFFLINE" ] && [ -z "$(find "$house" -name 'tensorflow_cpu-*')" ] &&
     [ -n "$(find "$house" -name 'tensorflow-*')" ]; then
@@ -74,10 +77,22 @@ package() {
   fi
 }
 
+# A CPU build of torch is a version of its own, such as 2.13.0+cpu. A CUDA build is 2.13.0 or
+# 2.13.0+cu130.
+install_build() {
+  exact="$(package)==$FRAMEWORK_VERSION"
+  case $FRAMEWORK:${ACCELERATOR:-} in
+    torch:cpu) install "$@" "$exact+cpu" ;;
+    torch:cuda) install "$@" "$exact,!=$FRAMEWORK_VERSION+cpu" ;;
+    torch:) install "$@" "$exact+cpu" 2>/dev/null || install "$@" "$exact" ;;
+    *) install "$@" "$exact" ;;
+  esac
+}
+
 install_framework() {
   version=$(found)
   if [ -z "$version" ]; then
-    install "$@" "$(package)==$FRAMEWORK_VERSION"
+    install_build "$@"
     site=$(python3 -c 'import site; print(site.getsitepackages()[0])')
     rm -rf "$site/torch/test" # torch's own, and nobody imports it
   elif [ "$version" != "$FRAMEWORK_VERSION" ]; then
@@ -174,6 +189,62 @@ packages() {
       python3 -B -c 'from smdist.dataparallel.tensorflow.op_library import operations; operations()'
       ;;
   esac
+}
+
+# NCCL's network plugin, and what the framework turned out to be.
+facts() {
+  if [ -n "$(find /mnt/plugin -type f -not -name LICENSE)" ]; then plugin; fi
+  python3 -B /mnt/image/framework_facts.py "$FRAMEWORK" /opt/sagemaker_dist/image.json
+  built=$(python3 -c 'import json
+print(json.load(open("/opt/sagemaker_dist/image.json"))["accelerator"])')
+  if [ -n "$ACCELERATOR" ] && [ "$built" != "$ACCELERATOR" ]; then
+    fail "the image has a build of $FRAMEWORK for $built" "a build for $ACCELERATOR was requested" \
+      "Pass --accelerator $built, or another base image or package index" conflict
+  fi
+}
+
+plugin() {
+  home=/opt/sagemaker_dist/nccl
+  mkdir -p $home
+  for file in /mnt/plugin/*.tar /mnt/plugin/*.tar.* /mnt/plugin/*.tgz; do
+    if [ -e "$file" ]; then tar -xf "$file" -C $home --no-same-owner; fi
+  done
+  for file in /mnt/plugin/*.so /mnt/plugin/*.so.*; do
+    if [ -e "$file" ]; then cp "$file" $home/ && chmod 755 "$home/${file##*/}"; fi
+  done
+  library=$(find $home -name 'libnccl-net*.so*' | sort | head -n 1)
+  if [ -n "$(find /mnt/plugin -name '*.deb')" ]; then debian_packages; fi
+  [ -n "$library" ] || fail "the files of NCCL's plugin have no library libnccl-net*.so" \
+    "NCCL loads its plugin from such a file" "Pass the package of aws-ofi-nccl, too" bad_plugin
+  find $home -name '*.so*' -exec dirname {} + | sort -u >/etc/ld.so.conf.d/sagemaker-dist-nccl.conf
+  ldconfig
+  loads "$library"
+  [ "$library" = $home/libnccl-net.so ] || ln -sf "$library" $home/libnccl-net.so
+}
+
+# Sets `library` to the plugin of the packages, unless there is one already.
+debian_packages() {
+  command -v dpkg >/dev/null || fail "the base image has no dpkg" \
+    "NCCL's plugin is given as a package of Debian" "Pass a tarball or the library" missing_program
+  said=$(dpkg --install /mnt/plugin/*.deb 2>&1) || fail "dpkg cannot install NCCL's plugin" \
+    "$(echo "$said" | tr '\n' ' ')" "Pass the packages that it depends on, too" bad_plugin
+  for file in /mnt/plugin/*.deb; do
+    inside=$(dpkg-deb --fsys-tarfile "$file" | tar -t | grep '/libnccl-net.*\.so' | sort | head -n 1)
+    if [ -z "$library" ] && [ -n "$inside" ]; then library=${inside#.}; fi
+  done
+}
+
+# Every library that the plugin names is in the image; the driver's come with the GPU, and CUDA's
+# wheels are loaded by torch.
+loads() {
+  wheels=$(python3 -c 'import glob, site
+print(":".join(glob.glob(site.getsitepackages()[0] + "/nvidia/*/lib")))')
+  names=$(LD_LIBRARY_PATH=$wheels ldd "$1" 2>&1) || fail "NCCL's plugin $1 is not a library" \
+    "$(echo "$names" | tr '\n' ' ')" "Pass the file for this platform" bad_plugin
+  absent=$(echo "$names" | awk '/not found/ && $1 !~ /^lib(cuda|nvidia-ml)\.so/ {print $1}')
+  [ -z "$absent" ] || fail "NCCL's plugin $1 cannot be loaded" \
+    "the image has no $(echo "$absent" | tr '\n' ' ')" \
+    "Pass the packages or tarballs with these libraries, too" bad_plugin
 }
 
 "$@"

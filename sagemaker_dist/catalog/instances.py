@@ -26,6 +26,8 @@ class Instance:
         num_neuron_cores: Number of Neuron cores of all accelerators together; None for GPUs.
         accelerator_memory_gib: Memory of each accelerator in GiB, as EC2 reports it, for example
             22.4 for a GPU that is sold with 24 GB.
+        compute_capability: NVIDIA's version of the GPUs' instruction set, such as "8.0" for A100;
+            None for other accelerators.
         accelerator_link: Link between the accelerators of one host, such as NVLink; None also if a
             host has fewer than two accelerators.
         num_vcpus: Number of vCPUs of the host.
@@ -44,6 +46,7 @@ class Instance:
     num_accelerators: int = 0
     num_neuron_cores: int | None = None
     accelerator_memory_gib: float | None = None
+    compute_capability: str | None = None
     accelerator_link: Literal["NVLink", "NeuronLink", "PCIe"] | None = None
     num_vcpus: int | None = None
     memory_gib: float | None = None

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Table of instance types that is part of the package.
 
-The table is stored in two files, so that a refresh does not overwrite what was written by hand:
+The table is stored in three files, so that a refresh does not overwrite what was written by hand:
 
-    instance_types.json   facts from EC2, written by `sagemaker-dist instances refresh`
-    by_hand.json          facts that EC2 does not report, or reports wrongly
+    instance_types.json         facts from EC2, written by `sagemaker-dist instances refresh`
+    by_hand.json                facts that EC2 does not report, or reports wrongly
+    compute_capabilities.json   compute capability of each GPU model, from NVIDIA
 
-A fact that is in neither file is unknown. As the table is part of the package, misspelt types
+A fact that is in none of the files is unknown. As the table is part of the package, misspelt types
 are found without network access.
 """
 
@@ -24,6 +25,7 @@ from sagemaker_dist.catalog.instances import Instance
 
 SHIPPED: Final = Path(__file__).with_name("instance_types.json")
 _BY_HAND: Final = Path(__file__).with_name("by_hand.json")
+_CAPABILITIES: Final = Path(__file__).with_name("compute_capabilities.json")
 _UNKNOWN: Final = Instance(name="")
 
 
@@ -64,12 +66,17 @@ class _Note:
 def training_instances() -> Mapping[str, Instance]:
     """Return the instance types of the package's table, by name.
 
-    Most facts are from EC2. Facts from by_hand.json complete or correct them.
+    Most facts are from EC2. Facts from by_hand.json complete or correct them; the compute
+    capability follows from the GPU's model.
     """
     notes = [_Note(**note) for note in json.loads(_BY_HAND.read_text("utf-8"))]
+    capabilities = json.loads(_CAPABILITIES.read_text("utf-8"))
     table = read_table(SHIPPED)
     return MappingProxyType(
-        {name: _with_notes(instance, notes) for name, instance in table.instances.items()}
+        {
+            name: _with_capability(_with_notes(instance, notes), capabilities)
+            for name, instance in table.instances.items()
+        }
     )
 
 
@@ -124,4 +131,13 @@ def _with_notes(instance: Instance, notes: list[_Note]) -> Instance:
         if changes:
             sources = (*instance.sources, f"{note.source}, {note.date}")
             instance = replace(instance, sources=sources, **changes)
+    return instance
+
+
+def _with_capability(instance: Instance, notes: list[dict[str, Any]]) -> Instance:
+    for note in notes:
+        found = note["compute_capabilities"].get(instance.accelerator)
+        if found is not None:
+            sources = (*instance.sources, f"{note['source']}, {note['date']}")
+            return replace(instance, sources=sources, compute_capability=found)
     return instance

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from sagemaker_dist.catalog import training_instances
 from sagemaker_dist.cli.dry_run_session import ACCOUNT, REGION, partition_of
 from sagemaker_dist.cli.job_names import code_of, names_of
 from sagemaker_dist.contract.job_secret import SUFFIX
@@ -192,13 +193,7 @@ def _preparation(job: TrainingJob, request: Mapping[str, Any], region: str) -> I
             resources=(request["RoleArn"],),
             why=f"the ARN of role {role}",
         )
-    if job.image_uri is None:
-        yield Permission(
-            id="Image",
-            actions=("ecr:DescribeImages", "ecr:DescribeRepositories"),
-            resources=(f"arn:aws:ecr:{region}:{ACCOUNT}:repository/{REPOSITORY}",),
-            why="where this version's image is",
-        )
+    yield from _image_lookups(job, request, region)
     if job._uploads:
         yield Permission(
             id="Code",
@@ -209,6 +204,34 @@ def _preparation(job: TrainingJob, request: Mapping[str, Any], region: str) -> I
         if job.output_kms_key:
             actions = ("kms:GenerateDataKey",)
             yield _on_key("Key", actions, job.output_kms_key, "the code is encrypted")
+
+
+def _image_lookups(
+    job: TrainingJob, request: Mapping[str, Any], region: str
+) -> Iterator[Permission]:
+    """Yield the permissions to find the image, and to read for which GPUs it has code."""
+    if job.image_uri is None:
+        yield Permission(
+            id="Image",
+            actions=("ecr:DescribeImages", "ecr:DescribeRepositories"),
+            resources=(f"arn:aws:ecr:{region}:{ACCOUNT}:repository/{REPOSITORY}",),
+            why="where this version's image is",
+        )
+    image = _ECR.match(request["AlgorithmSpecification"]["TrainingImage"])
+    if image and _has_gpus(request):
+        where = f"arn:aws:ecr:{image['region']}:{image['account']}:repository/{image['name']}"
+        yield Permission(
+            id="Labels",
+            actions=("ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"),
+            resources=(where,),
+            why="which GPUs the image has code for",
+        )
+
+
+def _has_gpus(request: Mapping[str, Any]) -> bool:
+    resources, known = request["ResourceConfig"], training_instances()
+    types = [each["InstanceType"] for each in resources.get("InstanceGroups", [resources])]
+    return any(name in known and known[name].has_gpu for name in types)
 
 
 def _job_calls(job: TrainingJob, request: Mapping[str, Any], region: str) -> Iterator[Permission]:

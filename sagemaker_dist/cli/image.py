@@ -5,13 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Final
 
 import click
+from click.core import ParameterSource
 
 from sagemaker_dist.cli import screen
+from sagemaker_dist.cli.dry_run_session import DryRunSession
+from sagemaker_dist.cli.hosts import hosts_of
 from sagemaker_dist.cli.shared_options import FILE, aws_options, json_option
 from sagemaker_dist.errors import SkewError
+from sagemaker_dist.jobs.job_file import read_job_file
 from sagemaker_dist.packaging import (
     FRAMEWORKS,
     ImageFacts,
@@ -24,9 +29,20 @@ from sagemaker_dist.packaging import (
     inspect_image,
     push_image,
 )
+from sagemaker_dist.packaging.image_options import ACCELERATORS
 
 _BUILD: Final[dict[str, Any]] = {  # the fields of ImageOptions
     "framework-version": {"metavar": "X.Y.Z", "help": "Exact version. Default: the tested one."},
+    "accelerator": {
+        "type": click.Choice(ACCELERATORS),
+        "help": "Build of torch. Default: for JOB's instance type; else cpu, if there is one.",
+    },
+    "nccl-plugin": {
+        "type": FILE,
+        "multiple": True,
+        "metavar": "FILE",
+        "help": "Package, tarball or library of aws-ofi-nccl, for EFA. May be repeated.",
+    },
     "base-image": {
         "metavar": "IMAGE",
         "help": "Base of the image; needs bash, python3 and pip3.",
@@ -45,6 +61,19 @@ _BUILD: Final[dict[str, Any]] = {  # the fields of ImageOptions
     "index-url": {"metavar": "URL", "help": "Package index instead of PyPI."},
     "extra-index-url": {"metavar": "URL", "help": "Package index beside the first."},
 }
+_RECORDED: Final = (  # properties of ImageLabels
+    "version",
+    "wire",
+    "framework",
+    "framework_version",
+    "accelerator",
+    "cuda_version",
+    "gpu_code",
+    "nccl_version",
+    "nccl_plugin",
+    "nvidia_packages",
+    "nvidia_bytes",
+)
 _PUSH: Final[dict[str, Any]] = {
     "image": {"metavar": "NAME", "help": "Default: sagemaker-dist:VERSION-FRAMEWORK."},
     "to": {"metavar": "HOST/NAME", "help": "Registry and name, instead of Amazon ECR."},
@@ -79,10 +108,30 @@ def image() -> None:
 
 
 @image.command()
+@click.argument("job", type=FILE, required=False)
 @_options(_BUILD, ImageOptions())
-def build(**chosen: Any) -> None:
-    """Build the training image with Docker."""
+@click.pass_context
+def build(context: click.Context, /, *, job: Path | None, **chosen: Any) -> None:
+    """Build the training image with Docker.
+
+    JOB is a job file, such as job.toml: the image is built for its framework and its instance type.
+    """
+    if job is not None:
+        for name, value in _options_for(job).items():
+            if context.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+                chosen[name] = value
     _show(build_image(ImageOptions(**chosen)))
+
+
+def _options_for(job_file: Path) -> dict[str, Any]:
+    """Return the options of the build that follow from a job file, by name."""
+    job = read_job_file(job_file).job(session=DryRunSession())
+    has_gpus = any(
+        each.type == "local_gpu" or (each.instance is not None and each.instance.has_gpu)
+        for each in hosts_of(job)
+    )
+    is_cuda = has_gpus and job.framework == "torch"
+    return {"framework": job.framework, "accelerator": "cuda" if is_cuda else None}
 
 
 @image.command()
@@ -112,8 +161,7 @@ def inspect(image: str | None, framework: str, as_json: bool) -> None:
     if not as_json:
         _show(found)
         return
-    derived = ("version", "wire", "framework", "framework_version")
-    document = {**asdict(found), **{name: getattr(found, name) for name in derived}}
+    document = {**asdict(found), **{name: getattr(found, name) for name in _RECORDED}}
     document["fits"] = _version_error(found) is None
     screen.print_json(document, is_sorted=True)
 
@@ -140,7 +188,15 @@ def _show(facts: ImageFacts) -> None:
         "size": f"{facts.size_bytes / 1e6:,.0f} MB",
         "architecture": facts.architecture,
         "framework": content,
+        "accelerator": facts.accelerator or "",
+        "GPU code": " ".join(facts.gpu_code or ()),
+        "CUDA": facts.cuda_version or "",
+        "NCCL": facts.nccl_version or "",
+        "NCCL's plugin": facts.nccl_plugin or "",
         "runtime": f"{facts.version}, hyperparameter format {facts.wire}" if facts.version else "",
         "fits": _version_error(facts) or "yes" if facts.version else "",
     }
     screen.plain_facts(rows)
+    if facts.nvidia_packages:
+        size = f"{facts.nvidia_bytes / 1e6:,.0f} MB, under their own licences:"
+        screen.plain_facts([("of NVIDIA", size), *(("", each) for each in facts.nvidia_packages)])

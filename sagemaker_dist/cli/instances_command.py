@@ -151,9 +151,11 @@ def instance_rows(instance: Instance) -> dict[str, str]:
     """Return the known facts about an instance type as texts, by the name of the fact."""
     cells = dict(zip(_COLUMNS, _cells(instance), strict=True))
     memory, cores = cells["GiB each"], instance.num_neuron_cores
+    capability = instance.compute_capability
+    code = f", compute capability {capability}" if capability else ""
     rows = {
         "type": cells["type"],
-        "accelerators": f"{cells['accelerators']}, {memory} GiB each" if memory else "none",
+        "accelerators": f"{cells['accelerators']}, {memory} GiB each{code}" if memory else "none",
         "Neuron cores": "" if cores is None else str(cores),
         "link": cells["link"],
         "vCPUs": cells["vCPUs"],

@@ -25,7 +25,7 @@ from sagemaker.deprecations import renamed_kwargs
 from sagemaker.estimator import EstimatorBase
 from sagemaker.workflow import is_pipeline_variable
 
-from sagemaker_dist.catalog import LOCAL, LOCAL_PROCESS
+from sagemaker_dist.catalog import LOCAL, LOCAL_PROCESS, training_instances
 from sagemaker_dist.contract import Distribution, claim_for_launcher, read_distribution
 from sagemaker_dist.contract.launch_contract import launch_parameters
 from sagemaker_dist.errors import JobError, OptionError, raise_all
@@ -42,7 +42,12 @@ from sagemaker_dist.estimators.local_session import ROLE, LocalClient, LocalSess
 from sagemaker_dist.estimators.sagemaker_sdk import offline, quiet
 from sagemaker_dist.estimators.secret_upload import upload_secret_of
 from sagemaker_dist.gathering import add_runtime_metrics, plain_count, with_parameters
-from sagemaker_dist.packaging import default_tag, ecr_image, is_sagemaker_dist_image
+from sagemaker_dist.packaging import (
+    default_tag,
+    ecr_image,
+    is_sagemaker_dist_image,
+    remote_gpu_faults,
+)
 from sagemaker_dist.planning import construction_faults, construction_warnings, fit_faults
 from sagemaker_dist.planning.job_faults import JOB_NAME, source_faults
 from sagemaker_dist.planning.local_job import PROGRAM
@@ -294,11 +299,22 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
     def _prepare_for_training(self, job_name: str | None = None) -> None:
         if not self._is_local:
             self.validate(None, job_name)  # a tuner does not call `fit`
+            raise_all(self._gpu_faults())
         super()._prepare_for_training(job_name=job_name)
         path: Any = self.checkpoint_local_path  # SageMaker does not pass it to the job
         if self._parsed.is_launched and path:
             given = self.environment  # type: ignore[has-type]  # SageMaker's SDK is untyped
             self.environment = {_CHECKPOINTS: path, **(given or {})}
+
+    def _gpu_faults(self) -> Iterator[OptionError]:
+        groups = getattr(self, "instance_groups", None) or ()
+        types = [each.instance_type for each in groups] or [self.instance_type]
+        known = training_instances()
+        names = [each for each in types if isinstance(each, str) and each in known]
+        has_gpus = any(known[name].has_gpu for name in names)
+        image = self.training_image_uri() if self._parsed.is_launched and has_gpus else None
+        if isinstance(image, str):
+            yield from remote_gpu_faults(self.sagemaker_session.boto_session, image, names)
 
     def _stage_user_code_in_s3(self) -> Any:
         uploaded = super()._stage_user_code_in_s3()

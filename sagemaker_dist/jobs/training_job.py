@@ -12,7 +12,7 @@ AWS is called only for values that the options do not give. If `role` is an ARN,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -30,6 +30,7 @@ from sagemaker_dist.packaging import (
     boto_session,
     default_tag,
     ecr_image,
+    remote_gpu_faults,
     role_arn,
     source_tarball,
     upload_secret,
@@ -154,11 +155,19 @@ class TrainingJob(TrainingOptions):
                     about="job_name",
                     kind="conflict",
                 )
+            raise_all(self._gpu_faults(request))
             if tarball is not None:
                 self._upload(tarball, str(code))
         name = self._runner.start(request)
         self.__dict__["_is_started"] = True
         return name
+
+    def _gpu_faults(self, request: Mapping[str, Any]) -> Iterator[OptionError]:
+        if is_local(self) or not self._resolved.distribution.is_launched:
+            return
+        image, resources = self._resolved.image, request["ResourceConfig"]
+        groups = resources.get("InstanceGroups", [resources])
+        yield from remote_gpu_faults(self._boto, image, [each["InstanceType"] for each in groups])
 
     @property
     def is_started(self) -> bool:

@@ -5,6 +5,7 @@ from sagemaker_dist.packaging.aws_session import account_of, boto_session, role_
 from sagemaker_dist.packaging.code_tarball import source_tarball, upload_source
 from sagemaker_dist.packaging.ecr import ecr_image
 from sagemaker_dist.packaging.frameworks import FRAMEWORKS, default_tag, is_sagemaker_dist_image
+from sagemaker_dist.packaging.gpu_faults import remote_gpu_faults
 from sagemaker_dist.packaging.image_build import build_image
 from sagemaker_dist.packaging.image_facts import (
     ImageFacts,
@@ -32,6 +33,7 @@ __all__ = [
     "is_sagemaker_dist_image",
     "local_image",
     "push_image",
+    "remote_gpu_faults",
     "role_arn",
     "source_tarball",
     "upload_secret",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Build context of the training image: a directory with the layout of this repository.
 
-    sagemaker_dist/  container/  pyproject.toml  README.md  LICENSE  [wheelhouse/]
+    sagemaker_dist/  container/  pyproject.toml  README.md  LICENSE  [wheelhouse/]  [plugin/]
 
 In a clone of the repository these are next to this package. An installed wheel has them below
 sagemaker_dist/_image (force-include in pyproject.toml).
@@ -10,7 +10,7 @@ sagemaker_dist/_image (force-include in pyproject.toml).
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,10 +25,13 @@ _NEVER: Final = shutil.ignore_patterns("__pycache__", "build", "*.so", _SHIPPED)
 
 
 @contextmanager
-def build_context(wheelhouse: Path | None = None) -> Iterator[Path]:
+def build_context(
+    wheelhouse: Path | None = None, nccl_plugin: Sequence[Path] = ()
+) -> Iterator[Path]:
     """Write a temporary build context, yield its directory, and remove it at the end.
 
-    `wheelhouse` is a directory of wheels, which are added to the context; None adds none.
+    `wheelhouse` is a directory of wheels, which are added to the context; None adds none. The files
+    of `nccl_plugin` are added to its directory `plugin`.
 
     Raises:
         SetupError: This installation lacks files of the image.
@@ -41,7 +44,9 @@ def build_context(wheelhouse: Path | None = None) -> Iterator[Path]:
         for name in _FILES:
             shutil.copy2(source / name, context / name)
         if wheelhouse:
-            _link_wheels(wheelhouse, context / "wheelhouse")
+            _link(sorted(wheelhouse.glob("*.whl")), context / "wheelhouse")
+        if nccl_plugin:
+            _link(nccl_plugin, context / "plugin")
         yield context
 
 
@@ -56,10 +61,10 @@ def _source() -> Path:
     )
 
 
-def _link_wheels(wheelhouse: Path, into: Path) -> None:
+def _link(files: Iterable[Path], into: Path) -> None:
     into.mkdir()
-    for wheel in sorted(wheelhouse.glob("*.whl")):
+    for file in files:
         try:
-            (into / wheel.name).hardlink_to(wheel.resolve())
+            (into / file.name).hardlink_to(file.resolve())
         except OSError:  # hard links cannot lead to another file system
-            shutil.copy2(wheel, into / wheel.name)
+            shutil.copy2(file, into / file.name)

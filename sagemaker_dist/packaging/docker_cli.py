@@ -10,13 +10,14 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from sagemaker_dist.errors import SetupError
 from sagemaker_dist.packaging.docker_engine import address
 
+_LOAD: Final = "--load"
 _BUILT_IN: Final = range(20, 23)  # versions with BuildKit built in; later ones need a plugin
 _KEPT_CHUNKS: Final = 400
 _EXIT_SECONDS: Final = 10.0
@@ -50,7 +51,7 @@ def find_builder(path: str | None = None) -> Builder:
         if not os.access(docker, os.X_OK) or docker.is_dir():
             continue
         if _output_of(docker, "buildx", "version"):
-            return Builder(command=(str(docker), "buildx", "build", "--load"))
+            return Builder(command=(str(docker), "buildx", "build", _LOAD))
         version = re.search(r"version (\d+)\.", _output_of(docker, "--version"))
         if version and int(version[1]) in _BUILT_IN:
             return Builder(command=(str(docker), "build"), environment={"DOCKER_BUILDKIT": "1"})
@@ -62,6 +63,11 @@ def find_builder(path: str | None = None) -> Builder:
         "Install Docker with its buildx plugin (package docker-buildx-plugin or docker-buildx)",
         kind="no_buildx" if seen else "no_docker",
     )
+
+
+def exporter(builder: Builder) -> Builder:
+    """Return a builder whose result is not loaded into the engine, for builds with --output."""
+    return replace(builder, command=tuple(word for word in builder.command if word != _LOAD))
 
 
 def run(builder: Builder, arguments: Sequence[str]) -> tuple[int, list[str]]:

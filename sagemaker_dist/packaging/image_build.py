@@ -3,21 +3,26 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from sagemaker_dist.contract import hyperparameter_format
 from sagemaker_dist.errors import SetupError
 from sagemaker_dist.packaging.context import build_context
-from sagemaker_dist.packaging.docker_cli import find_builder, run
+from sagemaker_dist.packaging.docker_cli import Builder, exporter, find_builder, run
 from sagemaker_dist.packaging.docker_engine import connected
 from sagemaker_dist.packaging.frameworks import installed_version
 from sagemaker_dist.packaging.image_facts import ImageFacts, inspect_image
+from sagemaker_dist.packaging.image_labels import LABEL
 from sagemaker_dist.packaging.image_options import ImageOptions
+
+if TYPE_CHECKING:
+    from docker import DockerClient
 
 _OURS: Final = re.compile(r"sagemaker-dist: (.+?): (.+)\. (.+?)\.?$")
 _OUR_KIND: Final = re.compile(r"sagemaker-dist kind: (\w+)$")
@@ -69,12 +74,33 @@ def build_image(options: ImageOptions | None = None) -> ImageFacts:
     options = options or ImageOptions()
     with connected() as client:
         builder = find_builder()
-        with build_context(options.wheelhouse) as context, _pip_config(options) as pip:
+        with (
+            build_context(options.wheelhouse, options.nccl_plugin) as context,
+            _pip_config(options) as pip,
+            TemporaryDirectory(prefix="sagemaker-dist-facts-") as folder,
+        ):
             file = f"--file={context / 'container' / 'Dockerfile'}"
-            status, lines = run(builder, [*arguments(options, pip), file, str(context)])
-        if status:
-            raise fault(status, lines, client.info().get("DockerRootDir", ""))
+            words = [*arguments(options, pip), file, str(context)]
+            export = ["--target=facts", f"--output=type=local,dest={folder}"]
+            _build(client, exporter(builder), [*export, *words])
+            facts = json.loads(Path(folder, "image.json").read_text("utf-8"))
+            _build(client, builder, [*label_arguments(facts), *words])
         return inspect_image(options.name, client=client)
+
+
+def _build(client: DockerClient, builder: Builder, words: Sequence[str]) -> None:
+    status, lines = run(builder, words)
+    if status:
+        raise fault(status, lines, client.info().get("DockerRootDir", ""))
+
+
+def label_arguments(facts: Mapping[str, str]) -> list[str]:
+    """Return the arguments of `docker build` that record facts about the framework as labels.
+
+    A Dockerfile cannot do that, because its labels are fixed before its steps run. So the image is
+    built twice, the second time from the engine's cache.
+    """
+    return [f"--label={LABEL}{name}={value}" for name, value in facts.items()]
 
 
 def arguments(options: ImageOptions, pip_config: Path | None = None) -> list[str]:
@@ -87,6 +113,7 @@ def arguments(options: ImageOptions, pip_config: Path | None = None) -> list[str
         "BUILD_IMAGE": options.build_image or options.base_image,
         "FRAMEWORK": options.framework,
         "FRAMEWORK_VERSION": options.exact_version,
+        "ACCELERATOR": options.accelerator or "",
         "OFFLINE": "1" if options.offline else "",
         "VERSION": installed_version(),
         "WIRE": str(hyperparameter_format.VERSION),

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -19,16 +19,16 @@ from sagemaker_dist.packaging.frameworks import (
     installed_version,
     is_sagemaker_dist_image,
 )
+from sagemaker_dist.packaging.image_labels import LABEL, ImageLabels, is_derived
 
 if TYPE_CHECKING:
     from docker import DockerClient
 
-LABEL: Final = "sagemaker-dist."
 _REBUILD: Final = "Run: sagemaker-dist image build"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImageFacts:
+class ImageFacts(ImageLabels):
     """Facts about an image of this machine's Docker engine.
 
     Attributes:
@@ -37,7 +37,6 @@ class ImageFacts:
         tags: All names of the image, with their tags.
         digests: Digests in the registries that the image was pushed to or pulled from.
         size_bytes: Unpacked size of all layers.
-        labels: All labels. Labels of sagemaker-dist begin with "sagemaker-dist.".
     """
 
     name: str
@@ -46,30 +45,6 @@ class ImageFacts:
     digests: tuple[str, ...]
     size_bytes: int
     architecture: str
-    labels: Mapping[str, str]
-
-    @property
-    def version(self) -> str | None:
-        """Version of the sagemaker-dist runtime in the image; None if the image has no runtime."""
-        return self.labels.get(f"{LABEL}version")
-
-    @property
-    def wire(self) -> str | None:
-        """Version of the hyperparameter format that the runtime reads; None without the runtime."""
-        return self.labels.get(f"{LABEL}wire")
-
-    @property
-    def framework(self) -> str | None:
-        """Framework in the image, such as "torch"; None without the runtime."""
-        return self.labels.get(f"{LABEL}framework")
-
-    @property
-    def framework_version(self) -> str | None:
-        """Version of the framework in the image, such as "2.13.0".
-
-        The result is None if the image does not have the sagemaker-dist runtime.
-        """
-        return self.labels.get(f"{LABEL}framework-version")
 
 
 def inspect_image(image: str, *, client: DockerClient | None = None) -> ImageFacts:
@@ -135,13 +110,13 @@ def check_versions(facts: ImageFacts) -> None:
         raise SkewError(
             f"the image {facts.name!r} has sagemaker-dist-runtime {facts.version}",
             f"sagemaker-dist {here} is installed here",
-            f"{_rebuild(facts.framework)}, or install sagemaker-dist {facts.version}",
+            f"{_rebuild_like(facts)}, or install sagemaker-dist {facts.version}",
         )
     if facts.wire is not None and facts.wire != str(hyperparameter_format.VERSION):
         raise SkewError(
             f"the image {facts.name!r} reads version {facts.wire} of the hyperparameter format",
             f"sagemaker-dist {here} writes version {hyperparameter_format.VERSION}",
-            _rebuild(facts.framework),
+            _rebuild_like(facts),
             kind="hyperparameter_format",
         )
 
@@ -165,6 +140,11 @@ def _rebuild(framework: str | None) -> str:
     return f"{_REBUILD} --framework {framework}" if framework in FRAMEWORKS else _REBUILD
 
 
+def _rebuild_like(facts: ImageLabels) -> str:
+    command = _rebuild(facts.framework)
+    return f"{command} --accelerator cuda" if facts.accelerator == "cuda" else command
+
+
 def _rebuild_as(image: str) -> str:
     """Return a hint for errors: the command that builds an image of this name."""
     endings = [
@@ -186,10 +166,13 @@ def _find(docker: DockerClient, name: str) -> ImageFacts | None:
 
     try:
         found = docker.images.get(name)
+        has_runtime = f"{LABEL}version" in found.labels
+        history = found.history() if has_runtime else []
     except ImageNotFound:
         return None
     except (APIError, NullResource) as error:
         raise refusal(f"the engine cannot inspect the image {name!r}", error) from error
+    steps = [(each["CreatedBy"], each["Size"] > 0) for each in reversed(history)]
     return ImageFacts(
         name=name,
         id=found.id or "",
@@ -198,6 +181,7 @@ def _find(docker: DockerClient, name: str) -> ImageFacts | None:
         size_bytes=found.attrs["Size"],
         architecture=found.attrs["Architecture"],
         labels=dict(found.labels),
+        is_derived=bool(steps) and is_derived(steps),
     )
 
 

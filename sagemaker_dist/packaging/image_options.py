@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from sagemaker_dist.errors import OptionError, raise_all
+from sagemaker_dist.errors import OptionError, closest, raise_all
 from sagemaker_dist.packaging.frameworks import FRAMEWORKS, default_tag, framework_faults
+from sagemaker_dist.packaging.nccl_plugin import plugin_faults
 
 BASE_IMAGE: Final = "python:3.11-slim-bookworm"
+ACCELERATORS: Final = ("cpu", "cuda")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +24,11 @@ class ImageOptions:
         framework: "torch" or "tensorflow".
         framework_version: Exact version, such as "2.13.0"; None for the version that this
             sagemaker-dist is tested with.
+        accelerator: "cuda" for a CUDA build of the framework with NCCL, "cpu" for a CPU build. None
+            for a CPU build if the package indexes have one, and else for the build that they have;
+            for the framework of `base_image` if it holds one.
+        nccl_plugin: Files of NCCL's network plugin aws-ofi-nccl and of the libraries that it needs:
+            packages (.deb), tarballs, or the library libnccl-net*.so. With it, NCCL sends over EFA.
         base_image: Image that the training image is based on, such as an AWS Deep Learning
             Container, a CUDA image or a slim Python. It needs bash, python3 and pip3; the framework
             is installed if it is missing.
@@ -44,6 +51,8 @@ class ImageOptions:
 
     framework: str = "torch"
     framework_version: str | None = None
+    accelerator: str | None = None
+    nccl_plugin: tuple[Path, ...] = ()
     base_image: str = BASE_IMAGE
     build_image: str | None = None
     tag: str | None = None
@@ -59,6 +68,8 @@ class ImageOptions:
         raise_all(
             [
                 *framework_faults(self.framework, self.framework_version),
+                *self._accelerator_faults(),
+                *plugin_faults(self.nccl_plugin),
                 *self._file_faults(),
                 *self._index_faults(),
                 *self._empty_faults(),
@@ -74,6 +85,33 @@ class ImageOptions:
     def name(self) -> str:
         """Name of the image, with its tag."""
         return self.tag or default_tag(self.framework)
+
+    def _accelerator_faults(self) -> Iterator[OptionError]:
+        given = self.accelerator
+        if given is not None and given not in ACCELERATORS:
+            yield OptionError(
+                f"accelerator is {given!r}",
+                "there are images for two accelerators",
+                closest(given, ACCELERATORS),
+                about="accelerator",
+                kind="unknown",
+            )
+        elif given == "cuda" and self.framework == "tensorflow":
+            yield OptionError(
+                "accelerator is 'cuda' and framework is 'tensorflow'",
+                "the build installs a CUDA build of torch only",
+                "Leave accelerator out, and pass a base_image with a CUDA build of TensorFlow",
+                about="accelerator",
+                kind="unsupported",
+            )
+        if self.nccl_plugin and given != "cuda":
+            yield OptionError(
+                f"nccl_plugin is {', '.join(str(file) for file in self.nccl_plugin)}",
+                f"accelerator is {given!r}, and only a CUDA build has NCCL",
+                "Pass accelerator='cuda', or leave nccl_plugin out",
+                about="nccl_plugin",
+                kind="no_effect",
+            )
 
     def _file_faults(self) -> Iterator[OptionError]:
         folder = self.wheelhouse

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Warnings about how a job sends gradients on its instance type, given before the job starts.
 
-smdist sends only CPU tensors. The instance type decides which library sends the tensors of
-accelerators, and over which links. A warning does not mention facts that are unknown for the
-instance type.
+smdist sends the tensors of CPUs and of GPUs, the latter through the memory of their host. A script
+may have NCCL send them instead, and the instance type decides over which links. A warning does not
+mention facts that are unknown for the instance type.
 
 NCCL uses EFA only through a plugin, and refuses ranks that share a GPU. The source is NCCL 2.29.7,
 which is part of PyPI's torch 2.13.0, read 2026-11-21.
@@ -18,13 +18,14 @@ from typing import Any, Final
 from sagemaker_dist.catalog import Instance, training_instances
 from sagemaker_dist.planning.job import Job
 
-_DATA_PARALLEL: Final = 'init_process_group("cpu:smdist,cuda:nccl")'
-_SPLIT: Final = "smp.init()"  # initializes the same two backends
-_ANY: Final = 'init_process_group("nccl"), or "cpu:smdist,cuda:nccl",'
+_SMDIST: Final = 'init_process_group("smdist")'
+_SPLIT: Final = "smp.init()"  # NCCL sends the gradients of GPUs where it is installed
+_ANY: Final = 'init_process_group("smdist"), or "nccl",'
 _HINT: Final = (
-    "Use {} in the script, and an image with a CUDA build"
-    " of torch: builds for the CPU have no NCCL."
+    "Use {} in the script, and an image with a CUDA build of torch: sagemaker-dist image build"
+    " --accelerator cuda."
 )
+_NOT_RUN: Final = "This has not yet run on a GPU."
 
 
 def transport_warning(job: Job) -> str | None:
@@ -56,7 +57,7 @@ def describe_transport(
     *,
     processes_per_host: int | None = None,
     num_hosts: int | None = None,
-    backends: str | None = _DATA_PARALLEL,
+    backends: str | None = _SMDIST,
 ) -> str | None:
     """Return a warning that describes how gradients are sent on an instance type.
 
@@ -67,14 +68,15 @@ def describe_transport(
         processes_per_host: Ranks on each host. Default None: one rank per GPU.
         num_hosts: Hosts of the job; None if unknown.
         backends: Call that initializes the backends of torch on GPUs, such as
-            'init_process_group("cpu:smdist,cuda:nccl")'. The warning recommends this call. None
-            for TensorFlow.
+            'init_process_group("smdist")'. The warning recommends this call. None for TensorFlow.
     """
     sentences: list[str] = []
     if instance.has_gpu and backends is None:
         sentences += _copied_sentences(instance, processes_per_host, num_hosts)
+    elif instance.has_gpu and backends == _SMDIST:
+        sentences += _staged_sentences(instance, processes_per_host, num_hosts)
     elif instance.has_gpu and backends:
-        sentences += _gpu_sentences(instance, processes_per_host, num_hosts, backends)
+        sentences += _nccl_sentences(instance, processes_per_host, num_hosts, backends)
     elif instance.is_neuron:
         sentences += _neuron_sentences(instance, processes_per_host)
     sentences += _host_sentences(instance, processes_per_host)
@@ -86,7 +88,7 @@ def _backends(job: Job) -> str | None:
         return None
     if job.distribution.model is not None:
         return _SPLIT
-    return _DATA_PARALLEL if job.distribution.engine else _ANY
+    return _SMDIST if job.distribution.engine else _ANY
 
 
 def _integer(count: Any) -> int | None:
@@ -96,23 +98,42 @@ def _integer(count: Any) -> int | None:
         return None
 
 
-def _gpu_sentences(
+def _staged_sentences(
+    instance: Instance, requested: int | None, num_hosts: int | None
+) -> Iterator[str]:
+    ranks = instance.num_accelerators if requested is None else requested
+    yield f"{instance.name} has {_accelerators(instance)}."
+    yield _HINT.format(_SMDIST)
+    if ranks == 1 and num_hosts == 1:
+        yield "A job of one rank has no gradients to send."
+    else:
+        sent = _between_hosts(instance, num_hosts)
+        yield (
+            "smdist copies gradients of GPUs to the memory of their host, and sums them there"
+            f"{f'; it sends them {sent}' if sent else ''}. {_NOT_RUN}"
+        )
+        if sent and instance.num_efa:
+            yield f"EFA ({_count(instance.num_efa, 'interface')}) is not used."
+    yield from _share_sentences(instance, ranks, has_nccl=False)
+
+
+def _nccl_sentences(
     instance: Instance, requested: int | None, num_hosts: int | None, backends: str
 ) -> Iterator[str]:
     ranks = instance.num_accelerators if requested is None else requested
-    yield f"{instance.name} has {_accelerators(instance)}; smdist sends only CPU tensors."
+    yield f"{instance.name} has {_accelerators(instance)}."
     yield _HINT.format(backends)
     ways = list(_ways(instance, min(ranks, instance.num_accelerators), num_hosts))
     if ways:
-        yield f"NCCL then sends gradients {', and '.join(ways)}."
+        yield f"NCCL sends gradients {', and '.join(ways)}."
     elif ranks == 1:
         yield "A job of one rank has no gradients to send."
     if instance.num_efa and (num_hosts is None or num_hosts > 1):
         yield (
-            f"EFA ({_count(instance.num_efa, 'interface')}) needs NCCL's plugin aws-ofi-nccl in the"
-            " image, which the default image does not have."
+            f"For EFA ({_count(instance.num_efa, 'interface')}), NCCL needs its plugin aws-ofi-nccl"
+            " in the image: sagemaker-dist image build --nccl-plugin FILE."
         )
-    yield from _share_sentences(instance, ranks)
+    yield from _share_sentences(instance, ranks, has_nccl=True)
 
 
 def _copied_sentences(
@@ -126,7 +147,7 @@ def _copied_sentences(
     if num_hosts is None or num_hosts > 1:
         yield f"Between hosts, smdist sends them over TCP{_rate(instance)}."
     if ranks < instance.num_accelerators:
-        yield from _share_sentences(instance, ranks)
+        yield from _share_sentences(instance, ranks, has_nccl=False)
 
 
 def _ways(instance: Instance, num_used: int, num_hosts: int | None) -> Iterator[str]:
@@ -138,10 +159,16 @@ def _ways(instance: Instance, num_used: int, num_hosts: int | None) -> Iterator[
     if num_used > 1:
         link = instance.accelerator_link
         yield "between the GPUs of a host" + (f" over {link}" if link else "")
+    between = _between_hosts(instance, num_hosts)
+    if between:
+        yield between
+
+
+def _between_hosts(instance: Instance, num_hosts: int | None) -> str:
+    """Return a text such as "between hosts over TCP"; "" for a job of one host."""
     if num_hosts is None:
-        yield f"between hosts, if there are several, over TCP{_rate(instance)}"
-    elif num_hosts > 1:
-        yield f"between hosts over TCP{_rate(instance)}"
+        return f"between hosts, if there are several, over TCP{_rate(instance)}"
+    return f"between hosts over TCP{_rate(instance)}" if num_hosts > 1 else ""
 
 
 def _rate(instance: Instance) -> str:
@@ -155,12 +182,13 @@ def _rate(instance: Instance) -> str:
     return f" with {sustained:g} Gbit/s, and up to {best:g} Gbit/s for some minutes"
 
 
-def _share_sentences(instance: Instance, ranks: int) -> Iterator[str]:
+def _share_sentences(instance: Instance, ranks: int, *, has_nccl: bool) -> Iterator[str]:
     num_gpus = instance.num_accelerators
     if ranks > num_gpus > 0:
+        result = "NCCL refuses ranks that share a GPU" if has_nccl else "ranks share GPUs"
         yield (
-            f"processes_per_host is {ranks}, and a host has {_count(num_gpus, 'GPU')}: NCCL"
-            " refuses ranks that share a GPU. The default is one rank per GPU."
+            f"processes_per_host is {ranks}, and a host has {_count(num_gpus, 'GPU')}: {result}."
+            " The default is one rank per GPU."
         )
     elif ranks < num_gpus:
         yield (
@@ -171,8 +199,8 @@ def _share_sentences(instance: Instance, ranks: int) -> Iterator[str]:
 
 def _neuron_sentences(instance: Instance, requested: int | None) -> Iterator[str]:
     yield (
-        f"{instance.name} has {_accelerators(instance)}, and smdist sends only CPU tensors:"
-        " the Neuron SDK in the image must send the others."
+        f"{instance.name} has {_accelerators(instance)}, and smdist sends tensors of CPUs and GPUs"
+        " only: the Neuron SDK in the image must send the others."
     )
     if requested is None:
         yield "processes_per_host is left out: each host starts one rank."

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sagemaker_dist.errors import raise_all
 from sagemaker_dist.gathering import add_runtime_metrics
+from sagemaker_dist.packaging import remote_gpu_faults
 from sagemaker_dist.planning import transport_warning
 from sagemaker_dist.trainer.model_trainer_sdk import find_sdk
 from sagemaker_dist.trainer.trainer_checks import job_of, training_faults
@@ -87,5 +88,9 @@ class ModelTrainer(SageMakerModelTrainer):  # type: ignore[misc]  # SageMaker's 
         Raises:
             OptionError: The job has faults; all of them are reported together.
         """
-        raise_all(training_faults(training_of(self, input_data_config, waits=wait)))
+        training = training_of(self, input_data_config, waits=wait)
+        raise_all(training_faults(training))
+        if training.image is not None and isinstance(training.instance_type, str):
+            boto = self.sagemaker_session.boto_session
+            raise_all(remote_gpu_faults(boto, training.image, [training.instance_type]))
         return super().train(input_data_config, wait, logs, **further)

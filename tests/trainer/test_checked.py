@@ -8,6 +8,8 @@ from error_fields import fields_of, fields_raised
 from pydantic import ValidationError
 
 from sagemaker_dist import metric_definitions
+from sagemaker_dist.packaging import gpu_faults
+from sagemaker_dist.packaging.image_labels import ImageLabels
 from sagemaker_dist.trainer import DataParallelConfig, ModelTrainer, check
 from sagemaker_dist.trainer.trainer_facts import training_of
 from sagemaker_dist.trainer.trainer_job import Input
@@ -152,3 +154,20 @@ def test_gpus_are_told_of(sdk, arguments):
 
     with pytest.warns(UserWarning, match=r"ml\.p4d\.24xlarge has 8 GPUs"):
         check(trainer)
+
+
+def test_an_image_without_code_for_the_gpus_is_refused(sdk, arguments, monkeypatch):
+    """The fault is found before SageMaker's `train` is called."""
+    labels = {"sagemaker-dist.framework": "torch", "sagemaker-dist.gpu-code": "sm_80"}
+    monkeypatch.setattr(gpu_faults, "ecr_labels", lambda *_: ImageLabels(labels=labels))
+    trainer = ModelTrainer(**arguments())
+    compute = sdk.Compute(instance_type="ml.p3.2xlarge", instance_count=1)
+    trainer = trainer.model_copy(
+        update={
+            "compute": compute,
+            "training_mode": sdk.Mode.SAGEMAKER_TRAINING_JOB,
+            "sagemaker_session": SimpleNamespace(boto_session=None),
+        }
+    )
+
+    assert [("instance_type", "no_gpu_code")] == fields_raised(lambda: trainer.train())

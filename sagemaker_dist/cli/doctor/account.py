@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime, timezone
 from functools import partial
 from typing import Any, Final
@@ -13,13 +14,11 @@ from urllib.parse import unquote
 
 from sagemaker_dist.cli.doctor.rows import Row, aws_rows, code_of, fail, ok, unknown, warn
 from sagemaker_dist.cli.hosts import Hosts
-from sagemaker_dist.packaging import ecr_image
+from sagemaker_dist.errors import DistError, OptionError
+from sagemaker_dist.packaging import ecr_image, remote_gpu_faults
+from sagemaker_dist.packaging.ecr_labels import ECR_URI
 
 SERVICE: Final = "sagemaker.amazonaws.com"
-_ECR: Final = re.compile(
-    r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[\w-]+)\.amazonaws\.com(?:\.cn)?/"
-    r"(?P<name>[^:@]+)(?::(?P<tag>[^@]+))?(?:@(?P<digest>.+))?"
-)
 _SOON_MINUTES: Final = 60
 
 
@@ -119,11 +118,31 @@ def image_rows(session: Any, framework: str, image: str | None) -> Iterator[Row]
     if image is None:
         yield from aws_rows("image", action, lambda: [ok("image", ecr_image(session, framework))])
         return
-    place = _ECR.fullmatch(image)
+    place = ECR_URI.fullmatch(image)
     if place is None:
         yield unknown("image", f"{image} is not in ECR, so it is not checked")
         return
     yield from aws_rows("image", action, lambda: [_named_image(session, image, place)])
+
+
+def gpu_code_rows(
+    session: Any, framework: str, image: str | None, types: Iterable[str]
+) -> Iterator[Row]:
+    """Yield a result for each instance type whose GPUs the training image has no code for.
+
+    Nothing is yielded if that is not known. The arguments are those of `image_rows`; `types` are
+    the names of the job's instance types.
+    """
+    for fault in _gpu_faults(session, framework, image, types):
+        yield fail("GPU code", f"{fault.what}: {fault.why}", fault.hint)
+
+
+def _gpu_faults(
+    session: Any, framework: str, image: str | None, types: Iterable[str]
+) -> list[OptionError]:
+    with suppress(DistError):  # a row of its own names the fault
+        return list(remote_gpu_faults(session, image or ecr_image(session, framework), types))
+    return []
 
 
 def _named_image(session: Any, image: str, place: re.Match[str]) -> Row:

@@ -116,6 +116,9 @@ def _account_rows(session: Any, plan: Plan | None, framework: str) -> Iterator[R
     yield from account.image_rows(session, framework, image)
     if plan is None:
         return
+    types = [each.type for each in plan.hosts if each.instance and each.instance.has_gpu]
+    if types:
+        yield from account.gpu_code_rows(session, framework, image, types)
     yield from account.role_rows(session, str(plan.job.role))
     buckets = _buckets(plan)
     own = account_of(session) if any(ACCOUNT in each for each in buckets) else ""

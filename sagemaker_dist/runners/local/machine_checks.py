@@ -8,9 +8,10 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from sagemaker_dist.errors import SetupError
+from sagemaker_dist.errors import SetupError, raise_all
 from sagemaker_dist.packaging.docker_engine import Engine, address, connected
 from sagemaker_dist.packaging.frameworks import FRAMEWORKS, default_tag
+from sagemaker_dist.packaging.gpu_faults import local_gpu_faults
 from sagemaker_dist.packaging.image_facts import (
     ImageFacts,
     check_versions,
@@ -19,7 +20,7 @@ from sagemaker_dist.packaging.image_facts import (
 )
 from sagemaker_dist.planning import LocalJob
 from sagemaker_dist.planning.local_job import divide_gpus
-from sagemaker_dist.runners.local.containers.nvidia_gpus import list_gpus
+from sagemaker_dist.runners.local.containers.nvidia_gpus import compute_capabilities, list_gpus
 from sagemaker_dist.runners.local.job_folder import JobFolder
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def check_setup(job: LocalJob) -> None:
     Raises:
         SetupError: The runtime, the Docker engine or the image is missing, or cannot run this job.
         SkewError: SDK and image have different versions.
-        OptionError: There are fewer GPUs than hosts.
+        OptionError: There are fewer GPUs than hosts, or the image has no code for the GPUs.
     """
     if job.in_containers:
         _check_containers(job)
@@ -66,10 +67,12 @@ def _check_containers(job: LocalJob) -> None:
     _check_nearness(address())
     with connected() as client:
         sweep_leftovers(client)
-        _check_framework(job, _check_image(client, job.image))
+        image = _check_image(client, job.image)
+        _check_framework(job, image)
         _check_pipes(job, Engine.of(client))
     if job.instance_type == "local_gpu":
         divide_gpus(list_gpus(), len(job.hosts))
+        raise_all(local_gpu_faults(image, image.name, compute_capabilities()))
 
 
 def _check_nearness(engine: str) -> None:

@@ -148,7 +148,7 @@ def test_other_backends_are_refused(by_hand):
     assert ("backend",) == caught.value.about
     assert (
         "backend is 'nccl': process groups of smdist.dataparallel.torch.distributed use the backend"
-        ' smdist. Leave backend out; for CUDA tensors pass "cpu:smdist,cuda:nccl".'
+        " smdist. Leave backend out: smdist takes CPU tensors and CUDA tensors."
     ) == str(caught.value)
 
 

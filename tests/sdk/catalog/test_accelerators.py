@@ -67,3 +67,36 @@ def test_a_link_is_slower_than_memory():
     ]
 
     assert [] == wrong
+
+
+@pytest.mark.parametrize(
+    ("name", "capability"),
+    [
+        ("ml.p2.xlarge", "3.7"),
+        ("ml.p3dn.24xlarge", "7.0"),
+        ("ml.g4dn.xlarge", "7.5"),
+        ("ml.p4de.24xlarge", "8.0"),
+        ("ml.g5.xlarge", "8.6"),
+        ("ml.g6e.xlarge", "8.9"),
+        ("ml.p5en.48xlarge", "9.0"),
+        ("ml.p6e-gb200.36xlarge", "10.0"),
+        ("ml.p6-b300.48xlarge", "10.3"),
+        ("ml.g7e.12xlarge", "12.0"),
+    ],
+)
+def test_compute_capability(name, capability):
+    """It comes from NVIDIA's list, which is named as its source."""
+    instance = training_instances()[name]
+
+    assert capability == instance.compute_capability
+    assert instance.sources[-1].startswith("NVIDIA, CUDA GPU Compute Capability")
+
+
+def test_every_gpu_has_a_compute_capability_and_nothing_else_has():
+    wrong = [
+        each.name
+        for each in training_instances().values()
+        if each.has_gpu != (each.compute_capability is not None)
+    ]
+
+    assert [] == wrong

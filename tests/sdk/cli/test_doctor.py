@@ -17,6 +17,8 @@ from sagemaker_dist.cli import main
 from sagemaker_dist.cli.doctor import account, command, machine
 from sagemaker_dist.cli.doctor.rows import aws_rows, fail, ok
 from sagemaker_dist.cli.hosts import Hosts
+from sagemaker_dist.packaging import gpu_faults
+from sagemaker_dist.packaging.image_labels import ImageLabels
 
 TRUST = {
     "Version": "2012-10-17",
@@ -167,6 +169,20 @@ def test_image_that_may_not_be_asked_for(session):
         (row,) = account.image_rows(session, "torch", None)
 
     assert ("unknown", "ecr:DescribeRepositories is not allowed") == (row.status, row.text)
+
+
+def test_gpus_without_code_in_the_image(session, monkeypatch):
+    """Each instance type without code is a row; what is not known is none."""
+    labels = {"sagemaker-dist.framework": "torch", "sagemaker-dist.gpu-code": "sm_80"}
+    known = {"mine:1": ImageLabels(labels=labels)}
+    monkeypatch.setattr(gpu_faults, "ecr_labels", lambda _, image: known.get(image))
+    types = ["ml.p3.2xlarge", "ml.p4d.24xlarge"]
+    (row,) = account.gpu_code_rows(session, "torch", "mine:1", types)
+
+    assert ("fail", "GPU code") == (row.status, row.name)
+    assert "V100" in row.text
+    assert [] == list(account.gpu_code_rows(session, "torch", "other:1", types))
+    assert [] == list(account.gpu_code_rows(session, "torch", None, types))  # no repository
 
 
 def test_buckets(session):

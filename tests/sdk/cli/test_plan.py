@@ -43,7 +43,7 @@ def test_json(capsys, job_file):
     assert ["<account>"] == list(document["placeholders"])
     assert (16, 8) == (document["ranks"], document["hosts"][0]["ranks_per_host"])
     assert "A100" == document["hosts"][0]["instance"]["accelerator"]
-    assert "NCCL then sends" in document["warnings"][0]
+    assert "smdist copies gradients" in document["warnings"][0]
 
 
 @mock_aws
@@ -87,7 +87,10 @@ def test_asked(capsys, job_file, monkeypatch):
     [
         (["instance_type=ml.c5.xlarge"], ["2 hosts x 1 rank = 2", "accelerators  none"]),
         (["distribution.smdist.dataparallel.processes_per_host=4"], ["2 hosts x 4 ranks = 8"]),
-        (["instance_count=1"], ["1 host x 8 ranks = 8", "8 A100, 40 GiB each\n"]),
+        (
+            ["instance_count=1"],
+            ["1 host x 8 ranks = 8", "8 A100, 40 GiB each, compute capability 8.0\n"],
+        ),
         (["max_run=5400"], ["1 hour 30 minutes"]),
         (["use_spot_instances=true", "max_wait=86400"], ["24 hours, on Spot instances"]),
         (["distribution={}"], ["2 hosts, no ranks"]),

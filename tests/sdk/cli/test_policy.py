@@ -25,8 +25,18 @@ def test_policy(capsys, job_file, session):
     assert ["arn:aws:sagemaker:eu-west-1:123456789012:training-job/my-job"] == (
         statements["Job"]["Resource"]
     )
+    assert ["arn:aws:ecr:eu-west-1:123456789012:repository/sagemaker-dist"] == (
+        statements["Labels"]["Resource"]
+    )
     stars = {name for name, each in statements.items() if "*" in each["Resource"]}
     assert set() == stars
+
+
+def test_policy_without_gpus(capsys, job_file, session):
+    """Labels are read only for jobs with GPUs."""
+    found = statements_of(capsys, job_file(), "--iam", *settings("instance_type=ml.c5.xlarge"))
+
+    assert "Labels" not in found
 
 
 def test_policy_of_the_role(capsys, job_file, session):

@@ -12,11 +12,13 @@ from sagemaker_dist import (
     DataParallel,
     HuggingFace,
     LocalSession,
+    OptionError,
     PyTorch,
     SetupError,
     SkewError,
 )
-from sagemaker_dist.packaging import default_tag
+from sagemaker_dist.packaging import default_tag, gpu_faults
+from sagemaker_dist.packaging.image_labels import ImageLabels
 from sagemaker_dist.runners import RecordingRunner
 
 pytestmark = [
@@ -141,3 +143,22 @@ def test_a_named_image_is_taken(script):
     PyTorch("train.py", source_dir=script(), image_uri="mine:1", **options).fit(wait=False)
 
     assert "mine:1" == runner.requests[0]["AlgorithmSpecification"]["TrainingImage"]
+
+
+@pytest.mark.filterwarnings("ignore:ml.p4d.24xlarge has:UserWarning")  # how gradients travel
+def test_a_job_is_refused_if_its_image_has_no_code_for_the_gpus(
+    estimator, session, push, monkeypatch
+):
+    """The fault is raised before the code is uploaded, and names the image that was found."""
+    push(TAG)
+    cpu = ImageLabels(labels={"sagemaker-dist.framework": "torch", "sagemaker-dist.gpu-code": ""})
+    images = []
+    monkeypatch.setattr(gpu_faults, "ecr_labels", lambda _, image: images.append(image) or cpu)
+    built = estimator(instance_type="ml.p4d.24xlarge")
+    with pytest.raises(OptionError) as caught:
+        built.fit(wait=False, job_name="refused")
+
+    assert (("instance_type",), "cpu_build") == (caught.value.about, caught.value.kind)
+    assert [f"123456789012.dkr.ecr.us-west-2.amazonaws.com/sagemaker-dist:{TAG}"] == images
+    objects = session.boto_session.client("s3").list_objects_v2(Bucket="bucket")
+    assert "Contents" not in objects

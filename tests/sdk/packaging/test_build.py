@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Choosing a docker command, running it, and reading its output; without a Docker engine."""
 
+import json
 import os
 import platform
 import subprocess
@@ -10,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from sagemaker_dist.errors import SetupError
-from sagemaker_dist.packaging.docker_cli import Builder, find_builder, run
-from sagemaker_dist.packaging.image_build import fault, last_lines
+from sagemaker_dist.packaging.docker_cli import Builder, exporter, find_builder, run
+from sagemaker_dist.packaging.image_build import fault, label_arguments, last_lines
 
 FAILED = """
 #1 [internal] load build definition from Dockerfile
@@ -179,6 +180,104 @@ def test_steps_name_the_wheel_of_the_framework(tmp_path, framework, offline, whe
     )
 
     assert package == done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("framework", "accelerator", "available", "installed"),
+    [
+        ("torch", "cpu", ["2.13.0+cpu"], ["torch==2.13.0+cpu"]),
+        ("torch", "cuda", ["2.13.0"], ["torch==2.13.0,!=2.13.0+cpu"]),
+        ("torch", "", ["2.13.0+cpu", "2.13.0"], ["torch==2.13.0+cpu"]),
+        ("torch", "", ["2.13.0"], ["torch==2.13.0+cpu", "torch==2.13.0"]),
+        ("torch", "cpu", ["2.13.0"], ["torch==2.13.0+cpu"]),  # fails
+        ("tensorflow", "cpu", ["2.13.0"], ["tensorflow-cpu==2.13.0"]),
+    ],
+)
+def test_steps_install_the_build_for_the_accelerator(
+    tmp_path, framework, accelerator, available, installed
+):
+    """Without an accelerator, a CPU build is preferred; with one, no other build is taken."""
+    if framework == "tensorflow" and platform.machine() != "x86_64":
+        installed = ["tensorflow==2.13.0"]
+    wanted = [f"{framework}=={version}" for version in available]
+    wanted += [f"{framework}-cpu==2.13.0", "torch==2.13.0,!=2.13.0+cpu"]
+    pip = tmp_path / "pip3"
+    pip.write_text(
+        f"#!{sys.executable}\nimport sys\nopen({str(tmp_path / 'log')!r}, 'a').write("
+        f"sys.argv[-1] + '\\n')\nsys.exit(sys.argv[-1] not in {wanted})\n"
+    )
+    pip.chmod(0o755)
+    steps = Path(__file__).parents[3] / "container/image/steps.sh"
+    done = subprocess.run(
+        ["sh", str(steps), "install_build"],
+        env={
+            "PATH": f"{tmp_path}:{os.environ['PATH']}",
+            "FRAMEWORK": framework,
+            "FRAMEWORK_VERSION": "2.13.0",
+            "ACCELERATOR": accelerator,
+            "OFFLINE": "",
+        },
+        capture_output=True,
+    )
+
+    assert installed == (tmp_path / "log").read_text().splitlines()
+    assert (done.returncode == 0) == (installed[-1] in wanted)
+
+
+@pytest.mark.parametrize("plugin", [True, False])
+def test_facts_are_read_from_the_framework(tmp_path, plugin):
+    """Which GPUs there is code for, and NVIDIA's packages with licence and size."""
+    facts = Path(__file__).parents[3] / "container/image/framework_facts.py"
+    site, library = tmp_path / "site", tmp_path / "libnccl-net.so"
+    (site / "torch").mkdir(parents=True)
+    (site / "torch" / "__init__.py").write_text("from torch import cuda, version\n")
+    (site / "torch" / "version.py").write_text("cuda = '13.0'\n")
+    (site / "torch" / "cuda.py").write_text("get_arch_list = lambda: ['sm_75', 'compute_120']\n")
+    info = site / "nvidia_nccl_cu13-2.29.7.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.4\nName: nvidia-nccl-cu13\nVersion: 2.29.7\n"
+        "License-Expression: LicenseRef-NVIDIA-Proprietary\n"
+    )
+    (info / "RECORD").write_text("nvidia/libnccl.so.2,,\n")
+    (site / "nvidia").mkdir()
+    (site / "nvidia" / "libnccl.so.2").write_bytes(bytes(1000))
+    if plugin:
+        library.touch()
+    code = (
+        f"import pathlib, runpy, sys; sys.path.insert(0, {str(site)!r});"
+        f" module = runpy.run_path({str(facts)!r});"
+        f" module['facts'].__globals__['PLUGIN'] = pathlib.Path({str(library)!r});"
+        " import json; print(json.dumps(module['facts']('torch')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True
+    )
+
+    assert {
+        "accelerator": "cuda",
+        "cuda-version": "13.0",
+        "gpu-code": "sm_75 compute_120",
+        "nccl-version": "2.29.7",
+        "nccl-plugin": str(library) if plugin else "",
+        "nvidia-packages": "nvidia-nccl-cu13 2.29.7 (LicenseRef-NVIDIA-Proprietary)",
+        "nvidia-bytes": "1000",
+    } == json.loads(done.stdout)
+
+
+def test_facts_become_labels():
+    facts = {"accelerator": "cuda", "gpu-code": "sm_75 compute_120"}
+
+    assert [
+        "--label=sagemaker-dist.accelerator=cuda",
+        "--label=sagemaker-dist.gpu-code=sm_75 compute_120",
+    ] == label_arguments(facts)
+
+
+def test_facts_are_exported_without_loading_an_image():
+    builder = Builder(command=("docker", "buildx", "build", "--load"))
+
+    assert ("docker", "buildx", "build") == exporter(builder).command
 
 
 def test_steps_speak_the_form_that_is_read():

@@ -106,6 +106,7 @@ def test_what_docker_is_told(tmp_path):
         ImageOptions(
             base_image="base",
             build_image="build",
+            accelerator="cuda",
             tag="mine:1",
             ca=authority,
             network="host",
@@ -119,6 +120,7 @@ def test_what_docker_is_told(tmp_path):
         "--build-arg=BUILD_IMAGE=build",
         "--build-arg=FRAMEWORK=torch",
         f"--build-arg=FRAMEWORK_VERSION={FRAMEWORKS['torch'].default}",
+        "--build-arg=ACCELERATOR=cuda",
         "--build-arg=OFFLINE=",
         f"--build-arg=VERSION={sagemaker_dist.__version__}",
         f"--build-arg=WIRE={hyperparameter_format.VERSION}",

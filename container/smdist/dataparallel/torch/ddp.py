@@ -32,9 +32,8 @@ class DistributedDataParallel(TorchDistributedDataParallel):
     time of all-reduces (docs/metrics.md). All other arguments are torch's.
 
     Args:
-        module: The model, on the CPU or on a GPU. On a GPU, NCCL must reduce the gradients
-            (`init_process_group("cpu:smdist,cuda:nccl")`), and the progress lines do not
-            show the time of all-reduces.
+        module: The model, on the CPU or on a GPU. On a GPU, the progress lines do not show the
+            time of all-reduces.
         fusion_bytes: Bytes per bucket; by default `DataParallel.fusion_bytes` of the job, which
             is 25 MiB if not set.
         progress_seconds: Seconds between two progress lines, by default 10; infinity prints

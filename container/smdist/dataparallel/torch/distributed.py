@@ -94,7 +94,7 @@ def init_process_group(backend: str | None = None, **options: Any) -> None:
         bool(named & _OURS),
         what=f"backend is {backend!r}",
         why="process groups of smdist.dataparallel.torch.distributed use the backend smdist",
-        hint='Leave backend out; for CUDA tensors pass "cpu:smdist,cuda:nccl"',
+        hint="Leave backend out: smdist takes CPU tensors and CUDA tensors",
         about="backend",
     )
     require(

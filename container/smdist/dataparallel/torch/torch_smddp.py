@@ -5,8 +5,9 @@
     torch.distributed.init_process_group("smddp")
 
 Scripts for SMDDP 1.4 and later need no other change than this import. "smddp" and "smdist" are
-two names of one backend; get_backend() returns the name that was passed. On hosts with GPUs
-pass "cpu:smddp,cuda:nccl". Source: SageMaker's documentation of SMDDP, PyTorch API.
+two names of one backend; get_backend() returns the name that was passed. The backend takes CPU
+tensors and CUDA tensors; the latter have not yet been tried on a GPU. With "cpu:smddp,cuda:nccl",
+NCCL sends CUDA tensors. Source: SageMaker's documentation of SMDDP, PyTorch API.
 """
 
 from typing import Final

@@ -182,7 +182,7 @@ def default_group() -> dist.ProcessGroup:
         raise OptionError(
             f"torch.distributed was initialized with the backend {dist.get_backend()!r}",
             "stages also send each other CPU tensors, which this backend does not support",
-            'Use init_process_group("cpu:smdist,cuda:nccl"), or let smp.init() do it',
+            'Use init_process_group("smdist"), or let smp.init() do it',
             about="backend",
             kind="unsupported",
         )
