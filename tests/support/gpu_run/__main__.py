@@ -94,11 +94,11 @@ def run_part(
 
 
 def _run_step(step: Step, place: Place, until: float) -> StepReport:
-    seconds = until - time.monotonic()
+    seconds = (until - time.monotonic()) * step.share
     if step.unavailable or seconds <= 0:
         reason = step.unavailable or "the part's time had run out"
         outcome = "skip" if step.unavailable else "fail"
-        return _told(step, [Result(name=step.name, outcome=outcome, seconds=0, said=reason)], 0)
+        return _printed(step, [Result(name=step.name, outcome=outcome, seconds=0, said=reason)], 0)
     log, file = place.results / f"{step.name}.log", place.results / f"{step.name}.jsonl"
     file.unlink(missing_ok=True)
     if step.tables:
@@ -107,7 +107,7 @@ def _run_step(step: Step, place: Place, until: float) -> StepReport:
     given = results.read(log if step.reads == "output" else file)
     given += _of_the_command(step, ended, given, log)
     results.write(file, given)
-    return _told(step, given, ended.seconds)
+    return _printed(step, given, ended.seconds)
 
 
 def _environ(step: Step, file: Path) -> dict[str, str]:
@@ -143,7 +143,7 @@ def _of_the_command(
     ]
 
 
-def _told(step: Step, given: list[Result], seconds: float) -> StepReport:
+def _printed(step: Step, given: list[Result], seconds: float) -> StepReport:
     """Print a line about a step, and return its report."""
     is_written = step.tables is not None and step.tables.exists()
     ended = StepReport(

@@ -24,6 +24,8 @@ class Step:
         reads: "results": the command writes the result of each test to the file
             SMDIST_TEST_RESULTS; "output": it prints them; "exit code": it is one result.
         is_of_peer: The results are those of another backend, for comparison: no failure counts.
+        share: Part of the time that is left which the step may take; a peer that takes longer is
+            ended, and what it has passed by then counts.
         tables: File whose text the report takes over; None: there is none.
         unavailable: Why the step cannot run on this machine; "": it can.
     """
@@ -33,6 +35,7 @@ class Step:
     reads: Literal["results", "output", "exit code"] = "exit code"
     environ: dict[str, str] = field(default_factory=dict)
     is_of_peer: bool = False
+    share: float = 1.0
     tables: Path | None = None
     unavailable: str = ""
 
@@ -93,7 +96,7 @@ def _torch_suite(place: Place) -> list[Step]:
     smdist = (*suite, "smdist", "--on-gpu", "--passes-of", str(of_gloo), *limit)
     how = {"reads": "output", "unavailable": unavailable}
     return [
-        Step(name="torch-suite-gloo", command=gloo, is_of_peer=True, **how),
+        Step(name="torch-suite-gloo", command=gloo, is_of_peer=True, share=0.5, **how),
         Step(name="torch-suite-smdist", command=smdist, **how),
     ]
 
