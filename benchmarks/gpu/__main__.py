@@ -101,7 +101,9 @@ def pipelines(arguments: argparse.Namespace) -> Iterator[Row]:
         }
         for name, found in squares.items():
             assert isclose(found, squares["one process"], rel_tol=1e-3), f"{name}: other gradients"
-        yield from _beside(everyone, f"{PIPELINE}:steps", "pipeline step of 2 ranks", "-", arguments)
+        yield from _beside(
+            everyone, f"{PIPELINE}:steps", "pipeline step of 2 ranks", "-", arguments
+        )
 
 
 def _everyone(stack: ExitStack, arguments: argparse.Namespace) -> dict[str, Ranks]:
@@ -182,7 +184,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=9)
     arguments = parser.parse_args()
     is_gpu = arguments.device == "cuda"
-    arguments.sizes = arguments.sizes or [each * MIB for each in ((1, 25, 100, 256) if is_gpu else (1,))]
+    arguments.sizes = arguments.sizes or [
+        each * MIB for each in ((1, 25, 100, 256) if is_gpu else (1,))
+    ]
     arguments.layers = arguments.layers or (24 if is_gpu else 2)
     arguments.width = arguments.width or (2048 if is_gpu else 64)
     arguments.side = arguments.side or (8192 if is_gpu else 64)

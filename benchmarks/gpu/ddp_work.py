@@ -21,9 +21,7 @@ def prepare(layers: int, width: int) -> int:
     """Create the model, check its gradients, and return their bytes."""
     torch.manual_seed(0)
     parts = [nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(layers)]
-    model = DistributedDataParallel(
-        nn.Sequential(*parts).to(here()), gradient_as_bucket_view=True
-    )
+    model = DistributedDataParallel(nn.Sequential(*parts).to(here()), gradient_as_bucket_view=True)
     _models["step"] = model
     for _ in range(3):  # buckets are built anew in the second step
         _step(model)

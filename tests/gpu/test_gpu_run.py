@@ -201,7 +201,9 @@ def test_the_report_leaves_out_other_machines_and_other_code(tmp_path, other):
     assert "training" not in text.split("Not run:")[0]
 
 
-@pytest.mark.parametrize(("outcome", "has_passed"), [("pass", True), ("skip", True), ("fail", False)])
+@pytest.mark.parametrize(
+    ("outcome", "has_passed"), [("pass", True), ("skip", True), ("fail", False)]
+)
 def test_a_part_has_passed_if_nothing_has_failed(outcome, has_passed):
     own = part("training", outcome)
     peer = replace(own, steps=tuple(replace(step, is_of_peer=True) for step in own.steps))
@@ -243,7 +245,17 @@ def test_results_of_pytest_are_written_at_once(tmp_path):
     file = tmp_path / "results.jsonl"
     (tmp_path / "test_some.py").write_text(textwrap.dedent(TESTS))
     subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "gpu_run.record_results", "-p", "no:cacheprovider", "."],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "gpu_run.record_results",
+            "-p",
+            "no:cacheprovider",
+            ".",
+        ],
         env=os.environ | {"PYTHONPATH": PYTHONPATH, "SMDIST_TEST_RESULTS": str(file)},
         cwd=tmp_path,
         capture_output=True,

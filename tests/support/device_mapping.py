@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lets a script that names CUDA devices use others: the test device, or a GPU that ranks share.
 
-    python device_mapping.py script.py --option ...     # runs a script on the test device
+python device_mapping.py script.py --option ...     # runs a script on the test device
 """
 
 import runpy
@@ -67,19 +67,19 @@ class DeviceMapping(TorchFunctionMode):
         return self._mapped(value.index) if is_cuda else value
 
 
-def _convolution(input, weight, bias, *options):
+def _convolution(data, weight, bias, *options):
     """Convolve on the CPU: torch has a kernel for each device but none that falls back."""
-    on_host = [None if each is None else each.cpu() for each in (input, weight, bias)]
-    return torch.ops.aten.convolution(*on_host, *options).to(input.device)
+    on_host = [None if each is None else each.cpu() for each in (data, weight, bias)]
+    return torch.ops.aten.convolution(*on_host, *options).to(data.device)
 
 
-def _convolution_backward(grad, input, weight, stride, padding, dilation, transposed, out, groups, mask):
+def _convolution_backward(gradient, data, weight, *options):
     """Compute the gradients of a convolution on the CPU."""
-    sizes = [weight.shape[1] * groups if transposed else weight.shape[0]]
-    on_host = [each.cpu() for each in (grad, input, weight)]
-    options = (sizes, stride, padding, dilation, transposed, out, groups, mask)
-    found = torch.ops.aten.convolution_backward(*on_host, *options)
-    return tuple(None if each is None else each.to(grad.device) for each in found)
+    transposed, groups = options[3], options[5]
+    bias_sizes = [weight.shape[1] * groups if transposed else weight.shape[0]]
+    on_host = [each.cpu() for each in (gradient, data, weight)]
+    found = torch.ops.aten.convolution_backward(*on_host, bias_sizes, *options)
+    return tuple(None if each is None else each.to(data.device) for each in found)
 
 
 def _add_convolutions() -> None:

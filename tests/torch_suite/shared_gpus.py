@@ -18,7 +18,9 @@ def share(ranks: int) -> None:
         return
 
     def mapped(number: int | None) -> torch.device:
-        return torch.device("cuda", torch.cuda.current_device() if number is None else number % count)
+        return torch.device(
+            "cuda", torch.cuda.current_device() if number is None else number % count
+        )
 
     def index_of(device: object) -> int:
         if isinstance(device, int):

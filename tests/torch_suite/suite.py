@@ -159,7 +159,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--ranks", type=int, choices=RANKS, default=RANKS[0])
     parser.add_argument("--everything", action="store_true", help="also what Gloo skips")
     parser.add_argument("--planted", action="store_true", help="tests that must not pass")
-    parser.add_argument("--on-gpu", action="store_true", help="those that need a GPU; ranks share it")
+    parser.add_argument(
+        "--on-gpu", action="store_true", help="those that need a GPU; ranks share it"
+    )
     parser.add_argument("--passes-of", type=Path, help="results of another backend to compare with")
     parser.add_argument("--deadline-seconds", type=int, default=DEADLINE_SECONDS)
     return parser.parse_args()

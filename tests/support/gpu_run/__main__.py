@@ -6,6 +6,7 @@
     make gpu PYTHON=/opt/torch/bin/python      the interpreter that has torch
     make gpu WHEELS=/folder                    torch and other packages from wheels
     make gpu DEVICE=testdev                    on the tests' device, to try the command itself
+    python -m gpu_run --prepare                the environment alone: the last line is its Python
 
 Exits with 0 if all has passed, or if the machine has no GPU; with 1 if something has failed, with 2
 if the machine lacks something.
@@ -66,6 +67,9 @@ def _run_parts(options: argparse.Namespace) -> int:
     )
     place.results.mkdir(exist_ok=True)
     print("\n".join([*(place.machine.gpus or ["no GPU"]), *remarks]), flush=True)
+    if options.prepare:
+        print(interpreter.python)
+        return 0
     has_passed = True
     for part in PARTS:
         if part.name in options.parts:
@@ -138,9 +142,7 @@ def _of_the_command(
     outcome = "fail" if has_failed or ended.is_late or step.reads != "exit code" else "pass"
     if outcome == "fail":
         said += log.read_text(errors="replace").splitlines()[-_SAID_LINES:]
-    return [
-        Result(name=step.name, outcome=outcome, seconds=ended.seconds, said="\n".join(said))
-    ]
+    return [Result(name=step.name, outcome=outcome, seconds=ended.seconds, said="\n".join(said))]
 
 
 def _printed(step: Step, given: list[Result], seconds: float) -> StepReport:
@@ -175,6 +177,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(NAMES)}")
     parser.add_argument("--device", choices=["cuda", "testdev"], default="cuda")
     parser.add_argument("--wheels", type=Path, help="a folder with torch, where python has none")
+    parser.add_argument(
+        "--prepare", action="store_true", help="make the environment, and run nothing"
+    )
     options = parser.parse_args()
     if unknown := [name for name in options.parts if name not in NAMES]:
         parser.error(f"no part is called {' or '.join(unknown)}; there are {', '.join(NAMES)}")

@@ -29,7 +29,7 @@ _NEEDED = {
     "pytest-timeout": "pytest_timeout",
 }
 _WHEELS_HINT = (
-    "Install it, or name a folder with its wheel and the wheels that it needs by WHEELS=..."
+    "Install it, or name a folder with its wheel and the wheels that it needs by WHEELS=FOLDER"
 )
 _PATHS = "import json, sys; print(json.dumps(sys.path))"
 _FIND = (
@@ -69,6 +69,12 @@ class Interpreter:
         return self._remarks(version)
 
     def _make(self) -> None:
+        """Make the environment; one that was made from another interpreter is deleted first."""
+        origin = self._folder / "made_from.txt"
+        if not origin.exists() or origin.read_text() != sys.executable:
+            for part in (self._folder / "venv", self._packages, self._build):
+                shutil.rmtree(part, ignore_errors=True)
+            origin.write_text(sys.executable)
         if not self.python.exists():
             venv = [sys.executable, "-m", "venv", "--without-pip", self._folder / "venv"]
             _run(venv, 120, "a virtual environment cannot be made", "Install Python's module venv")
@@ -176,7 +182,7 @@ class Interpreter:
             [self.python, "-c", code, *arguments],
             180,
             f"{code.split(';')[0]} fails in {self.python}",
-            "Delete build/gpu and try again; PYTHON=... names another interpreter",
+            "Delete build/gpu and try again; PYTHON=PATH names another interpreter",
         )
 
 

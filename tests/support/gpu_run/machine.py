@@ -70,7 +70,9 @@ def found(python: Path, device: str) -> Machine:
     if probed.returncode != 0:
         raise SetupError(
             f"torch of {python} cannot be asked for GPUs",
-            probed.stderr.strip().splitlines()[-1] if probed.stderr.strip() else "it printed nothing",
+            probed.stderr.strip().splitlines()[-1]
+            if probed.stderr.strip()
+            else "it printed nothing",
             "Run the same interpreter with -c 'import torch; print(torch.cuda.is_available())'",
         )
     facts = json.loads(probed.stdout.splitlines()[-1])
@@ -79,8 +81,8 @@ def found(python: Path, device: str) -> Machine:
             f"torch {facts['torch']} sees no GPU",
             f"the machine has one, and torch was built for CUDA {facts['cuda']}; the driver is"
             f" {_driver()}",
-            "Name an interpreter whose torch was built for the driver's CUDA by PYTHON=..., or a"
-            " folder of wheels by WHEELS=...",
+            "Name an interpreter whose torch was built for the driver's CUDA by PYTHON=PATH, or a"
+            " folder of wheels by WHEELS=FOLDER",
         )
     facts["gpus"] = tuple(facts["gpus"])
     return Machine(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plugin of pytest that writes each test's result at once, to the file SMDIST_TEST_RESULTS.
 
-    pytest -p gpu_run.record_results ...
+pytest -p gpu_run.record_results ...
 """
 
 import json

@@ -68,9 +68,7 @@ def run(
         raise
     finally:
         end_all(signal.SIGTERM)
-    return Ended(
-        exit_code=process.wait(), seconds=time.monotonic() - begin, is_late=is_late
-    )
+    return Ended(exit_code=process.wait(), seconds=time.monotonic() - begin, is_late=is_late)
 
 
 def end_all(first: signal.Signals) -> None:

@@ -20,9 +20,7 @@ class Side:
         # joined on the CPU, because GPUs join no floats of 8 bits
         self.one = lay(_join(parts).to(device)) if is_one else None
         self.parts = (
-            [lay(part.to(device)) for part in parts]
-            if self.one is None
-            else _cut(self.one, parts)
+            [lay(part.to(device)) for part in parts] if self.one is None else _cut(self.one, parts)
         )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A script of the shape of SMDDP's example with MNIST, its import renamed; a seed draws the data."""
+"""A script of the shape of SMDDP's MNIST example, its import renamed; a seed draws pictures."""
 
 import argparse
 import os
@@ -62,7 +62,9 @@ def test(model, device, loader):
             data, target = data.to(device), target.to(device)
             output = model(data)
             loss += F.nll_loss(output, target, reduction="sum").item()
-            correct += output.argmax(dim=1, keepdim=True).eq(target.view_as(output[:, 0:1])).sum().item()
+            correct += (
+                output.argmax(dim=1, keepdim=True).eq(target.view_as(output[:, 0:1])).sum().item()
+            )
     count = len(loader.dataset)
     print(f"test loss: {loss / count:.4f}, accuracy: {correct / count:.4f}", flush=True)
 
