@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import zipfile
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -285,6 +286,33 @@ def test_all_that_is_missing_is_named(tmp_path, monkeypatch):
 
     assert (("a-b", "c"), "missing") == (packages.value.about, packages.value.kind)
     assert ("cmake", "ninja or make", "a C++20 compiler") == tools.value.about[:3]
+
+
+def test_wheels_are_installed_for_the_environment_alone(tmp_path):
+    """Those that tests need; others of the folder are for them to depend on."""
+    wheels, folder = tmp_path / "wheels", tmp_path / "gpu"
+    wheels.mkdir()
+    for name in ("numpy", "unneeded"):
+        with zipfile.ZipFile(wheels / f"{name}-99.0-py3-none-any.whl", "w") as wheel:
+            about = f"{name}-99.0.dist-info"
+            wheel.writestr(f"{name}/__init__.py", "__version__ = '99.0'\n")
+            wheel.writestr(
+                f"{about}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 99.0\n"
+            )
+            wheel.writestr(
+                f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+            )
+            wheel.writestr(f"{about}/RECORD", "")
+    folder.mkdir()
+    interpreter = Interpreter(folder)
+    interpreter._make()
+    interpreter._install(wheels)
+    code = (
+        "import importlib.util as u, numpy, pytest; print(numpy.__file__, u.find_spec('unneeded'))"
+    )
+    printed = subprocess.check_output([interpreter.python, "-c", code], text=True, timeout=60)
+
+    assert f"{folder}/packages/numpy/__init__.py None\n" == printed
 
 
 def test_a_folder_of_wheels_must_exist(tmp_path):

@@ -11,19 +11,34 @@ import gpu_device
 import pytest
 import test_device
 import torch
+import torch.distributed as dist
 
 NAME = os.environ.get("SMDIST_TEST_DEVICE", test_device.NAME)
 IS_GPU = NAME != test_device.NAME
+ROUNDING = 1e-5 if IS_GPU else 1e-6  # a GPU adds in an order of its own
 NEVER = test_device.StaleUses(device=0, pinned=0)
 
 _device = gpu_device if IS_GPU else test_device
 
-load = _device.load
 set_seed = _device.set_seed
 sleep = _device.sleep
 held_stream = _device.held_stream
 set_memory_limit = _device.set_memory_limit
 take_stale_uses = _device.take_stale_uses
+
+# Names that torch.distributed has from 2.13 on, and those that they had before
+_RENAMED = {
+    "all_gather_single": "all_gather_into_tensor",
+    "reduce_scatter_single": "reduce_scatter_tensor",
+}
+
+
+def load() -> None:
+    """Start the device in this process, and let tests call an older torch by today's names."""
+    _device.load()
+    for name, before in _RENAMED.items():
+        if not hasattr(dist, name):
+            setattr(dist, name, getattr(dist, before))
 
 
 def second_device() -> str:

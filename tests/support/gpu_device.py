@@ -8,24 +8,15 @@ import contextlib
 from collections.abc import Iterator
 
 import torch
-import torch.distributed as dist
 from test_device import StaleUses
 
-# Names that torch.distributed has from 2.13 on, and those that they had before.
-_RENAMED = {
-    "all_gather_single": "all_gather_into_tensor",
-    "reduce_scatter_single": "reduce_scatter_tensor",
-}
 _HOLD_MS = 1000
 _CLOCK_KHZ = 2_000_000  # no GPU of today is faster, so sleep() is never too short
 
 
 def load() -> None:
-    """Check that the GPU can be used, and let tests call an older torch by today's names."""
+    """Use the GPU once, so that a GPU that cannot be used is an error here."""
     torch.zeros(1, device="cuda")
-    for name, before in _RENAMED.items():
-        if not hasattr(dist, name):
-            setattr(dist, name, getattr(dist, before))
 
 
 def set_seed(seed: int) -> None:

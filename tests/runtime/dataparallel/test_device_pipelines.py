@@ -65,8 +65,10 @@ def test_stages_on_a_device(device_processes, function):
     stages = 2 * len(answers[0][1])
     loss, gradients = by_one_process(stages)
 
-    assert [loss] == [pytest.approx(seen, abs=1e-6) for seen, _, _ in answers if seen is not None]
+    assert [loss] == [
+        pytest.approx(seen, abs=accelerator.ROUNDING) for seen, _, _ in answers if seen is not None
+    ]
     for rank, (_, found, stale) in enumerate(answers):
         expected = gradients[rank::2]
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+        torch.testing.assert_close(found, expected, rtol=0, atol=accelerator.ROUNDING)
         assert accelerator.NEVER == stale

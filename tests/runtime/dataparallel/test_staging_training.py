@@ -54,7 +54,7 @@ def with_ddp(rank, size, bucket_mb):
 def test_ddp(device_processes, bucket_mb):
     expected = train(net(), *batch())
     for parameters, stale in device_processes.run_ranks(with_ddp, bucket_mb, size=2, staging=SLOTS):
-        torch.testing.assert_close(parameters, expected, rtol=0, atol=1e-6)
+        torch.testing.assert_close(parameters, expected, rtol=0, atol=accelerator.ROUNDING)
         assert accelerator.NEVER == stale
 
 
@@ -72,7 +72,9 @@ def with_fsdp(rank, size, dtype):
     return [each.full_tensor().cpu() for each in parameters], accelerator.take_stale_uses()
 
 
-@pytest.mark.parametrize(("dtype", "distance"), [(None, 1e-6), (torch.bfloat16, 0.02)])
+@pytest.mark.parametrize(
+    ("dtype", "distance"), [(None, accelerator.ROUNDING), (torch.bfloat16, 0.02)]
+)
 def test_fsdp(device_processes, dtype, distance):
     expected = train(net(), *batch())
     for parameters, stale in device_processes.run_ranks(with_fsdp, dtype, size=2, staging=SLOTS):

@@ -156,7 +156,9 @@ class Interpreter:
         return {name: path for name, path in tools.items() if path}
 
     def _tool(self, name: str) -> str | None:
-        places = [str(self._packages / "bin"), str(Path(sys.executable).parent)]
+        # The script that pip makes of cmake looks for a package that only self.python sees.
+        wheels = [self._packages / "cmake" / "data" / "bin", self._packages / "bin"]
+        places = [str(each) for each in (*wheels, Path(sys.executable).parent)]
         return shutil.which(name, path=os.pathsep.join([*places, os.environ.get("PATH", "")]))
 
     def _lay_out(self) -> None:
