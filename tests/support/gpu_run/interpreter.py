@@ -193,7 +193,7 @@ def _packages_of(python: str) -> list[str]:
     paths = json.loads(subprocess.check_output([python, "-c", _PATHS], text=True, timeout=60))
     own = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
     own.add(str(Path(sysconfig.get_path("stdlib")) / "lib-dynload"))
-    return [each for each in paths if Path(each).is_dir() and each not in own]
+    return [each for each in paths if each and Path(each).is_dir() and each not in own]
 
 
 def _run(command: list[str | Path], seconds: float, what: str, hint: str) -> str:

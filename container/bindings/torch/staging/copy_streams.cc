@@ -22,6 +22,16 @@ void record_use(const at::Tensor& tensor, const c10::Stream& stream) {
   }
 }
 
+// Return whether a stream captures a graph. torch cannot tell before 2.13; then the copies fail.
+template <typename AnyGuard>
+bool is_capturing(const AnyGuard& guard, const c10::Stream& stream) {
+  if constexpr (requires { guard.isStreamCapturing(stream); }) {
+    return guard.isStreamCapturing(stream);
+  } else {
+    return false;
+  }
+}
+
 }  // namespace
 
 CopyStreams::CopyStreams(c10::Device device)
@@ -32,8 +42,8 @@ CopyStreams::CopyStreams(c10::Device device)
 CopyStreams::EventPtr CopyStreams::mark_current_stream() const {
   const Guard guard(device_.type());
   const c10::Stream current = guard.getStream(device_);
-  TORCH_CHECK_VALUE(!guard.isStreamCapturing(current),
-                    "smdist was called while the current stream of ", device_,
+  TORCH_CHECK_VALUE(!is_capturing(guard, current), "smdist was called while the current stream of ",
+                    device_,
                     " captures a graph, but a replay of the graph could not repeat the "
                     "communication. Capture the graph without collectives, and call them between "
                     "its replays.");
