@@ -315,6 +315,30 @@ def test_wheels_are_installed_for_the_environment_alone(tmp_path):
     assert f"{folder}/packages/numpy/__init__.py None\n" == printed
 
 
+def test_the_runtime_is_laid_out_apart_from_the_checkout(tmp_path):
+    """With what was built, and with the versions that ranks compare; a second time as well."""
+    built = tmp_path / "runtime" / "bindings" / "torch"
+    built.mkdir(parents=True)
+    for name in ("_C.so", "built_for_torch.txt"):
+        (built / name).write_text("2.13.0\n")
+    interpreter = Interpreter(tmp_path)
+    for _ in range(2):
+        interpreter._lay_out()
+    site = tmp_path / "site"
+    code = "import smdist; print(smdist.__file__, smdist.__version__)"
+    printed = subprocess.check_output(
+        [sys.executable, "-S", "-c", code],
+        env=os.environ | {"PYTHONPATH": f"{site}"},
+        text=True,
+        timeout=60,
+    )
+
+    assert f"{site}/smdist/__init__.py 0.1.0\n" == printed
+    assert {"_C.so", "built_for_torch.txt"} <= {
+        each.name for each in (site / "smdist" / "dataparallel" / "torch").iterdir()
+    }
+
+
 def test_a_folder_of_wheels_must_exist(tmp_path):
     with pytest.raises(SetupError) as raised:
         Interpreter(tmp_path)._install(tmp_path / "wheels")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -37,7 +38,12 @@ _FIND = (
     "print(json.dumps([name for name in sys.argv[1:] if not found.find_spec(name)]))"
 )
 _TORCH = "import torch; print(torch.__version__); print(torch.__file__)"
-_IMPORT = "import smdist.dataparallel.torch"
+# One rank, so that all that a rank imports is there
+_JOIN = (
+    "import smdist.dataparallel.torch, torch.distributed as dist;"
+    "dist.init_process_group('smdist', store=dist.HashStore(), rank=0, world_size=1);"
+    "dist.destroy_process_group()"
+)
 _CONFIGURING_SECONDS, _BUILDING_SECONDS = 120, 480
 
 
@@ -65,7 +71,7 @@ class Interpreter:
         version, file = self._say(_TORCH).splitlines()
         self._compile(version, Path(file).parents[1])
         self._lay_out()
-        self._say(_IMPORT)
+        self._say(_JOIN)
         return self._remarks(version)
 
     def _make(self) -> None:
@@ -169,6 +175,19 @@ class Interpreter:
         built = self._build / "bindings" / "torch"
         for file in (*built.glob("_C*.so"), built / "built_for_torch.txt"):
             shutil.copy2(file, self._site / "smdist" / "dataparallel" / "torch")
+        for project in (ROOT / "container", ROOT):
+            self._describe(project / "pyproject.toml")
+
+    def _describe(self, project: Path) -> None:
+        """Write the metadata of a distribution: ranks compare the versions of theirs."""
+        text = project.read_text()
+        name, version = (
+            re.search(rf'^{key} = "(.+)"$', text, re.MULTILINE)[1] for key in ("name", "version")
+        )
+        folder = self._site / f"{name.replace('-', '_')}-{version}.dist-info"
+        folder.mkdir()
+        lines = ("Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}", "")
+        (folder / "METADATA").write_text("\n".join(lines))
 
     def _remarks(self, torch_version: str) -> list[str]:
         if torch_version.startswith(f"{RELEASED_FOR}."):
