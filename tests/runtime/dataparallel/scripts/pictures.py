@@ -72,7 +72,7 @@ def test(model, device, loader):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--batch-size", type=int, default=32, help="over all ranks")
-    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--lr", type=float, default=1.0)
     parser.add_argument("--gamma", type=float, default=0.7)
     parser.add_argument("--seed", type=int, default=1)
@@ -88,7 +88,7 @@ def main():
     torch.cuda.set_device(local_rank)
     device = torch.device("cuda")
 
-    train_set = pictures(512, seed=2)
+    train_set = pictures(320, seed=2)
     sampler = DistributedSampler(train_set, num_replicas=args.world_size, rank=args.rank)
     loader = DataLoader(train_set, batch_size=args.batch_size, sampler=sampler, pin_memory=True)
     model = DDP(Net().cuda(local_rank))
@@ -98,7 +98,7 @@ def main():
         sampler.set_epoch(epoch)
         train(args, model, device, loader, optimizer, epoch)
         if args.rank == 0:
-            test(model.module, device, DataLoader(pictures(256, seed=3), batch_size=128))
+            test(model.module, device, DataLoader(pictures(128, seed=3), batch_size=128))
         scheduler.step()
     if args.save_model and args.rank == 0:
         torch.save(model.module.state_dict(), args.save_model)
