@@ -11,6 +11,7 @@
 # make stream-bugs  bugs in the order of streams, and whether random schedules find each
 # make split-matrix  ten models split in thirteen uses, for docs/models.md
 # make pipeline-sample  some of them, as tests
+# make gpu    all that needs a GPU, without a network; PART="collectives training" for some of it
 # make torch-suite  what Gloo passes of torch's own tests of torch.distributed, with smdist
 # make pipeline-matrix  the ten models on real ranks, beside one process, for docs/pipelines.md
 # make fuzz   every fuzz target, for hours; goes on where it was stopped
@@ -43,7 +44,7 @@ unexport PYTHONDONTWRITEBYTECODE
 RUNTIME_FILES := $(shell find container -type f -not -path '*/__pycache__/*' -not -path '*/build/*' \
   -not -path '*/image/*' -not -name 'Dockerfile*')
 
-.PHONY: demo test test-device test-slow long test-v3 test-tf216 test-docker programs device-programs stream-bugs split-matrix pipeline-sample \
+.PHONY: demo test test-device test-slow long gpu test-v3 test-tf216 test-docker programs device-programs stream-bugs split-matrix pipeline-sample \
   torch-suite pipeline-matrix native fuzz fuzz-sample fuzz-corpus fuzz-program docs schema site \
   lint clean
 
@@ -63,6 +64,11 @@ long: split-matrix pipeline-matrix device-programs stream-bugs
 test-device: $(RUNTIME)
 	@echo "building the device of torch on which tests run what GPUs do"
 	@cd tests/support && $(abspath $(BIN))/python -c "from test_device.build import built_library; built_library()"
+
+# The torch of PYTHON, or of wheels in the folder WHEELS; DEVICE=testdev tries it without a GPU.
+gpu:
+	@PYTHONPATH=tests/support:. $(PYTHON) -m gpu_run $(PART) $(if $(DEVICE),--device $(DEVICE)) \
+	  $(if $(WHEELS),--wheels $(WHEELS))
 
 test-v3: $(V3)/.made
 	$(V3)/bin/python -m pytest tests/trainer

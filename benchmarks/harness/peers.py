@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 _RANK = ["-m", "benchmarks.harness.rank"]
 _NAMES = (
     "bare", "gloo", "smdist", "smdist-tf", "mirrored", "before", "now", "again",
-    "off", "crc32c", "mac", "tls",
+    "off", "crc32c", "mac", "tls", "nccl",
 )  # fmt: skip
 _PORTS = {name: 29700 + 10 * number for number, name in enumerate(_NAMES)}
 

@@ -42,8 +42,15 @@ def join(peer: str) -> int:
     import torch
 
     torch.set_num_threads(1)
-    dist.init_process_group(peer)
+    dist.init_process_group(_on_device(peer))
     return int(os.environ["RANK"])
+
+
+def _on_device(peer: str) -> str:
+    """Return the backend for a peer's tensors: on a device if the benchmark names one."""
+    from benchmarks.gpu import devices
+
+    return devices.take(peer) if devices.VARIABLE in os.environ else peer
 
 
 def serve(peer: str, benchmark: Connection) -> None:

@@ -8,9 +8,10 @@ import os
 import platform
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from matplotlib.figure import Figure
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure  # not every machine has it
 
 RESULTS = Path(__file__).parents[2] / "build" / "benchmarks"
 
@@ -27,13 +28,14 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
     return f"| {' | '.join(padded)} |"
 
 
-def save(name: str, text: str, numbers: Any, figure: Figure) -> None:
-    """Write NAME.md, NAME.json, NAME.svg and NAME.png under build/benchmarks."""
+def save(name: str, text: str, numbers: Any, figure: Figure | None = None) -> None:
+    """Write NAME.md, NAME.json and, of a figure, NAME.svg and NAME.png under build/benchmarks."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     (RESULTS / f"{name}.md").write_text(f"{machine()}\n\n{text}\n")
     (RESULTS / f"{name}.json").write_text(json.dumps(numbers, indent=1))
-    figure.savefig(RESULTS / f"{name}.svg", bbox_inches="tight")
-    figure.savefig(RESULTS / f"{name}.png", bbox_inches="tight", dpi=110)
+    if figure is not None:
+        figure.savefig(RESULTS / f"{name}.svg", bbox_inches="tight")
+        figure.savefig(RESULTS / f"{name}.png", bbox_inches="tight", dpi=110)
     print(f"\nThe table, its numbers and the plot are in {RESULTS}/{name}.*")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs tests of the test device in processes of their own.
+"""Runs tests of the test device, or of a GPU, in processes of their own.
 
 A process has one accelerator, and PyTorch can't take it away again: the process that runs all
 other tests must not load the device.
@@ -26,6 +26,7 @@ _MODULES = (
     "torch",
     "torch.distributed.fsdp",
     "torch.nn.parallel",
+    "accelerator",
     "test_device.host_group",
     "smdist.dataparallel.torch",
 )
@@ -48,9 +49,9 @@ class DeviceProcesses:
 
     def __init__(self, *modules: str) -> None:
         """Start the process that forks; it imports further modules, too."""
-        self._server = ForkServer(
-            (*_MODULES, *modules), OMP_NUM_THREADS="1", TORCH_CPP_LOG_LEVEL="ERROR"
-        )
+        # CUDA is unusable in a child of a process that has started it; NVML counts GPUs without.
+        environ = {"OMP_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+        self._server = ForkServer((*_MODULES, *modules), TORCH_CPP_LOG_LEVEL="ERROR", **environ)
 
     def run(self, function: Callable[..., Any], *args: Any, deadline: float = 60, **named: Any):
         """Call the function where the device is loaded, and return its result."""
@@ -159,13 +160,13 @@ def _add_fixture(wrapper: Callable[..., None], test: Callable[..., None]) -> Non
 def _serve(pipe: Connection, _: int) -> None:
     faulthandler.enable(all_threads=True)
     file, name, args, named, place = pipe.recv()
-    import test_device
+    import accelerator
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
     try:
-        test_device.load()
+        accelerator.load()
         if place is not None:
             _join(*place)
         function = getattr(_load(file), name)
@@ -175,7 +176,7 @@ def _serve(pipe: Connection, _: int) -> None:
         _reply(pipe, False, traceback.format_exc())
     if dist.is_initialized():
         dist.destroy_process_group()
-    torch.ops.testdev.shut_down()  # a child of multiprocessing ends without atexit's functions
+    accelerator.shut_down()
     os._exit(0)
 
 
@@ -187,6 +188,7 @@ def _join(
     host: str,
     environ: dict[str, str],
 ) -> None:
+    import accelerator
     import test_device
     import torch.distributed as dist
     from test_device import host_communicators, host_group
@@ -197,13 +199,15 @@ def _join(
     else:
         from smdist.dataparallel.torch import backend as smdist_backend
 
-        smdist_backend._C.register_stream_memory(test_device.NAME, test_device.stream_memory())
+        if not accelerator.IS_GPU:
+            address = test_device.stream_memory()
+            smdist_backend._C.register_stream_memory(test_device.NAME, address)
         smdist_backend._device_limits.update(staging)
         os.environ.update(_TUNING | environ)
         if host:
             os.environ["SMDIST_HOST_ID"] = host
             host_communicators.register(str(Path(store).parent))
-        backend = "cpu:smdist,testdev:smdist"
+        backend = f"cpu:smdist,{accelerator.NAME}:smdist"
     dist.init_process_group(backend, store=dist.FileStore(store, size), rank=rank, world_size=size)
 
 

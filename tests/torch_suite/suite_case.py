@@ -10,6 +10,7 @@ from torch.testing._internal.distributed import distributed_test
 
 import smdist.dataparallel.torch  # noqa: F401  registers the backend
 
+_SHARES_GPUS = "SMDIST_SUITE_SHARED_GPUS" in os.environ
 _BACKEND = os.environ["SMDIST_SUITE_BACKEND"]
 
 
@@ -32,6 +33,10 @@ def run_with(environ, target, args, kwargs):
     """A forked rank has the environment of the server; the suite counts on its parent's."""
     os.environ.update(environ)
     distributed_test.INIT_METHOD = environ["INIT_METHOD"]
+    if _SHARES_GPUS:
+        import shared_gpus
+
+        shared_gpus.share(int(environ["WORLD_SIZE"]))
     target(*args, **kwargs)
 
 

@@ -102,3 +102,24 @@ def test_the_lists_name_tests_of_the_suite_once():
 def test_every_exception_has_its_reason():
     for line in (HERE / "gloo_alone.txt").read_text().splitlines():
         assert line.startswith("#") or len(line.split()) > 5
+
+
+def test_tests_for_gpus_are_those_that_gloo_may_run():
+    names = load_suite().names_for_gpus()
+
+    assert {"test_all_reduce_sum_cuda", "test_barrier_cuda", "test_ddp_uneven_inputs"} <= set(names)
+    assert not {"test_reduce_sum_cuda", "test_send_recv_nccl", "test_all_gather"} & set(names)
+
+
+def test_passes_of_another_backend(tmp_path):
+    """Lines that are no results are passed over; a backend that passes nothing is no measure."""
+    lines = tmp_path / "lines"
+    outcomes = [{"name": name, "outcome": name} for name in ("pass", "skip", "fail")]
+    lines.write_text("\n".join(["a warning", *map(json.dumps, outcomes)]))
+    passed = load_suite().names_passed(lines)
+    lines.write_text(json.dumps(outcomes[1]))
+    with pytest.raises(SystemExit) as raised:
+        load_suite().names_passed(lines)
+
+    assert ["pass"] == passed
+    assert str(lines) in raised.value.code

@@ -54,7 +54,8 @@ Reduction reduction_of(const c10d::ReduceOp& op) {
     case c10d::ReduceOp::BXOR:
       return {ReduceOp::kBxor, 1};
     case c10d::ReduceOp::PREMUL_SUM: {
-      const auto* factor = static_cast<c10d::PreMulSumSupplement*>(op.supplement_.get());
+      // The name that releases of torch before 2.13 have, too.
+      const auto* factor = static_cast<c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
       const bool is_tensor = factor->tensor_factor.defined();
       return {ReduceOp::kSum,
               is_tensor ? factor->tensor_factor.item<double>() : factor->double_factor};

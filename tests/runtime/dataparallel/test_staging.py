@@ -8,8 +8,8 @@ import gc
 import os
 from random import Random
 
+import accelerator
 import pytest
-import test_device
 import torch
 import torch.distributed as dist
 from programs import play
@@ -17,7 +17,6 @@ from programs.meaning import bits
 
 SLOTS = {"staging_slot_bytes": 4096, "staging_slots": 3}
 PROGRAMS = int(os.environ.get("SMDIST_TEST_DEVICE_PROGRAMS", "50"))
-NEVER = test_device.StaleUses(device=0, pinned=0)
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 KINDS = [
     *((dtype, (5003,)) for dtype in (*FLOATS, torch.int64, torch.bool, torch.complex64)),
@@ -117,9 +116,9 @@ def kinds_without_sums(inputs):
 def both(rank, size, seed, dtype, shape):
     """Start all calls on the CPU and on both devices in turn, and wait in any order."""
     random = Random(seed * 10 + rank)
-    test_device.set_seed(random.randrange(1 << 30))
+    accelerator.set_seed(random.randrange(1 << 30))
     calls = kinds_without_sums if dtype.is_complex else started
-    devices = ("cpu", "testdev:0", "testdev:1")
+    devices = ("cpu", f"{accelerator.NAME}:0", accelerator.second_device())
     is_strided = bool(seed % 2)
     all_calls = [calls(Inputs(rank, size, device, dtype, shape, is_strided)) for device in devices]
     pending, compared = [], []
@@ -145,21 +144,22 @@ def all_kinds(rank, size, seed):
     for dtype, shape in KINDS:
         both(rank, size, seed, dtype, shape)
     gc.collect()
-    return test_device.take_stale_uses()
+    return accelerator.take_stale_uses()
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_results_are_those_of_the_cpu(device_processes, seed):
     ranks = device_processes.run_ranks(all_kinds, seed, size=3, staging=SLOTS)
 
-    assert [NEVER] * 3 == ranks
+    assert [accelerator.NEVER] * 3 == ranks
 
 
 def programs(rank, size, seeds):
-    test_device.set_seed(rank + seeds[0])
+    accelerator.set_seed(rank + seeds[0])
+    first = f"{accelerator.NAME}:0"
     for seed in seeds:
-        play(seed, rank, size, devices=("testdev:0", "testdev:0", "cpu", "testdev:1"))
-    return test_device.take_stale_uses()
+        play(seed, rank, size, devices=(first, first, "cpu", accelerator.second_device()))
+    return accelerator.take_stale_uses()
 
 
 @pytest.mark.parametrize("first", range(0, PROGRAMS, 25))
@@ -169,29 +169,29 @@ def test_random_programs(device_processes, first):
         programs, range(first, first + 25), size=size, staging=SLOTS, deadline=150
     )
 
-    assert [NEVER] * size == ranks
+    assert [accelerator.NEVER] * size == ranks
 
 
 def temporaries(rank, size):
     """Tensors that nobody keeps after wait(), in memory that is used again at once."""
     sums = []
     for step in range(40):
-        x = torch.full((2000,), float(rank + step), device="testdev")
+        x = torch.full((2000,), float(rank + step), device=accelerator.NAME)
         dist.all_reduce(x[::2] if step % 2 else x)
         sums.append(x.sum())
         del x
-        junk = torch.full((2000,), float("nan"), device="testdev")
+        junk = torch.full((2000,), float("nan"), device=accelerator.NAME)
         del junk
         work = dist.all_gather_single(
-            torch.empty(2000 * size, device="testdev"),
-            torch.full((2000,), 1.0, device="testdev"),
+            torch.empty(2000 * size, device=accelerator.NAME),
+            torch.full((2000,), 1.0, device=accelerator.NAME),
             async_op=True,
         )
         if step % 3:
             work.wait()
         del work
     dist.barrier()
-    return [total.item() for total in sums], test_device.take_stale_uses()
+    return [total.item() for total in sums], accelerator.take_stale_uses()
 
 
 def test_tensors_may_be_freed_right_after_wait(device_processes):
@@ -201,4 +201,4 @@ def test_tensors_may_be_freed_right_after_wait(device_processes):
         for step, total in enumerate(sums):
             rest = 1000 * (rank + step) if step % 2 else 0
             assert (1000 if step % 2 else 2000) * (2 * step + 1) + rest == total
-        assert NEVER == stale
+        assert accelerator.NEVER == stale

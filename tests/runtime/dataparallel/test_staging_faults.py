@@ -5,6 +5,7 @@ import os
 import signal
 import time
 
+import accelerator
 import pytest
 import test_device
 import torch
@@ -17,7 +18,7 @@ def outcomes(processes, function, *args, size=2, **slots):
     return processes.outcomes(function, *args, size=size, staging=SLOTS | slots, deadline=40)
 
 
-def ones(count=5000, device="testdev"):
+def ones(count=5000, device=accelerator.NAME):
     return torch.ones(count, device=device)
 
 
@@ -44,7 +45,6 @@ def later_fault_of(call):
 def call_wrongly(rank, size):
     faults = [
         fault_of(lambda: dist.all_gather([ones(3), torch.ones(3)], ones(3))),
-        fault_of(lambda: dist.all_gather([ones(3), ones(3, "testdev:1")], ones(3))),
         fault_of(lambda: dist.all_gather([ones(2), ones(2)], ones(3))),
         fault_of(lambda: dist.all_gather([ones(3)], ones(3))),
         fault_of(lambda: dist.all_reduce(ones(1).expand(3))),
@@ -52,6 +52,18 @@ def call_wrongly(rank, size):
     x = ones()
     dist.all_reduce(x)
     return faults, x.cpu().unique().tolist()
+
+
+def call_with_two_devices(rank, size):
+    second = ones(3, accelerator.second_device())
+    return fault_of(lambda: dist.all_gather([ones(3), second], ones(3)))
+
+
+@accelerator.on_the_test_device("a machine may have one GPU alone")
+def test_tensors_of_two_devices_in_one_call_raise(device_processes):
+    for done, (kind, _) in outcomes(device_processes, call_with_two_devices):
+        assert done
+        assert "ValueError" == kind
 
 
 def test_wrong_calls_raise_at_once_and_later_calls_work(device_processes):
@@ -74,6 +86,11 @@ def call_with_failing_copies(rank, size, kind, number):
     return later_fault_of(train), fault_of(lambda: dist.all_reduce(ones(), async_op=True).wait())
 
 
+FAILING_COPIES = accelerator.on_the_test_device("copies of a GPU cannot be made to fail")
+LITTLE_MEMORY = accelerator.on_the_test_device("memory pinned by CUDA has no limit")
+
+
+@FAILING_COPIES
 @pytest.mark.parametrize("number", [1, 9])
 def test_a_failed_copy_to_the_host_is_an_error_on_every_rank(device_processes, number):
     kind = test_device.COPY_TO_HOST
@@ -85,6 +102,7 @@ def test_a_failed_copy_to_the_host_is_an_error_on_every_rank(device_processes, n
             assert "injected fault" in text
 
 
+@FAILING_COPIES
 def test_a_failed_copy_to_the_device_is_an_error_on_every_rank(device_processes):
     kind = test_device.COPY_TO_DEVICE
     ranks = outcomes(device_processes, call_with_failing_copies, kind, 5)
@@ -106,39 +124,49 @@ def raise_without_pinned_memory(rank, size):
     return later_fault_of(lambda: call_without_pinned_memory(rank, size, 0))[1]
 
 
+@LITTLE_MEMORY
 def test_no_pinned_memory_is_an_error_on_every_rank(device_processes):
     for done, answer in outcomes(device_processes, raise_without_pinned_memory):
         assert done, answer
         assert "testdev:0 of rank 1 and the host failed: testdev error: out of pinned" in answer
 
 
+@LITTLE_MEMORY
 def test_little_pinned_memory_is_enough(device_processes):
     assert [(True, [2])] * 2 == outcomes(device_processes, call_without_pinned_memory, 4096)
 
 
 def call_without_device_memory(rank, size):
-    x = torch.ones(1 << 17, 2, device="testdev")[:, 0]
+    x = torch.ones(1 << 21, 2, device=accelerator.NAME)[:, 0]  # its copy fits into no cached block
     fault = None
     if rank == 1:
-        torch.testdev.empty_cache()
-        test_device.set_memory_limit(torch.testdev.memory_reserved())
+        torch.accelerator.empty_cache()
+        accelerator.set_memory_limit(torch.accelerator.memory_reserved())
         fault = fault_of(lambda: dist.all_reduce(x))
-        test_device.set_memory_limit(1 << 30)
+        accelerator.set_memory_limit(1 << 30)
     dist.all_reduce(x)
     return fault, x.cpu().unique().tolist()
 
 
 def test_no_device_memory_is_an_error_of_the_call(device_processes):
-    ranks = outcomes(device_processes, call_without_device_memory)
+    ranks = outcomes(device_processes, call_without_device_memory, staging_slot_bytes=1 << 20)
 
     assert (True, (None, [2])) == ranks[0]
     assert "OutOfMemoryError" == ranks[1][1][0][0]
     assert [2] == ranks[1][1][1]
 
 
+def slow_down():
+    """Let the next operations take a second: a GPU copies late, the test device slowly."""
+    if accelerator.IS_GPU:
+        accelerator.sleep(1000)
+    else:
+        test_device.set_copy_bandwidth(1_000_000)
+
+
 def kill_one(rank, size):
     dist.all_reduce(ones())
-    test_device.set_copy_bandwidth(1_000_000)
+    slow_down()
     works = [dist.all_reduce(ones(50_000), async_op=True) for _ in range(5)]
     if rank == 1:
         time.sleep(0.2)
@@ -157,9 +185,9 @@ def test_a_killed_rank_is_an_error_on_the_others(device_processes):
 
 
 def abort_held_work(rank, size):
-    backend = dist.group.WORLD._get_backend(torch.device("testdev"))
+    backend = dist.group.WORLD._get_backend(torch.device(accelerator.NAME))
     if rank == 1:
-        with test_device.held_stream():
+        with accelerator.held_stream():
             x = ones().mul_(2)
             work = dist.all_reduce(x, async_op=True)
             backend.abort()
@@ -176,7 +204,7 @@ def test_abort_ends_operations_that_have_not_started(device_processes):
 
 def call_after_the_end(rank, size):
     dist.all_reduce(ones())
-    group = dist.group.WORLD._get_backend(torch.device("testdev"))
+    group = dist.group.WORLD._get_backend(torch.device(accelerator.NAME))
     pending = [group.allreduce([ones()]) for _ in range(3)] if rank == 0 else []
     if rank == 0:
         torch.accelerator.synchronize()

@@ -8,26 +8,28 @@ import textwrap
 import time
 from pathlib import Path
 
+import accelerator
 import pytest
 import test_device
 import torch
 import torch.distributed as dist
 
 SLOTS = {"staging_slot_bytes": 4096, "staging_slots": 3}
-NEVER = test_device.StaleUses(device=0, pinned=0)
-SUPPORT = Path(test_device.__file__).parents[1]
+NEVER = accelerator.NEVER
+SUPPORT = Path(accelerator.__file__).parent
 
 
 def run(processes, function, *args, size=2, **slots):
     return processes.run_ranks(function, *args, size=size, staging=SLOTS | slots)
 
 
-def ones(count=5000, device="testdev"):
+def ones(count=5000, device=accelerator.NAME):
     return torch.ones(count, device=device)
 
 
 def call_behind_held_work(rank, size):
-    with test_device.held_stream():
+    dist.all_reduce(ones().mul_(2))  # a GPU that loads a kernel first waits for those that run
+    with accelerator.held_stream():
         x = ones().mul_(2)
         work = dist.all_reduce(x, async_op=True)
         on_cpu = torch.ones(3)
@@ -35,7 +37,7 @@ def call_behind_held_work(rank, size):
         is_early = work.is_completed() or behind.is_completed()
     work.wait()
     behind.wait()
-    return is_early, x.cpu().unique().tolist(), on_cpu.tolist(), test_device.take_stale_uses()
+    return is_early, x.cpu().unique().tolist(), on_cpu.tolist(), accelerator.take_stale_uses()
 
 
 def test_the_call_returns_before_its_copies_run(device_processes):
@@ -44,16 +46,17 @@ def test_the_call_returns_before_its_copies_run(device_processes):
 
 def wait_on_one_stream(rank, size):
     test_device.set_copy_bandwidth(100_000)
-    other = torch.Stream(device="testdev")
+    other = torch.Stream(device=accelerator.NAME)
     x = ones(10_000)
     work = dist.all_reduce(x, async_op=True)
     work.wait()
-    waiting = torch.testdev.current_stream()
+    waiting = torch.accelerator.current_stream()
     seen = [work.is_completed(), waiting.query(), other.query()]
     waiting.synchronize()
     return seen, work.is_completed(), x.cpu().unique().tolist()
 
 
+@accelerator.on_the_test_device("copies of a GPU cannot be slowed down")
 def test_wait_lets_the_current_stream_wait_and_no_other(device_processes):
     assert [([False, False, True], True, [2])] * 2 == run(
         device_processes, wait_on_one_stream, staging_slots=16
@@ -62,11 +65,11 @@ def test_wait_lets_the_current_stream_wait_and_no_other(device_processes):
 
 def use_streams(rank, size):
     """Calls on side streams, whose results another stream uses after wait()."""
-    streams = [torch.Stream(device="testdev") for _ in range(3)]
+    streams = [torch.Stream(device=accelerator.NAME) for _ in range(3)]
     totals = []
     for step in range(30):
         with streams[step % 3]:
-            x = torch.full((3000,), float(step), device="testdev")
+            x = torch.full((3000,), float(step), device=accelerator.NAME)
             work = dist.all_reduce(x, async_op=True)
         with streams[(step + 1) % 3] as stream:
             work.wait()
@@ -75,7 +78,7 @@ def use_streams(rank, size):
             del x
     torch.accelerator.synchronize()
     expected = [3000.0 * size * step for step in range(30)]
-    return expected == [total.item() for total in totals], test_device.take_stale_uses()
+    return expected == [total.item() for total in totals], accelerator.take_stale_uses()
 
 
 def test_calls_and_waits_on_different_streams(device_processes):
@@ -99,7 +102,7 @@ def continue_with_futures(rank, size):
         .then(lambda _: (torch.is_grad_enabled(), torch.is_inference_mode_enabled()))
     )
     values = [result.cpu().unique().tolist() for result in results]
-    return values, modes.wait(), test_device.take_stale_uses()
+    return values, modes.wait(), accelerator.take_stale_uses()
 
 
 def test_callbacks_of_futures_see_results_and_may_call_collectives(device_processes):
@@ -126,7 +129,7 @@ def test_groups_may_have_another_order_on_each_rank(device_processes):
 
 
 def receive_before_sending(rank, size):
-    taken = [torch.empty(1024, device="testdev") for _ in range(20)]
+    taken = [torch.empty(1024, device=accelerator.NAME) for _ in range(20)]
     begin = time.monotonic()
     works = [dist.irecv(tensor, 1 - rank, tag=tag) for tag, tensor in enumerate(taken)]
     works += [dist.isend(ones(1024) * tag, 1 - rank, tag=tag) for tag in range(20)]
@@ -146,7 +149,7 @@ def test_more_receives_than_slots_do_not_hold_up_sends(device_processes):
 def leave_a_group(rank, size):
     group = dist.new_group([0, 1])
     x = ones()
-    with test_device.held_stream():
+    with accelerator.held_stream():
         x.mul_(3)
         work = dist.all_reduce(x, group=group, async_op=True)
         dist.destroy_process_group(group)
@@ -162,36 +165,36 @@ def call_in_modes(rank, size):
     with torch.inference_mode():
         inferred = ones()
         dist.all_reduce(inferred)
-    learned = torch.ones(3, device="testdev", requires_grad=True)
+    learned = torch.ones(3, device=accelerator.NAME, requires_grad=True)
     dist.all_reduce(learned.detach())
-    factor = torch.tensor(0.5, device="testdev").mul_(3)
+    factor = torch.tensor(0.5, device=accelerator.NAME).mul_(3)
     scaled = ones(3)
     dist.all_reduce(scaled, dist._make_nccl_premul_sum(factor))
     objects = [None] * size
     dist.all_gather_object(objects, {"rank": rank})
     dist.barrier()
     dist.barrier(device_ids=[0])
-    memory = dist.group.WORLD._get_backend(torch.device("testdev")).allocate_tensor(
-        5, dtype=torch.float32, device=torch.device("testdev:1")
+    memory = dist.group.WORLD._get_backend(torch.device(accelerator.NAME)).allocate_tensor(
+        5, dtype=torch.float32, device=torch.device(accelerator.second_device())
     )
     values = [each.detach().cpu().unique().tolist() for each in (inferred, learned, scaled)]
-    return values, objects, str(memory.device)
+    return values, objects, memory.device == torch.device(accelerator.second_device())
 
 
 def test_modes_factors_objects_and_barriers(device_processes):
-    expected = ([[2], [2], [3]], [{"rank": 0}, {"rank": 1}], "testdev:1")
+    expected = ([[2], [2], [3]], [{"rank": 0}, {"rank": 1}], True)
 
     assert [expected] * 2 == run(device_processes, call_in_modes)
 
 
 ONE_RANK = """
     import os, sys
-    import test_device, torch, torch.distributed as dist
-    test_device.load()
+    import accelerator, torch, torch.distributed as dist
+    accelerator.load()
     import smdist.dataparallel.torch
-    dist.init_process_group("cpu:smdist,testdev:smdist", store=dist.HashStore(), rank=0,
-                            world_size=1, device_id=torch.device("testdev:0"))
-    x = torch.ones(100_000, device="testdev")
+    dist.init_process_group(f"cpu:smdist,{accelerator.NAME}:smdist", store=dist.HashStore(), rank=0,
+                            world_size=1, device_id=torch.device(accelerator.NAME, 0))
+    x = torch.ones(100_000, device=accelerator.NAME)
     dist.all_reduce(x)
     pid = os.fork()
     if pid == 0:
@@ -202,7 +205,7 @@ ONE_RANK = """
         sys.exit(2)
     assert os.waitpid(pid, 0)[1] == 0
     dist.all_reduce(x, async_op=True)
-    torch.testdev.current_stream().synchronize()
+    torch.accelerator.current_stream().synchronize()
     works = [dist.all_reduce(x.clone(), async_op=True) for _ in range(50)]
     if "keep" not in sys.argv:
         dist.destroy_process_group()

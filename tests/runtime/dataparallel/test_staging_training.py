@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """DDP and FSDP2 on the tensors of a device train as one process on the CPU does."""
 
+import accelerator
 import pytest
-import test_device
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 SLOTS = {"staging_slot_bytes": 4096, "staging_slots": 3}
-NEVER = test_device.StaleUses(device=0, pinned=0)
 
 
 def net():
@@ -34,41 +33,43 @@ def train(model, x, y):
 
 
 def shard_of_batch(rank, size):
-    return (part[rank::size].to("testdev") for part in batch())
+    return (part[rank::size].to(accelerator.NAME) for part in batch())
 
 
 def with_ddp(rank, size, bucket_mb):
-    test_device.set_seed(rank)
+    accelerator.set_seed(rank)
     model = nn.parallel.DistributedDataParallel(
-        net().to("testdev"), bucket_cap_mb=bucket_mb, gradient_as_bucket_view=bucket_mb < 1
+        net().to(accelerator.NAME), bucket_cap_mb=bucket_mb, gradient_as_bucket_view=bucket_mb < 1
     )
     parameters = train(model, *shard_of_batch(rank, size))
-    return [parameter.cpu() for parameter in parameters], test_device.take_stale_uses()
+    return [parameter.cpu() for parameter in parameters], accelerator.take_stale_uses()
 
 
 @pytest.mark.parametrize("bucket_mb", [0.01, 25])
 def test_ddp(device_processes, bucket_mb):
     expected = train(net(), *batch())
     for parameters, stale in device_processes.run_ranks(with_ddp, bucket_mb, size=2, staging=SLOTS):
-        torch.testing.assert_close(parameters, expected, rtol=0, atol=1e-6)
-        assert NEVER == stale
+        torch.testing.assert_close(parameters, expected, rtol=0, atol=accelerator.ROUNDING)
+        assert accelerator.NEVER == stale
 
 
 def with_fsdp(rank, size, dtype):
-    test_device.set_seed(rank)
-    torch.testdev.set_device(rank)
-    model = net().to("testdev")
-    mesh = dist.init_device_mesh("testdev", (size,))
+    accelerator.set_seed(rank)
+    torch.accelerator.set_device_index(rank % torch.accelerator.device_count())
+    model = net().to(accelerator.NAME)
+    mesh = dist.init_device_mesh(accelerator.NAME, (size,))
     policy = MixedPrecisionPolicy(param_dtype=dtype)
     for layer in (model[0], model[2], model):
         fully_shard(layer, mesh=mesh, mp_policy=policy)
     parameters = train(model, *shard_of_batch(rank, size))
-    return [each.full_tensor().cpu() for each in parameters], test_device.take_stale_uses()
+    return [each.full_tensor().cpu() for each in parameters], accelerator.take_stale_uses()
 
 
-@pytest.mark.parametrize(("dtype", "distance"), [(None, 1e-6), (torch.bfloat16, 0.02)])
+@pytest.mark.parametrize(
+    ("dtype", "distance"), [(None, accelerator.ROUNDING), (torch.bfloat16, 0.02)]
+)
 def test_fsdp(device_processes, dtype, distance):
     expected = train(net(), *batch())
     for parameters, stale in device_processes.run_ranks(with_fsdp, dtype, size=2, staging=SLOTS):
         torch.testing.assert_close(parameters, expected, rtol=0, atol=distance)
-        assert NEVER == stale
+        assert accelerator.NEVER == stale

@@ -16,10 +16,12 @@ class Side:
     """Parts as separate tensors, or as views of one tensor."""
 
     def __init__(self, parts: list[Tensor], *, is_one: bool, is_strided: bool, device: str) -> None:
-        parts = [part.to(device) for part in parts]
         lay = _lay_strided if is_strided else torch.clone
-        self.one = lay(_join(parts)) if is_one else None
-        self.parts = [lay(part) for part in parts] if self.one is None else _cut(self.one, parts)
+        # joined on the CPU, because GPUs join no floats of 8 bits
+        self.one = lay(_join(parts).to(device)) if is_one else None
+        self.parts = (
+            [lay(part.to(device)) for part in parts] if self.one is None else _cut(self.one, parts)
+        )
 
 
 def sides_of(call: Call, me: int, brought: list[Tensor], device: str) -> tuple[Side, Side]:

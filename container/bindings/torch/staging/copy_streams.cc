@@ -10,7 +10,28 @@ namespace {
 
 using Guard = c10::impl::VirtualGuardImpl;
 
+// Return whether a stream captures a graph. torch cannot tell before 2.13; then the copies fail.
+template <typename AnyGuard>
+bool is_capturing(const AnyGuard& guard, const c10::Stream& stream) {
+  if constexpr (requires { guard.isStreamCapturing(stream); }) {
+    return guard.isStreamCapturing(stream);
+  } else {
+    return false;
+  }
+}
+
 }  // namespace
+
+c10::Stream current_stream(c10::Device device) {
+  const Guard guard(device.type());
+  const c10::Stream current = guard.getStream(device);
+  TORCH_CHECK_VALUE(!is_capturing(guard, current), "smdist was called while the current stream of ",
+                    device,
+                    " captures a graph, but a replay of the graph could not repeat the "
+                    "communication. Capture the graph without collectives, and call them between "
+                    "its replays.");
+  return current;
+}
 
 CopyStreams::EventPtr record_event(const c10::Stream& stream) {
   auto event = std::make_shared<c10::Event>(stream.device_type());
@@ -29,16 +50,7 @@ CopyStreams::CopyStreams(c10::Device device)
       to_host_(Guard(device.type()).getStreamFromGlobalPool(device, /*isHighPriority=*/true)),
       to_device_(Guard(device.type()).getStreamFromGlobalPool(device, /*isHighPriority=*/true)) {}
 
-c10::Stream CopyStreams::current() const {
-  const Guard guard(device_.type());
-  const c10::Stream current = guard.getStream(device_);
-  TORCH_CHECK_VALUE(!guard.isStreamCapturing(current),
-                    "smdist was called while the current stream of ", device_,
-                    " captures a graph, but a replay of the graph could not repeat the "
-                    "communication. Capture the graph without collectives, and call them between "
-                    "its replays.");
-  return current;
-}
+c10::Stream CopyStreams::current() const { return current_stream(device_); }
 
 CopyStreams::EventPtr CopyStreams::mark_current_stream() const { return record_event(current()); }
 

@@ -56,6 +56,9 @@ class CopyStreams final {
   const c10::Stream to_device_;
 };
 
+// Return the calling thread's current stream. Throws ValueError if it is capturing a graph.
+c10::Stream current_stream(c10::Device device);
+
 // Return an event that is complete when the work is complete that the stream has now.
 CopyStreams::EventPtr record_event(const c10::Stream& stream);
 

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "../staging/copy_streams.h"
 #include "../work.h"
 #include "smdist/errors.h"
 
@@ -32,29 +33,6 @@ constexpr const char* kStopped = "the process group was destroyed, so it cannot 
 // Returns a stream that is not among those of default priority, which callbacks of Futures get.
 c10::Stream new_stream(c10::Device device) {
   return Guard(device.type()).getNewStream(device, /*priority=*/-1);
-}
-
-EventPtr recorded(const c10::Stream& stream) {
-  auto event = std::make_shared<c10::Event>(stream.device_type());
-  event->record(stream);
-  return event;
-}
-
-// Returns the calling thread's current stream. Throws ValueError if it is capturing a graph.
-c10::Stream current_stream(c10::Device device) {
-  const Guard guard(device.type());
-  const c10::Stream current = guard.getStream(device);
-  TORCH_CHECK_VALUE(!guard.isStreamCapturing(current),
-                    "smdist was called while the current stream of ", device,
-                    " captures a graph, but a replay of the graph could not repeat the "
-                    "communication. Capture the graph without collectives, and call them between "
-                    "its replays.");
-  return current;
-}
-
-// Lets the allocator use the memory again only after what is queued on the stream.
-void record_use(const at::Tensor& tensor, const c10::Stream& stream) {
-  Guard(stream.device_type()).recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
 }
 
 // Pauses longer, up to a millisecond, the longer the wait has lasted.
@@ -154,7 +132,7 @@ void TwoLevelGroup::start(const DeviceCall& call, const c10::intrusive_ptr<TwoLe
   operation->ended = std::move(ended);
   announce(call);
   if (!operation->buffers.reduce_scatters.empty()) reduce_within_host(*operation);
-  operation->ready = recorded(current);
+  operation->ready = record_event(current);
   work->set_sequence(sequence_++);
   if (!to_exchange_.push(std::move(operation))) {
     throw UsageError(kStopped);
@@ -285,7 +263,7 @@ void TwoLevelGroup::gather_within_host(Pending& operation) {
     record_use(copy.output, result_stream_);
     copy.output.copy_(copy.input, /*non_blocking=*/true);
   }
-  gather.on_device = recorded(result_stream_);
+  gather.on_device = record_event(result_stream_);
   gathers_.push_back(std::move(gather));
 }
 
