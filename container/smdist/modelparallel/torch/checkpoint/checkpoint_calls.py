@@ -109,5 +109,5 @@ def resume_from_checkpoint(
         CheckpointError: No checkpoint can be read; all ranks raise the same error.
     """
     wants = (load_optimizer, load_sharded_optimizer_state)
-    given = (translate_function, model, optimizer, scheduler, data, allow_pickle)
-    return Resuming(Path(path), tag, partial, strict, *wants, *given).run()
+    given = (translate_function, model, optimizer, scheduler, data)
+    return Resuming(Path(path), tag, partial, strict, *wants, *given, allow_pickle).run()

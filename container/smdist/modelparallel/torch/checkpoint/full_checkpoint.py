@@ -49,6 +49,7 @@ from smdist.modelparallel.torch.checkpoint.full_files import (
     is_full,
     list_full,
     read_document,
+    save_of,
 )
 from smdist.modelparallel.torch.checkpoint.gather_values import gathered
 from smdist.modelparallel.torch.checkpoint.local_values import LocalValues
@@ -109,7 +110,7 @@ def _next_number(path: Path) -> str:
     for tag in full_tags(path):
         with suppress(CheckpointError):
             documents.append(read_document(path / tag))
-    return next_number(str(each.get("save", "")) for each in documents if is_full(each))
+    return next_number(save_of(each) for each in documents if is_full(each))
 
 
 def find_full(
@@ -201,7 +202,7 @@ def _opened(
     return CheckpointSource(
         tag=tag,
         path=path,
-        number=str(document.get("save", "")),
+        number=save_of(document),
         record=record,
         user_content=unpacked(USER_CONTENT, document[USER_CONTENT]),
         values=values,

@@ -24,7 +24,7 @@ from smdist.modelparallel.torch.checkpoint.checkpoint_errors import (
     in_words,
 )
 from smdist.modelparallel.torch.checkpoint.metadata_trailer import FORMAT
-from smdist.modelparallel.torch.checkpoint.save_numbers import order
+from smdist.modelparallel.torch.checkpoint.save_numbers import is_number, order
 
 RECORD: Final = "record"
 USER_CONTENT: Final = "user_content"
@@ -71,7 +71,7 @@ def list_full(path: Path, newest: str | None) -> FullList:
                 faults.append(SkippedCheckpoint(tag, "corrupt", (tag,), error.why))
             continue
         if is_full(document):
-            numbers[tag] = str(document.get("save", ""))
+            numbers[tag] = save_of(document)
     tags = sorted(numbers, key=lambda tag: (order(numbers[tag]), tag == newest), reverse=True)
     return FullList(tags, faults)
 
@@ -79,6 +79,12 @@ def list_full(path: Path, newest: str | None) -> FullList:
 def is_full(document: object) -> bool:
     """Return True if the contents of a file are those of a full checkpoint."""
     return isinstance(document, Mapping) and document.keys() >= _KEYS
+
+
+def save_of(document: Mapping[str, Any]) -> str:
+    """Return the number of the save that wrote a file; "" if the file has none that is valid."""
+    number = document.get("save")
+    return number if isinstance(number, str) and is_number(number) else ""
 
 
 def read_document(file: Path) -> Any:

@@ -21,7 +21,8 @@ from smdist.modelparallel.torch.checkpoint.atomic_files import (
     partial_folders,
 )
 
-_FILE: Final = re.compile(rf"([0-9a-f]{{12,}})(_\d+_0{re.escape(SUFFIX)}|{re.escape(METADATA)})")
+_NUMBER: Final = re.compile("[0-9a-f]{12,}")
+_FILE: Final = re.compile(rf"({_NUMBER.pattern})(_\d+_0{re.escape(SUFFIX)}|{re.escape(METADATA)})")
 _NAME_IN_BYTES: Final = re.compile(rb"[0-9a-f]{12,}_\d+_0\.distcp")
 _RANDOM_DIGITS: Final = 6
 
@@ -34,6 +35,11 @@ def number_of(name: str) -> str | None:
     """
     found = _FILE.fullmatch(name)
     return None if found is None else found[1]
+
+
+def is_number(text: str) -> bool:
+    """Return True if a text has the form of a save's number."""
+    return _NUMBER.fullmatch(text) is not None
 
 
 def has_file_name(data: bytes) -> bool:
