@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from sagemaker_dist.errors import KeyPath, OptionError
+from sagemaker_dist.errors import KeyPath, OptionError, OptionErrors
 
 
 class SkippedCheckpoint(NamedTuple):
@@ -109,6 +109,8 @@ def failure_of(error: BaseException) -> RankFailure:
 def in_words(error: BaseException) -> str:
     """Return an error's cause as one line, such as "No space left on device: '/fsx/run/newest'"."""
     root = root_of(error)
+    if isinstance(root, OptionErrors):
+        return "; ".join(map(str, root.faults))
     if isinstance(root, OSError) and root.strerror:
         return f"{root.strerror}: {root.filename!r}" if root.filename else root.strerror
     if isinstance(root, KeyboardInterrupt):

@@ -156,7 +156,7 @@ def warn_of(skipped: tuple[SkippedCheckpoint, ...], tag: str, team: Team) -> Non
         team: All ranks.
     """
     if skipped and team.is_first:
-        warnings.warn(SkippedCheckpointWarning(tag, skipped), stacklevel=5)
+        warnings.warn(SkippedCheckpointWarning(tag, skipped), stacklevel=6)
 
 
 def _opened(

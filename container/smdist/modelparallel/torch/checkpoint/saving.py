@@ -154,17 +154,22 @@ class Saving:
             OptionError: An object cannot be pickled, or its class is refused without allow_pickle.
         """
 
-        def packed() -> tuple[dict[str, Any], dict[str, SavedObject]]:
-            own = {
+        objects: dict[str, SavedObject] = {}
+
+        def pack_objects() -> None:
+            for key, value in ((RECORD, record), (USER_CONTENT, self.user_content)):
+                objects[key] = self._pack(key, value)
+
+        def packed() -> dict[str, Any]:
+            return {
                 key: value if isinstance(value, Tensor) else self._pack(key, value)
                 for key, value in values.items()
             }
-            given = {RECORD: record, USER_CONTENT: self.user_content} if team.is_first else {}
-            return own, {key: self._pack(key, value) for key, value in given.items()}
 
         what = f"checkpoint {self.tag!r} cannot be made"
         hint = "Leave these objects out, or save their contents as plain data"
-        own, objects = team.do(what, packed, hint=hint)
+        team.do_first(what, pack_objects, hint=hint)
+        own = team.do(what, packed, hint=hint)
         return Content(holding=holding, values=own, objects=objects)
 
     def _pack(self, key: str, value: Any) -> SavedObject:

@@ -5,8 +5,6 @@ import os
 import pickle
 import resource
 import signal
-import subprocess
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -23,26 +21,28 @@ from smdist.modelparallel.torch.checkpoint import (
     save_checkpoint,
 )
 
-KILLED = """
-import os, signal, sys
-sys.path.insert(0, {support!r})
-from pathlib import Path
-from checkpoints import make
-from smdist.modelparallel.torch.checkpoint import save_checkpoint
-count, replace = 0, Path.replace
-def dying(self, target):
-    global count
-    count += 1
-    if count == {at}:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return replace(self, target)
-model, optimizer, _ = make(0)
-save_checkpoint({path!r}, "old", model=model, optimizer=optimizer, user_content=1)
-with __import__("torch").no_grad():
-    model.spare += 1
-Path.replace = dying
-save_checkpoint({path!r}, {tag!r}, model=model, optimizer=optimizer, user_content=2)
-"""
+
+def killed_while_saving(path, tag, at):
+    """Save in a forked process, which is killed before the rename number `at`; its exit code."""
+    child = os.fork()
+    if child == 0:
+        try:
+            count, replace = 0, Path.replace
+
+            def dying(self, target):
+                nonlocal count
+                count += 1
+                if count == at:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return replace(self, target)
+
+            Path.replace = dying
+            model, optimizer, _ = make(0)
+            nn.init.constant_(model.spare, 3.0)
+            save_checkpoint(path, tag, model=model, optimizer=optimizer, user_content=2)
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def weights(model):
@@ -69,15 +69,15 @@ def values_file(folder: Path) -> Path:
 @pytest.mark.parametrize(("tag", "at"), [("new", 2), ("old", 1), ("old", 2)])
 def test_kill_before_a_rename_leaves_a_whole_one(tmp_path, tag, at):
     """The save is there as soon as its metadata is renamed, before `.metadata` and `newest`."""
-    support = str(Path(make.__code__.co_filename).parent)
-    script = KILLED.format(support=support, path=str(tmp_path), tag=tag, at=at)
-    run = subprocess.run([sys.executable, "-c", script], check=False, timeout=60)
+    model, optimizer, _ = make(0)
+    save_checkpoint(tmp_path, "old", model=model, optimizer=optimizer, user_content=1)
+    code = killed_while_saving(tmp_path, tag, at)
     model, optimizer, _ = make(1)
     is_new = at == 2
     with nullcontext() if is_new else pytest.warns(SkippedCheckpointWarning) as skipping:
         content = resume_from_checkpoint(tmp_path, model=model, optimizer=optimizer)
 
-    assert -signal.SIGKILL == run.returncode
+    assert -signal.SIGKILL == code
     assert (2 if is_new else 1) == content
     assert (3.0 if is_new else 2.0) == model.spare[0]
     if not is_new:
