@@ -70,8 +70,8 @@ def write_full(
     Args:
         path: Folder of checkpoints.
         tag: Name of the checkpoint and of the file.
-        values: Values on this rank, by key; objects other than tensors are packed. The function
-            removes two keys from this dict: RECORD (description of the checkpoint) and
+        values: Values on this rank, by key; objects other than tensors are packed. On rank 0, the
+            function removes two keys from this dict: RECORD (description of the checkpoint) and
             USER_CONTENT (the user's own object).
         holding: The model and its values on this rank.
         team: All ranks.
@@ -82,7 +82,8 @@ def write_full(
     Raises:
         CheckpointError: The file cannot be written.
     """
-    objects: dict[str, SavedObject] = {key: values.pop(key) for key in (RECORD, USER_CONTENT)}
+    keys = (RECORD, USER_CONTENT)
+    objects: dict[str, SavedObject] = {key: values.pop(key) for key in keys if key in values}
     found = dict(gathered(values, team, to_rank0=True))
     aliases = {each.name: each.aliases for each in holding.entries}
     model = {
