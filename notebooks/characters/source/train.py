@@ -71,9 +71,10 @@ def resume(folder: Path) -> int:
 
     Another number of ranks may have saved it.
     """
-    if not (folder / "newest").exists():
+    try:
+        return smp.resume_from_checkpoint(folder)["step"]  # <--
+    except smp.NoCheckpointError:
         return 0
-    return smp.resume_from_checkpoint(folder)["step"]  # <--
 
 
 def save(args, model, optimizer, report) -> None:

@@ -8,6 +8,9 @@ from smdist.modelparallel.torch import amp, patches
 from smdist.modelparallel.torch.capture import CaptureError
 from smdist.modelparallel.torch.checkpoint import (
     CheckpointError,
+    NoCheckpointError,
+    SkippedCheckpoint,
+    SkippedCheckpointWarning,
     export,
     load,
     resume_from_checkpoint,
@@ -112,9 +115,12 @@ __all__ = [
     "DistributedOptimizer",
     "Link",
     "ModelParallel",
+    "NoCheckpointError",
     "Parallel",
     "Plan",
     "RankType",
+    "SkippedCheckpoint",
+    "SkippedCheckpointWarning",
     "StateBytes",
     "StepError",
     "StepOutput",

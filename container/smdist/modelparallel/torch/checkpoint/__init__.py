@@ -9,13 +9,21 @@ from smdist.modelparallel.torch.checkpoint.checkpoint_calls import (
     resume_from_checkpoint,
     save_checkpoint,
 )
-from smdist.modelparallel.torch.checkpoint.checkpoint_errors import CheckpointError
+from smdist.modelparallel.torch.checkpoint.checkpoint_errors import (
+    CheckpointError,
+    NoCheckpointError,
+    SkippedCheckpoint,
+    SkippedCheckpointWarning,
+)
 from smdist.modelparallel.torch.checkpoint.export_model import export
 from smdist.modelparallel.torch.checkpoint.gather_values import gather_state_dict
 from smdist.modelparallel.torch.checkpoint.single_file import load, save
 
 __all__ = [
     "CheckpointError",
+    "NoCheckpointError",
+    "SkippedCheckpoint",
+    "SkippedCheckpointWarning",
     "export",
     "gather_state_dict",
     "load",

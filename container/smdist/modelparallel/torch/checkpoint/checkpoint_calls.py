@@ -26,6 +26,7 @@ def save_checkpoint(
     num_kept_partial_checkpoints: int | None = None,
     scheduler: Any = None,
     data: Any = None,
+    allow_pickle: bool = False,
 ) -> None:
     """Save a checkpoint that can be loaded under any layout; all ranks have to call it.
 
@@ -39,7 +40,8 @@ def save_checkpoint(
         partial: True writes a file on each rank; False gathers all values into one file on rank 0.
         model, optimizer: Objects to save. Default: the last model of smp.DistributedModel (or
             smp.parallelize), and the last smp.DistributedOptimizer.
-        user_content: Any object that can be pickled; rank 0's object is saved.
+        user_content: Numbers, strings, tensors, NumPy arrays, dates, paths, and containers of
+            them; rank 0's object is saved.
         translate_if_full: Accepted for SMP's scripts, without effect: values are always saved under
             the names in the user's model.
         num_kept_partial_checkpoints: Number of partial checkpoints to keep in `path`, including
@@ -55,7 +57,7 @@ def save_checkpoint(
     """
     kept, folder = num_kept_partial_checkpoints, Path(path)
     given = (folder, tag, partial, model, optimizer, user_content)
-    Saving(*given, translate_if_full, kept, scheduler, data).run()
+    Saving(*given, translate_if_full, kept, scheduler, data, allow_pickle).run()
 
 
 def resume_from_checkpoint(
@@ -71,18 +73,18 @@ def resume_from_checkpoint(
     optimizer: Any = None,
     scheduler: Any = None,
     data: Any = None,
+    allow_pickle: bool = False,
 ) -> Any:
     """Load a checkpoint that was saved under any layout; all ranks have to call it.
 
     A layout is the number of ranks and the parallel degrees.
 
-    If the model is not split yet, its values are loaded when it is split. Unpickling runs code:
-    load only checkpoints that you trust.
+    If the model is not split yet, its values are loaded when it is split.
 
     Args:
         path: Folder to which the checkpoint was saved.
-        tag: Name of the checkpoint. None loads the newest checkpoint; with partial=True, an older
-            checkpoint is loaded if files of the newest are missing.
+        tag: Name of the checkpoint. None loads the newest checkpoint that is whole. If newer ones
+            are not, a SkippedCheckpointWarning names them.
         partial: True if each rank has saved a file; False if rank 0 has saved a single file.
         strict: True requires the same names of parameters and buffers in model and checkpoint.
             False ignores names that only the model or only the checkpoint has. Shapes must always
@@ -96,13 +98,16 @@ def resume_from_checkpoint(
             smp.parallelize), and the last smp.DistributedOptimizer.
         scheduler, data: Objects whose states are restored with load_state_dict(). `data` gets the
             position up to which this rank's replica had read the training data.
+        allow_pickle: True loads objects of any class. Unpickling them can run code: use it only for
+            checkpoints whose writer you trust.
 
     Returns:
         The object that was saved as `user_content`.
 
     Raises:
+        NoCheckpointError: No save has ever finished in this folder.
         CheckpointError: No checkpoint can be read; all ranks raise the same error.
     """
     wants = (load_optimizer, load_sharded_optimizer_state)
     given = (translate_function, model, optimizer, scheduler, data)
-    return Resuming(Path(path), tag, partial, strict, *wants, *given).run()
+    return Resuming(Path(path), tag, partial, strict, *wants, *given, allow_pickle).run()

@@ -21,6 +21,7 @@ from torch.serialization import _get_layout
 
 from smdist.modelparallel.torch.checkpoint.atomic_files import METADATA
 from smdist.modelparallel.torch.checkpoint.checkpoint_errors import CheckpointError, in_words
+from smdist.modelparallel.torch.checkpoint.metadata_trailer import split_trailer
 
 _BUILT: Final = (
     Metadata,
@@ -69,16 +70,22 @@ def _has_slots(state: object) -> bool:
     return isinstance(state, tuple) and len(state) == 2 and isinstance(state[1], dict)
 
 
-def read_metadata(folder: Path) -> Metadata:
+def read_metadata(folder: Path, name: str = METADATA) -> Metadata:
     """Read the metadata of a checkpoint: the file and position of each value.
 
+    Args:
+        folder: Folder of the checkpoint.
+        name: Name of the metadata file.
+
     Raises:
-        FileNotFoundError: The folder has no metadata.
-        CheckpointError: The metadata cannot be read, or is not that of a checkpoint.
+        FileNotFoundError: The folder has no such file.
+        CheckpointError: The file cannot be read, has a wrong checksum, or is not the metadata of a
+            checkpoint.
     """
-    path = folder / METADATA
+    path = folder / name
     try:
-        found = _MetadataUnpickler(io.BytesIO(path.read_bytes())).load()
+        pickled, _ = split_trailer(path.read_bytes())
+        found = _MetadataUnpickler(io.BytesIO(pickled)).load()
         faults = list(_faults(found))
     except FileNotFoundError:
         raise
@@ -164,15 +171,3 @@ def file_sizes(metadata: Metadata) -> dict[str, int]:
         end = info.offset + info.length
         sizes[info.relative_path] = max(end, sizes.get(info.relative_path, 0))
     return sizes
-
-
-def whole_files(folder: Path, metadata: Metadata) -> set[str]:
-    """Return the names of a checkpoint's files that exist in `folder` and have their full size."""
-    return {name for name, size in file_sizes(metadata).items() if _size(folder / name) >= size}
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return -1

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files of PyTorch's distributed checkpoints, with checksums and safe replacement.
 
-`torch.distributed.checkpoint` can read these files. Files that PyTorch writes differ in three ways:
+`torch.distributed.checkpoint` can read these files. Files that PyTorch writes differ in four ways:
 
     names       Here, each file name begins with a number of the save. So files of two saves, or of
                 two hosts that upload to one folder, never have the same name.
     .metadata   Here, a rename replaces this file after all values are on disk. Before the rename,
                 the folder contains the old checkpoint, and after it the new one.
-    checksums   Here, each value has a checksum, and loading verifies it. PyTorch does not verify
-                the checksums inside the archives that it writes.
+    N.metadata  Here, a copy of .metadata has the number of the save in its name. So an older save
+                under the same tag stays complete until the new one is.
+    checksums   Here, each value and each metadata file has a checksum, and loading verifies it.
+                PyTorch does not verify the checksums inside the archives that it writes.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import io
 import os
 import pickle
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
@@ -48,6 +50,9 @@ from smdist.modelparallel.torch.checkpoint.atomic_files import (
 )
 from smdist.modelparallel.torch.checkpoint.checkpoint_errors import CheckpointError
 from smdist.modelparallel.torch.checkpoint.checkpoint_progress import CheckpointProgress
+from smdist.modelparallel.torch.checkpoint.dcp_metadata import file_sizes
+from smdist.modelparallel.torch.checkpoint.metadata_trailer import FORMAT, Trailer, with_trailer
+from smdist.modelparallel.torch.checkpoint.safe_content import unpack
 
 
 class ShardWriter(StorageWriter):
@@ -119,8 +124,11 @@ class ShardWriter(StorageWriter):
         """
         metadata.version = CURRENT_DCP_VERSION
         metadata.storage_data = {each.index: each.storage_data for of in results for each in of}
-        metadata.storage_meta = StorageMeta(checkpoint_id=str(self._folder), save_id=self._save)
-        replace_file(self._folder / METADATA, lambda stream: pickle.dump(metadata, stream))
+        metadata.storage_meta = StorageMeta(str(self._folder), self._save, modules=[FORMAT])
+        trailer = Trailer(self._save, file_sizes(metadata))
+        data = with_trailer(pickle.dumps(metadata), trailer)
+        for name in (f"{self._save}{METADATA}", METADATA):
+            replace_file(self._folder / name, lambda stream: stream.write(data))
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
@@ -188,16 +196,18 @@ class ShardReader(StorageReader):
         by_file: dict[str, list[ReadItem]] = {}
         for item in plan.items:
             by_file.setdefault(self._info(item.storage_index).relative_path, []).append(item)
-        corrupt: list[str] = []
+        corrupt: dict[str, list[str]] = {}
         for name, items in by_file.items():
             try:
                 stream = (self._folder / name).open("rb")
             except FileNotFoundError:
                 raise _missing_error(name, self._folder) from None
             with stream:
-                corrupt += [each for item in items for each in self._read(stream, item, planner)]
+                values = [each for item in items for each in self._read(stream, item, planner)]
+            if values:
+                corrupt[name] = values
         if corrupt:
-            raise _corrupt_error(corrupt, sorted(by_file))
+            raise _corrupt_error(corrupt)
         done: Future[None] = Future()
         done.set_result(None)
         return done
@@ -243,20 +253,20 @@ class ShardReader(StorageReader):
 class LoadInto(DefaultLoadPlanner):
     """Load planner for `torch.distributed.checkpoint` that reads values into existing tensors.
 
-    Objects other than tensors are unpickled, with any tensors inside them on the CPU.
+    Objects other than tensors are restored with any tensors inside them on the CPU.
+
+    Args:
+        allow_pickle: True restores objects of all classes, which can run code from the files.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, allow_pickle: bool) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+        self._allow_pickle = allow_pickle
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
-        """Unpickle an object, and store it in the state dict into which values are loaded."""
-        self.state_dict[read_item.dest_index.fqn] = unpickled(value)
-
-
-def unpickled(stream: IO[bytes]) -> Any:
-    """Return the object in a file of `torch.save`; unpickling can run code from the file."""
-    return torch.load(stream, map_location="cpu", weights_only=False)
+        """Restore an object, and store it in the state dict into which values are loaded."""
+        name = read_item.dest_index.fqn
+        self.state_dict[name] = unpack(name, value, allow_pickle=self._allow_pickle)
 
 
 def _missing_error(name: str, folder: Path) -> CheckpointError:
@@ -266,10 +276,17 @@ def _missing_error(name: str, folder: Path) -> CheckpointError:
         "Copy the folders of all hosts into one folder, as SageMaker does with S3 before a restart",
         about=name,
         kind="missing_file",
+        files=(name,),
     )
 
 
-def _corrupt_error(names: list[str], files: list[str]) -> CheckpointError:
+def _corrupt_error(corrupt: Mapping[str, list[str]]) -> CheckpointError:
+    """Return the error for corrupt values.
+
+    Args:
+        corrupt: Names of the values, by file.
+    """
+    names, files = [name for of in corrupt.values() for name in of], sorted(corrupt)
     shown = ", ".join(names[:8]) + f" and {len(names) - 8} more" * (len(names) > 8)
     return CheckpointError(
         f"the values of {shown} are corrupt",
@@ -277,4 +294,5 @@ def _corrupt_error(names: list[str], files: list[str]) -> CheckpointError:
         "Copy the files again, or load an older tag",
         about=tuple(names),
         kind="corrupt",
+        files=tuple(files),
     )

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from torch.distributed.checkpoint.api import CheckpointException
@@ -14,26 +15,35 @@ from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from smdist.modelparallel.core.manifest import Manifest
-from smdist.modelparallel.torch.checkpoint.atomic_files import (
+from smdist.modelparallel.torch.checkpoint.absent_checkpoint import (
     absent,
+    absent_newest,
+    none_whole,
+    unusable,
+)
+from smdist.modelparallel.torch.checkpoint.atomic_files import (
     check_tag,
     partial_folder,
-    partial_tags,
     read_newest,
 )
-from smdist.modelparallel.torch.checkpoint.checkpoint_errors import CheckpointError
+from smdist.modelparallel.torch.checkpoint.checkpoint_errors import (
+    CheckpointError,
+    SkippedCheckpoint,
+    SkippedCheckpointWarning,
+)
 from smdist.modelparallel.torch.checkpoint.checkpoint_progress import CheckpointProgress
-from smdist.modelparallel.torch.checkpoint.dcp_metadata import (
-    file_sizes,
-    num_bytes_of,
-    read_metadata,
+from smdist.modelparallel.torch.checkpoint.dcp_metadata import num_bytes_of, read_metadata
+from smdist.modelparallel.torch.checkpoint.dcp_store import LoadInto, ShardReader
+from smdist.modelparallel.torch.checkpoint.full_files import RECORD, USER_CONTENT
+from smdist.modelparallel.torch.checkpoint.partial_saves import (
+    PartialSave,
+    SaveList,
+    faults_since,
+    list_saves,
     whole_files,
 )
-from smdist.modelparallel.torch.checkpoint.dcp_store import LoadInto, ShardReader
 from smdist.modelparallel.torch.checkpoint.team import Team
 
-RECORD = "record"
-USER_CONTENT = "user_content"
 MODEL = "model."
 _HINT = "Copy the files again, or load an older tag"
 
@@ -45,6 +55,7 @@ class CheckpointSource:
     Attributes:
         tag: Name of the checkpoint.
         path: Folder that contains checkpoints.
+        number: Number of the save; "" for a file of an older version.
         record: Contents other than values: the manifest (a description of all values), random
             states, data positions, and the scheduler's state.
         user_content: The object that the user saved.
@@ -55,6 +66,7 @@ class CheckpointSource:
 
     tag: str
     path: Path
+    number: str = ""
     record: Mapping[str, Any] = field(repr=False)
     user_content: Any = field(repr=False, default=None)
     metadata: Metadata | None = field(repr=False, default=None)
@@ -71,91 +83,115 @@ class CheckpointSource:
         return f"checkpoint {self.tag!r} in {str(self.path)!r}"
 
 
-def find_partial(path: Path, tag: object, team: Team) -> CheckpointSource:
+def find_partial(
+    path: Path,
+    tag: object,
+    team: Team,
+    *,
+    allow_pickle: bool,
+    corrupt: Mapping[str, SkippedCheckpoint] = MappingProxyType({}),
+) -> CheckpointSource:
     """Find a checkpoint that all ranks wrote, and read its description; all ranks call this.
 
     Args:
         path: Folder of checkpoints.
-        tag: Name of the checkpoint. None finds the newest checkpoint; if some of its files are
-            missing, an older checkpoint is taken, with a warning.
+        tag: Name of the checkpoint. None finds the newest whole checkpoint, with a warning that
+            names newer ones, which are not whole.
         team: All ranks.
+        allow_pickle: True reads objects of all classes, which can run code from the files.
+        corrupt: Saves to skip, since corrupt values were found in them; by number of the save.
 
     Raises:
-        OptionError: The checkpoint does not exist, is incomplete, or cannot be read.
+        NoCheckpointError: No save has ever finished in this folder.
+        OptionError: No whole checkpoint exists, or it has objects of refused classes.
     """
     what = f"no checkpoint can be loaded from {str(path)!r}"
-    tags = team.do_first(what, lambda: _candidates(path, tag), hint=_HINT)
-    skipped: list[CheckpointError] = []
-    for each in tags:
-        folder = partial_folder(path, each)
-        metadata = team.do_first(what, lambda: _described(path, each), hint=_HINT)  # noqa: B023
-        fault = _unfinished(path, each, metadata, team)
-        if fault is None:
-            _warn(skipped, each, team)
-            return _opened(path, folder, each, metadata, team)
-        skipped.append(fault)
-    raise skipped[0]
+    found, lost = team.do_first(what, lambda: _listed(path, tag), hint=_HINT)
+    skipped = [*lost, *corrupt.values()]
+    for save in found.saves:
+        if save.number in corrupt:
+            continue
+        source = _opened(path, save, team, allow_pickle=allow_pickle)
+        if isinstance(source, CheckpointSource):
+            warn_of((*skipped, *faults_since(found, save)), save.tag, team)
+            return source
+        skipped.append(source)
+    skipped += [each for _, each in found.faults]
+    raise team.do_first(what, lambda: _failure(path, tag, found, tuple(skipped)), hint=_HINT)
 
 
-def _candidates(path: Path, tag: object) -> list[str]:
+def _listed(path: Path, tag: object) -> tuple[SaveList, tuple[SkippedCheckpoint, ...]]:
+    """Return the saves to try; and a fault if the file "newest" names a tag that is not there."""
     if tag is not None:
-        return [check_tag(tag)]
-    newest = read_newest(path)
-    older = [each for each in partial_tags(path) if each != newest]
-    return [newest, *older]
+        return list_saves(path, check_tag(tag)), ()
+    found = list_saves(path)
+    tags = {each.tag for each in found.saves} | {each.tag for _, each in found.faults}
+    return found, absent_newest(path, read_newest(path), tags, partial=True)
 
 
-def _described(path: Path, tag: str) -> Metadata:
-    try:
-        return read_metadata(partial_folder(path, tag))
-    except FileNotFoundError:
-        raise absent(path, tag, partial=True) from None
-
-
-def _unfinished(path: Path, tag: str, metadata: Metadata, team: Team) -> CheckpointError | None:
-    """Return the error for missing or short files; None if each file is complete on some host.
+def _failure(
+    path: Path, tag: object, found: SaveList, skipped: tuple[SkippedCheckpoint, ...]
+) -> CheckpointError:
+    """Return the error if no save can be loaded.
 
     Args:
         path: Folder of checkpoints.
-        tag: Name of the checkpoint.
-        metadata: Metadata of the checkpoint, which lists the files.
-        team: All ranks, which have to call this.
+        tag: Tag that was given; None if the newest checkpoint is wanted.
+        found: Saves in the folder.
+        skipped: Reasons why they cannot be loaded.
     """
-    folder = partial_folder(path, tag)
-    seen = {name for names in team.gather(whole_files(folder, metadata)) for name in names}
-    lost = sorted(set(file_sizes(metadata)) - seen)
-    if not lost:
-        return None
-    others = [each for each in partial_tags(path) if each != tag]
-    hint = f"Load an older one: tag={others[0]!r}" if others else "Copy the files again"
-    return CheckpointError(
-        f"checkpoint {tag!r} in {str(path)!r} is incomplete",
-        f"{len(lost)} of {len(file_sizes(metadata))} files are missing or too short, such as"
-        f" {', '.join(lost[:4])}",
-        team.share(hint),
-        about=tuple(lost),
-        kind="incomplete",
-    )
+    if tag is None:
+        has_metadata = found.saves or any(each.kind == "corrupt" for _, each in found.faults)
+        finished = bool(has_metadata) or read_newest(path) is not None
+        return none_whole(path, skipped, partial=True, finished=finished)
+    return unusable(path, str(tag), skipped) if skipped else absent(path, str(tag), partial=True)
 
 
-def _warn(skipped: list[CheckpointError], tag: str, team: Team) -> None:
+def warn_of(skipped: tuple[SkippedCheckpoint, ...], tag: str, team: Team) -> None:
+    """Print a warning on rank 0 that names skipped checkpoints; do nothing if there are none.
+
+    Args:
+        skipped: Newer checkpoints that cannot be loaded.
+        tag: Tag of the checkpoint that is loaded instead.
+        team: All ranks.
+    """
     if skipped and team.is_first:
-        text = "; ".join(f"{each.what}: {each.why}" for each in skipped)
-        warnings.warn(f"{text}. Tag {tag!r} is loaded instead", stacklevel=4)
+        warnings.warn(SkippedCheckpointWarning(tag, skipped), stacklevel=6)
 
 
-def _opened(path: Path, folder: Path, tag: str, metadata: Metadata, team: Team) -> CheckpointSource:
-    title = f"checkpoint {tag!r} in {str(path)!r}"
-    found = team.do_first(
-        f"{title} cannot be read",
-        lambda: read_values(folder, metadata, {RECORD: None, USER_CONTENT: None}),
-        hint=_HINT,
-    )
+def _opened(
+    path: Path, save: PartialSave, team: Team, *, allow_pickle: bool
+) -> CheckpointSource | SkippedCheckpoint:
+    """Read the description of a save; all ranks call this.
+
+    Returns:
+        The checkpoint; if it is not whole, its fault.
+
+    Raises:
+        CheckpointError: The checkpoint is whole, and has objects of refused classes.
+    """
+    folder, tag = partial_folder(path, save.tag), save.tag
+    if lost := save.lost(team.gather(whole_files(folder, save))):
+        return save.incomplete(lost)
+    what = f"checkpoint {tag!r} in {str(path)!r} cannot be read"
+
+    def read() -> tuple[Metadata, dict[str, Any]]:
+        metadata = read_metadata(folder, save.metadata)
+        into = {RECORD: None, USER_CONTENT: None}
+        return metadata, read_values(folder, metadata, into, allow_pickle=allow_pickle)
+
+    try:
+        metadata, objects = team.do_first(what, read, hint=_HINT)
+    except CheckpointError as error:
+        if error.kind != "corrupt":
+            raise
+        return SkippedCheckpoint(tag, "corrupt", error.files, f"{error.what}: {error.why}")
     return CheckpointSource(
         tag=tag,
         path=path,
-        record=found[RECORD],
-        user_content=found[USER_CONTENT],
+        number=save.number,
+        record=objects[RECORD],
+        user_content=objects[USER_CONTENT],
         metadata=metadata,
     )
 
@@ -165,6 +201,8 @@ def read_values(
     metadata: Metadata,
     into: dict[str, Any],
     progress: CheckpointProgress | None = None,
+    *,
+    allow_pickle: bool,
 ) -> dict[str, Any]:
     """Read values of a checkpoint on this rank alone.
 
@@ -174,6 +212,7 @@ def read_values(
         into: Dict with a key for each value to read. A tensor in this dict is filled with the
             value. Anything else, such as None, is replaced by the value.
         progress: Counter of the bytes that are read; None prints no progress.
+        allow_pickle: True reads objects of all classes, which can run code from the files.
 
     Returns:
         `into`, with the values that were read.
@@ -189,7 +228,7 @@ def read_values(
             load(
                 into,
                 storage_reader=ShardReader(folder, metadata, progress),
-                planner=LoadInto(),
+                planner=LoadInto(allow_pickle=allow_pickle),
                 no_dist=True,
             )
         except CheckpointException as failed:

@@ -6,13 +6,15 @@ model:
 
     state_dict = torch.load(file)["model"]
 
-Objects other than tensors are stored as pickled bytes. So opening the file runs no code from it.
+Objects other than tensors are stored as bytes. So the tensors of any file can be read without
+running code from it.
 """
 
 from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +22,40 @@ import torch
 from torch import Tensor
 
 from smdist.modelparallel.core.manifest import Manifest
-from smdist.modelparallel.torch.checkpoint.atomic_files import (
+from smdist.modelparallel.torch.checkpoint.absent_checkpoint import (
     absent,
+    absent_newest,
+    none_whole,
+)
+from smdist.modelparallel.torch.checkpoint.atomic_files import (
     check_tag,
     read_newest,
     replace_file,
 )
-from smdist.modelparallel.torch.checkpoint.checkpoint_errors import CheckpointError, in_words
-from smdist.modelparallel.torch.checkpoint.dcp_store import unpickled
+from smdist.modelparallel.torch.checkpoint.checkpoint_errors import (
+    CheckpointError,
+    SkippedCheckpoint,
+)
 from smdist.modelparallel.torch.checkpoint.find_checkpoint import (
     MODEL,
+    CheckpointSource,
+    warn_of,
+)
+from smdist.modelparallel.torch.checkpoint.full_files import (
     RECORD,
     USER_CONTENT,
-    CheckpointSource,
+    check_archive,
+    full_tags,
+    is_full,
+    list_full,
+    read_document,
+    save_of,
 )
 from smdist.modelparallel.torch.checkpoint.gather_values import gathered
 from smdist.modelparallel.torch.checkpoint.local_values import LocalValues
+from smdist.modelparallel.torch.checkpoint.metadata_trailer import FORMAT
+from smdist.modelparallel.torch.checkpoint.safe_content import SavedObject, unpack
+from smdist.modelparallel.torch.checkpoint.save_numbers import next_number
 from smdist.modelparallel.torch.checkpoint.team import Team
 
 _HINT = "Free space, or save with partial=True, so that no rank needs memory for all values"
@@ -50,8 +70,9 @@ def write_full(
     Args:
         path: Folder of checkpoints.
         tag: Name of the checkpoint and of the file.
-        values: Values on this rank, by key. The function removes two keys from this dict: RECORD
-            (description of the checkpoint) and USER_CONTENT (the user's own object).
+        values: Values on this rank, by key; objects other than tensors are packed. On rank 0, the
+            function removes two keys from this dict: RECORD (description of the checkpoint) and
+            USER_CONTENT (the user's own object).
         holding: The model and its values on this rank.
         team: All ranks.
 
@@ -61,7 +82,8 @@ def write_full(
     Raises:
         CheckpointError: The file cannot be written.
     """
-    objects = {key: values.pop(key) for key in (RECORD, USER_CONTENT)}
+    keys = (RECORD, USER_CONTENT)
+    objects: dict[str, SavedObject] = {key: values.pop(key) for key in keys if key in values}
     found = dict(gathered(values, team, to_rank0=True))
     aliases = {each.name: each.aliases for each in holding.entries}
     model = {
@@ -75,51 +97,105 @@ def write_full(
     what = f"checkpoint {tag!r} cannot be written to {str(path)!r}"
 
     def write() -> int:
-        document: dict[str, Any] = {"model": _opaque(model), "rest": _opaque(rest)}
-        document |= {key: _pickled(key, value) for key, value in objects.items()}
-        path.mkdir(parents=True, exist_ok=True)
+        head: dict[str, Any] = {"format": FORMAT, "save": _next_number(path)}
+        document = {**head, "model": _opaque(model), "rest": _opaque(rest)}
+        document |= {key: packed.data for key, packed in objects.items()}
         replace_file(path / tag, lambda stream: torch.save(document, stream))
         return (path / tag).stat().st_size
 
     return team.do_first(what, write, hint=_HINT)
 
 
-def find_full(path: Path, tag: object, translate: Translate | None, team: Team) -> CheckpointSource:
+def _next_number(path: Path) -> str:
+    documents = []
+    for tag in full_tags(path):
+        with suppress(CheckpointError):
+            documents.append(read_document(path / tag))
+    return next_number(save_of(each) for each in documents if is_full(each))
+
+
+def find_full(
+    path: Path, tag: object, translate: Translate | None, team: Team, *, allow_pickle: bool
+) -> CheckpointSource:
     """Open a checkpoint that was saved as one file; every rank opens this file.
 
-    The values are read from the file later, when they are loaded.
+    The checksums of the file are verified. The values are read later, when they are loaded.
 
     Args:
         path: Folder of checkpoints.
-        tag: Name of the checkpoint; None opens the newest checkpoint.
+        tag: Name of the checkpoint. None opens the newest one that is whole on all ranks, with a
+            warning that names newer ones, which are not whole.
         translate: Function that converts the saved state dict of the model; None for no conversion.
         team: All ranks; each of them must call this function.
+        allow_pickle: True reads objects of all classes, which can run code from the file.
 
     Raises:
-        CheckpointError: The file does not exist, or cannot be read.
+        NoCheckpointError: No save has ever finished in this folder.
+        CheckpointError: The file does not exist, cannot be read, or has objects of refused classes.
     """
     what = f"no checkpoint can be loaded from {str(path)!r}"
     hint = "Copy the file to every host, or load another tag"
-    name = team.do_first(
-        what, lambda: check_tag(read_newest(path) if tag is None else tag), hint=""
+
+    def opened(name: str) -> CheckpointSource:
+        return team.do(
+            what, lambda: _opened(path, name, translate, allow_pickle=allow_pickle), hint=hint
+        )
+
+    if tag is not None:
+        return opened(team.do_first(what, lambda: check_tag(tag), hint=""))
+    tags, faults = team.do_first(what, lambda: _listed(path), hint=hint)
+    skipped = [*faults]
+    for name in tags:
+        try:
+            source = opened(name)
+        except CheckpointError as error:
+            if error.kind != "corrupt":
+                raise
+            skipped.append(SkippedCheckpoint(name, "corrupt", (name,), error.why))
+            continue
+        warn_of(tuple(skipped), name, team)
+        return source
+    finished = bool(skipped)
+    raise team.do_first(
+        what,
+        lambda: none_whole(path, tuple(skipped), partial=False, finished=finished),
+        hint=hint,
     )
-    return team.do(what, lambda: _opened(path, name, translate), hint=hint)
 
 
-def _opened(path: Path, tag: str, translate: Translate | None) -> CheckpointSource:
+def _listed(path: Path) -> tuple[list[str], list[SkippedCheckpoint]]:
+    """Return the tags to try; and faults of files, and of the tag in the file "newest"."""
+    newest = read_newest(path)
+    found = list_full(path, newest)
+    tags = {*found.tags, *(each.tag for each in found.faults)}
+    return found.tags, [*absent_newest(path, newest, tags, partial=False), *found.faults]
+
+
+def _opened(
+    path: Path, tag: str, translate: Translate | None, *, allow_pickle: bool
+) -> CheckpointSource:
     file = path / tag
     if not file.is_file():
         raise absent(path, tag, partial=False)
-    try:
-        document = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
-        record = _object(document[RECORD])
-        model, rest = _transparent(document["model"]), _transparent(document["rest"])
-    except Exception as error:
+    check_archive(file)
+    document = read_document(file)
+    if not is_full(document):
         raise CheckpointError(
-            f"{str(file)!r} cannot be read",
-            in_words(error),
-            "Copy the file again, or load another tag",
-        ) from error
+            f"{str(file)!r} is no checkpoint",
+            "save_checkpoint did not write it",
+            "Pass the tag of a checkpoint",
+            about="tag",
+            kind="foreign",
+        )
+
+    def unpacked(key: str, data: bytes) -> Any:
+        return unpack(key, io.BytesIO(data), allow_pickle=allow_pickle)
+
+    def transparent(values: Mapping[str, Any]) -> dict[str, Any]:
+        return {k: v if isinstance(v, Tensor) else unpacked(k, v[0]) for k, v in values.items()}
+
+    record = unpacked(RECORD, document[RECORD])
+    model, rest = transparent(document["model"]), transparent(document["rest"])
     if translate is not None:
         model = translate(model)
         record = {**record, "manifest": _of(model, record["manifest"])}
@@ -127,8 +203,9 @@ def _opened(path: Path, tag: str, translate: Translate | None) -> CheckpointSour
     return CheckpointSource(
         tag=tag,
         path=path,
+        number=save_of(document),
         record=record,
-        user_content=_object(document[USER_CONTENT]),
+        user_content=unpacked(USER_CONTENT, document[USER_CONTENT]),
         values=values,
     )
 
@@ -155,31 +232,8 @@ def _of(model: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _opaque(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of `values` in which pickled bytes replace each object that is no tensor.
+    """Return a copy of `values` in which bytes replace each object that is no tensor.
 
     The bytes are in a list of length one.
     """
-    return {k: v if isinstance(v, Tensor) else [_pickled(k, v)] for k, v in values.items()}
-
-
-def _transparent(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: v if isinstance(v, Tensor) else _object(v[0]) for k, v in values.items()}
-
-
-def _pickled(key: str, value: Any) -> bytes:
-    stream = io.BytesIO()
-    try:
-        torch.save(value, stream)
-    except Exception as error:
-        raise CheckpointError(
-            f"{key} cannot be pickled",
-            in_words(error),
-            "Leave it out of the checkpoint",
-            about=key,
-            kind="not_picklable",
-        ) from error
-    return stream.getvalue()
-
-
-def _object(data: bytes) -> Any:
-    return unpickled(io.BytesIO(data))
+    return {k: [v.data] if isinstance(v, SavedObject) else v for k, v in values.items()}

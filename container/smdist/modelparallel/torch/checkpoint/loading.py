@@ -7,7 +7,8 @@ copied into the model when every rank has read its values; until then the model 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,7 +17,13 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from sagemaker_dist.errors import raise_all
-from smdist.modelparallel.core.manifest import Manifest, OptimizerState, model_faults, state_faults
+from smdist.modelparallel.core.manifest import (
+    Group,
+    Manifest,
+    OptimizerState,
+    model_faults,
+    state_faults,
+)
 from smdist.modelparallel.torch.checkpoint.atomic_files import partial_folder
 from smdist.modelparallel.torch.checkpoint.checkpoint_progress import CheckpointProgress
 from smdist.modelparallel.torch.checkpoint.find_checkpoint import (
@@ -68,6 +75,25 @@ _HINT = "Copy the files again, or load an older tag"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReadValues:
+    """Values of a checkpoint that this rank has read, and where they belong.
+
+    Attributes:
+        holding: The model and its values on this rank.
+        keys: Keys of the model's values in the checkpoint, by name in the model.
+        values: Values that were read, by key in the checkpoint.
+        groups: Parameter groups of the optimizer; None if its state is not loaded.
+        parameters: Parameters of the optimizer on this rank, by their names in the checkpoint.
+    """
+
+    holding: LocalValues
+    keys: Mapping[str, str]
+    values: Mapping[str, Any] = field(repr=False)
+    groups: tuple[Group, ...] | None
+    parameters: Mapping[str, nn.Parameter]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Loading:
     """Loading of a checkpoint into a model and its optimizer.
 
@@ -76,12 +102,14 @@ class Loading:
         model: The model.
         optimizer: The optimizer; None if its state is not loaded.
         strict: True if model and checkpoint must have the same names.
+        allow_pickle: True reads objects of all classes, which can run code from the files.
     """
 
     source: CheckpointSource
     model: nn.Module
     optimizer: Any
     strict: bool
+    allow_pickle: bool
 
     def check(self) -> None:
         """Check that names and shapes fit, without reading values; all ranks have to call it.
@@ -107,26 +135,44 @@ class Loading:
         Raises:
             CheckpointError: A rank cannot read its values; the model is unchanged on all ranks.
         """
+        self.place(self.read())
+
+    def read(self) -> ReadValues:
+        """Read this rank's values into separate memory; all ranks have to call it.
+
+        Raises:
+            CheckpointError: A rank cannot read its values.
+        """
         team, holding = Team.here(), local_values_of(self.model)
         saved = self.source.manifest
         keys = _keys(holding, saved)
         into = {key: _empty_like(holding.values[name]) for name, key in keys.items()}
         state, groups, parameters = saved.state, None, {}
         if self.optimizer is not None and state is not None:
-            here = self._state_here(holding, team)
-            groups = here.groups
+            groups = self._state_here(holding, team).groups
             parameters = self._parameters(holding)
             into |= self._targets(parameters, state)
         found = team.do(self._cannot, lambda: self._read(into, team), hint=_HINT)
+        return ReadValues(
+            holding=holding, keys=keys, values=found, groups=groups, parameters=parameters
+        )
 
-        def place() -> None:
-            holding.load({name: found[key] for name, key in keys.items()})
-            if groups is not None and state is not None:
+    def place(self, read: ReadValues) -> None:
+        """Copy values into the model and the optimizer; all ranks have to call it.
+
+        Args:
+            read: The result of `read`.
+        """
+        team, holding, saved = Team.here(), read.holding, self.source.manifest
+
+        def copy() -> None:
+            holding.load({name: read.values[key] for name, key in read.keys.items()})
+            if read.groups is not None and saved.state is not None:
                 inner = unwrapped(self.optimizer)
-                put(inner, parameters, state, found)
-                put_options(inner, state, groups)
+                put(inner, read.parameters, saved.state, read.values)
+                put_options(inner, saved.state, read.groups)
 
-        team.do(self._cannot, place, hint="Load it again before you continue")
+        team.do(self._cannot, copy, hint="Load it again before you continue")
         if holding.split is not None and saved.run:
             holding.split.seed = saved.run["seed"]
             holding.split.step_number = saved.run["step"]
@@ -157,7 +203,7 @@ class Loading:
             return {key: fill(target, source.values[key]) for key, target in into.items()}
         progress = CheckpointProgress(f"{source.title} to the model", prints=team.is_first)
         folder = partial_folder(source.path, source.tag)
-        return read_values(folder, source.metadata, into, progress)
+        return read_values(folder, source.metadata, into, progress, allow_pickle=self.allow_pickle)
 
 
 def _keys(holding: LocalValues, saved: Manifest) -> dict[str, str]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,10 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from sagemaker_dist.errors import OptionError, raise_all
-from smdist.modelparallel.torch.checkpoint.checkpoint_errors import CheckpointError
+from smdist.modelparallel.torch.checkpoint.checkpoint_errors import (
+    CheckpointError,
+    SkippedCheckpoint,
+)
 from smdist.modelparallel.torch.checkpoint.checkpoint_ranks import RankReplica, set_random_state
 from smdist.modelparallel.torch.checkpoint.find_checkpoint import CheckpointSource, find_partial
 from smdist.modelparallel.torch.checkpoint.full_checkpoint import Translate, find_full
@@ -37,6 +40,7 @@ class Resuming:
     optimizer: Any
     scheduler: Any
     data: Any
+    allow_pickle: bool
 
     def run(self) -> Any:
         """Find the checkpoint, check that it fits, load it, and return the object the user saved.
@@ -45,23 +49,47 @@ class Resuming:
         """
         raise_all(_faults(self))
         team, model = Team.here(), model_of(self.model)
-        source = self._source(team)
-        optimizer = self._wanted(model)
-        loading = Loading(source=source, model=model, optimizer=optimizer, strict=self.strict)
-        loading.check()
-        self._restore_positions(source, model, team)
-        split: Any = model if is_split(model) else None
-        if split is None:
-            loading.run()
-        else:
-            split._state.is_loaded = True  # the checkpoint gives values to a model without them
-            split.when_cut(loading.run)
-        return source.user_content
+        corrupt: dict[str, SkippedCheckpoint] = {}
+        while True:
+            source = self._source(team, corrupt)
+            try:
+                self._load(source, model, team)
+            except CheckpointError as error:
+                if self.tag is not None or not self.partial or error.kind != "corrupt":
+                    raise
+                why = f"{error.what}: {error.why}"
+                corrupt[source.number] = SkippedCheckpoint(source.tag, "corrupt", error.files, why)
+            else:
+                return source.user_content
 
-    def _source(self, team: Team) -> CheckpointSource:
+    def _load(self, source: CheckpointSource, model: nn.Module, team: Team) -> None:
+        """Load a checkpoint, or have it loaded when the model is split.
+
+        Raises:
+            CheckpointError: Values are corrupt; the model is unchanged.
+        """
+        loading = Loading(
+            source=source,
+            model=model,
+            optimizer=self._wanted(model),
+            strict=self.strict,
+            allow_pickle=self.allow_pickle,
+        )
+        loading.check()
+        if is_split(model) and not model.is_cut:
+            self._restore_positions(source, model, team)
+            model._state.is_loaded = True  # the checkpoint gives values to a model without them
+            model.when_cut(loading.run)
+            return
+        values = loading.read()
+        self._restore_positions(source, model, team)
+        loading.place(values)
+
+    def _source(self, team: Team, corrupt: Mapping[str, SkippedCheckpoint]) -> CheckpointSource:
+        pickles = self.allow_pickle
         if self.partial:
-            return find_partial(self.path, self.tag, team)
-        return find_full(self.path, self.tag, self.translate_function, team)
+            return find_partial(self.path, self.tag, team, allow_pickle=pickles, corrupt=corrupt)
+        return find_full(self.path, self.tag, self.translate_function, team, allow_pickle=pickles)
 
     def _wanted(self, model: nn.Module) -> Any:
         """Return the optimizer to load into; None if no optimizer state is to be loaded.
@@ -117,7 +145,8 @@ def _is_sharded(model: nn.Module) -> bool:
 
 
 def _faults(request: Resuming) -> Iterator[OptionError]:
-    for name in ("partial", "strict", "load_optimizer", "load_sharded_optimizer_state"):
+    names = ("partial", "strict", "load_optimizer", "load_sharded_optimizer_state", "allow_pickle")
+    for name in names:
         value = getattr(request, name)
         if not isinstance(value, bool):
             yield OptionError(

@@ -4,15 +4,14 @@
 from __future__ import annotations
 
 import io
-import shutil
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import Metadata
@@ -23,33 +22,35 @@ from torch.distributed.tensor import DTensor
 from sagemaker_dist.errors import OptionError, raise_all
 from smdist.modelparallel.core.manifest import Manifest
 from smdist.modelparallel.torch.checkpoint.atomic_files import (
-    METADATA,
-    SUFFIX,
     check_tag,
-    new_save,
     partial_folder,
-    partial_tags,
+    remove_temporary_files,
     write_newest,
 )
-from smdist.modelparallel.torch.checkpoint.checkpoint_errors import (
-    CheckpointError,
-    failure_of,
-    in_words,
-)
+from smdist.modelparallel.torch.checkpoint.checkpoint_errors import failure_of
 from smdist.modelparallel.torch.checkpoint.checkpoint_progress import CheckpointProgress
 from smdist.modelparallel.torch.checkpoint.checkpoint_ranks import RankReplica, random_state
 from smdist.modelparallel.torch.checkpoint.dcp_metadata import num_bytes_of
 from smdist.modelparallel.torch.checkpoint.dcp_store import ShardWriter
-from smdist.modelparallel.torch.checkpoint.find_checkpoint import MODEL, RECORD, USER_CONTENT
+from smdist.modelparallel.torch.checkpoint.find_checkpoint import MODEL
 from smdist.modelparallel.torch.checkpoint.full_checkpoint import write_full
+from smdist.modelparallel.torch.checkpoint.full_files import RECORD, USER_CONTENT
 from smdist.modelparallel.torch.checkpoint.local_values import (
     LocalValues,
     check_complete,
     local_values_of,
 )
 from smdist.modelparallel.torch.checkpoint.optimizer_values import state_of, values_of
+from smdist.modelparallel.torch.checkpoint.pruning import (
+    prune,
+    remove_older_saves,
+    remove_save,
+)
+from smdist.modelparallel.torch.checkpoint.safe_content import SavedObject, pack
+from smdist.modelparallel.torch.checkpoint.save_numbers import last_number, next_number
 from smdist.modelparallel.torch.checkpoint.script_objects import local, model_of, optimizer_of
 from smdist.modelparallel.torch.checkpoint.team import Team, failure
+from smdist.modelparallel.torch.checkpoint.writer_lock import WriterLock
 
 _HINT = "Free space, or save to another path; older checkpoints are unchanged"
 
@@ -61,15 +62,14 @@ class Content:
     Attributes:
         holding: The model and its values on this rank.
         values: Values of the model and the optimizer on this rank, by their keys in the checkpoint.
-        record: Contents other than values: the manifest (a description of all values), random
-            states, data positions, and the scheduler's state.
-        user_content: The object that the user saves.
+        objects: Two objects on rank 0, packed; none on other ranks. RECORD has contents other than
+            values: the manifest (a description of all values), random states, data positions, and
+            the scheduler's state. USER_CONTENT is the object that the user saves.
     """
 
     holding: LocalValues
     values: dict[str, Any] = field(repr=False)
-    record: dict[str, Any] = field(repr=False)
-    user_content: Any = field(repr=False, default=None)
+    objects: dict[str, SavedObject] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,23 +86,36 @@ class Saving:
     num_kept: int | None
     scheduler: Any
     data: Any
+    allow_pickle: bool
 
     def run(self) -> None:
         """Write the checkpoint; all ranks have to call it."""
-        faults = _faults(self.tag, self.partial, self.translate_if_full, self.num_kept)
+        faults = _faults(self)
         raise_all(faults)
         tag, team, model = check_tag(self.tag), Team.here(), model_of(self.model)
         content = self._content(model, team)
+        with _locked(self.path, tag, team) as crashed:
+            self._save(tag, content, team, crashed=crashed)
+
+    def _save(self, tag: str, content: Content, team: Team, *, crashed: bool) -> None:
+        """Write the checkpoint while no other writer is at work.
+
+        Args:
+            tag: Name of the checkpoint.
+            content: Contents on this rank.
+            team: All ranks.
+            crashed: True if unfinished saves in the folder are those of crashed writers.
+        """
         progress = CheckpointProgress(f"checkpoint {tag!r} to {self.path}", prints=team.is_first)
         if self.partial:
-            num_bytes = num_bytes_of(_write(self.path, tag, content, team, progress))
+            metadata = _write(self.path, tag, content, team, progress, crashed=crashed)
+            num_bytes = num_bytes_of(metadata)
         else:
-            extra = {RECORD: content.record, USER_CONTENT: self.user_content}
-            everything = {**content.values, **extra}
+            everything = {**content.values, **content.objects}
             num_bytes = write_full(self.path, tag, everything, content.holding, team)
         _announce(self.path, tag, team)
-        if self.partial:
-            _prune(self.path, self.num_kept, team)
+        if self.partial and self.num_kept is not None:
+            prune(self.path, tag, self.num_kept, team, crashed=crashed)
         progress.close(num_bytes)
 
     def _content(self, model: nn.Module, team: Team) -> Content:
@@ -124,8 +137,43 @@ class Saving:
             run=place.run,
         )
         record = {"manifest": manifest.document(), **self._positions(place, team)}
-        content = self.user_content
-        return Content(holding=holding, values=values, record=record, user_content=content)
+        return self._packed(holding, values, record, team)
+
+    def _packed(
+        self, holding: LocalValues, values: dict[str, Any], record: dict[str, Any], team: Team
+    ) -> Content:
+        """Return the contents of the checkpoint, with all objects but tensors packed.
+
+        Args:
+            holding: The model and its values on this rank.
+            values: Values on this rank, by their keys in the checkpoint.
+            record: Contents other than values.
+            team: All ranks; each of them must call this method.
+
+        Raises:
+            OptionError: An object cannot be pickled, or its class is refused without allow_pickle.
+        """
+
+        objects: dict[str, SavedObject] = {}
+
+        def pack_objects() -> None:
+            for key, value in ((RECORD, record), (USER_CONTENT, self.user_content)):
+                objects[key] = self._pack(key, value)
+
+        def packed() -> dict[str, Any]:
+            return {
+                key: value if isinstance(value, Tensor) else self._pack(key, value)
+                for key, value in values.items()
+            }
+
+        what = f"checkpoint {self.tag!r} cannot be made"
+        hint = "Leave these objects out, or save their contents as plain data"
+        team.do_first(what, pack_objects, hint=hint)
+        own = team.do(what, packed, hint=hint)
+        return Content(holding=holding, values=own, objects=objects)
+
+    def _pack(self, key: str, value: Any) -> SavedObject:
+        return pack(key, value, allow_pickle=self.allow_pickle)
 
     def _positions(self, place: RankReplica, team: Team) -> dict[str, Any]:
         """Return the states of all ranks' random generators, of the data and of the scheduler.
@@ -169,8 +217,10 @@ def _values(holding: LocalValues, place: RankReplica) -> dict[str, Any]:
     }
 
 
-def _faults(tag: object, partial: object, translate: object, kept: object) -> Iterator[OptionError]:
-    for name, value in (("partial", partial), ("translate_if_full", translate)):
+def _faults(request: Saving) -> Iterator[OptionError]:
+    kept = request.num_kept
+    for name in ("partial", "translate_if_full", "allow_pickle"):
+        value = getattr(request, name)
         if not isinstance(value, bool):
             yield OptionError(
                 f"{name} is {value!r}", "it has to be a bool", "Pass True or False", about=name
@@ -184,61 +234,80 @@ def _faults(tag: object, partial: object, translate: object, kept: object) -> It
             about="num_kept_partial_checkpoints",
         )
     try:
-        check_tag(tag)
+        check_tag(request.tag)
     except OptionError as error:
         yield error
 
 
+@contextmanager
+def _locked(path: Path, tag: str, team: Team) -> Iterator[bool]:
+    """Keep other writers out of a folder of checkpoints; all ranks run this block.
+
+    Args:
+        path: Folder of checkpoints, which is created if needed.
+        tag: Name of the checkpoint that is saved.
+        team: All ranks. Rank 0 holds the lock.
+
+    Yields:
+        True if no other writer can be at work; False if the file system has no locks.
+
+    Raises:
+        CheckpointError: Another writer is at work, or the folder cannot be written to.
+    """
+    lock = WriterLock(path)
+    what = f"checkpoint {tag!r} cannot be written to {str(path)!r}"
+    try:
+        team.do_first(what, lock.acquire, hint=_HINT)
+        excludes = team.share(lock.excludes)
+        if excludes and team.is_first:
+            remove_temporary_files(path)
+        yield excludes
+    finally:
+        lock.release()
+
+
 def _write(
-    path: Path, tag: str, content: Content, team: Team, progress: CheckpointProgress
+    path: Path,
+    tag: str,
+    content: Content,
+    team: Team,
+    progress: CheckpointProgress,
+    *,
+    crashed: bool,
 ) -> Metadata:
     folder = partial_folder(path, tag)
     what = f"checkpoint {tag!r} cannot be written to {str(path)!r}"
     team.do(what, lambda: folder.mkdir(parents=True, exist_ok=True), hint=_HINT)
-    save = team.share(new_save())
-    values = dict(content.values)
-    if team.is_first:
-        values |= {RECORD: content.record, USER_CONTENT: content.user_content}
+    taken = team.gather(team.do(what, lambda: last_number(path), hint=_HINT))
+    number = team.share(next_number(taken))
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")
             metadata: Metadata = save_distributed(
-                values,
-                storage_writer=ShardWriter(folder, save, progress),
+                {**content.values, **content.objects},
+                storage_writer=ShardWriter(folder, number, progress),
                 planner=_Planner(flatten_state_dict=False, flatten_sharded_tensors=False),
             )
     except CheckpointException as failed:
-        _remove(folder, lambda name: name.startswith(save))
+        remove_save(folder, number)
         raise _save_error(what, failed, team) from None
     except BaseException:
-        _remove(folder, lambda name: name.startswith(f"{save}_{team.rank}_"))
+        remove_save(folder, number, rank=team.rank)
         raise
-    _remove(folder, lambda name: not name.startswith(save))
+    if crashed and team.is_first:
+        remove_temporary_files(folder)
+    remove_older_saves(folder, number, crashed=crashed)
     return metadata
 
 
 class _Planner(DefaultSavePlanner):
-    """Planner of `torch.distributed.checkpoint` for saving.
+    """Planner of `torch.distributed.checkpoint` for saving, whose objects are packed already."""
 
-    If an object cannot be pickled, the planner raises an error with the object's name.
-    """
-
-    def resolve_data(self, write_item: WriteItem) -> torch.Tensor | io.BytesIO:
-        """Return the value to write for an item: a tensor, or the bytes of a pickled object.
-
-        Raises:
-            CheckpointError: The object cannot be pickled.
-        """
-        try:
-            return super().resolve_data(write_item)
-        except Exception as error:
-            raise CheckpointError(
-                f"{write_item.index.fqn} cannot be pickled",
-                in_words(error),
-                "Leave it out of the checkpoint",
-                about=write_item.index.fqn,
-                kind="not_picklable",
-            ) from error
+    def transform_object(self, write_item: WriteItem, object: Any) -> Any:  # noqa: A002  PyTorch's
+        """Return the value to write for an item: a tensor, or the bytes of a packed object."""
+        if isinstance(object, SavedObject):
+            return io.BytesIO(object.data)
+        return super().transform_object(write_item, object)
 
 
 def _save_error(what: str, failed: CheckpointException, team: Team) -> BaseException:
@@ -259,56 +328,6 @@ def _save_error(what: str, failed: CheckpointException, team: Team) -> BaseExcep
     return failure(what, {rank: failure_of(error) for rank, error in errors.items()}, _HINT)
 
 
-def _remove(folder: Path, is_unwanted: Any) -> None:
-    """Remove files with values from the folder of a partial checkpoint.
-
-    Args:
-        folder: Folder of the checkpoint.
-        is_unwanted: Function that gets a file name, and returns True to remove this file.
-    """
-    for each in folder.glob(f"*{SUFFIX}"):
-        if is_unwanted(each.name):
-            each.unlink(missing_ok=True)
-
-
 def _announce(path: Path, tag: str, team: Team) -> None:
     what = f"checkpoint {tag!r} is written, but {str(path / 'newest')!r} cannot be written"
     team.do_first(what, lambda: write_newest(path, tag), hint=f"Load it with tag={tag!r}")
-
-
-def _prune(path: Path, num_kept: int | None, team: Team) -> None:
-    """Remove older checkpoints and files of crashed saves; each host removes its own files.
-
-    Args:
-        path: Folder of checkpoints.
-        num_kept: Number of checkpoints to keep; None removes nothing.
-        team: All ranks, which have to call this.
-    """
-    if num_kept is None:
-        return
-    what = f"old checkpoints in {str(path)!r} cannot be listed"
-    tags = team.do_first(what, lambda: _unwanted(path, num_kept), hint="Remove them by hand")
-    for tag in tags:
-        folder = partial_folder(path, tag)
-        # metadata goes first: without it, a half-removed checkpoint counts as incomplete
-        (folder / METADATA).unlink(missing_ok=True)
-    team.gather(None)
-    for tag in tags:
-        shutil.rmtree(partial_folder(path, tag), ignore_errors=True)
-
-
-def _unwanted(path: Path, num_kept: int) -> list[str]:
-    """Return the tags of checkpoints to remove: old ones, and those of crashed saves.
-
-    Rank 0 first writes a file into the folder of a checkpoint, and the metadata at the end. So a
-    folder that has this file and no metadata was left by a crashed save.
-
-    Args:
-        path: Folder of checkpoints.
-        num_kept: Number of checkpoints to keep.
-    """
-    old = partial_tags(path)[num_kept:]
-    folders = {each.parent for each in path.glob(f"{partial_folder(Path(), '*')}/*_0_0{SUFFIX}")}
-    half = [each for each in folders if not (each / METADATA).exists()]
-    ending = partial_folder(Path(), "").name
-    return [*old, *(each.name.removesuffix(ending) for each in half)]

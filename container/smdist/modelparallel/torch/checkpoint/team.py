@@ -81,16 +81,21 @@ def failure(what: str, failed: Mapping[int, RankFailure], hint: str) -> Checkpoi
     Args:
         what: First words of the error, such as "checkpoint 'a' cannot be written".
         failed: Error of each failed rank, by rank. Ranks with equal texts are listed together. If
-            all errors have the same `about` and `kind`, the returned error has these, too.
+            all errors have the same `kind`, the returned error has it, too; likewise `about`. It
+            has the files of all errors.
         hint: Advice for the user, at the end of the error.
     """
     ranks: dict[str, list[int]] = {}
     for rank, each in failed.items():
         ranks.setdefault(each.text, []).append(rank)
     whys = [f"{_names(of)}: {text}" for text, of in ranks.items()]
-    fields = {(each.about, each.kind) for each in failed.values()}
-    about, kind = fields.pop() if len(fields) == 1 else ((), "failed")
-    return CheckpointError(what, "; ".join(whys), hint, about, kind, ranks=tuple(failed))
+    abouts = {each.about for each in failed.values()}
+    kinds = {each.kind for each in failed.values()}
+    about = abouts.pop() if len(abouts) == 1 else ()
+    kind = kinds.pop() if len(kinds) == 1 else "failed"
+    files = tuple(sorted({name for each in failed.values() for name in each.files}))
+    why = "; ".join(whys)
+    return CheckpointError(what, why, hint, about, kind, ranks=tuple(failed), files=files)
 
 
 def _names(ranks: list[int]) -> str:

@@ -5,8 +5,7 @@ import os
 import pickle
 import resource
 import signal
-import subprocess
-import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -17,30 +16,33 @@ from torch import nn
 from sagemaker_dist.errors import OptionError, parts_of
 from smdist.modelparallel.torch.checkpoint import (
     CheckpointError,
+    SkippedCheckpointWarning,
     resume_from_checkpoint,
     save_checkpoint,
 )
 
-KILLED = """
-import os, signal, sys
-sys.path.insert(0, {support!r})
-from pathlib import Path
-from checkpoints import make
-from smdist.modelparallel.torch.checkpoint import save_checkpoint
-count, replace = 0, Path.replace
-def dying(self, target):
-    global count
-    count += 1
-    if count == {at}:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return replace(self, target)
-model, optimizer, _ = make(0)
-save_checkpoint({path!r}, "old", model=model, optimizer=optimizer, user_content=1)
-with __import__("torch").no_grad():
-    model.spare += 1
-Path.replace = dying
-save_checkpoint({path!r}, {tag!r}, model=model, optimizer=optimizer, user_content=2)
-"""
+
+def killed_while_saving(path, tag, at):
+    """Save in a forked process, which is killed before the rename number `at`; its exit code."""
+    child = os.fork()
+    if child == 0:
+        try:
+            count, replace = 0, Path.replace
+
+            def dying(self, target):
+                nonlocal count
+                count += 1
+                if count == at:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return replace(self, target)
+
+            Path.replace = dying
+            model, optimizer, _ = make(0)
+            nn.init.constant_(model.spare, 3.0)
+            save_checkpoint(path, tag, model=model, optimizer=optimizer, user_content=2)
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def weights(model):
@@ -65,18 +67,22 @@ def values_file(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(("tag", "at"), [("new", 2), ("old", 1), ("old", 2)])
-def test_kill_before_a_rename_leaves_the_older_one(tmp_path, tag, at):
-    """The metadata is renamed first, then `newest`: of the same tag, of another."""
-    support = str(Path(make.__code__.co_filename).parent)
-    script = KILLED.format(support=support, path=str(tmp_path), tag=tag, at=at)
-    run = subprocess.run([sys.executable, "-c", script], check=False, timeout=60)
+def test_kill_before_a_rename_leaves_a_whole_one(tmp_path, tag, at):
+    """The save is there as soon as its metadata is renamed, before `.metadata` and `newest`."""
+    model, optimizer, _ = make(0)
+    save_checkpoint(tmp_path, "old", model=model, optimizer=optimizer, user_content=1)
+    code = killed_while_saving(tmp_path, tag, at)
     model, optimizer, _ = make(1)
-    content = resume_from_checkpoint(tmp_path, model=model, optimizer=optimizer)
-    is_new = tag == "old" and at == 2  # newest says "old" already, and "old" is the new one
+    is_new = at == 2
+    with nullcontext() if is_new else pytest.warns(SkippedCheckpointWarning) as skipping:
+        content = resume_from_checkpoint(tmp_path, model=model, optimizer=optimizer)
 
-    assert -signal.SIGKILL == run.returncode
+    assert -signal.SIGKILL == code
     assert (2 if is_new else 1) == content
     assert (3.0 if is_new else 2.0) == model.spare[0]
+    if not is_new:
+        [each] = skipping[0].message.skipped
+        assert (tag, "incomplete") == (each.tag, each.kind)
 
 
 def test_leftovers_of_a_crash_go_with_the_next_save(tmp_path, saved):
@@ -86,7 +92,7 @@ def test_leftovers_of_a_crash_go_with_the_next_save(tmp_path, saved):
     (folder / "0123456789ab_0_0.distcp").write_bytes(b"half")
     save_checkpoint(tmp_path, "old", model=model, optimizer=optimizer)
 
-    assert 2 == len(list(folder.iterdir()))
+    assert 3 == len(list(folder.iterdir()))
 
 
 def test_full_disk_leaves_the_older_one(tmp_path, saved):
@@ -121,11 +127,41 @@ def test_torn_values_are_named_and_change_nothing(tmp_path, saved):
     model, _, _ = make(1)
     before = weights(model)
 
-    with pytest.raises(CheckpointError) as caught:
-        resume_from_checkpoint(tmp_path, model=model, load_optimizer=False)
+    raised = []
+    for tag in ("old", None):
+        with pytest.raises(CheckpointError) as caught:
+            resume_from_checkpoint(tmp_path, tag, model=model, load_optimizer=False)
+        raised.append(caught.value)
+    one, none = raised
 
-    assert (("model.blocks.2.up",), "corrupt") == (caught.value.about, caught.value.kind)
+    assert (("model.blocks.2.up",), "corrupt") == (one.about, one.kind)
+    assert (file.name,) == one.files
+    assert ("damaged", [("old", "corrupt", (file.name,))]) == (
+        none.kind,
+        [(each.tag, each.kind, each.files) for each in none.skipped],
+    )
     assert same(before, weights(model))
+
+
+def test_corrupt_values_of_the_newest_load_the_next_older(tmp_path, saved):
+    """The model is filled from one checkpoint alone, and the warning names the other."""
+    model, optimizer = saved
+    before = weights(model)
+    with torch.no_grad():
+        model.spare += 1
+    save_checkpoint(tmp_path, "new", model=model, optimizer=optimizer)
+    file = values_file(tmp_path / "new_partial")
+    data = bytearray(file.read_bytes())
+    data[data.index(b"PK") + 600] ^= 1
+    file.write_bytes(data)
+    other, second, _ = make(1)
+
+    with pytest.warns(SkippedCheckpointWarning) as warned:
+        content = resume_from_checkpoint(tmp_path, model=other, optimizer=second)
+    [skipped] = warned[0].message.skipped
+    assert ("new", "corrupt", (file.name,)) == (skipped.tag, skipped.kind, skipped.files)
+    assert {"epoch": 3} == content
+    assert same(before, weights(other))
 
 
 def test_missing_file_of_the_newest_loads_the_next_older(tmp_path, saved):

@@ -4,6 +4,7 @@
 import errno
 import random
 import shutil
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from checkpoints import batch, load_and_train, loaded_by, make, pairs, running, 
 
 from smdist.modelparallel.torch.checkpoint import (
     CheckpointError,
+    SkippedCheckpointWarning,
     gather_state_dict,
     resume_from_checkpoint,
     save_checkpoint,
@@ -216,3 +218,37 @@ def test_parameters_of_something_else_on_one_rank_are_told_on_all(world, tmp_pat
     found = world.run(foreign_optimizer, str(tmp_path), size=2)
 
     assert [(("optimizer",), "unknown", (1,))] * 2 == found
+
+
+class Config:
+    """Class of a script."""
+
+
+def corrupt_on_one_rank(rank, size, folder):
+    """Load after the values of rank 1 in the newest checkpoint have changed; save a class."""
+    with running("two", seed=0) as run:
+        for tag in ("old", "new"):
+            save_checkpoint(folder, tag, model=run.model, user_content=tag)
+        if rank == 0:
+            [file] = (Path(folder) / "new_partial").glob("*_1_0.distcp")
+            data = bytearray(file.read_bytes())
+            data[len(data) // 2] ^= 1
+            file.write_bytes(data)
+        torch.distributed.barrier()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", SkippedCheckpointWarning)
+            content = resume_from_checkpoint(folder, model=run.model, load_optimizer=False)
+        skipped = [each.tag for one in caught for each in one.message.skipped]
+        try:
+            save_checkpoint(folder, "no", model=run.model, user_content={"a": Config()})
+        except CheckpointError as error:
+            return content, skipped, error.about, error.kind
+
+
+def test_one_rank_that_reads_corrupt_values_sends_all_to_the_older(world, tmp_path):
+    """No rank keeps values of the newest one; a refused object is the same error everywhere."""
+    found = world.run(corrupt_on_one_rank, str(tmp_path), size=2)
+
+    for rank, answer in enumerate(found):
+        expected = ("old", [] if rank else ["new"], ("user_content", "a"), "unsafe")
+        assert expected == answer

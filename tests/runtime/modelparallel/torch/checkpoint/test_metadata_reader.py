@@ -16,6 +16,14 @@ from smdist.modelparallel.torch.checkpoint.checkpoint_errors import CheckpointEr
 from smdist.modelparallel.torch.checkpoint.checkpoint_progress import CheckpointProgress
 from smdist.modelparallel.torch.checkpoint.dcp_metadata import file_sizes, read_metadata
 from smdist.modelparallel.torch.checkpoint.dcp_store import ShardWriter
+from smdist.modelparallel.torch.checkpoint.metadata_trailer import (
+    Trailer,
+    split_trailer,
+    with_trailer,
+)
+
+SAVE = "0123456789ab"
+FILE = f"{SAVE}_0_0.distcp"
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +36,7 @@ def saved(tmp_path_factory):
         "model.scalar": torch.tensor(1.0),
         "record": {"step": 3},
     }
-    writer = ShardWriter(folder, "1", CheckpointProgress("", prints=False))
+    writer = ShardWriter(folder, SAVE, CheckpointProgress("", prints=False))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         dcp.save(values, storage_writer=writer, no_dist=True)
@@ -41,7 +49,7 @@ def metadata_of(folder):
 
 def put(folder, content):
     data = content if isinstance(content, bytes) else pickle.dumps(content)
-    (folder / ".metadata").write_bytes(data)
+    (folder / ".metadata").write_bytes(with_trailer(data, Trailer(SAVE, {FILE: 1})))
     return folder
 
 
@@ -49,7 +57,7 @@ def test_reads_what_a_save_has_written(saved):
     found = read_metadata(saved)
     assert found == metadata_of(saved)
     assert [info.crc for info in found.storage_data.values()]
-    assert file_sizes(found) == {"1_0_0.distcp": (saved / "1_0_0.distcp").stat().st_size}
+    assert file_sizes(found) == {FILE: (saved / FILE).stat().st_size}
 
 
 class Runs:
@@ -88,7 +96,7 @@ WRONG = {
     "not metadata": lambda _: {"a": 1},
     "no pickle": lambda _: b"\x00garbage",
     "empty": lambda _: b"",
-    "folder above": lambda found: with_place(found, relative_path="../1_0_0.distcp"),
+    "folder above": lambda found: with_place(found, relative_path=f"../{FILE}"),
     "absolute path": lambda found: with_place(found, relative_path="/etc/passwd"),
     "no name": lambda found: with_place(found, relative_path=""),
     "negative offset": lambda found: with_place(found, offset=-1),
@@ -122,3 +130,38 @@ def test_refuses_what_describes_no_checkpoint(saved, tmp_path, name):
 def test_no_metadata_is_an_answer_of_its_own(tmp_path):
     with pytest.raises(FileNotFoundError):
         read_metadata(tmp_path)
+
+
+def is_refused(data):
+    try:
+        split_trailer(data)
+    except ValueError:
+        return True
+    return False
+
+
+def test_every_bit_and_every_length_counts(saved, tmp_path):
+    """A file with one changed bit, or without its last bytes, is refused."""
+    data = (saved / ".metadata").read_bytes()
+    whole = split_trailer(data)
+    for at in range(len(data)):
+        changed = bytearray(data)
+        changed[at] ^= 1 << at % 8
+        assert is_refused(bytes(changed)), at
+        if data[:at].endswith(b"."):  # as the pickle of an older version ends
+            (tmp_path / ".metadata").write_bytes(data[:at])
+            with pytest.raises(CheckpointError):
+                read_metadata(tmp_path)
+        else:
+            assert is_refused(data[:at]), at
+    assert whole[1] == Trailer(SAVE, {FILE: (saved / FILE).stat().st_size})
+    assert whole[0] == pickle.dumps(pickle.loads(data))
+
+
+def test_torch_reads_the_file(saved):
+    """torch.distributed.checkpoint loads the values, since the trailer is after the pickle."""
+    into = {"model.a": torch.zeros(3, 4, dtype=torch.bfloat16)}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        dcp.load(into, checkpoint_id=saved, no_dist=True)
+    assert torch.equal(into["model.a"], torch.ones(3, 4, dtype=torch.bfloat16))
