@@ -90,7 +90,7 @@ void descriptors_detect_different_calls() {
   ours.kind = Collective::kAllReduce;
   ours.dtype = Dtype::kFloat32;
   ours.bytes = 40;
-  CHECK(agree(ours, decode(encode(ours))));
+  CHECK(agree(ours, decode_descriptor(encode(ours))));
   CHECK_CONTAINS("all_reduce(sum, float32, 10)", text_of(ours));
   Descriptor theirs = ours;
   theirs.op = ReduceOp::kMax;
@@ -140,7 +140,7 @@ void unknown_descriptors_are_refused() {
     DescriptorBytes bytes;
     for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random() >> 7);
     try {
-      const Descriptor descriptor = decode(bytes);
+      const Descriptor descriptor = decode_descriptor(bytes);
       CHECK(static_cast<uint8_t>(descriptor.kind) < kCollectives);
       CHECK(!text_of(descriptor).empty());
     } catch (const PeerError&) {
