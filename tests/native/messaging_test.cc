@@ -89,7 +89,7 @@ void descriptors_detect_different_calls() {
   Descriptor ours;
   ours.kind = Collective::kAllReduce;
   ours.dtype = Dtype::kFloat32;
-  ours.bytes = 40;
+  ours.bytes = ours.call_bytes = 40;
   CHECK(agree(ours, decode_descriptor(encode(ours))));
   CHECK_CONTAINS("all_reduce(sum, float32, 10)", text_of(ours));
   Descriptor theirs = ours;
@@ -101,6 +101,10 @@ void descriptors_detect_different_calls() {
   theirs = ours;
   theirs.bytes = 44;
   CHECK(!agree(ours, theirs));
+  theirs = ours;
+  theirs.call_bytes = 80;
+  CHECK(!agree(ours, theirs));
+  CHECK_CONTAINS("all_reduce(sum, float32, 10 of 20)", text_of(theirs));
   theirs = ours;
   theirs.kind = Collective::kBroadcast;
   CHECK(!agree(ours, theirs));

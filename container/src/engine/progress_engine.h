@@ -128,7 +128,7 @@ class ProgressEngine final : public Sink {
 
   // Calls about which ranks disagree
   bool has_ended_early(Submission& submission);
-  void end_call(const OperationId& id, const Fault& reason, std::set<int> informed);
+  void end_call(OperationId id, const Fault& reason, std::set<int> informed);
   void end_early(PendingOperation& pending, const Fault& reason, std::set<int>& informed);
   void release_payloads(const OperationId& id);
   void send_mismatch(int rank, const OperationId& id, const Fault& reason);

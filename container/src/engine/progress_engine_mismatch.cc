@@ -32,8 +32,8 @@ bool ProgressEngine::has_ended_early(Submission& submission) {
 }
 
 // Ends all operations of a call. informed: the ranks that must learn of it, apart from those with
-// which the operations exchange messages.
-void ProgressEngine::end_call(const OperationId& id, const Fault& reason, std::set<int> informed) {
+// which the operations exchange messages. id: a copy, because the operation is destroyed here.
+void ProgressEngine::end_call(OperationId id, const Fault& reason, std::set<int> informed) {
   std::vector<PendingOperation*> operations;
   for (auto next = pending_.lower_bound(call_of(id));
        next != pending_.end() && call_of(next->first) == call_of(id); ++next) {
