@@ -36,14 +36,14 @@ struct Call {
   int root = 0;
 };
 
-
 bool needs_all_ranks(Collective kind) {
   return kind == Collective::kAllReduce || kind == Collective::kReduceScatter ||
          kind == Collective::kAllGather || kind == Collective::kAllToAll ||
          kind == Collective::kBarrier;
 }
 
-// Starts a call, whose memory is freed when it ends. check: called with the result, unless it fails.
+// Starts a call, whose memory is freed when it ends. check: called with the result, unless it
+// fails.
 Result start_call(Engine& engine, const Call& call,
                   std::function<void(const Floats&)> check = nullptr,
                   const std::shared_ptr<CallNumber>& number = nullptr) {
@@ -104,11 +104,11 @@ void check_sum(Cluster& cluster, size_t count) {
   float expected = 0;
   for (int rank = 0; rank < cluster.size(); ++rank) expected += static_cast<float>(rank + 1);
   for (int rank = 0; rank < cluster.size(); ++rank) {
-    results.push_back(start_call(cluster[rank], {Collective::kAllReduce, count},
-                                 [=](const Floats& sum) {
-                                   CHECK_EQ(expected, sum[0]);
-                                   CHECK_EQ(expected, sum[count - 1]);
-                                 }));
+    results.push_back(
+        start_call(cluster[rank], {Collective::kAllReduce, count}, [=](const Floats& sum) {
+          CHECK_EQ(expected, sum[0]);
+          CHECK_EQ(expected, sum[count - 1]);
+        }));
   }
   for (Result& result : results) CHECK(text_of(result).empty());
 }
@@ -234,12 +234,9 @@ std::vector<Result> start_parts(Engine& engine, const std::vector<size_t>& count
 // A call of several operations has one number, whichever number of operations the others have.
 void calls_of_different_numbers_of_operations() {
   const std::vector<std::pair<std::vector<size_t>, std::vector<size_t>>> calls = {
-      {{1000, 1000, 1000}, {1000, 1000}},
-      {{1000, 1000}, {1000, 1000, 1000, 1000, 500}},
-      {{1000, 50'000}, {1000, 50'001}},
-      {{50'000, 1000}, {50'000, 999}},
-      {{50'000, 50'000, 7}, {50'000, 50'000, 8}},
-      {{1000, 0, 5}, {1000, 5, 0}},
+      {{1000, 1000, 1000}, {1000, 1000}},         {{1000, 1000}, {1000, 1000, 1000, 1000, 500}},
+      {{1000, 50'000}, {1000, 50'001}},           {{50'000, 1000}, {50'000, 999}},
+      {{50'000, 50'000, 7}, {50'000, 50'000, 8}}, {{1000, 0, 5}, {1000, 5, 0}},
   };
   for (const Network network : kNetworks) {
     Cluster cluster(3, network, tuned(0, 0));
@@ -304,10 +301,11 @@ Program random_program(uint32_t seed, int size, int length) {
   std::minstd_rand random(seed);
   const auto below = [&](size_t limit) { return static_cast<size_t>(random() >> 8) % limit; };
   const size_t counts[] = {1, 16, 1000, 2100, 9000, 60'000};
-  const Collective kinds[] = {Collective::kAllReduce, Collective::kAllReduce, Collective::kAllReduce,
-                              Collective::kBroadcast, Collective::kReduce,    Collective::kAllGather,
-                              Collective::kGather,    Collective::kBarrier,   Collective::kAllToAll,
-                              Collective::kScatter,   Collective::kReduceScatter};
+  const Collective kinds[] = {
+      Collective::kAllReduce, Collective::kAllReduce,    Collective::kAllReduce,
+      Collective::kBroadcast, Collective::kReduce,       Collective::kAllGather,
+      Collective::kGather,    Collective::kBarrier,      Collective::kAllToAll,
+      Collective::kScatter,   Collective::kReduceScatter};
   const auto any_call = [&] {
     Call call{kinds[below(std::size(kinds))], counts[below(std::size(counts))]};
     if (call.kind == Collective::kBarrier) call.count = 1;

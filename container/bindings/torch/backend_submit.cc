@@ -144,7 +144,8 @@ void Backend::stage(const Call& call, const c10::intrusive_ptr<StagedWork>& work
 }
 
 // Gives the operations of one call one number. Checks all of them before the first one starts:
-// otherwise this rank could start some of them, and no other rank would know that there are no more.
+// otherwise this rank could start some of them, and no other rank would know that there are no
+// more.
 void Backend::share_number(std::vector<Call>& calls) const {
   auto number = std::make_shared<CallNumber>();
   for (Call& call : calls) {
@@ -155,7 +156,8 @@ void Backend::share_number(std::vector<Call>& calls) const {
   }
 }
 
-// Returns what other ranks compare. Raises ValueError if the lengths of tensors or the numbers of ranks are wrong.
+// Returns what other ranks compare. Raises ValueError if the lengths of tensors or the numbers of
+// ranks are wrong.
 Descriptor Backend::check(Operation operation, const StagedTensors& inputs,
                           const StagedTensors& outputs) const {
   operation.inputs = inputs.spans();

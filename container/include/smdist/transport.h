@@ -131,8 +131,8 @@ class Transport {
 
   // Stop using the payload memory of the messages so far whose header is chosen. Messages that have
   // not been sent in part are dropped; the rest of a message that has been sent in part is copied
-  // first; payloads that still arrive are discarded. on_sent() is called at most for those that have
-  // been sent already.
+  // first; payloads that still arrive are discarded. on_sent() is called at most for those that
+  // have been sent already.
   using HeaderFilter = std::function<bool(int peer, const HeaderBytes& header)>;
   virtual void release_payloads(const HeaderFilter& is_chosen) = 0;
 

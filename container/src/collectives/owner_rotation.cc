@@ -18,8 +18,8 @@ constexpr uint64_t kGolden = 0x9E3779B97F4A7C15;
 
 int owner_of(uint64_t turn, const Weights& weights) {
   const uint64_t size = weights.size();
-  const bool are_equal = std::adjacent_find(weights.begin(), weights.end(),
-                                            std::not_equal_to<>()) == weights.end();
+  const bool are_equal =
+      std::adjacent_find(weights.begin(), weights.end(), std::not_equal_to<>()) == weights.end();
   if (are_equal) return static_cast<int>((turn + turn / (kRoundsPerShift * size)) % size);
   uint64_t total = 0;
   for (const uint32_t weight : weights) total += weight;

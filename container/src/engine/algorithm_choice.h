@@ -28,8 +28,8 @@ struct AlgorithmChoice {
   bool is_shareable = false;  // all_reduce in shards on one host, which may use shared memory
 };
 
-// Choose the algorithm of an operation. turn: number of the operation, which decides about the owner
-// if a single rank reduces the whole buffer.
+// Choose the algorithm of an operation. turn: number of the operation, which decides about the
+// owner if a single rank reduces the whole buffer.
 AlgorithmChoice choose(const Descriptor& descriptor, const Tuning& tuning, const Group& group,
                        uint64_t turn);
 

@@ -13,9 +13,8 @@ constexpr size_t kEntriesPerGroup = 64;
 // Entries stay sorted, although operations end in any order.
 void OperationHistory::add(const OperationId& id, const Descriptor& descriptor) {
   std::deque<EndedCollective>& entries = groups_[id.group];
-  const auto after =
-      std::find_if(entries.begin(), entries.end(),
-                   [&](const EndedCollective& entry) { return id < entry.id; });
+  const auto after = std::find_if(entries.begin(), entries.end(),
+                                  [&](const EndedCollective& entry) { return id < entry.id; });
   entries.insert(after, {id, descriptor});
   if (entries.size() > kEntriesPerGroup) entries.pop_front();
 }
@@ -38,8 +37,7 @@ const Descriptor* OperationHistory::find(const OperationId& id) const {
 
 bool OperationHistory::is_past(const OperationId& id) const {
   const auto group = groups_.find(id.group);
-  return group != groups_.end() && !group->second.empty() &&
-         !(group->second.back().id < id);
+  return group != groups_.end() && !group->second.empty() && !(group->second.back().id < id);
 }
 
 }  // namespace smdist

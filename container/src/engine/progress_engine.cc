@@ -356,8 +356,9 @@ void ProgressEngine::on_credit(int rank, const Frame& frame) {
 }
 
 // Returns the operation that a frame belongs to; null if the engine has failed, or if the operation
-// has ended because ranks disagreed, so that the frame must be discarded. If the operation is a sum in shared memory that not all members have joined, it changes to a plan first: the frame
-// shows that its sender has done so already. content: what the frame contains, for the error text.
+// has ended because ranks disagreed, so that the frame must be discarded. If the operation is a sum
+// in shared memory that not all members have joined, it changes to a plan first: the frame shows
+// that its sender has done so already. content: what the frame contains, for the error text.
 PendingOperation* ProgressEngine::planned_operation(int rank, const Frame& frame,
                                                     const std::string& content) {
   if (error()) return nullptr;

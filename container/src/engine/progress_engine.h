@@ -13,9 +13,9 @@
 //   * A message whose memory is still in use, by an earlier chunk that is not reduced yet, waits
 //     for a credit.
 // One fault ends all operations, here and, through ABORT frames, on all ranks. Faults are: the loss
-// of a peer that is needed, a frame that breaks the protocol, a deadline that has passed, and a call
-// of abort(). Descriptors that differ end only the operations of their call, through MISMATCH frames
-// (progress_engine_mismatch.cc).
+// of a peer that is needed, a frame that breaks the protocol, a deadline that has passed, and a
+// call of abort(). Descriptors that differ end only the operations of their call, through MISMATCH
+// frames (progress_engine_mismatch.cc).
 #pragma once
 
 #include <chrono>

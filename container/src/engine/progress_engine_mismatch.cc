@@ -5,12 +5,12 @@
 // Each rank that learns of a disagreement sends a MISMATCH frame to every rank that has received an
 // RTR frame of it for the call, or has sent one to it, and answers each RTR frame that comes later.
 // So every rank that waits for another one in this call learns of it, in any order of events, and a
-// rank that posts the call later ends it at once. Every call takes one number on every rank, however
-// it ends, so later calls match.
+// rank that posts the call later ends it at once. Every call takes one number on every rank,
+// however it ends, so later calls match.
 //
-// The frame comes behind the sender's RTR frames for the call, on the same lane. So its receiver has
-// discarded eager messages of the call before it gets later ones. Data on other lanes may arrive
-// afterwards; they are discarded, because Disagreements knows the call.
+// The frame comes behind the sender's RTR frames for the call, on the same lane. So its receiver
+// has discarded eager messages of the call before it gets later ones. Data on other lanes may
+// arrive afterwards; they are discarded, because Disagreements knows the call.
 #include <utility>
 
 #include "engine/fault_messages.h"
@@ -104,8 +104,8 @@ void ProgressEngine::on_mismatch(int rank, const Frame& frame) {
   const auto first = pending_.lower_bound(id);
   const bool is_pending = first != pending_.end() && call_of(first->first) == id;
   if (is_pending) first->second.member_of(rank);  // throws if the rank is not a member
-  const bool is_unposted = id.role == Role::kCollective && !disagreements_.includes(id) &&
-                           !history_.is_past(id);
+  const bool is_unposted =
+      id.role == Role::kCollective && !disagreements_.includes(id) && !history_.is_past(id);
   if (is_pending || is_unposted) end_call(id, reason, {});
 }
 
@@ -124,8 +124,9 @@ bool ProgressEngine::is_past(int rank, const OperationId& id, const RtrMessage& 
   if (ours == nullptr) {
     fail(collective_count_mismatch(names_, id, rank, ready.descriptor), true);
   } else if (agree(*ours, ready.descriptor)) {
-    throw PeerError("reported the start of an operation that has ended. Restart the job, and report "
-                    "this bug of smdist");
+    throw PeerError(
+        "reported the start of an operation that has ended. Restart the job, and report "
+        "this bug of smdist");
   }
   report_if_differs(rank, id, ready.descriptor);
   return true;

@@ -69,8 +69,8 @@ class SharedSum final {
   // the value end(). Requires: is_done().
   bool is_drained() const;
   uint64_t end() const { return count_ + most_chunks_; }
-  // Cancel the sum. Other ranks may still read chunks, and even such that were never written, if all
-  // members have joined; so then the operation must have failed on all ranks.
+  // Cancel the sum. Other ranks may still read chunks, and even such that were never written, if
+  // all members have joined; so then the operation must have failed on all ranks.
   void cancel();
 
  private:

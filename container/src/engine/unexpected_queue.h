@@ -52,7 +52,8 @@ class UnexpectedQueue final {
   std::optional<int> first_sender(uint32_t group, uint32_t channel,
                                   const std::vector<int>& members) const;
 
-  // Remove the RTR frames of all operations of a call, and return the engine ranks of their senders.
+  // Remove the RTR frames of all operations of a call, and return the engine ranks of their
+  // senders.
   std::set<int> drop_call(const OperationId& ours);
 
   void clear();

@@ -187,9 +187,9 @@ def disagree_about_the_length(rank, size, count, kind):
     mine = ones(count + 3000 * rank)
     calls = {
         "all_reduce": lambda: dist.all_reduce(mine),
-        "coalesced": lambda: dist.group.WORLD._get_backend(mine.device)
-        .allreduce_coalesced([ones(10), mine])
-        .wait(),
+        "coalesced": lambda: (
+            dist.group.WORLD._get_backend(mine.device).allreduce_coalesced([ones(10), mine]).wait()
+        ),
         "all_gather": lambda: dist.all_gather([torch.empty_like(mine) for _ in range(size)], mine),
         "host": lambda: dist.all_reduce(torch.ones(count + rank)),
     }

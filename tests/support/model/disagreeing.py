@@ -14,9 +14,8 @@ compare), and with which ranks it exchanges data.
 A rank whose call k ends with an error sends MISMATCH(k) to its partners, and to every rank whose
 READY(k) it has.
 
-Invariants: every call ends on every rank. It succeeds where all ranks call the same. Where they do
-not, no rank succeeds whose call needs all ranks, and no two ranks that exchange data end differently
-but for one that had all it needed before.
+Invariants: every call ends on every rank. It succeeds where all ranks call the same. Where they
+do not, no rank succeeds whose call needs all ranks.
 """
 
 from collections.abc import Iterator
