@@ -80,9 +80,9 @@ class ProgressEngine final : public Sink {
   // Return the error of the operation that ended last: see Engine.
   std::exception_ptr last_error() const { return faults_.last_error(); }
 
-  // Return whether there is a fault, and a peer that has not connected yet and so has not received
-  // it.
-  bool has_uninformed_peers() const { return faults_.has_uninformed_peers(); }
+  // Return whether there is a fault, or a call about which ranks disagree, and a peer that has not
+  // connected yet and so has not received it.
+  bool has_uninformed_peers() const;
 
   // Fail all operations that are pending here, and send a LEAVE frame to all connected peers.
   void leave();
@@ -165,6 +165,7 @@ class ProgressEngine final : public Sink {
   FaultBroadcast faults_;
   std::vector<std::vector<uint8_t>>
       payloads_;  // payload of the frame that lane 0 receives now, by peer; not for kData
+  std::set<int> awaiting_mismatch_;  // peers to be informed that were not connected then
   bool is_busy_ = false;
 };
 

@@ -11,6 +11,7 @@
 // The frame comes behind the sender's RTR frames for the call, on the same lane. So its receiver
 // has discarded eager messages of the call before it gets later ones. Data on other lanes may
 // arrive afterwards; they are discarded, because Disagreements knows the call.
+#include <algorithm>
 #include <utility>
 
 #include "engine/fault_messages.h"
@@ -25,6 +26,7 @@ bool ProgressEngine::has_ended_early(Submission& submission) {
   if (reason == nullptr) return false;
   const std::exception_ptr error = error_of(*reason);
   disagreements_.on_posted(submission.id);
+  connect_to_all(*submission.group);  // members may wait for this rank to connect
   --submission.group->pending;
   faults_.set_last_error(error);
   callbacks_.push(submission.operation, error);
@@ -91,7 +93,15 @@ void ProgressEngine::end_early(PendingOperation& pending, const Fault& reason,
 void ProgressEngine::send_mismatch(int rank, const OperationId& id, const Fault& reason) {
   Frame frame = frame_of(call_of(id));
   frame.type = FrameType::kMismatch;
+  if (!detector_.is_connected(rank)) awaiting_mismatch_.insert(rank);
   sender_.send(rank, frame, encode(reason, kMaxMismatchBytes));
+}
+
+bool ProgressEngine::has_uninformed_peers() const {
+  return faults_.has_uninformed_peers() ||
+         std::any_of(awaiting_mismatch_.begin(), awaiting_mismatch_.end(), [this](int rank) {
+           return !detector_.is_connected(rank) && !detector_.is_lost(rank);
+         });
 }
 
 void ProgressEngine::on_mismatch(int rank, const Frame& frame) {
