@@ -52,5 +52,5 @@ class Silent(Disagreeing):
 )
 def test_a_fault_in_the_protocol_is_found(mutant, program):
     """So the check can fail."""
-    with pytest.raises(FaultError, match="never ends"):
+    with pytest.raises(FaultError):
         explore(mutant(PROGRAMS[program]))

@@ -13,8 +13,8 @@
 namespace smdist {
 
 // Stores why calls of collectives have ended early, so that their operations which this rank has
-// not posted yet end with the same error, and so that frames which still arrive for them can be
-// told from frames that break the protocol.
+// not posted yet end with the same error, and so that frames which still arrive for them are
+// discarded, and are not taken for frames that break the protocol.
 //
 // Per group, the last 64 calls that this rank has posted are stored, and of older ones only that
 // they are over. Calls that it has not posted yet are stored until then, but at most 4,096.

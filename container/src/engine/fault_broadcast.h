@@ -57,7 +57,7 @@ class FaultBroadcast final {
   mutable Mutex failure_mutex_;
   std::exception_ptr failure_ SMDIST_GUARDED_BY(failure_mutex_);
   std::exception_ptr last_error_ SMDIST_GUARDED_BY(failure_mutex_);
-  bool has_last_error_ = false;  // whether last_error_ is set, for its only writer
+  bool has_last_error_ = false;  // true if last_error_ is set; needs no lock
 };
 
 }  // namespace smdist

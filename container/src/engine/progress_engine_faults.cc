@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ends the engine: faults of this rank and of others.
+// Faults that end the engine: those of this rank and of others.
 #include <algorithm>
 
 #include "engine/fault_messages.h"

@@ -174,7 +174,7 @@ def _disagree(rank, size):
     graph = tf.function(lambda tensor: sdp.allreduce(tensor, op=sdp.Sum))
     sums = []
     for run in (lambda tensor: sdp.allreduce(tensor, op=sdp.Sum), graph):
-        with pytest.raises(tf.errors.InvalidArgumentError, match="called all_reduce"):
+        with pytest.raises(tf.errors.InvalidArgumentError):
             run(tf.ones(1000 + rank))
         assert ("usage", "all_reduce") == fault_fields("kind", "operation")
         sums.append(np.unique(run(tf.ones(1000))).tolist())
