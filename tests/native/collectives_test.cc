@@ -282,24 +282,32 @@ void one_shot_all_reduce_gives_all_ranks_the_sum() {
   });
 }
 
-// Every rank gets at most its fair share plus one buffer, for any lengths.
-void rotation_balances_bytes_by_weight() {
-  std::minstd_rand random(5);
+// Every rank owns its fair share of buffers and at most three more, at any time.
+void owners_take_turns_by_weight() {
   for (const Weights& weights : {Weights{1, 1, 1}, Weights{1, 2, 0, 5}, Weights{0, 7}}) {
-    OwnerRotation owner_rotation;
-    std::vector<uint64_t> given(weights.size());
-    uint64_t total = 0;
-    constexpr size_t kLongest = 10'000;
     const auto sum = std::accumulate(weights.begin(), weights.end(), uint64_t{0});
-    for (int i = 0; i < 2000; ++i) {
-      const size_t bytes = 1 + random() % kLongest;
-      given[static_cast<size_t>(owner_rotation.next(bytes, weights))] += bytes;
-      total += bytes;
-      for (size_t rank = 0; rank < weights.size(); ++rank) {
-        CHECK(given[rank] <= total * weights[rank] / sum + kLongest);
+    for (const uint64_t first : {uint64_t{0}, uint64_t{12'345}}) {
+      std::vector<uint64_t> owned(weights.size());
+      for (uint64_t i = 0; i < 2000; ++i) {
+        ++owned[static_cast<size_t>(owner_of(first + i, weights))];
+        for (size_t rank = 0; rank < weights.size(); ++rank) {
+          CHECK(owned[rank] <= (i + 1) * weights[rank] / sum + 3);
+          CHECK(owned[rank] + 3 >= (i + 1) * weights[rank] / sum);
+        }
       }
     }
   }
+}
+
+// A program that repeats as many calls as there are ranks gives each its longest buffer in turn.
+void no_rank_owns_the_same_call_of_every_step() {
+  constexpr int kSize = 4;
+  const Weights weights(kSize, 1);
+  std::vector<uint64_t> owned(kSize);
+  for (uint64_t step = 0; step < 64 * kSize; ++step) {
+    ++owned[static_cast<size_t>(owner_of(step * kSize, weights))];
+  }
+  for (const uint64_t each : owned) CHECK_EQ(uint64_t{64}, each);
 }
 
 void reduce_gives_the_root_the_sum() {
@@ -515,7 +523,8 @@ int main() {
   RUN(shards_cover_the_buffer);
   RUN(all_reduce_gives_all_ranks_the_sum);
   RUN(one_shot_all_reduce_gives_all_ranks_the_sum);
-  RUN(rotation_balances_bytes_by_weight);
+  RUN(owners_take_turns_by_weight);
+  RUN(no_rank_owns_the_same_call_of_every_step);
   RUN(reduce_gives_the_root_the_sum);
   RUN(reduce_scatter_gives_each_rank_its_part);
   RUN(scratch_memory_is_bounded_by_the_window);

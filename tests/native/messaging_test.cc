@@ -89,8 +89,8 @@ void descriptors_detect_different_calls() {
   Descriptor ours;
   ours.kind = Collective::kAllReduce;
   ours.dtype = Dtype::kFloat32;
-  ours.bytes = 40;
-  CHECK(agree(ours, decode(encode(ours))));
+  ours.bytes = ours.call_bytes = 40;
+  CHECK(agree(ours, decode_descriptor(encode(ours))));
   CHECK_CONTAINS("all_reduce(sum, float32, 10)", text_of(ours));
   Descriptor theirs = ours;
   theirs.op = ReduceOp::kMax;
@@ -101,6 +101,10 @@ void descriptors_detect_different_calls() {
   theirs = ours;
   theirs.bytes = 44;
   CHECK(!agree(ours, theirs));
+  theirs = ours;
+  theirs.call_bytes = 80;
+  CHECK(!agree(ours, theirs));
+  CHECK_CONTAINS("all_reduce(sum, float32, 10 of 20)", text_of(theirs));
   theirs = ours;
   theirs.kind = Collective::kBroadcast;
   CHECK(!agree(ours, theirs));
@@ -140,7 +144,7 @@ void unknown_descriptors_are_refused() {
     DescriptorBytes bytes;
     for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random() >> 7);
     try {
-      const Descriptor descriptor = decode(bytes);
+      const Descriptor descriptor = decode_descriptor(bytes);
       CHECK(static_cast<uint8_t>(descriptor.kind) < kCollectives);
       CHECK(!text_of(descriptor).empty());
     } catch (const PeerError&) {

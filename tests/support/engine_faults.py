@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fields of the fault that ended this process's engine: torch's and TensorFlow's errors have none.
+"""Fields of the last fault of this process's engine: torch's and TensorFlow's errors have none.
 
 If ranks disagree, each may name another one as the culprit, because several notice it at once.
 """

@@ -98,10 +98,11 @@ std::tuple<std::string, uint16_t, std::string> endpoint_of(const Engine& engine)
   return {endpoint.host, endpoint.port, endpoint.local};
 }
 
-// Returns (kind, culprit, operation, text, details) of the fault that ended the engine, or None.
+// Returns (kind, culprit, operation, text, details) of the fault that ended the last operation or
+// the engine, or None.
 py::object fault_of(const Engine& engine) {
   try {
-    const std::exception_ptr failure = engine.failure();
+    const std::exception_ptr failure = engine.last_error();
     if (failure) std::rethrow_exception(failure);
   } catch (const Error& error) {
     const Fault* const fault = error.fault();

@@ -9,6 +9,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
+#include "messaging/descriptor.h"
 #include "smdist/activity.h"
 #include "smdist/engine.h"
 #include "staging/staging_queue.h"
@@ -119,10 +120,11 @@ class Backend final : public c10d::Backend {
     int peer = 0;
     int tag = 0;
     bool is_async = true;  // false: the caller waits for the operation at once
+    std::shared_ptr<CallNumber> number = nullptr;  // null: the operation is the whole call
   };
 
   WorkPtr start(const Name& name, Call call);
-  WorkPtr start_all(const Name& name, const std::vector<Call>& calls);
+  WorkPtr start_all(const Name& name, std::vector<Call> calls);
   void submit(const Call& call, const c10::intrusive_ptr<OperationWork>& work, bool may_await);
   Operation operation_of(const Call& call, int* source) const;
   std::function<void()> submission(const Operation& operation,
@@ -136,7 +138,9 @@ class Backend final : public c10d::Backend {
   std::shared_ptr<TwoLevelGroup> two_level_group(c10::Device device);
   LevelGroups groups_of(const LevelDecision& decision, c10::Device device) const;
   std::vector<std::string> exchange(const std::string& text);
-  void check(Operation operation, const StagedTensors& inputs, const StagedTensors& outputs) const;
+  Descriptor check(Operation operation, const StagedTensors& inputs,
+                   const StagedTensors& outputs) const;
+  void share_number(std::vector<Call>& calls) const;
   WorkPtr receive(const Name& name, Tensors& tensors, int from, int tag);
   WorkPtr allreduce_sparse_tensor(const at::Tensor& tensor, const c10d::AllreduceOptions& options);
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "backend.h"
+#include "engine/algorithm_choice.h"
 #include "staging/registry.h"
 
 namespace smdist::torch_binding {
@@ -29,7 +30,7 @@ Dtype dtype_of(const Tensors& inputs, const Tensors& outputs) {
 
 Backend::WorkPtr Backend::start(const Name& name, Call call) { return start_all(name, {call}); }
 
-Backend::WorkPtr Backend::start_all(const Name& name, const std::vector<Call>& calls) {
+Backend::WorkPtr Backend::start_all(const Name& name, std::vector<Call> calls) {
   Tensors inputs;
   Tensors outputs;
   for (const Call& call : calls) {
@@ -43,6 +44,7 @@ Backend::WorkPtr Backend::start_all(const Name& name, const std::vector<Call>& c
   }
   const Tensors& shown = inputs.empty() ? outputs : inputs;
   const c10::Device device = device_of(inputs, outputs);
+  if (calls.size() > 1) share_number(calls);
   if (!device.is_cpu()) return stage_all(name, calls, shown, outputs, device);
   auto work = c10::make_intrusive<OperationWork>(engine_, rank_, name.type, name.title, shown,
                                                  outputs, calls.size());
@@ -122,7 +124,10 @@ void Backend::stage(const Call& call, const c10::intrusive_ptr<StagedWork>& work
                          .operation = operation_of(call, work->source()),
                          .inputs = inputs.contiguous(),
                          .outputs = outputs.contiguous()};
-  check(staged.operation, inputs, outputs);
+  const Descriptor descriptor = check(staged.operation, inputs, outputs);
+  if (!call.number && !is_point_to_point(call.kind)) {  // the pieces are operations of one call
+    staged.operation.call = std::make_shared<CallNumber>(CallNumber{descriptor.bytes, 0, 0});
+  }
   // wait() may return before the message has come, and the caller may read the rank then
   if (call.kind == Collective::kReceive && call.peer != kAnyRank) *work->source() = call.peer;
   std::vector<Copy> copy_back;
@@ -143,14 +148,29 @@ void Backend::stage(const Call& call, const c10::intrusive_ptr<StagedWork>& work
   }
 }
 
-// Raises ValueError if the lengths of tensors or the numbers of ranks are wrong.
-void Backend::check(Operation operation, const StagedTensors& inputs,
-                    const StagedTensors& outputs) const {
+// Gives the operations of one call one number. Checks all of them before the first one starts:
+// otherwise this rank could start some of them, and no other rank would know that there are no
+// more.
+void Backend::share_number(std::vector<Call>& calls) const {
+  auto number = std::make_shared<CallNumber>();
+  for (Call& call : calls) {
+    const StagedTensors inputs(call.inputs);
+    const StagedTensors outputs(call.outputs);
+    number->call_bytes += check(operation_of(call, nullptr), inputs, outputs).bytes;
+    call.number = number;
+  }
+}
+
+// Returns what other ranks compare. Raises ValueError if the lengths of tensors or the numbers of
+// ranks are wrong.
+Descriptor Backend::check(Operation operation, const StagedTensors& inputs,
+                          const StagedTensors& outputs) const {
   operation.inputs = inputs.spans();
   operation.outputs = outputs.spans();
   operation.done = [](const std::exception_ptr&) {};
   try {
     Engine::check_operation(operation, rank_, size_);
+    return descriptor_of(operation, rank_, size_);
   } catch (const Error&) {
     std::rethrow_exception(translated(std::current_exception()));
   }
@@ -167,6 +187,7 @@ Operation Backend::operation_of(const Call& call, int* source) const {
   operation.peer = call.peer;
   operation.tag = static_cast<uint32_t>(call.tag);
   operation.source = source;
+  operation.call = call.number;
   operation.timeout = is_set ? call.timeout : options_->timeout;
   return operation;
 }

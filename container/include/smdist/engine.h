@@ -28,9 +28,12 @@ class Transport;
 // order.
 //
 // One failure ends the engine. Failures are: a rank dies while an operation needs it, a timeout
-// expires, ranks call different operations under one number, or a rank calls abort(). All pending
-// and later operations of all groups then fail with the same error on all ranks. If a rank has
-// called shutdown(), only operations that need that rank fail.
+// expires, or a rank calls abort(). All pending and later operations of all groups then fail with
+// the same error on all ranks. If a rank has called shutdown(), only operations that need that rank
+// fail.
+//
+// If ranks call different operations under one number, that operation fails with a UsageError on
+// every rank on which it has not ended yet, and the engine works on.
 //
 // A thread that waits in wait() or submit_and_wait() moves all operations forward itself, one such
 // thread at a time, while the engine's own thread sleeps. It calls the `ended` callbacks of any
@@ -108,6 +111,10 @@ class Engine final {
 
   // Return the error that ended the engine; null if there is none.
   std::exception_ptr failure() const;
+
+  // Return the error of the operation that ended last; null if it succeeded. After a failure of the
+  // engine, the error that ended the engine.
+  std::exception_ptr last_error() const;
 
   // Return whether join() has been called, and shutdown() has not.
   bool is_running() const;

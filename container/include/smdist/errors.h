@@ -23,7 +23,7 @@ class Error : public std::runtime_error {
   explicit Error(const Fault& fault)
       : std::runtime_error(fault.text), fault_(std::make_shared<const Fault>(fault)) {}
 
-  // Return the fault that ended the engine; null if only this call failed.
+  // Return the fault that ended the engine, or this call; null if the call has never started.
   const Fault* fault() const { return fault_.get(); }
 
  private:

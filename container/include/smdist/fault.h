@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fault that ended an engine, as data. It is sent to all ranks, and errors contain it.
+// Fault that ended an engine or a call, as data. It is sent to other ranks, and errors contain it.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ const char* name_of(FaultKind kind);
 // Maximum size of Fault::details in bytes.
 constexpr size_t kMaxDetailsBytes = 4096;
 
-// Reason for which all operations of an engine fail.
+// Reason for which all operations of an engine fail or, if ranks disagree, those of one call.
 struct Fault {
   FaultKind kind = FaultKind::kAborted;
   int culprit = 0;          // engine rank that caused the fault

@@ -4,8 +4,10 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "smdist/collective.h"
@@ -22,6 +24,18 @@ struct Span {
 
 // Value of Operation::peer: a receive takes a message from any rank.
 constexpr int kAnyRank = -1;
+
+// Number that the operations of one call share, because their count may differ among ranks that
+// disagree about the call: so the next call has the same number on all ranks, anyway. If ranks
+// disagree about one of the operations, all of them end with that error.
+//
+// Thread safety: none; the engine writes to it in submit().
+struct CallNumber {
+  // Length of all operations in bytes: of the buffer, or of one rank's part of it.
+  uint64_t call_bytes = 0;
+  uint64_t sequence = 0;     // set by the first submit()
+  uint32_t num_started = 0;  // number of operations that were submitted
+};
 
 // Operation of a group of N ranks, as one rank submits it.
 //
@@ -66,6 +80,10 @@ struct Operation {
   // Hash by which callers describe the contents of the buffers, such as the shapes of tensors. If
   // it differs among the ranks, the operation fails. Sends and receives ignore it.
   uint64_t layout = 0;
+
+  // Shared by the collectives of one call, which have to be submitted to one group, one after
+  // another; null: the call is this operation alone.
+  std::shared_ptr<CallNumber> call;
   std::vector<Span> inputs;
   std::vector<Span> outputs;
   int* source = nullptr;  // output of a receive: the sender's rank in the group; may be null

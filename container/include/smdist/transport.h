@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -22,8 +23,8 @@ using HeaderBytes = std::array<uint8_t, kHeaderBytes>;
 // length of the payload and its destination.
 struct Message {
   HeaderBytes header{};
-  // Memory of the caller that is read in place. It must not change until on_sent(), on_peer_lost()
-  // or release_payloads() is called.
+  // Memory of the caller that is read in place. It must not change until on_sent() or
+  // on_peer_lost() is called, or release_payloads() has been called for it.
   Span payload;
   // Short payload that is copied into the message; used instead of `payload`.
   std::string text;
@@ -128,10 +129,12 @@ class Transport {
   // too.
   virtual void enable_signals(int, bool) {}
 
-  // Stop using all payload memory of messages so far. Messages that have not been sent in part are
-  // dropped; the rest of a message that has been sent in part is copied first; payloads that still
-  // arrive are discarded. on_sent() is not called for any of them.
-  virtual void release_payloads() = 0;
+  // Stop using the payload memory of the messages so far whose header is chosen. Messages that have
+  // not been sent in part are dropped; the rest of a message that has been sent in part is copied
+  // first; payloads that still arrive are discarded. on_sent() is called at most for those that
+  // have been sent already.
+  using HeaderFilter = std::function<bool(int peer, const HeaderBytes& header)>;
+  virtual void release_payloads(const HeaderFilter& is_chosen) = 0;
 
   // Send and receive data and call the sink, until an event occurs, the timeout expires, or wake()
   // is called. With a timeout of zero it never blocks.

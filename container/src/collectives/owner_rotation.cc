@@ -1,22 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives/owner_rotation.h"
 
-namespace smdist {
+#include <algorithm>
+#include <functional>
 
-// Chooses the rank with the smallest given bytes / weight, and the lowest rank among equals. The
-// length of this buffer has no influence, so that ranks with buffers of different lengths choose
-// the same owner and can detect the mismatch.
-int OwnerRotation::next(size_t bytes, const Weights& weights) {
+namespace smdist {
+namespace {
+
+// After so many rounds the rotation shifts by one rank: if a program repeats the same calls, no
+// rank gets the longest buffer every time.
+constexpr uint64_t kRoundsPerShift = 64;
+
+// 2^64 divided by the golden ratio: its multiples modulo 2^64 are spread evenly.
+constexpr uint64_t kGolden = 0x9E3779B97F4A7C15;
+
+}  // namespace
+
+int owner_of(uint64_t turn, const Weights& weights) {
+  const uint64_t size = weights.size();
+  const bool are_equal =
+      std::adjacent_find(weights.begin(), weights.end(), std::not_equal_to<>()) == weights.end();
+  if (are_equal) return static_cast<int>((turn + turn / (kRoundsPerShift * size)) % size);
+  uint64_t total = 0;
+  for (const uint32_t weight : weights) total += weight;
   using Wide = unsigned __int128;
-  given_.resize(weights.size());
-  size_t best = 0;
-  for (size_t rank = 0; rank < weights.size(); ++rank) {
-    const bool is_better = weights[best] == 0 ||
-                           Wide{given_[rank]} * weights[best] < Wide{given_[best]} * weights[rank];
-    if (weights[rank] > 0 && is_better) best = rank;
+  uint64_t at = static_cast<uint64_t>(Wide{turn * kGolden} * total >> 64);  // below total
+  int owner = 0;
+  for (const uint32_t weight : weights) {
+    if (at < weight) break;
+    at -= weight;
+    ++owner;
   }
-  given_[best] += bytes;
-  return static_cast<int>(best);
+  return owner;
 }
 
 }  // namespace smdist

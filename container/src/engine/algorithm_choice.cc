@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "collectives/collectives.h"
+#include "collectives/owner_rotation.h"
 #include "reduce/reduce.h"
 
 namespace smdist {
@@ -75,6 +76,7 @@ Descriptor descriptor_of(const Operation& operation, int rank, int size) {
   if (operation.kind == Collective::kAllToAll) descriptor.bytes = operation.layout;
   const bool has_layout = has_one_length && !is_point_to_point(operation.kind);
   if (has_layout) descriptor.to_bytes = descriptor.from_bytes = operation.layout;
+  descriptor.call_bytes = operation.call ? operation.call->call_bytes : descriptor.bytes;
   return descriptor;
 }
 
@@ -88,7 +90,7 @@ Descriptor descriptor_for(Descriptor common, const Operation& operation, int pee
 }
 
 AlgorithmChoice choose(const Descriptor& descriptor, const Tuning& tuning, const Group& group,
-                       OwnerRotation& owner_rotation) {
+                       uint64_t turn) {
   const size_t widening = partial_bytes(descriptor.dtype) / element_bytes(descriptor.dtype);
   AlgorithmChoice choice{{tuning.chunk_bytes, group.window, widening},
                          weights_of(group, tuning.shard_weights)};
@@ -98,7 +100,7 @@ AlgorithmChoice choose(const Descriptor& descriptor, const Tuning& tuning, const
   const bool is_in_shards = bytes > std::max(tuning.one_shot_bytes, tuning.single_owner_bytes);
   choice.is_shareable = is_in_shards && group.is_on_one_host && group.size() > 1;
   if (!choice.is_one_shot && bytes <= tuning.single_owner_bytes) {
-    const int owner = owner_rotation.next(bytes, choice.weights);
+    const int owner = owner_of(turn, choice.weights);
     choice.weights.assign(choice.weights.size(), 0);
     choice.weights[static_cast<size_t>(owner)] = 1;
   }

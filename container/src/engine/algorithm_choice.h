@@ -3,8 +3,8 @@
 #pragma once
 
 #include "collectives/hierarchical_reduce.h"
-#include "collectives/owner_rotation.h"
 #include "collectives/plan.h"
+#include "collectives/sharding.h"
 #include "engine/group.h"
 #include "messaging/descriptor.h"
 #include "smdist/operation.h"
@@ -28,10 +28,10 @@ struct AlgorithmChoice {
   bool is_shareable = false;  // all_reduce in shards on one host, which may use shared memory
 };
 
-// Choose the algorithm of an operation. Takes the next owner of `owner_rotation` if a single rank
-// reduces the whole buffer.
+// Choose the algorithm of an operation. turn: number of the operation, which decides about the
+// owner if a single rank reduces the whole buffer.
 AlgorithmChoice choose(const Descriptor& descriptor, const Tuning& tuning, const Group& group,
-                       OwnerRotation& owner_rotation);
+                       uint64_t turn);
 
 // Return this rank's plan of the operation.
 Plan plan_of(const Operation& operation, const Group& group, const AlgorithmChoice& choice);

@@ -158,10 +158,16 @@ void Engine::Impl::number(Submission& submission) {
   if (state_ == LifePhase::kEnded)
     throw UsageError("the engine was shut down, so it cannot start an operation");
   Membership& membership = groups_[submission.id.group];
-  submission.id.sequence = membership.next(submission.id.role);
+  CallNumber* const call = submission.operation.call.get();
+  const bool is_first = call == nullptr || call->num_started == 0;
+  submission.id.sequence = is_first ? membership.next(submission.id.role) : call->sequence;
+  if (call != nullptr) {
+    call->sequence = submission.id.sequence;
+    submission.id.part = call->num_started++;
+  }
   ++submission.group->pending;
-  submission.choice =
-      choose(submission.descriptor, tuning_, *submission.group, membership.owner_rotation);
+  const uint64_t turn = submission.id.sequence + submission.id.part;
+  submission.choice = choose(submission.descriptor, tuning_, *submission.group, turn);
 }
 
 void Engine::Impl::tune(Tuning tuning, bool is_last) {
@@ -246,6 +252,7 @@ void Engine::abort(const std::string& reason, const std::string& details) {
 }
 void Engine::shutdown() { impl_->shutdown(); }
 std::exception_ptr Engine::failure() const { return impl_->failure(); }
+std::exception_ptr Engine::last_error() const { return impl_->last_error(); }
 bool Engine::is_running() const { return impl_->is_running(); }
 void Engine::close_in_child() noexcept { impl_->close_in_child(); }
 

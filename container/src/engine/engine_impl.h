@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "collectives/owner_rotation.h"
 #include "engine/callback_executor.h"
 #include "engine/group.h"
 #include "engine/progress_engine.h"
@@ -48,6 +47,7 @@ class Engine::Impl final {
   void close_in_child() noexcept { transport_->close_in_child(); }
   // Unchecked: ProgressEngine guards the error by a mutex of its own.
   std::exception_ptr failure() const SMDIST_UNCHECKED { return progress_.failure(); }
+  std::exception_ptr last_error() const SMDIST_UNCHECKED { return progress_.last_error(); }
   bool is_running() SMDIST_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     return state_ == LifePhase::kRunning;
@@ -70,10 +70,9 @@ class Engine::Impl final {
     std::shared_ptr<Group> group;
     uint64_t num_collectives = 0;  // number of collectives submitted so far
     uint64_t num_messages = 0;     // number of sends and receives submitted so far
-    OwnerRotation owner_rotation;
     bool is_removed = false;
 
-    // Return the number of the next operation. Return the number of the next operation.
+    // Return the number of the next operation.
     uint64_t next(Role role) {
       return role == Role::kCollective ? num_collectives++ : num_messages++;
     }

@@ -10,6 +10,18 @@ std::exception_ptr FaultBroadcast::failure() const {
   return failure_;
 }
 
+void FaultBroadcast::set_last_error(const std::exception_ptr& error) {
+  if (!error && !has_last_error_) return;  // the usual case needs no lock
+  has_last_error_ = error != nullptr;
+  MutexLock lock(failure_mutex_);
+  last_error_ = error;
+}
+
+std::exception_ptr FaultBroadcast::last_error() const {
+  MutexLock lock(failure_mutex_);
+  return last_error_ ? last_error_ : failure_;
+}
+
 void FaultBroadcast::record(Fault fault) {
   fault_ = std::move(fault);
   error_ = error_of(fault_);

@@ -26,6 +26,12 @@ class FaultBroadcast final {
   // Return the error if a fault has ended the engine; null if it works, or if close() was called.
   std::exception_ptr failure() const SMDIST_EXCLUDES(failure_mutex_);
 
+  // Set the error of the operation that ended last; null if it succeeded.
+  void set_last_error(const std::exception_ptr& error) SMDIST_EXCLUDES(failure_mutex_);
+  // Return the error of the operation that ended last or, if the engine has failed since, that of
+  // the engine.
+  std::exception_ptr last_error() const SMDIST_EXCLUDES(failure_mutex_);
+
   // Store the fault. Requires: error() is null.
   void record(Fault fault) SMDIST_EXCLUDES(failure_mutex_);
   // Let later operations fail with `reason` after shutdown(); failure() stays null. Requires:
@@ -50,6 +56,8 @@ class FaultBroadcast final {
 
   mutable Mutex failure_mutex_;
   std::exception_ptr failure_ SMDIST_GUARDED_BY(failure_mutex_);
+  std::exception_ptr last_error_ SMDIST_GUARDED_BY(failure_mutex_);
+  bool has_last_error_ = false;  // true if last_error_ is set; needs no lock
 };
 
 }  // namespace smdist

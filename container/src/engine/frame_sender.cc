@@ -2,6 +2,7 @@
 #include "engine/frame_sender.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "engine/unexpected_queue.h"
@@ -70,7 +71,7 @@ void FrameSender::send_rtr(PendingOperation& pending, int member) {
     payload.append(static_cast<const char*>(message.data), message.bytes);
   }
   frame.tag = pending.step(*eager).tag;
-  const uint64_t token = track({{submission.id, *eager}, true, false});
+  const uint64_t token = track({{submission.id, *eager}, true, false, rank});
   send(rank, frame, std::move(payload), token);
 }
 
@@ -147,7 +148,7 @@ void FrameSender::send_fragment(int rank) {
   frame.tag = whole.tag;
   frame.offset = fragment.offset;
   frame.length = fragment.bytes;
-  const uint64_t token = track({{whole.id, whole.step}, fragment.is_last, true});
+  const uint64_t token = track({{whole.id, whole.step}, fragment.is_last, true, rank});
   ++peer(rank).fragments_in_flight;
   const Span payload{whole.data + fragment.offset, fragment.bytes};
   transport_.send(rank, {encode(frame), payload, {}, token, whole.lane});
@@ -163,7 +164,7 @@ void FrameSender::send_block(int rank) {
   frame.type = FrameType::kDataBlock;
   frame.tag = whole.tag;
   frame.offset = fragment.offset;
-  const uint64_t token = track({{whole.id, whole.step}, fragment.is_last, false});
+  const uint64_t token = track({{whole.id, whole.step}, fragment.is_last, false, rank});
   send(rank, frame, encode(BlockRef{block, static_cast<uint32_t>(fragment.bytes)}), token);
   // If the peer has a processor of its own, it reads this block while we fill the next one.
   const bool is_worth_it = options_.pause.count() > 0 && fragment.bytes >= kFlushFromBytes;
@@ -189,6 +190,16 @@ void FrameSender::on_release(int rank, uint32_t block) {
 void FrameSender::on_peer_lost(int rank) {
   peer(rank).send_queue.clear();
   if (blocks_) blocks_->release_all(rank);
+}
+
+void FrameSender::drop_call(const OperationId& call) {
+  for (PeerOutput& each : peers_) each.send_queue.drop_call(call);
+  for (auto next = in_flight_.begin(); next != in_flight_.end();) {
+    const InFlight& part = next->second;
+    const bool is_of_call = call_of(part.message.id) == call_of(call);
+    if (is_of_call && part.is_fragment) --peer(part.rank).fragments_in_flight;
+    next = is_of_call ? in_flight_.erase(next) : std::next(next);
+  }
 }
 
 void FrameSender::clear() {

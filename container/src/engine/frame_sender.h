@@ -64,6 +64,9 @@ class FrameSender final {
   void on_release(int rank, uint32_t block);
   void on_peer_lost(int rank);
 
+  // Drop the messages of all operations of a call, which has ended. The transport must have stopped
+  // using their memory.
+  void drop_call(const OperationId& call);
   // Drop all messages, because the engine has failed.
   void clear();
 
@@ -79,6 +82,7 @@ class FrameSender final {
     SentMessage message;
     bool is_last;      // the last fragment of the message
     bool is_fragment;  // sent from the caller's memory; false: through a block
+    int rank;          // the receiver
   };
 
   PeerOutput& peer(int rank) { return peers_[static_cast<size_t>(rank)]; }

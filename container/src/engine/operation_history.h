@@ -27,12 +27,12 @@ class OperationHistory final {
   // Return whether this collective, or a later one of its group, has ended.
   bool is_past(const OperationId& id) const;
 
-  // Remove the collectives of a group.
-  void forget(uint32_t group) { groups_.erase(group); }
+  // Remove the collectives of a group but for the last, whose number tells which are past.
+  void forget(uint32_t group);
 
  private:
   struct EndedCollective {
-    uint64_t sequence;
+    OperationId id;
     Descriptor descriptor;
   };
   std::unordered_map<uint32_t, std::deque<EndedCollective>> groups_;  // in the order of numbers

@@ -156,6 +156,12 @@ bool PendingOperation::borrow(uint32_t tag, uint64_t bytes, const BorrowedBlock&
   return true;
 }
 
+std::vector<PendingOperation::BorrowedBlock> PendingOperation::borrowed() const {
+  std::vector<BorrowedBlock> blocks;
+  for (const auto& [offset, block] : borrowed_) blocks.push_back(block);
+  return blocks;
+}
+
 bool PendingOperation::awaits_data_from(int member) const {
   if (sum_ != nullptr) return sum_->awaits_data_from(index(member));
   return members_[index(member)].open_receives > 0;

@@ -73,6 +73,9 @@ class PendingOperation final {
   // Returns false if the message has to be copied. Call after place() and before arrived().
   bool borrow(uint32_t tag, uint64_t bytes, const BorrowedBlock& block);
 
+  // Return the blocks that reductions have not read yet.
+  std::vector<BorrowedBlock> borrowed() const;
+
   // Return whether all steps are complete and all members are ready. Without the second condition,
   // a mismatch among the members could stay undetected.
   bool is_done() const { return open_steps_ == 0 && unready_partners_ == 0; }

@@ -53,6 +53,7 @@ void ProgressEngine::begin_all(std::vector<Submission> submissions) {
 }
 
 void ProgressEngine::begin(Submission submission) {
+  if (!error() && has_ended_early(submission)) return;
   SharedSum* const sum = error() ? nullptr : sums_.begin(submission);
   if (submission.may_be_shared() && sum == nullptr) submission.make_plan();
   Buffer scratch = error() ? Buffer{} : allocate_scratch(submission);
@@ -101,7 +102,7 @@ void ProgressEngine::take_unexpected(const OperationId& id) {
           deliver_copy(*pending, rank, eager.tag, eager.bytes.data(), eager.bytes.size());
         }
       } else if (!error()) {
-        fail_if_past_differs(rank, id, ready.descriptor);
+        report_if_differs(rank, id, ready.descriptor);
       }
     } catch (const PeerError& error) {
       fail(protocol_error(names_, rank, error.what()), true);
@@ -135,6 +136,7 @@ void ProgressEngine::finish(const OperationId& id) {
   if (id.role == Role::kCollective) history_.add(id, submission.descriptor);
   if (submission.operation.kind == Collective::kBarrier) flush_all(*submission.group);
   --submission.group->pending;
+  faults_.set_last_error(nullptr);
   callbacks_.push(submission.operation, nullptr);
   pending_.erase(found);
 }
@@ -237,6 +239,8 @@ void ProgressEngine::on_message(int rank, const HeaderBytes& header) {
         return sender_.send_queued(rank);
       case FrameType::kAbort:
         return on_abort(rank);
+      case FrameType::kMismatch:
+        return on_mismatch(rank, frame);
       case FrameType::kLeave:
         return detector_.on_leave(rank);
     }
@@ -257,14 +261,19 @@ void ProgressEngine::on_rtr(int rank, const Frame& frame) {
   const RtrMessage ready = decode_rtr(frame.type, payload(rank));
   if (error()) return;
   const OperationId id = id_of(frame, rank);
+  if (const Fault* reason = disagreements_.find(id)) {
+    discard_eager(rank, ready);
+    return send_mismatch(rank, id, *reason);
+  }
   if (id.role == Role::kReceive && find(id) == nullptr) begin_all(matching_.announce(id));
   if (PendingOperation* pending = find(id)) {
     accept_rtr(*pending, rank, ready.descriptor, ready.ticket);
     pending = find(id);
-    if (pending != nullptr && ready.has_eager()) deliver_eager(*pending, rank, frame, ready);
+    if (pending == nullptr) return discard_eager(rank, ready);
+    if (ready.has_eager()) deliver_eager(*pending, rank, frame, ready);
     return;
   }
-  if (error() || fail_if_past(rank, id, ready.descriptor)) return;
+  if (error() || is_past(rank, id, ready)) return;
   unexpected_.add(id, rank, {ready.descriptor, buffer_eager(rank, frame, ready), ready.ticket});
 }
 
@@ -280,7 +289,8 @@ void ProgressEngine::accept_rtr(PendingOperation& pending, int rank, const Descr
   }
   const Descriptor ours = submission.descriptor_to(member);
   if (!agree(ours, theirs)) {
-    return fail(descriptor_mismatch(names_, submission.id, ours, rank, theirs), true);
+    return end_call(submission.id, descriptor_mismatch(names_, submission.id, ours, rank, theirs),
+                    {rank});
   }
   sender_.on_rtr(rank, pending.eager_bytes(member));
   const bool is_sum = pending.sum() != nullptr;
@@ -291,31 +301,6 @@ void ProgressEngine::accept_rtr(PendingOperation& pending, int rank, const Descr
   } else {
     replan(pending);
   }
-}
-
-// Fails all operations if the announced operation has ended here already: that is impossible if the
-// ranks call the same operations. Returns false if it has not ended.
-bool ProgressEngine::fail_if_past(int rank, const OperationId& id, const Descriptor& theirs) {
-  if (id.role != Role::kCollective) {
-    if (matching_.was_posted(id))
-      throw PeerError("announced a message again that it has already sent");
-    return false;
-  }
-  if (!history_.is_past(id)) return false;
-  const Descriptor* ours = history_.find(id);
-  fail(ours == nullptr ? collective_count_mismatch(names_, id, rank, theirs)
-                       : descriptor_mismatch(names_, id, *ours, rank, theirs),
-       true);
-  return true;
-}
-
-// Fails all operations if a peer announced a different operation under the number of one that ended
-// here as soon as it was posted, such as a sum of no elements.
-void ProgressEngine::fail_if_past_differs(int rank, const OperationId& id,
-                                          const Descriptor& theirs) {
-  const Descriptor* ours = id.role == Role::kCollective ? history_.find(id) : nullptr;
-  if (ours == nullptr || agree(*ours, theirs)) return;
-  fail(descriptor_mismatch(names_, id, *ours, rank, theirs), true);
 }
 
 // Delivers an eager message to an operation that is pending here.
@@ -352,8 +337,10 @@ void ProgressEngine::on_data(int rank, const Frame& frame) {
 }
 
 void ProgressEngine::on_block(int rank, const Frame& frame) {
+  const BlockRef block = decode_block_ref(payload(rank));
   PendingOperation* pending = planned_operation(rank, frame, "data");
-  if (pending != nullptr) deliver_block(*pending, rank, frame, decode_block_ref(payload(rank)));
+  if (pending != nullptr) return deliver_block(*pending, rank, frame, block);
+  if (!error()) sender_.send_release(rank, block.block);
 }
 
 void ProgressEngine::deliver_block(PendingOperation& pending, int rank, const Frame& frame,
@@ -368,14 +355,16 @@ void ProgressEngine::on_credit(int rank, const Frame& frame) {
   perform(*pending, pending->credited(pending->member_of(rank), frame.tag));
 }
 
-// Returns the operation that a frame belongs to; null if the engine has failed. If the operation is
-// a sum in shared memory that not all members have joined, it changes to a plan first: the frame
-// shows that its sender has done so already. content: what the frame contains, for the error text.
+// Returns the operation that a frame belongs to; null if the engine has failed, or if the operation
+// has ended because ranks disagreed, so that the frame must be discarded. If the operation is a sum
+// in shared memory that not all members have joined, it changes to a plan first: the frame shows
+// that its sender has done so already. content: what the frame contains, for the error text.
 PendingOperation* ProgressEngine::planned_operation(int rank, const Frame& frame,
                                                     const std::string& content) {
   if (error()) return nullptr;
   const OperationId id = id_of(frame, rank);
   PendingOperation* pending = find(id);
+  if (pending == nullptr && disagreements_.includes(id)) return nullptr;
   if (pending == nullptr) {
     throw PeerError("sent " + content + " for an operation that this rank has not posted");
   }
@@ -387,109 +376,6 @@ PendingOperation* ProgressEngine::planned_operation(int rank, const Frame& frame
   }
   replan(*pending);
   return find(id);
-}
-
-// Faults
-
-// Sends the fault, if there is one, to a peer that has just connected.
-void ProgressEngine::on_connected(int rank) {
-  detector_.on_connected(rank);
-  if (error()) faults_.send_to(rank);
-}
-
-void ProgressEngine::on_altered(int rank, const std::string& reason) {
-  fail(protocol_error(names_, rank, reason), true);
-}
-
-void ProgressEngine::on_peer_lost(int rank, const std::string& reason) {
-  sender_.on_peer_lost(rank);
-  detector_.on_peer_lost(rank, reason);
-  check_partners();
-}
-
-void ProgressEngine::on_abort(int rank) {
-  fail(decode_fault(std::string(payload(rank).begin(), payload(rank).end())), false);
-}
-
-void ProgressEngine::check_partners() {
-  for (const auto& [id, pending] : pending_) {
-    // fail() empties the table.
-    if (const std::optional<Fault> fault = detector_.check(pending)) return fail(*fault, true);
-  }
-  fail_if(detector_.check(matching_.waiting()));
-}
-
-void ProgressEngine::check_deadlines() {
-  if (detector_.end_grace_period()) check_partners();
-  fail_if(detector_.check(matching_.waiting()));
-  if (!detector_.late()) return;
-  advance_sums();  // if this process was suspended, data of its peers may have arrived meanwhile
-  const std::optional<OperationId> id = detector_.late();
-  if (is_busy_ || !id) return;
-  PendingOperation& late = *find(*id);
-  if (!detector_.extend(late)) fail(detector_.fault_of_late(late), true);
-}
-
-std::chrono::milliseconds ProgressEngine::time_until_deadline() const {
-  using std::chrono::milliseconds;
-  constexpr milliseconds kLongest{60'000};
-  Clock::time_point next = detector_.next_deadline(Clock::now() + kLongest);
-  for (const Submission& receive : matching_.waiting()) next = std::min(next, receive.deadline);
-  const auto left = next - Clock::now();
-  const auto rounded = std::chrono::duration_cast<milliseconds>(left) + milliseconds(1);
-  return std::clamp(rounded, milliseconds(0), kLongest);
-}
-
-bool ProgressEngine::is_quiet() const {
-  return pending_.empty() && matching_.waiting().empty() && !detector_.has_grace_periods();
-}
-
-void ProgressEngine::fail_if(const std::optional<Fault>& fault) {
-  if (fault) fail(*fault, true);
-}
-
-// Ends the engine with a fault. is_found_here: this rank detected the fault; false if it was
-// received from another rank.
-void ProgressEngine::fail(const Fault& fault, bool is_found_here) {
-  if (error()) return;
-  faults_.record(fault);
-  // Without pending operations, which would report the fault to callers, write it to the log.
-  const bool is_own_abort = is_found_here && fault.kind == FaultKind::kAborted;
-  const bool is_silent = pending_.empty() && matching_.waiting().empty() && !is_own_abort;
-  if (options_.log && is_silent) options_.log("the job is aborted: " + fault.text);
-  fail_all();
-  faults_.send_to_all(is_found_here);
-}
-
-// Fails all pending operations. The transport stops using their memory first, because callers may
-// reuse it as soon as they receive the error.
-void ProgressEngine::fail_all() {
-  transport_.release_payloads();
-  sender_.clear();
-  for (auto& [id, pending] : pending_) {
-    --pending.submission().group->pending;
-    callbacks_.push(pending.submission().operation, error());
-  }
-  for (Submission& receive : matching_.take_waiting()) {
-    --receive.group->pending;
-    callbacks_.push(receive.operation, error());
-  }
-  pending_.clear();
-  sums_.clear();
-  is_busy_ = false;
-  detector_.clear();
-  unexpected_.clear();
-}
-
-void ProgressEngine::leave() {
-  if (!error()) {
-    faults_.close(engine_shut_down(names_));
-    fail_all();
-  }
-  const Frame leaving;
-  for (int rank = 0; rank < options_.size; ++rank) {
-    if (detector_.is_connected(rank)) sender_.send(rank, leaving);
-  }
 }
 
 }  // namespace smdist

@@ -12,20 +12,23 @@
 //     bytes that a sender can have buffered at each peer is limited.
 //   * A message whose memory is still in use, by an earlier chunk that is not reduced yet, waits
 //     for a credit.
-// One fault ends all operations, here and, through ABORT frames, on all ranks. Faults are:
-// descriptors that differ, the loss of a peer that is needed, a frame that breaks the protocol, a
-// deadline that has passed, and a call of abort().
+// One fault ends all operations, here and, through ABORT frames, on all ranks. Faults are: the loss
+// of a peer that is needed, a frame that breaks the protocol, a deadline that has passed, and a
+// call of abort(). Descriptors that differ end only the operations of their call, through MISMATCH
+// frames (progress_engine_mismatch.cc).
 #pragma once
 
 #include <chrono>
 #include <exception>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "engine/block_reader.h"
 #include "engine/callback_executor.h"
+#include "engine/disagreements.h"
 #include "engine/failure_detector.h"
 #include "engine/fault_broadcast.h"
 #include "engine/frame_sender.h"
@@ -74,9 +77,12 @@ class ProgressEngine final : public Sink {
   // Return the error that ended the engine; null if there is none.
   std::exception_ptr failure() const { return faults_.failure(); }
 
-  // Return whether there is a fault, and a peer that has not connected yet and so has not received
-  // it.
-  bool has_uninformed_peers() const { return faults_.has_uninformed_peers(); }
+  // Return the error of the operation that ended last: see Engine.
+  std::exception_ptr last_error() const { return faults_.last_error(); }
+
+  // Return whether there is a fault, or a call about which ranks disagree, and a peer that has not
+  // connected yet and so has not received it.
+  bool has_uninformed_peers() const;
 
   // Fail all operations that are pending here, and send a LEAVE frame to all connected peers.
   void leave();
@@ -118,9 +124,18 @@ class ProgressEngine final : public Sink {
                     size_t count);
   void deliver_block(PendingOperation& pending, int rank, const Frame& frame,
                      const BlockRef& block);
-  bool fail_if_past(int rank, const OperationId& id, const Descriptor& theirs);
-  void fail_if_past_differs(int rank, const OperationId& id, const Descriptor& theirs);
   void replan(PendingOperation& pending);
+
+  // Calls about which ranks disagree
+  bool has_ended_early(Submission& submission);
+  void end_call(OperationId id, const Fault& reason, std::set<int> informed);
+  void end_early(PendingOperation& pending, const Fault& reason, std::set<int>& informed);
+  void release_payloads(const OperationId& id);
+  void send_mismatch(int rank, const OperationId& id, const Fault& reason);
+  void on_mismatch(int rank, const Frame& frame);
+  bool is_past(int rank, const OperationId& id, const RtrMessage& ready);
+  void report_if_differs(int rank, const OperationId& id, const Descriptor& theirs);
+  void discard_eager(int rank, const RtrMessage& ready);
 
   // Faults
   void check_partners();
@@ -142,6 +157,7 @@ class ProgressEngine final : public Sink {
   Matching matching_;
   UnexpectedQueue unexpected_;
   OperationHistory history_;
+  Disagreements disagreements_;
   SharedSums sums_;
   FrameSender sender_;
   BlockReader blocks_;
@@ -149,6 +165,7 @@ class ProgressEngine final : public Sink {
   FaultBroadcast faults_;
   std::vector<std::vector<uint8_t>>
       payloads_;  // payload of the frame that lane 0 receives now, by peer; not for kData
+  std::set<int> awaiting_mismatch_;  // peers to be informed that were not connected then
   bool is_busy_ = false;
 };
 

@@ -121,7 +121,7 @@ void Engine::Impl::disconnect() {
   }
 }
 
-// Waits for peers that are still in their handshake, so that they receive the fault. Otherwise they
+// Waits for peers that have not connected yet, so that they receive the fault. Otherwise they
 // would only see that this rank closes the connection, and report this rank instead of the culprit.
 void Engine::Impl::deliver_fault() {
   const Clock::time_point end = Clock::now() + kDisconnectTime;

@@ -33,7 +33,7 @@ class ReductionBufferPool final {
   // Return the reduction buffer of another rank that a ticket names. Throws PeerError if there is
   // no such buffer.
   ReductionBuffer at(const Span& arena, const SharedSumTicket& ticket) const;
-  // Cancel a sum that not all ranks have joined.
+  // Cancel a sum: see SharedSum.
   void cancel(SharedSum& sum);
   // Drop all sums, because the engine has failed.
   void clear();

@@ -9,7 +9,7 @@ RtrMessage decode_rtr(FrameType type, const std::vector<uint8_t>& payload) {
   DescriptorBytes descriptor;
   std::copy_n(payload.begin(), descriptor.size(), descriptor.begin());
   RtrMessage message;
-  message.descriptor = decode(descriptor);
+  message.descriptor = decode_descriptor(descriptor);
   const uint8_t* rest = payload.data() + kDescriptorBytes;
   if (type == FrameType::kRtrTicket) message.ticket = decode_shared_sum_ticket(rest);
   if (type == FrameType::kRtrEagerBlock) {

@@ -43,8 +43,7 @@ class SharedSum final {
   SharedSum(SumTask task, size_t member, const ReductionBuffer& own, uint64_t count);
 
   // Record that another member takes part, with its reduction buffer, whose counters have the value
-  // `count`. Data of others are read only after all members have joined; then cancel() is not
-  // allowed.
+  // `count`. Data of others are read only after all members have joined.
   void join(size_t member, const ReductionBuffer& theirs, uint64_t count);
 
   // Return whether all other members have joined.
@@ -70,7 +69,8 @@ class SharedSum final {
   // the value end(). Requires: is_done().
   bool is_drained() const;
   uint64_t end() const { return count_ + most_chunks_; }
-  // Cancel the sum. Only allowed before all members have joined.
+  // Cancel the sum. Other ranks may still read chunks, and even such that were never written, if
+  // all members have joined; so then the operation must have failed on all ranks.
   void cancel();
 
  private:

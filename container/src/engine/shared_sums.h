@@ -40,7 +40,8 @@ class SharedSums final {
   // Record that a peer takes part with the given ticket. member: its rank in the group. Throws
   // PeerError if the ticket is invalid.
   void join(SharedSum& sum, int member, int rank, const SharedSumTicket& ticket);
-  // Cancel a sum that not all members have joined. No rank has read, or will read, its chunks.
+  // Cancel a sum that not all members have joined, so that no rank has read, or will read, its
+  // chunks; or one whose operation has failed on all ranks.
   void cancel(const OperationId& id);
 
   // Return the operations of all sums.

@@ -49,6 +49,17 @@ UnexpectedQueue::ByRank UnexpectedQueue::take(const OperationId& ours) {
   return ready;
 }
 
+std::set<int> UnexpectedQueue::drop_call(const OperationId& ours) {
+  std::set<int> senders;
+  auto next = operations_.lower_bound(call_of(ours));
+  while (next != operations_.end() && call_of(next->first) == call_of(ours)) {
+    const OperationId id = next->first;
+    ++next;
+    for (const auto& [rank, each] : take(id)) senders.insert(rank);
+  }
+  return senders;
+}
+
 std::optional<int> UnexpectedQueue::first_sender(uint32_t group, uint32_t channel,
                                                  const std::vector<int>& members) const {
   std::optional<int> sender;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "messaging/descriptor.h"
@@ -50,6 +51,10 @@ class UnexpectedQueue final {
   // posted receive; none if there is none. members: the engine ranks that may send.
   std::optional<int> first_sender(uint32_t group, uint32_t channel,
                                   const std::vector<int>& members) const;
+
+  // Remove the RTR frames of all operations of a call, and return the engine ranks of their
+  // senders.
+  std::set<int> drop_call(const OperationId& ours);
 
   void clear();
 

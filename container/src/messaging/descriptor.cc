@@ -34,10 +34,11 @@ DescriptorBytes encode(const Descriptor& descriptor) {
   put<uint64_t>(&bytes[16], descriptor.bytes);
   put<uint64_t>(&bytes[24], descriptor.to_bytes);
   put<uint64_t>(&bytes[32], descriptor.from_bytes);
+  put<uint64_t>(&bytes[40], descriptor.call_bytes);
   return bytes;
 }
 
-Descriptor decode(const DescriptorBytes& bytes) {
+Descriptor decode_descriptor(const DescriptorBytes& bytes) {
   const bool is_known =
       bytes[0] < kCollectives && bytes[1] < kDtypes && bytes[2] < kReduceOps && bytes[3] == 0;
   if (!is_known)
@@ -52,6 +53,7 @@ Descriptor decode(const DescriptorBytes& bytes) {
   descriptor.bytes = get<uint64_t>(&bytes[16]);
   descriptor.to_bytes = get<uint64_t>(&bytes[24]);
   descriptor.from_bytes = get<uint64_t>(&bytes[32]);
+  descriptor.call_bytes = get<uint64_t>(&bytes[40]);
   return descriptor;
 }
 
@@ -64,7 +66,7 @@ bool agree(const Descriptor& ours, const Descriptor& theirs) {
   if (ours.kind == Collective::kBarrier) return true;
   const bool same_sum = ours.op == theirs.op && scale_bits(ours.scale) == scale_bits(theirs.scale);
   return ours.dtype == theirs.dtype && ours.bytes == theirs.bytes &&
-         (same_sum || !is_reducing(ours.kind)) &&
+         ours.call_bytes == theirs.call_bytes && (same_sum || !is_reducing(ours.kind)) &&
          (ours.root == theirs.root || !is_rooted(ours.kind)) &&
          ours.to_bytes == theirs.from_bytes && ours.from_bytes == theirs.to_bytes;
 }
@@ -82,6 +84,8 @@ std::string text_of(const Descriptor& descriptor) {
            << descriptor.from_bytes / width << " from the other rank";
     } else {
       text << ", " << descriptor.bytes / width;
+      const bool is_part = descriptor.call_bytes != descriptor.bytes;
+      if (is_part) text << " of " << descriptor.call_bytes / width;
     }
     if (is_rooted(descriptor.kind)) text << ", root " << descriptor.root;
     const bool is_all_to_all = descriptor.kind == Collective::kAllToAll;

@@ -24,6 +24,8 @@ struct Descriptor {
   // kinds: both contain the hash of the layout.
   uint64_t to_bytes = 0;
   uint64_t from_bytes = 0;
+  // Length of all operations of the call; equal to `bytes` if the call is one operation.
+  uint64_t call_bytes = 0;
 };
 
 // Descriptor in the wire format.
@@ -32,7 +34,7 @@ DescriptorBytes encode(const Descriptor& descriptor);
 
 // Decode a descriptor. Throws PeerError; its text is the rest of a sentence that begins with the
 // sender's name.
-Descriptor decode(const DescriptorBytes& bytes);
+Descriptor decode_descriptor(const DescriptorBytes& bytes);
 
 // Return whether two ranks with these descriptors can run the operation together.
 bool agree(const Descriptor& ours, const Descriptor& theirs);

@@ -35,9 +35,10 @@ const char* name_of(FaultKind kind) {
   return "";
 }
 
-std::string encode(const Fault& fault) {
+std::string encode(const Fault& fault, size_t max_bytes) {
   const std::string operation = fault.operation.substr(0, kMaxOperationBytes);
-  const bool fits = fault.details.size() <= kMaxDetailsBytes;
+  const size_t max_details = std::min(kMaxDetailsBytes, max_bytes / 2);
+  const bool fits = fault.details.size() <= max_details;
   const std::string& details = fits ? fault.details : std::string();
   uint8_t prefix[kPrefixBytes] = {static_cast<uint8_t>(fault.kind)};
   put<uint32_t>(prefix + 1, static_cast<uint32_t>(fault.culprit));
@@ -45,7 +46,7 @@ std::string encode(const Fault& fault) {
   put<uint16_t>(prefix + 7, static_cast<uint16_t>(details.size()));
   std::string payload(reinterpret_cast<const char*>(prefix), kPrefixBytes);
   payload.append(operation).append(details);
-  return payload.append(fault.text, 0, kMaxFaultBytes - payload.size());
+  return payload.append(fault.text, 0, max_bytes - payload.size());
 }
 
 Fault decode_fault(const std::string& payload) {

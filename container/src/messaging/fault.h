@@ -5,12 +5,14 @@
 #include <exception>
 #include <string>
 
+#include "messaging/frame.h"
 #include "smdist/fault.h"
 
 namespace smdist {
 
-// Return the bytes of a fault for the wire. A sentence that is too long is truncated.
-std::string encode(const Fault& fault);
+// Return the bytes of a fault for the wire, at most max_bytes. A sentence that is too long is
+// truncated; details that are too long are left out.
+std::string encode(const Fault& fault, size_t max_bytes = kMaxFaultBytes);
 
 // Decode a fault. Throws PeerError; its text is the rest of a sentence that begins with the
 // sender's name.

@@ -17,7 +17,7 @@ void require(bool holds, const std::string& fault) {
 
 FrameType type_of(uint8_t byte) {
   const bool is_known = byte >= static_cast<uint8_t>(FrameType::kRtr) &&
-                        byte <= static_cast<uint8_t>(FrameType::kRtrTicket);
+                        byte <= static_cast<uint8_t>(FrameType::kMismatch);
   require(is_known, "its type " + std::to_string(byte) + " does not exist");
   return static_cast<FrameType>(byte);
 }
@@ -36,6 +36,9 @@ void check_length(const Frame& frame) {
       break;
     case FrameType::kAbort:
       require(frame.length >= 9 && frame.length <= kMaxFaultBytes, length);
+      break;
+    case FrameType::kMismatch:
+      require(frame.length >= 9 && frame.length <= kMaxMismatchBytes, length);
       break;
     case FrameType::kRtrEager:
       require(frame.length > kDescriptorBytes && frame.length <= kDescriptorBytes + kMaxEagerBytes,
@@ -58,7 +61,8 @@ void check_length(const Frame& frame) {
   }
   const bool is_data = frame.type == FrameType::kData || frame.type == FrameType::kDataBlock;
   const bool has_tag = frame.type != FrameType::kRtr && frame.type != FrameType::kRtrTicket &&
-                       frame.type != FrameType::kAbort && frame.type != FrameType::kLeave;
+                       frame.type != FrameType::kAbort && frame.type != FrameType::kLeave &&
+                       frame.type != FrameType::kMismatch;
   require(has_tag || frame.tag == 0,
           "frames of its type have no tag, but it has tag " + std::to_string(frame.tag));
   require(is_data || frame.offset == 0,
@@ -100,9 +104,6 @@ Frame decode(const HeaderBytes& header) {
   frame.channel = get<uint32_t>(&header[28]);
   frame.offset = get<uint64_t>(&header[32]);
   frame.length = get<uint64_t>(&header[40]);
-  const bool has_channel = frame.role != Role::kCollective;
-  require(has_channel || frame.channel == 0, "its channel is " + std::to_string(frame.channel) +
-                                                 ", but must be 0 in a frame of a collective");
   check_length(frame);
   return frame;
 }

@@ -20,7 +20,7 @@
 
 namespace smdist {
 
-constexpr uint8_t kWireVersion = 5;
+constexpr uint8_t kWireVersion = 6;
 
 // Role of the sender of a frame in the operation that the frame belongs to.
 enum class Role : uint8_t {
@@ -45,6 +45,9 @@ enum class FrameType : uint8_t {
   kRtrEagerBlock = 9,
   // As kRtr, for a sum in shared memory; payload: a descriptor, then a SharedSumTicket.
   kRtrTicket = 10,
+  // The ranks disagree about the call that the operation belongs to, which has ended; payload: a
+  // fault.
+  kMismatch = 11,
 };
 
 // Header of a frame.
@@ -53,18 +56,19 @@ struct Frame {
   uint32_t group = 0;
   uint32_t source = 0;
   Role role = Role::kCollective;
-  uint32_t channel = 0;   // tag of a send or receive
+  uint32_t channel = 0;   // tag of a send or receive; number of a collective within its call
   uint64_t sequence = 0;  // number of the collective in the group, or of the message in the channel
   uint32_t tag = 0;       // number of a message within the operation
   uint64_t offset = 0;
   uint64_t length = 0;
 };
 
-constexpr uint64_t kDescriptorBytes = 40;
+constexpr uint64_t kDescriptorBytes = 48;
 constexpr uint64_t kBlockRefBytes = 8;
 constexpr uint64_t kSharedSumTicketBytes = 12;
 constexpr uint64_t kMaxEagerBytes = 1 << 20;  // maximum length of an eager message
 constexpr uint64_t kMaxFaultBytes = 8192;
+constexpr uint64_t kMaxMismatchBytes = 2048;  // maximum length of the fault in a kMismatch frame
 
 // Return the header in the wire format.
 HeaderBytes encode(const Frame& frame);

@@ -17,6 +17,13 @@ std::optional<Fragment> SendQueue::next(size_t fragment_bytes) {
   return fragment;
 }
 
+void SendQueue::drop_call(const OperationId& call) {
+  const auto is_of_call = [&](const QueuedMessage& each) {
+    return call_of(each.message.id) == call_of(call);
+  };
+  queue_.erase(std::remove_if(queue_.begin(), queue_.end(), is_of_call), queue_.end());
+}
+
 size_t SendQueue::front_bytes() const {
   if (queue_.empty()) return 0;
   return queue_.front().message.bytes - queue_.front().offset;

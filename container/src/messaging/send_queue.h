@@ -43,6 +43,8 @@ class SendQueue final {
   // Return the number of unsent bytes of the message whose fragment is next; 0 if the queue is
   // empty.
   size_t front_bytes() const;
+  // Remove the messages of all operations of a call.
+  void drop_call(const OperationId& call);
   void clear() { queue_.clear(); }
 
  private:

@@ -140,11 +140,11 @@ size_t Lane::add_parts(const Outgoing& waiting, iovec* parts) const {
   return count;
 }
 
-void Lane::release_payloads() {
+void Lane::release_payloads(const Transport::HeaderFilter& is_chosen) {
   std::deque<Outgoing> kept;
   for (Outgoing& waiting : queue_) {
     Message& message = waiting.message;
-    if (message.payload.bytes > 0) {
+    if (message.payload.bytes > 0 && is_chosen(peer_, message.header)) {
       if (waiting.sent == 0 && !waiting.has_tags) continue;
       message.text.assign(static_cast<const char*>(message.payload.data), message.payload.bytes);
       message.payload = {};
@@ -153,8 +153,7 @@ void Lane::release_payloads() {
     kept.push_back(std::move(waiting));
   }
   queue_ = std::move(kept);
-  unreported_.clear();
-  incoming_.data = nullptr;
+  if (incoming_.is_open && is_chosen(peer_, incoming_.header)) incoming_.data = nullptr;
 }
 
 Lane::Loss Lane::write_some(Sink* sink, bool* would_block) {

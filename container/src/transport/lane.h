@@ -76,8 +76,8 @@ class Lane final {
 
   // Queue a message.
   void send(Message message);
-  // Stop using the payload memory of queued and incoming messages: see Transport.
-  void release_payloads();
+  // Stop using the payload memory of queued and incoming messages that are chosen: see Transport.
+  void release_payloads(const Transport::HeaderFilter& is_chosen);
 
   // Send queued messages until the socket blocks, which sets *would_block, or until it is the turn
   // of another lane. With a null sink nothing is reported.

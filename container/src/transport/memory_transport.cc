@@ -26,7 +26,7 @@ class MemoryTransport final : public Transport {
   Endpoint endpoint() const override { return {"memory", static_cast<uint16_t>(rank_)}; }
   void start(const std::vector<Endpoint>&, Sink* sink) override { sink_ = sink; }
   void send(int peer, Message message) override { queue_.emplace_back(peer, std::move(message)); }
-  void release_payloads() override;
+  void release_payloads(const HeaderFilter& is_chosen) override;
   void poll(std::chrono::milliseconds timeout) override;
   void await(std::chrono::milliseconds timeout, SpinPolicy&) override;
   std::chrono::milliseconds max_await(std::chrono::milliseconds timeout) const override {
@@ -55,9 +55,11 @@ class MemoryTransport final : public Transport {
   std::vector<bool> is_connected_;
 };
 
-void MemoryTransport::release_payloads() {
-  const auto has_payload = [](const auto& each) { return each.second.payload.bytes > 0; };
-  queue_.erase(std::remove_if(queue_.begin(), queue_.end(), has_payload), queue_.end());
+void MemoryTransport::release_payloads(const HeaderFilter& is_chosen) {
+  const auto is_dropped = [&](const std::pair<int, Message>& each) {
+    return each.second.payload.bytes > 0 && is_chosen(each.first, each.second.header);
+  };
+  queue_.erase(std::remove_if(queue_.begin(), queue_.end(), is_dropped), queue_.end());
 }
 
 void MemoryTransport::poll(std::chrono::milliseconds timeout) {

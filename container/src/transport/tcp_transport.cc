@@ -116,9 +116,9 @@ void TcpTransport::connect(int peer) {
   dirty_.insert(peer);
 }
 
-void TcpTransport::release_payloads() {
+void TcpTransport::release_payloads(const HeaderFilter& is_chosen) {
   for (const auto& each : lanes_) {
-    if (each) each->release_payloads();
+    if (each) each->release_payloads(is_chosen);
   }
 }
 

@@ -74,7 +74,7 @@ class TcpTransport final : public Transport {
   void enable_signals(int peer, bool is_wanted) override {
     host_peers_.ring(peer).enable_signals(is_wanted);
   }
-  void release_payloads() override;
+  void release_payloads(const HeaderFilter& is_chosen) override;
   void poll(std::chrono::milliseconds timeout) override;
   void await(std::chrono::milliseconds timeout, SpinPolicy& policy) override;
   std::chrono::milliseconds max_await(std::chrono::milliseconds timeout) const override;

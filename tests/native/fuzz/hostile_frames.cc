@@ -103,6 +103,31 @@ FrameBytes fault_frame(FuzzInput& input, int peer) {
   return bytes_of(frame, input.flag() ? std::string(bytes.begin(), bytes.end()) : encode(fault));
 }
 
+// Changes what names the operation, so that it may be one to come, or of another group.
+void rename(FuzzInput& input, Frame& frame) {
+  switch (input.below(4)) {
+    case 0:
+      frame.group = static_cast<uint32_t>(input.below(4));
+      break;
+    case 1:
+      frame.sequence += input.below(4);
+      break;
+    case 2:
+      frame.role = static_cast<Role>(input.below(3));
+      break;
+    default:
+      frame.channel = frame.role == Role::kCollective ? 0 : static_cast<uint32_t>(input.below(3));
+  }
+}
+
+// The report that ranks disagree about an operation.
+FrameBytes mismatch_frame(FuzzInput& input, Frame frame) {
+  frame.type = FrameType::kMismatch;
+  if (input.below(4) == 3) rename(input, frame);
+  const Fault fault{input.below(8) == 7 ? FaultKind::kAborted : FaultKind::kUsage, 0, "differs"};
+  return bytes_of(frame, encode(fault, kMaxMismatchBytes));
+}
+
 // Frame without a payload, or a header with any bytes.
 FrameBytes other_frame(FuzzInput& input, int peer) {
   Frame frame;
@@ -125,23 +150,6 @@ FrameBytes other_frame(FuzzInput& input, int peer) {
   }
 }
 
-// Changes what names the operation, so that it may be one to come, or of another group.
-void rename(FuzzInput& input, Frame& frame) {
-  switch (input.below(4)) {
-    case 0:
-      frame.group = static_cast<uint32_t>(input.below(4));
-      break;
-    case 1:
-      frame.sequence += input.below(4);
-      break;
-    case 2:
-      frame.role = static_cast<Role>(input.below(3));
-      break;
-    default:
-      frame.channel = frame.role == Role::kCollective ? 0 : static_cast<uint32_t>(input.below(3));
-  }
-}
-
 }  // namespace
 
 FrameBytes hostile_frame(FuzzInput& input, int peer, PostedOperations& operations) {
@@ -151,10 +159,18 @@ FrameBytes hostile_frame(FuzzInput& input, int peer, PostedOperations& operation
       FrameType::kData,      FrameType::kDataBlock, FrameType::kCredit};
   const size_t choice = input.below(13);
   if (choice == 11 || operations.is_empty()) return other_frame(input, peer);
-  if (choice == 12)
-    return input.below(4) == 0 ? fault_frame(input, peer) : other_frame(input, peer);
   Posted& posted = operations.pick(input);
   Frame frame = frame_for(posted, peer);
+  if (choice == 12) {
+    switch (input.below(4)) {
+      case 0:
+        return fault_frame(input, peer);
+      case 1:
+        return mismatch_frame(input, frame);
+      default:
+        return other_frame(input, peer);
+    }
+  }
   if (input.below(16) == 15) rename(input, frame);
   const int member = posted.member_of(peer).value_or(0);
   const FrameType type = kOfOperations[choice];

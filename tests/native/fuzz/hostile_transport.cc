@@ -154,12 +154,14 @@ Span HostileTransport::arena_of(int peer) {
   return is_connected_[static_cast<size_t>(peer)] ? theirs_[static_cast<size_t>(peer)] : Span{};
 }
 
-void HostileTransport::release_payloads() {
-  for (LaneState& each : lanes_) {
+void HostileTransport::release_payloads(const HeaderFilter& is_chosen) {
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    LaneState& each = lanes_[i];
+    const auto peer = static_cast<int>(i / num_lanes_);
     std::deque<QueuedMessage> kept;
     for (QueuedMessage& waiting : each.queue) {
       Message& message = waiting.message;
-      if (message.payload.bytes > 0) {
+      if (message.payload.bytes > 0 && is_chosen(peer, message.header)) {
         if (!waiting.is_begun) continue;
         message.text.assign(static_cast<const char*>(message.payload.data), message.payload.bytes);
         message.payload = {};
@@ -168,8 +170,7 @@ void HostileTransport::release_payloads() {
       kept.push_back(std::move(waiting));
     }
     each.queue = std::move(kept);
-    each.unreported.clear();
-    each.place = nullptr;
+    if (each.is_open && is_chosen(peer, each.header)) each.place = nullptr;
   }
 }
 

@@ -38,7 +38,7 @@ class HostileTransport final : public Transport {
   Span own_arena() override { return own_; }
   bool is_read_by(int peer) override;
   Span arena_of(int peer) override;
-  void release_payloads() override;
+  void release_payloads(const HeaderFilter& is_chosen) override;
   void poll(std::chrono::milliseconds) override {}
   void await(std::chrono::milliseconds, SpinPolicy&) override {}
   std::chrono::milliseconds max_await(std::chrono::milliseconds timeout) const override {

@@ -165,7 +165,7 @@ class LaneRun final {
   // After this call the lane must use no payload memory, so that all of it is freed. What the peer
   // receives from now on is not checked, because messages have been dropped.
   void release() {
-    lane_.release_payloads();
+    lane_.release_payloads([](int, const HeaderBytes&) { return true; });
     receiver_.drop_payload();
     payloads_.clear();
     while (is_live() && lane_.has_work()) {

@@ -56,7 +56,7 @@ FUZZ_TARGET(descriptor) {
   DescriptorBytes bytes{};
   input.fill(bytes);
   try {
-    const Descriptor descriptor = decode(bytes);
+    const Descriptor descriptor = decode_descriptor(bytes);
     FUZZ_CHECK(encode(descriptor) == bytes);
     FUZZ_CHECK(!text_of(descriptor).empty());
     Descriptor theirs = descriptor;
@@ -65,7 +65,7 @@ FUZZ_TARGET(descriptor) {
     FUZZ_CHECK(agree(theirs, descriptor));
     DescriptorBytes others{};
     input.fill(others);
-    const Descriptor other = decode(others);
+    const Descriptor other = decode_descriptor(others);
     FUZZ_CHECK(agree(descriptor, other) == agree(other, descriptor));
   } catch (const PeerError& error) {
     FUZZ_CHECK(std::strlen(error.what()) > 0);

@@ -68,7 +68,6 @@ void PostedOperations::add_group(uint32_t id, std::vector<int> members) {
   const bool is_on_one_host = std::set<int>(hosts.begin(), hosts.end()).size() == 1;
   groups_.push_back(std::make_shared<Group>(id, std::move(members), own, HostTopology(hosts),
                                             is_on_one_host, options_.window));
-  rotations_.emplace_back();
   num_collectives_.push_back(0);
 }
 
@@ -177,7 +176,7 @@ void PostedOperations::post(FuzzInput& input) {
   submission.operation = operation;
   number(submission);
   submission.choice =
-      choose(submission.descriptor, options_.tuning, *posted.group, rotations_[group]);
+      choose(submission.descriptor, options_.tuning, *posted.group, submission.id.sequence);
   ++posted.group->pending;
   posted.id = submission.id;
   posted.descriptor = submission.descriptor;

@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "collectives/owner_rotation.h"
 #include "engine/progress_engine.h"
 #include "engine/submission.h"
 #include "fuzz_input.h"
@@ -72,7 +71,6 @@ class PostedOperations final {
   const Options& options_;
   ProgressEngine& engine_;
   std::vector<std::shared_ptr<Group>> groups_;
-  std::vector<OwnerRotation> rotations_;
   std::vector<uint64_t> num_collectives_;
   std::map<OperationId, uint64_t> num_messages_;  // by channel
   std::deque<Posted> all_;

@@ -222,3 +222,37 @@ def test_calls_after_the_shutdown_raise(device_processes):
         assert done
         assert on_cpu == on_device
         assert all("DistBackendError" == name for name, _ in pending)
+
+
+def disagree_about_the_length(rank, size, count, kind):
+    """Rank 1 passes a longer tensor, which is divided into more pieces."""
+    mine = ones(count + 3000 * rank)
+    calls = {
+        "all_reduce": lambda: dist.all_reduce(mine),
+        "coalesced": lambda: (
+            dist.group.WORLD._get_backend(mine.device).allreduce_coalesced([ones(10), mine]).wait()
+        ),
+        "all_gather": lambda: dist.all_gather([torch.empty_like(mine) for _ in range(size)], mine),
+        "host": lambda: dist.all_reduce(torch.ones(count + rank)),
+    }
+    kinds = []
+    for _ in range(2):
+        kinds.append(fault_of(calls[kind]))
+        x = ones()
+        dist.all_reduce(x)
+        kinds.append(x.cpu().unique().tolist())
+    return kinds
+
+
+@pytest.mark.parametrize("kind", ["all_reduce", "coalesced", "all_gather", "host"])
+def test_ranks_that_disagree_about_the_length_end_one_call(device_processes, kind):
+    """Another number of pieces on one rank: the next call has the same number on all."""
+    ranks = outcomes(device_processes, disagree_about_the_length, 3072, kind, size=2)
+    for done, answer in ranks:
+        assert done, answer
+        first, sum_after, second, sum_at_last = answer
+        for name, said in (first, second):
+            assert "ValueError" == name
+            assert "rank 0 " in said
+            assert "rank 1 " in said
+        assert [2] == sum_after == sum_at_last

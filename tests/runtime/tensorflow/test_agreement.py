@@ -162,3 +162,24 @@ def test_a_rank_that_loaded_its_model_trains_with_one_that_built_it(tf_world, tm
 
     assert first == second
     assert paths != other_paths
+
+
+def _disagree(rank, size):
+    """Another length on rank 1, eagerly and in a graph; the next call has the right sum."""
+    import tensorflow as tf
+
+    import smdist.dataparallel.tensorflow as sdp
+
+    sdp.init()
+    graph = tf.function(lambda tensor: sdp.allreduce(tensor, op=sdp.Sum))
+    sums = []
+    for run in (lambda tensor: sdp.allreduce(tensor, op=sdp.Sum), graph):
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            run(tf.ones(1000 + rank))
+        assert ("usage", "all_reduce") == fault_fields("kind", "operation")
+        sums.append(np.unique(run(tf.ones(1000))).tolist())
+    return sums
+
+
+def test_the_next_call_works_after_ranks_disagreed(tf_world):
+    assert [[[2.0], [2.0]]] * 2 == tf_world.run(_disagree, size=2)

@@ -14,7 +14,9 @@ from typing import Any, Protocol, TypeVar
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFault:
-    """Reason why an engine failed, the same on all ranks.
+    """Reason why an engine, or the last operation, failed.
+
+    It is the same on all ranks, but ranks that disagree about a call may name different pairs.
 
     Attributes:
         kind: "aborted" (a rank called abort), "usage" (ranks called different collectives, or
@@ -131,9 +133,10 @@ class Engine(Protocol):
         """
 
     def fault(self) -> tuple[str, int, str, str, str] | None:
-        """Return (kind, culprit, operation, text, details) of the engine's fault.
+        """Return (kind, culprit, operation, text, details) of the last operation's fault.
 
-        Return None if the engine has not failed. `EngineFault` describes the fields.
+        Return that of the engine if it has failed since, and None if the last operation succeeded.
+        `EngineFault` describes the fields.
         """
 
     def is_running(self) -> bool:

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls about which ranks disagree: they end alone, in every order of events.
+
+Each rank posts its calls in order, and numbers them. A call says what is called (all that ranks
+compare), and with which ranks it exchanges data.
+
+    post      a rank reaches call k: it sends READY(k, what) to its partners in this call; if
+              it knows already that the ranks disagree about k, the call ends at once instead
+    READY     if the receiver called something else as k, its call k ends with an error, also
+              if the sender is no partner; if its call k has ended, it sends MISMATCH back
+    complete  all partners are ready: the call succeeds
+    MISMATCH  the call k of the receiver ends with an error, posted or not
+
+A rank whose call k ends with an error sends MISMATCH(k) to its partners, and to every rank whose
+READY(k) it has.
+
+Invariants: every call ends on every rank. It succeeds where all ranks call the same. Where they
+do not, no rank succeeds whose call needs all ranks.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from model.explorer import Action, FaultError
+
+
+class Call(NamedTuple):
+    """What a rank calls.
+
+    `root` is None if all ranks are each other's partners, and -1 if the call needs no other rank.
+    """
+
+    what: str
+    root: int | None = None
+
+
+class Frame(NamedTuple):
+    """Frame in flight; those between two ranks are in order."""
+
+    source: int
+    target: int
+    kind: str  # READY, MISMATCH
+    number: int
+
+
+class State(NamedTuple):
+    """State of all ranks and of the network."""
+
+    posted: tuple[int, ...]  # number of posted calls, by rank
+    frames: tuple[Frame, ...]
+    ready: frozenset[tuple[int, int, int]]  # number, rank, rank that has its READY
+    ended: frozenset[tuple[int, int, bool]]  # number, rank, whether it succeeded
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreeing:
+    """State machine; for each rank, its calls in the order in which it posts them."""
+
+    calls: tuple[tuple[Call, ...], ...]
+
+    def start(self) -> State:
+        return State((0,) * len(self.calls), (), frozenset(), frozenset())
+
+    # ------------------------------------------------------------- possible actions
+
+    def actions(self, state: State) -> Iterator[Action]:
+        for rank, calls in enumerate(self.calls):
+            if state.posted[rank] < len(calls):
+                yield Action("post", (rank,))
+            for number in range(state.posted[rank]):
+                if self._may_complete(state, number, rank):
+                    yield Action("complete", (number, rank))
+        first = {frame[:2]: frame for frame in reversed(state.frames)}
+        for frame in first.values():
+            yield Action("deliver", frame)
+
+    def do(self, state: State, action: Action) -> State:
+        if action.name == "post":
+            return self._post(state, *action.arguments)
+        if action.name == "complete":
+            number, rank = action.arguments
+            return state._replace(ended=state.ended | {(number, rank, True)})
+        frame = Frame(*action.arguments)
+        frames = list(state.frames)
+        frames.remove(frame)
+        state = state._replace(frames=tuple(frames))
+        return getattr(self, f"_take_{frame.kind.lower()}")(state, frame)
+
+    # -------------------------------------------------------------------- the rules
+
+    def _post(self, state: State, rank: int) -> State:
+        number = state.posted[rank]
+        counts = (count + (each == rank) for each, count in enumerate(state.posted))
+        state = state._replace(posted=tuple(counts))
+        if self.is_ended(state, number, rank):
+            return state
+        for partner in self.partners(number, rank):
+            state = _send(state, Frame(rank, partner, "READY", number))
+        for other in self.announced(state, number, rank):
+            state = self._compare(state, number, rank, other)
+        return state
+
+    def _take_ready(self, state: State, frame: Frame) -> State:
+        number, rank, other = frame.number, frame.target, frame.source
+        state = state._replace(ready=state.ready | {(number, other, rank)})
+        return self._compare(state, number, rank, other)
+
+    def _compare(self, state: State, number: int, rank: int, other: int) -> State:
+        if self.is_ended(state, number, rank):
+            return self.answer(state, number, rank, other)
+        if number >= state.posted[rank] or self._agree(number, rank, other):
+            return state
+        return self._fail(state, number, rank)
+
+    def answer(self, state: State, number: int, rank: int, other: int) -> State:
+        """Answer a READY for a call that has ended here."""
+        if (number, rank, True) in state.ended and self._agree(number, rank, other):
+            return state
+        return _send(state, Frame(rank, other, "MISMATCH", number))
+
+    def _take_mismatch(self, state: State, frame: Frame) -> State:
+        if self.is_ended(state, frame.number, frame.target):
+            return state
+        return self._fail(state, frame.number, frame.target)
+
+    def _fail(self, state: State, number: int, rank: int) -> State:
+        state = state._replace(ended=state.ended | {(number, rank, False)})
+        for other in self.informed(state, number, rank):
+            state = _send(state, Frame(rank, other, "MISMATCH", number))
+        return state
+
+    def informed(self, state: State, number: int, rank: int) -> list[int]:
+        """Return the ranks that learn from this one that the call has ended."""
+        others = set(self.announced(state, number, rank))
+        if number < state.posted[rank]:
+            others.update(self.partners(number, rank))
+        return sorted(others)
+
+    # ---------------------------------------------------------------- the invariants
+
+    def check(self, state: State) -> None:
+        for number, rank, succeeded in state.ended:
+            if not succeeded and self._all_agree(number):
+                raise FaultError(f"call {number} fails on rank {rank}, though all agree")
+            needs_all = self.calls[rank][number].root is None
+            if succeeded and needs_all and not self._all_agree(number):
+                raise FaultError(f"call {number} succeeds on rank {rank}, though ranks disagree")
+
+    def check_end(self, state: State) -> None:
+        for rank, calls in enumerate(self.calls):
+            for number in range(len(calls)):
+                if not self.is_ended(state, number, rank):
+                    raise FaultError(f"call {number} never ends on rank {rank}")
+
+    # ------------------------------------------------------------------------ facts
+
+    def partners(self, number: int, rank: int) -> list[int]:
+        """Return the ranks with which this one exchanges data, as it believes."""
+        root = self.calls[rank][number].root
+        if root == -1:
+            return []
+        others = [other for other in range(len(self.calls)) if other != rank]
+        return others if root in (None, rank) else [root]
+
+    def announced(self, state: State, number: int, rank: int) -> list[int]:
+        """Return the ranks whose READY this one has."""
+        return sorted(who for what, who, at in state.ready if (what, at) == (number, rank))
+
+    def is_ended(self, state: State, number: int, rank: int) -> bool:
+        return not state.ended.isdisjoint({(number, rank, True), (number, rank, False)})
+
+    def _may_complete(self, state: State, number: int, rank: int) -> bool:
+        partners = self.partners(number, rank)
+        return not self.is_ended(state, number, rank) and all(
+            (number, other, rank) in state.ready and self._agree(number, rank, other)
+            for other in partners
+        )
+
+    def _agree(self, number: int, rank: int, other: int) -> bool:
+        return self.calls[rank][number] == self.calls[other][number]
+
+    def _all_agree(self, number: int) -> bool:
+        return len({calls[number] for calls in self.calls}) == 1
+
+
+def _send(state: State, frame: Frame) -> State:
+    """Queue a frame behind those between the same two ranks."""
+    frames = sorted((*state.frames, frame), key=lambda each: each[:2])
+    return state._replace(frames=tuple(frames))
