@@ -36,7 +36,8 @@ std::function<void()> callback_of(const py::object& callable) {
 c10::intrusive_ptr<c10d::Backend> make_backend(std::shared_ptr<Engine> engine, uint32_t group,
                                                int rank, int size, double timeout_seconds,
                                                size_t staging_slot_bytes, size_t staging_slots,
-                                               bool wait_blocks_host, const py::object& decide_levels,
+                                               bool wait_blocks_host,
+                                               const py::object& decide_levels,
                                                int64_t two_level_bytes, bool owns_engine,
                                                const py::object& before_shutdown) {
   const auto timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_seconds * 1000));

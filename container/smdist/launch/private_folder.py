@@ -24,7 +24,10 @@ def private_folder() -> Iterator[Path]:
     the kernel has then released the lock that a launcher holds while it runs.
     """
     _remove_abandoned(Path(tempfile.gettempdir()))
-    with tempfile.TemporaryDirectory(prefix=_PREFIX) as name, (Path(name) / _LOCK).open("w") as lock:
+    with (
+        tempfile.TemporaryDirectory(prefix=_PREFIX) as name,
+        (Path(name) / _LOCK).open("w") as lock,
+    ):
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield Path(name)
 
