@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What staging needs of one device: its streams, pinned memory, and how its works are waited for.
+// Streams and pinned memory of one device, through which its tensors are staged.
 #pragma once
 
 #include <memory>
@@ -19,7 +19,7 @@ struct StagingOptions {
   bool wait_blocks_host = false;  // true: also where streams can wait for signals
 };
 
-// What the works on one device share.
+// Objects that the works on one device share.
 struct DeviceContext {
   CopyStreams streams;
   StreamSignals* signals;  // null: wait() blocks the host
