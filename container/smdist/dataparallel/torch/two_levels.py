@@ -192,21 +192,20 @@ class LevelDecider:
         Return None and the reason if a rank of the group could not make its own.
         """
         made: list[dist.Backend] = []
-        fault = ""
-        try:
-            for name in _COMMUNICATORS:
-                store = dist.PrefixStore(f"smdist/{name}/{layout.host}", self.store)
+        for name in _COMMUNICATORS:
+            store = dist.PrefixStore(f"smdist/{name}/{layout.host}", self.store)
+            fault = ""
+            try:
                 made.append(
                     means.create(store, layout.local_rank, layout.local_size, self.timeout, device)
                 )
-        except Exception as error:  # a library that is broken on one rank must not stop the others
-            fault = f"{type(error).__name__}: {error}"[:_MAX_REASON]
-        faults = exchange(fault)
-        for number, text in enumerate(faults):
-            if text:
-                for backend in made:
-                    backend.abort()
-                return None, f"{means.name} did not start on rank {number}: {text}"
+            except Exception as error:  # the other ranks must learn of it, and not wait
+                fault = f"{type(error).__name__}: {error}"[:_MAX_REASON]
+            for number, text in enumerate(exchange(fault)):
+                if text:
+                    for backend in made:
+                        backend.abort()
+                    return None, f"{means.name} did not start on rank {number}: {text}"
         within = self._numbered(f"host/{layout.host}", layout.host_members())
         between = self._numbered(f"between/{layout.local_rank}", layout.peers_between_hosts())
         return (
