@@ -28,7 +28,7 @@ from smdist.dataparallel.torch.host_communicators import BY_DEVICE, HostCommunic
 AUTO: Final = "auto"
 STAGED: Final = "staged"
 _MAX_REASON: Final = 300  # characters
-_COMMUNICATORS: Final = ("reduce", "gather")  # of which a host has one each
+_COMMUNICATORS: Final = ("reduce", "gather")  # names of the two of each host
 _HINT: Final = (
     "Call torch.cuda.set_device(LOCAL_RANK) before the first collective, give every host as many"
     " ranks as every other one, at least two, or set gpu_collectives to auto or staged"
@@ -242,7 +242,7 @@ def _description(host: str, device: torch.device, means: HostCommunicators | Non
     try:
         fault = "the device is unknown" if means is None else means.fault(device)
         identity = "" if means is None or fault else means.identity(device)
-    except Exception as error:  # of any driver; the reason becomes part of the decision
+    except Exception as error:  # a fault of any driver becomes part of the decision
         fault, identity = f"{type(error).__name__}: {error}", ""
     digest = hashlib.sha256(host.encode()).hexdigest()
     return Description(host=digest, device=identity, fault=fault[:_MAX_REASON])
