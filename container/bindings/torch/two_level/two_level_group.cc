@@ -149,7 +149,7 @@ void TwoLevelGroup::announce(const DeviceCall& call) {
   operation.layout = layout_of(call);
   operation.inputs = operation.outputs = {{word.get(), sizeof(*word)}};
   operation.timeout = call.timeout;
-  operation.ended = [word](const std::exception_ptr&) {};  // its error is that of the engine
+  operation.ended = [word](const std::exception_ptr&) {};  // an error is also the engine's
   engine_->submit(groups_.host_group, std::move(operation));
 }
 

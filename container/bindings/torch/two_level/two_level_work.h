@@ -18,7 +18,7 @@ namespace smdist::torch_binding {
 // them has been queued on the device. wait() blocks the host until then, makes the calling thread's
 // current stream wait for the results, and returns without waiting for them itself.
 //
-// That wait() blocks the host prevents a deadlock: see TwoLevelGroup.
+// A wait() that did not block the host could cause a deadlock: see TwoLevelGroup.
 //
 // Thread safety: all methods may be called from any thread.
 class TwoLevelWork final : public c10d::Work {

@@ -9,8 +9,10 @@ has another backend, each group on "smdist" has an engine of its own.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch.distributed as dist
@@ -77,38 +79,44 @@ def create_backend(options: _DistributedBackendOptions, pg_options: Any) -> dist
     members = list(options.global_ranks_in_group)
     rank, size = options.group_rank, options.group_size
     is_default = not dist.is_initialized()
-    staging = {"wait_blocks_host": config.device_wait == "host", **_device_limits}
     if not is_default and _world and _world[0][0].is_running():
         engine, of_world = _world[0]
         group = group_number(options.group_id)
         engine.add_group(group, members)
         timeout = _timeout_seconds(options, of_world)
-        return _C.make_backend(
-            engine,
-            group,
-            rank,
-            size,
-            timeout,
-            owns_engine=False,
-            decide_levels=_decider(options, config, engine, members, timeout),
-            **staging,
-        )
+        return _backend(options, config, engine, group, members, timeout)(owns_engine=False)
     timeout = _timeout_seconds(options, config.timeout_seconds)
     engine = connect(TorchStore(options.store), rank, size, config, _C)
     engine.add_group(_DEFAULT_GROUP, list(range(size)))
     register_engine(engine, rank_name(rank, config))
     _world[:] = [(engine, timeout)] if is_default else _world
     before = finish if is_default else None
-    return _C.make_backend(
+    make = _backend(options, config, engine, _DEFAULT_GROUP, list(range(size)), timeout)
+    return make(owns_engine=True, before_shutdown=before)
+
+
+def _backend(
+    options: _DistributedBackendOptions,
+    config: RankConfig,
+    engine: _C.Engine,
+    group: int,
+    members: list[int],
+    timeout: float,
+) -> Callable[..., dist.Backend]:
+    """Return make_backend() with the arguments that all groups of an engine have.
+
+    `group` is the group's number in the engine, `members` are its ranks there, and `timeout` is in
+    seconds.
+    """
+    return partial(
+        _C.make_backend,
         engine,
-        _DEFAULT_GROUP,
-        rank,
-        size,
+        group,
+        options.group_rank,
+        options.group_size,
         timeout,
-        owns_engine=True,
-        decide_levels=_decider(options, config, engine, list(range(size)), timeout),
-        before_shutdown=before,
-        **staging,
+        decide_levels=_decider(options, config, engine, members, timeout),
+        **{"wait_blocks_host": config.device_wait == "host", **_device_limits},
     )
 
 

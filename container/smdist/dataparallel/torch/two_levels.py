@@ -28,7 +28,7 @@ from smdist.dataparallel.torch.host_communicators import BY_DEVICE, HostCommunic
 AUTO: Final = "auto"
 STAGED: Final = "staged"
 _MAX_REASON: Final = 300  # characters
-_COMMUNICATORS: Final = ("reduce", "gather")  # of which a host has one each
+_COMMUNICATORS: Final = ("reduce", "gather")  # names of the two of each host
 _HINT: Final = (
     "Call torch.cuda.set_device(LOCAL_RANK) before the first collective, give every host as many"
     " ranks as every other one, at least two, or set gpu_collectives to auto or staged"
@@ -192,21 +192,20 @@ class LevelDecider:
         Return None and the reason if a rank of the group could not make its own.
         """
         made: list[dist.Backend] = []
-        fault = ""
-        try:
-            for name in _COMMUNICATORS:
-                store = dist.PrefixStore(f"smdist/{name}/{layout.host}", self.store)
+        for name in _COMMUNICATORS:
+            store = dist.PrefixStore(f"smdist/{name}/{layout.host}", self.store)
+            fault = ""
+            try:
                 made.append(
                     means.create(store, layout.local_rank, layout.local_size, self.timeout, device)
                 )
-        except Exception as error:  # a library that is broken on one rank must not stop the others
-            fault = f"{type(error).__name__}: {error}"[:_MAX_REASON]
-        faults = exchange(fault)
-        for number, text in enumerate(faults):
-            if text:
-                for backend in made:
-                    backend.abort()
-                return None, f"{means.name} did not start on rank {number}: {text}"
+            except Exception as error:  # the other ranks must learn of it, and not wait
+                fault = f"{type(error).__name__}: {error}"[:_MAX_REASON]
+            for number, text in enumerate(exchange(fault)):
+                if text:
+                    for backend in made:
+                        backend.abort()
+                    return None, f"{means.name} did not start on rank {number}: {text}"
         within = self._numbered(f"host/{layout.host}", layout.host_members())
         between = self._numbered(f"between/{layout.local_rank}", layout.peers_between_hosts())
         return (
@@ -243,7 +242,7 @@ def _description(host: str, device: torch.device, means: HostCommunicators | Non
     try:
         fault = "the device is unknown" if means is None else means.fault(device)
         identity = "" if means is None or fault else means.identity(device)
-    except Exception as error:  # of any driver; the reason becomes part of the decision
+    except Exception as error:  # a fault of any driver becomes part of the decision
         fault, identity = f"{type(error).__name__}: {error}", ""
     digest = hashlib.sha256(host.encode()).hexdigest()
     return Description(host=digest, device=identity, fault=fault[:_MAX_REASON])
