@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Disagreements of ranks about a call: it ends, with all of its operations, on all ranks on which it
-// has not ended yet.
+// Disagreements of ranks about a call: it ends, with all of its operations, on all ranks on which
+// it has not ended yet.
 //
 // Each rank that learns of a disagreement sends a MISMATCH frame to every rank that has received an
 // RTR frame of it for the call, or has sent one to it, and answers each RTR frame that comes later.
