@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/operation_history.h"
 
-#include <algorithm>
+#include <iterator>
 
 namespace smdist {
 namespace {
@@ -13,8 +13,8 @@ constexpr size_t kEntriesPerGroup = 64;
 // Entries stay sorted, although operations end in any order.
 void OperationHistory::add(const OperationId& id, const Descriptor& descriptor) {
   std::deque<EndedCollective>& entries = groups_[id.group];
-  const auto after = std::find_if(entries.begin(), entries.end(),
-                                  [&](const EndedCollective& entry) { return id < entry.id; });
+  auto after = entries.end();
+  while (after != entries.begin() && id < std::prev(after)->id) --after;
   entries.insert(after, {id, descriptor});
   if (entries.size() > kEntriesPerGroup) entries.pop_front();
 }
