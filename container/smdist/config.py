@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -25,7 +25,7 @@ from sagemaker_dist.contract import KEY, DataParallel, ModelParallel, parse, par
 from sagemaker_dist.contract.option_variables import misspelt, value_faults
 from sagemaker_dist.errors import OptionError, SkewError, raise_all
 from smdist.container_files import Drivers, Resources, read_drivers, read_object, read_resources
-from smdist.environment_checks import hosts_without_ranks
+from smdist.environment_checks import DEVICE_WAITS, device_wait_faults, hosts_without_ranks
 from smdist.tuning import TuningConfig, read_tuning
 
 PORT: Final = 7777  # default of the rendezvous port on the first host
@@ -33,7 +33,6 @@ MODEL_PARALLEL: Final = "SMDIST_MODEL_PARALLEL"  # carries a document in the hyp
 STOP_SECONDS: Final = 110  # SageMaker sends SIGKILL 120 s after SIGTERM
 # torch's rendezvous method env:// needs all of these variables
 _WORLD: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_DEVICE_WAITS: Final = ("stream", "host")
 _PREFIX: Final = "sagemaker_"
 _TUNING: Final = "_tuning_objective_metric"  # a tuning job adds it; scripts do not know it
 _READ_HERE: Final = frozenset(
@@ -220,7 +219,7 @@ class RankConfig:
     world_variables: tuple[str, ...] = ()
     model_parallel: ModelParallel | None = None
     hosts_without_ranks: int = 0
-    device_wait: str = _DEVICE_WAITS[0]
+    device_wait: str = DEVICE_WAITS[0]
 
 
 def read_base(environ: Mapping[str, str] | None = None) -> Path:
@@ -333,7 +332,7 @@ def read_rank_config(environ: Mapping[str, str] | None = None) -> RankConfig:
         SkewError: The model parallel options were written by an incompatible release.
     """
     environ = _environment(environ)
-    raise_all((*misspelt(environ), *value_faults(environ), *_device_wait_faults(environ)))
+    raise_all((*misspelt(environ), *value_faults(environ), *device_wait_faults(environ)))
     start = _integer(environ, "SMDIST_START_TIMEOUT_SECONDS")
     secret_file, secret = read_secret_variables(environ)
     return RankConfig(
@@ -363,19 +362,8 @@ def read_rank_config(environ: Mapping[str, str] | None = None) -> RankConfig:
         world_variables=tuple(name for name in _WORLD if environ.get(name)),
         model_parallel=_model_parallel(environ.get(MODEL_PARALLEL)),
         hosts_without_ranks=hosts_without_ranks(environ),
-        device_wait=environ.get("SMDIST_DEVICE_WAIT") or _DEVICE_WAITS[0],
+        device_wait=environ.get("SMDIST_DEVICE_WAIT") or DEVICE_WAITS[0],
     )
-
-
-def _device_wait_faults(environ: Mapping[str, str]) -> Iterator[OptionError]:
-    text = environ.get("SMDIST_DEVICE_WAIT")
-    if text and text not in _DEVICE_WAITS:
-        yield OptionError(
-            f"the environment variable SMDIST_DEVICE_WAIT is {text!r}",
-            f"it must be one of {', '.join(_DEVICE_WAITS)}",
-            "Set it to host if wait() shall block the host, or unset it",
-            about="SMDIST_DEVICE_WAIT",
-        )
 
 
 def _environment(environ: Mapping[str, str] | None) -> Mapping[str, str]:

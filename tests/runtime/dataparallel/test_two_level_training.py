@@ -54,7 +54,7 @@ def with_fsdp(rank, size, dtype):
     policy = MixedPrecisionPolicy(param_dtype=dtype)
     for layer in (model[0], model[2], model):
         fully_shard(layer, mesh=mesh, mp_policy=policy)
-    parameters = train(model, *shard_of_batch(rank, size), torch.accelerator.synchronize)
+    parameters = train(model, *shard_of_batch(rank, size))
     full = [each.full_tensor().cpu() for each in parameters]
     return full, test_device.take_stale_uses(), used()
 

@@ -13,6 +13,7 @@ from typing import Final
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Backend, Store
 
 # NCCL's own watchdog ends the process at its timeout; the engine's timeout comes first
 _LATER: Final = timedelta(minutes=2)
@@ -35,7 +36,7 @@ class HostCommunicators:
     name: str
     fault: Callable[[torch.device], str]
     identity: Callable[[torch.device], str]
-    create: Callable[[dist.Store, int, int, timedelta, torch.device], dist.Backend]
+    create: Callable[[Store, int, int, timedelta, torch.device], Backend]
 
 
 def _nccl_fault(_: torch.device) -> str:
@@ -47,11 +48,13 @@ def _cuda_identity(device: torch.device) -> str:
 
 
 def _create_nccl(
-    store: dist.Store, rank: int, size: int, timeout: timedelta, device: torch.device
-) -> dist.Backend:
-    options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
+    store: Store, rank: int, size: int, timeout: timedelta, device: torch.device
+) -> Backend:
+    from torch._C._distributed_c10d import ProcessGroupNCCL  # a build without NCCL has none
+
+    options = ProcessGroupNCCL.Options(is_high_priority_stream=True)
     options._timeout = timeout + _LATER
-    group = dist.ProcessGroupNCCL(store, rank, size, options)
+    group = ProcessGroupNCCL(store, rank, size, options)
     group.eager_connect_single_device(device)
     return group
 

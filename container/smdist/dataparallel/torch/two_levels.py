@@ -20,7 +20,7 @@ from functools import cache
 from typing import Final, Protocol
 
 import torch
-import torch.distributed as dist
+from torch._C._distributed_c10d import Backend, PrefixStore, Store
 
 from sagemaker_dist.errors import OptionError
 from smdist.dataparallel.torch.host_communicators import BY_DEVICE, HostCommunicators
@@ -35,7 +35,7 @@ _HINT: Final = (
 )
 
 Exchange = Callable[[str], list[str]]
-Decision = tuple[int, int, int, int, int, int, dist.Backend, dist.Backend]
+Decision = tuple[int, int, int, int, int, int, Backend, Backend]
 
 
 class GroupNumbering(Protocol):
@@ -142,7 +142,7 @@ class LevelDecider:
     members: Sequence[int]
     rank: int
     host: str
-    store: dist.Store
+    store: Store
     timeout: timedelta
 
     def __call__(self, device_name: str, exchange: Exchange) -> Decision | None:
@@ -191,9 +191,9 @@ class LevelDecider:
 
         Return None and the reason if a rank of the group could not make its own.
         """
-        made: list[dist.Backend] = []
+        made: list[Backend] = []
         for name in _COMMUNICATORS:
-            store = dist.PrefixStore(f"smdist/{name}/{layout.host}", self.store)
+            store = PrefixStore(f"smdist/{name}/{layout.host}", self.store)
             fault = ""
             try:
                 made.append(
