@@ -111,6 +111,11 @@ Backend::WorkPtr Backend::stage_all(const Name& name, const std::vector<Call>& c
   auto work = c10::make_intrusive<StagedWork>(rank_, name.type, name.title, shown, outputs,
                                               staging_->context_of(device), calls.size());
   for (const Call& call : calls) stage(call, work, *staging_);
+  try {
+    staging_->raise_late_error();
+  } catch (const Error&) {
+    std::rethrow_exception(translated(std::current_exception()));
+  }
   return work;
 }
 

@@ -20,12 +20,6 @@ std::string text_of(const at::Tensor& bytes) {
   return reinterpret_cast<const char*>(bytes.data_ptr<uint8_t>());
 }
 
-std::vector<Span> spans_of(const std::vector<at::Tensor>& tensors) {
-  std::vector<Span> spans;
-  for (const at::Tensor& tensor : tensors) spans.push_back(span_of(tensor));
-  return spans;
-}
-
 }  // namespace
 
 // Starts operations in two levels. Returns null if they are to be staged.
@@ -65,8 +59,10 @@ Backend::WorkPtr Backend::start_in_two_levels(const Name& name, const std::vecto
 // Raises ValueError if the lengths of tensors or the numbers of ranks are wrong.
 void Backend::check_lengths(const Call& call) const {
   Operation operation = operation_of(call, nullptr);
-  operation.inputs = spans_of(call.inputs);
-  operation.outputs = spans_of(call.outputs);
+  const StagedTensors inputs(call.inputs);
+  const StagedTensors outputs(call.outputs);
+  operation.inputs = inputs.spans();
+  operation.outputs = outputs.spans();
   operation.done = [](const std::exception_ptr&) {};
   try {
     Engine::check_operation(operation, rank_, size_);
@@ -104,11 +100,13 @@ LevelGroups Backend::groups_of(const LevelDecision& decision, c10::Device device
                      .host_gather = decision.host_gather,
                      .between_hosts = {}};
   if (decision.layout.num_hosts > 1) {
+    StagingOptions staging_options = staging_options_;
+    staging_options.wait_blocks_host = true;  // the threads of TwoLevelGroup wait on the host
     auto level = c10::make_intrusive<Backend>(
         engine_, decision.between_group, decision.layout.host, decision.layout.num_hosts,
-        options_->timeout, staging_options_, LevelOptions{}, /*owns_engine=*/false,
+        options_->timeout, staging_options, LevelOptions{}, /*owns_engine=*/false,
         std::function<void()>(), /*is_level=*/true);
-    level->staging_ = std::make_shared<StagingQueue>(engine_, staging_options_);
+    level->staging_ = std::make_shared<StagingQueue>(engine_, staging_options);
     groups.between_hosts = std::move(level);
   }
   return groups;

@@ -198,6 +198,6 @@ def test_who_is_refused_keeps_nobody_waiting(world, tmp_path, refused):
         assert "peer" == other.kind
         assert (
             f"rank {refused} on {socket.gethostname()} could not start: the environment variable"
-            " SMDIST_LANES is 99; the environment variable SMDIST_FUSION_BYTES is 7. Correct these"
+            " SMDIST_FUSION_BYTES is 7; the environment variable SMDIST_LANES is 99. Correct these"
             " settings of that rank, and start the job again."
         ) == str(other)

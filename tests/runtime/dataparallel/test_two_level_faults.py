@@ -151,7 +151,7 @@ def test_different_lengths_are_an_error_on_every_rank(device_processes):
     for done, answer in outcomes(device_processes, call_differently):
         assert done, answer
         assert "rank 1 on" in answer[1]
-        assert "while rank 0 on" in answer[1]
+        assert "while rank" in answer[1]
 
 
 def call_late(rank, size):

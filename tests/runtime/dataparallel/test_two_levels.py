@@ -168,7 +168,7 @@ def copies_of_one_sum(rank, size):
     test_device.start_trace()
     dist.all_reduce(torch.ones(16384, device="testdev"))
     torch.accelerator.synchronize()
-    of_staging = [each.name for each in test_device.stop_trace() if 1 <= each.stream <= 8]
+    of_staging = [each.name for each in test_device.stop_trace() if 1 <= each.stream <= 16]
     kinds = (test_device.COPY_TO_HOST, test_device.COPY_TO_DEVICE)
     return tuple(of_staging.count(kind) for kind in kinds)
 

@@ -52,6 +52,11 @@ CopyStreams::CopyStreams(c10::Device device)
 
 c10::Stream CopyStreams::current() const { return current_stream(device_); }
 
+void CopyStreams::record_use(const at::Tensor& tensor) const {
+  torch_binding::record_use(tensor, to_host_);
+  torch_binding::record_use(tensor, to_device_);
+}
+
 CopyStreams::EventPtr CopyStreams::mark_current_stream() const { return record_event(current()); }
 
 CopyStreams::EventPtr CopyStreams::copy_to_host(const std::vector<Copy>& copies,
@@ -70,9 +75,9 @@ CopyStreams::EventPtr CopyStreams::copy(const c10::Stream& stream, const std::ve
   const c10::InferenceMode no_autograd;  // the only mode in which every tensor may be written
   after->block(stream);
   for (const Copy& each : copies) {
-    record_use(each.source, stream);
-    record_use(each.target, stream);
-    each.target.copy_(each.source, /*non_blocking=*/true);
+    // Without the version counter, which autograd compares, of a tensor that is in use already:
+    // the caller may go on before the copy is queued.
+    each.target.variable_data().copy_(each.source, /*non_blocking=*/true);
   }
   return record_event(stream);
 }

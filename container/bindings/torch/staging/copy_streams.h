@@ -41,9 +41,14 @@ class CopyStreams final {
   // on its current stream. Throws ValueError if that stream is capturing a graph.
   EventPtr mark_current_stream() const;
 
+  // Let the allocator not use a tensor's memory for others until the copies that are queued when
+  // the tensor is freed are complete. Call it in the thread that starts an operation, and not in
+  // the threads that copy: an allocator that frees its cache waits for streams, with a lock that
+  // this call takes, and a stream may wait for the threads that copy.
+  void record_use(const at::Tensor& tensor) const;
+
   // Queue copies on one of the streams, behind the event `after`, and return an event that is
-  // complete when the copies are. The allocator does not use the memory of these device tensors for
-  // other tensors until then, even if the tensors are freed.
+  // complete when the copies are. Requires: record_use() was called for all tensors of a device.
   EventPtr copy_to_host(const std::vector<Copy>& copies, const EventPtr& after) const;
   EventPtr copy_to_device(const std::vector<Copy>& copies, const EventPtr& after) const;
 

@@ -98,8 +98,7 @@ CopyStreams::EventPtr StagedWork::release_streams(bool writes_results) {
   const c10::StreamGuard guard(stream);
   for (const at::Tensor& result : results_) {
     if (!writes_results || !(result.is_floating_point() || result.is_complex())) continue;
-    record_use(result, stream);
-    result.detach().fill_(std::numeric_limits<double>::quiet_NaN());
+    result.variable_data().fill_(std::numeric_limits<double>::quiet_NaN());
   }
   context_.signals->set_behind(stream, *signal_);
   return record_event(stream);

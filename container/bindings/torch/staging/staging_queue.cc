@@ -33,6 +33,13 @@ class WithoutGil final {
   std::optional<pybind11::gil_scoped_release> release_;
 };
 
+void record_uses(const DeviceOperation& operation, const std::vector<Copy>& copy_back,
+                 const CopyStreams& streams) {
+  for (const at::Tensor& input : operation.inputs) streams.record_use(input);
+  for (const at::Tensor& output : operation.outputs) streams.record_use(output);
+  for (const Copy& copy : copy_back) streams.record_use(copy.target);
+}
+
 bool is_less(const c10::Device& a, const c10::Device& b) {
   return std::make_pair(a.type(), a.index()) < std::make_pair(b.type(), b.index());
 }
@@ -99,7 +106,8 @@ void StagingQueue::stage(DeviceOperation operation, std::vector<Copy> copy_back,
                          c10::intrusive_ptr<StagedWork> work, std::function<void()> ended) {
   StagingDevice& device = device_of(work->device());
   CopyStreams::EventPtr ready = device.context.streams.mark_current_stream();
-  raise_earlier_error();
+  raise_failure();
+  record_uses(operation, copy_back, device.context.streams);
   auto staged = std::shared_ptr<StagedOperation>(new StagedOperation{
       device, Pieces(std::move(operation), options_.slot_bytes), std::move(copy_back),
       std::move(ready), std::move(work), std::move(ended)});
@@ -114,12 +122,17 @@ void StagingQueue::stage(DeviceOperation operation, std::vector<Copy> copy_back,
   changed_.notify_all();
 }
 
-// Raises the error of an earlier operation whose wait() has returned, or of the engine: no
-// operation is started whose wait() would return before its error is known.
-void StagingQueue::raise_earlier_error() {
-  const std::exception_ptr failure = engine_->failure();
-  const std::exception_ptr late = awaited_->take_error();
-  if (failure || late) std::rethrow_exception(failure ? failure : late);
+// Raises the error of the engine: no operation is started whose wait() would return before its
+// error is known.
+void StagingQueue::raise_failure() {
+  if (const std::exception_ptr failure = engine_->failure()) {
+    awaited_->take_error();  // the same
+    std::rethrow_exception(failure);
+  }
+}
+
+void StagingQueue::raise_late_error() {
+  if (const std::exception_ptr late = awaited_->take_error()) std::rethrow_exception(late);
 }
 
 // Allocates the memory of an operation that is not divided. Its memory is not limited, so that it

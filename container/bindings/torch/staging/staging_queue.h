@@ -46,6 +46,11 @@ class StagingQueue final {
   void stage(DeviceOperation operation, std::vector<Copy> copy_back,
              c10::intrusive_ptr<StagedWork> work, std::function<void()> ended);
 
+  // Raise the error of an earlier operation whose wait() had returned before the error was known,
+  // once. Call it after an operation was queued, which so keeps its place in the order of calls:
+  // ranks learn of an error between different calls.
+  void raise_late_error();
+
   // Queue a call behind the operations that are not submitted yet, or return false if there are
   // none. So operations on host tensors keep their place in the order of all calls.
   bool run_in_order(std::function<void()> call);
@@ -76,7 +81,7 @@ class StagingQueue final {
   };
 
   StagingDevice& device_of(c10::Device device);
-  void raise_earlier_error();
+  void raise_failure();
   void allocate_undivided(StagedOperation& staged);
   // Steps of the thread that copies to the host:
   void send();

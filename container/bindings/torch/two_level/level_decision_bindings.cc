@@ -3,6 +3,8 @@
 
 #include <pybind11/stl.h>
 
+#include <memory>
+
 namespace smdist::torch_binding {
 namespace {
 
@@ -24,19 +26,28 @@ LevelDecision decision_of(const py::tuple& values) {
           .host_gather = backend(7)};
 }
 
+// Returns a pointer to a Python object that any thread may copy and destroy.
+std::shared_ptr<PyObject> shared(const py::object& object) {
+  return {object.inc_ref().ptr(), [](PyObject* held) {
+            if (Py_IsInitialized() == 0) return;
+            const py::gil_scoped_acquire lock;
+            Py_DECREF(held);
+          }};
+}
+
 }  // namespace
 
 DecideLevels decide_levels_of(const py::object& function) {
   if (function.is_none()) return {};
-  return [held = function.inc_ref().ptr()](
-             c10::Device device, const ExchangeTexts& exchange) -> std::optional<LevelDecision> {
+  return [held = shared(function)](c10::Device device,
+                                   const ExchangeTexts& exchange) -> std::optional<LevelDecision> {
     const py::gil_scoped_acquire lock;
     const auto exchange_in_python = py::cpp_function([&exchange](const std::string& text) {
       const py::gil_scoped_release release;
       return exchange(text);
     });
     const py::object decided =
-        py::reinterpret_borrow<py::object>(held)(device.str(), exchange_in_python);
+        py::reinterpret_borrow<py::object>(held.get())(device.str(), exchange_in_python);
     if (decided.is_none()) return std::nullopt;
     return decision_of(decided.cast<py::tuple>());
   };
