@@ -32,12 +32,12 @@ BUGS = (
     Bug(
         name="the allocator does not know which stream reads a source",
         file="copy_streams.cc",
-        statement="record_use(each.source, stream);",
+        statement="torch_binding::record_use(tensor, to_host_);",
     ),
     Bug(
         name="the allocator does not know which stream writes a target",
         file="copy_streams.cc",
-        statement="record_use(each.target, stream);",
+        statement="torch_binding::record_use(tensor, to_device_);",
     ),
     Bug(
         name="the event of a copy is one before the copy",

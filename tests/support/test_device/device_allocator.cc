@@ -79,7 +79,10 @@ CachingAllocator::BlockPtr CachingAllocator::take_new(Pool& pool, int device, in
   if (!pointer) return nullptr;
   auto block = std::make_shared<Block>(
       Block{device, stream, *pointer, bytes, 0, {}, std::make_shared<Lifetime>(), false});
-  pool.blocks.emplace(*pointer, block);
+  {
+    const std::lock_guard<std::mutex> lock(blocks_mutex_);
+    pool.blocks.emplace(*pointer, block);
+  }
   pool.reserved_bytes += bytes;
   pool.stats.segment[kAll].increase(1);
   pool.stats.reserved_bytes[kAll].increase(bytes);
@@ -155,6 +158,7 @@ void CachingAllocator::return_cached(Pool& pool, int device) {
   for (const auto& [key, blocks] : pool.free) {
     for (const BlockPtr& block : blocks) {
       device_memory(device).give_back(block->pointer, block->bytes);
+      const std::lock_guard<std::mutex> lock(blocks_mutex_);
       pool.blocks.erase(block->pointer);
       pool.reserved_bytes -= block->bytes;
       pool.stats.segment[kAll].decrease(1);
@@ -202,7 +206,7 @@ void CachingAllocator::recordStream(const c10::DataPtr& data, c10::Stream stream
 std::optional<BlockUse> CachingAllocator::use_of(const void* pointer) {
   const std::optional<int> device = device_of(pointer);
   if (!device) return std::nullopt;
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard<std::mutex> lock(blocks_mutex_);
   const BlockPtr block = find(pools_[*device], pointer);
   if (!block) return std::nullopt;
   return BlockUse(block->lifetime);

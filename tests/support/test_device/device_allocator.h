@@ -87,7 +87,8 @@ class CachingAllocator final : public c10::DeviceAllocator {
   BlockPtr find(Pool& pool, const void* pointer);
   [[noreturn]] void throw_out_of_memory(const Pool& pool, int device, size_t bytes);
 
-  std::mutex mutex_;
+  std::mutex mutex_;         // held while the cache is freed, as by CUDA's allocator
+  std::mutex blocks_mutex_;  // also held to change Pool::blocks; copies need this one alone
   std::array<Pool, kNumDevices> pools_;
 };
 

@@ -149,7 +149,12 @@ void TwoLevelGroup::announce(const DeviceCall& call) {
   operation.layout = layout_of(call);
   operation.inputs = operation.outputs = {{word.get(), sizeof(*word)}};
   operation.timeout = call.timeout;
-  operation.ended = [word](const std::exception_ptr&) {};  // an error is also the engine's
+  // A disagreement ends this operation alone, and the ranks of the other hosts learn nothing of it.
+  operation.done = [word,
+                    engine = std::weak_ptr<Engine>(engine_)](const std::exception_ptr& error) {
+    const std::shared_ptr<Engine> alive = error ? engine.lock() : nullptr;
+    if (alive && !alive->failure()) alive->abort(text_of(error));
+  };
   engine_->submit(groups_.host_group, std::move(operation));
 }
 
