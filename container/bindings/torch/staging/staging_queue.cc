@@ -126,7 +126,7 @@ void StagingQueue::stage(DeviceOperation operation, std::vector<Copy> copy_back,
 // error is known.
 void StagingQueue::raise_failure() {
   if (const std::exception_ptr failure = engine_->failure()) {
-    awaited_->take_error();  // the same
+    awaited_->take_error();  // drops the late error, which has the same cause
     std::rethrow_exception(failure);
   }
 }
