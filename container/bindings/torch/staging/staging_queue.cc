@@ -40,6 +40,11 @@ void record_uses(const DeviceOperation& operation, const std::vector<Copy>& copy
   for (const Copy& copy : copy_back) streams.record_use(copy.target);
 }
 
+std::exception_ptr shut_down_error() {
+  return std::make_exception_ptr(
+      Error("the process group was shut down before this operation could start"));
+}
+
 bool is_less(const c10::Device& a, const c10::Device& b) {
   return std::make_pair(a.type(), a.index()) < std::make_pair(b.type(), b.index());
 }
@@ -249,9 +254,7 @@ at::Tensor StagingQueue::memory_for(StagedOperation& staged, size_t piece, bool 
 // Throws the error that ended the engine, so that nothing is copied for it.
 void StagingQueue::check_running() const {
   if (const std::exception_ptr error = engine_->failure()) std::rethrow_exception(error);
-  if (!engine_->is_running()) {
-    throw Error("the process group was shut down before this operation could start");
-  }
+  if (!engine_->is_running()) std::rethrow_exception(shut_down_error());
 }
 
 void StagingQueue::submit_oldest(std::deque<PieceInFlight>& copying) {
@@ -271,6 +274,8 @@ void StagingQueue::submit_oldest(std::deque<PieceInFlight>& copying) {
   try {
     on_host->synchronize();
     staged->work->set_sequence(engine_->submit(description.group, std::move(operation)));
+  } catch (const UsageError&) {  // also if the engine was shut down since check_running()
+    pieces_->end(number, engine_->is_running() ? std::current_exception() : shut_down_error());
   } catch (const Error&) {
     pieces_->end(number, std::current_exception());
   } catch (...) {

@@ -29,8 +29,8 @@ def test_ranks_are_processes_of_one_host(model):
 
 def test_ranks_are_gpus_like_the_models(monkeypatch):
     """Nine tenths of its memory; described by torch, which has none here."""
-    facts = SimpleNamespace(name="NVIDIA H200", total_memory=100 * 2**30)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: facts)
+    monkeypatch.setattr(torch.accelerator, "get_memory_info", lambda _: (0, 100 * 2**30))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H200")
     model = nn.Linear(2, 2)
     on_gpu = SimpleNamespace(is_meta=False, device=torch.device("cuda", 0))
     monkeypatch.setattr(model, "parameters", lambda: iter([on_gpu]))

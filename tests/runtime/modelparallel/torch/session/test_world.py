@@ -26,8 +26,9 @@ def gpus(monkeypatch):
     """A host that has two; the one that was made current."""
     taken = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    monkeypatch.setattr(worlds, "accelerator_module", lambda: torch.cuda)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.accelerator, "set_device_index", taken.append)
     monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
     return taken
 
