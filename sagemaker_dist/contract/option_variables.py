@@ -25,6 +25,7 @@ from sagemaker_dist.errors import OptionError
 _PREFIX: Final = "SMDIST_"
 _NO_VARIABLE: Final = "processes_per_host"
 OPTIONS: Final = tuple(each.name for each in fields(DataParallel) if each.name != _NO_VARIABLE)
+_DEFAULTS: Final = DataParallel()
 _MIN_SIMILARITY: Final = 0.85  # ratio of difflib; 1 means equal
 
 
@@ -141,7 +142,7 @@ def _set_by_variable(environ: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
 
 
 def _default(option: str) -> Any:
-    return getattr(DataParallel(), option)
+    return getattr(_DEFAULTS, option)
 
 
 def _closest(name: str) -> str | None:

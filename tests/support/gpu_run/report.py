@@ -42,7 +42,7 @@ class StepReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartReport:
-    """What a part found.
+    """Outcome of one part.
 
     Attributes:
         code: Name of the state of the code, such as a commit.

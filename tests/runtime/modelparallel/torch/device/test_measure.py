@@ -41,7 +41,7 @@ def costs_of(place):
 
 
 def test_times_and_memory_of_the_device(pipelines):
-    """The same for a model on the CPU, whose stages will be on the device of the batch."""
+    """A model on the CPU is measured on the device of the batch, where its stages will be."""
     for place in ("testdev:1", "cpu"):
         nodes, name, is_undisturbed, world = pipelines.run(costs_of, place)
         plain, busy = nodes["0"], nodes["1"]
