@@ -30,11 +30,6 @@ BUGS = (
         statement="after->block(stream);",
     ),
     Bug(
-        name="the allocator does not know which stream reads a source",
-        file="copy_streams.cc",
-        statement="torch_binding::record_use(tensor, to_host_);",
-    ),
-    Bug(
         name="the allocator does not know which stream writes a target",
         file="copy_streams.cc",
         statement="torch_binding::record_use(tensor, to_device_);",
