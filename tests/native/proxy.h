@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -134,6 +135,15 @@ class TamperedPair final {
   std::string log() {
     std::lock_guard<std::mutex> lock(log_mutex_);
     return log_;
+  }
+  // Returns the log once it has `part`, or as it is after 10 s: the rank that rejects a connection
+  // answers before it logs.
+  std::string log_with(const std::string& part) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (log().find(part) == std::string::npos && std::chrono::steady_clock::now() < end) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return log();
   }
 
   std::unique_ptr<Proxy> proxy;  // destroyed after the engines
