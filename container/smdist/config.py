@@ -167,6 +167,7 @@ class RankConfig:
         fusion_bytes: Size of a gradient bucket in bytes.
         timeout_seconds: Seconds that an operation waits for a peer.
         start_timeout_seconds: Seconds that ranks wait for each other at the start.
+        silence_seconds: Seconds after which a host that answers nothing counts as lost.
         integrity: Check of frames between hosts: "off", "crc32c" or "mac".
         encrypt: True if TLS encrypts the connections between hosts.
         gpu_collectives: How collectives on GPU tensors travel within a host: "auto", "nccl" or
@@ -200,6 +201,7 @@ class RankConfig:
     fusion_bytes: int | None = None
     timeout_seconds: int | None = None
     start_timeout_seconds: int = DataParallel().start_timeout_seconds
+    silence_seconds: int = DataParallel().silence_seconds
     integrity: str = DataParallel().integrity
     encrypt: bool = DataParallel().encrypt
     gpu_collectives: str = DataParallel().gpu_collectives
@@ -303,6 +305,15 @@ def read_secret_variables(
     return Path(path) if path else None, environ.get("SMDIST_SECRET") or None
 
 
+def read_silence_seconds(environ: Mapping[str, str] | None = None) -> int:
+    """Return the seconds after which a host that answers nothing counts as lost.
+
+    `environ` is os.environ by default.
+    """
+    number = _integer(_environment(environ), "SMDIST_SILENCE_SECONDS")
+    return DataParallel().silence_seconds if number is None else number
+
+
 def read_guard_config(environ: Mapping[str, str] | None = None) -> GuardConfig:
     """Read the configuration of a rank's guard, the parent process of the rank.
 
@@ -343,6 +354,7 @@ def read_rank_config(environ: Mapping[str, str] | None = None) -> RankConfig:
         fusion_bytes=_integer(environ, "SMDIST_FUSION_BYTES"),
         timeout_seconds=_integer(environ, "SMDIST_TIMEOUT_SECONDS"),
         start_timeout_seconds=start or DataParallel().start_timeout_seconds,
+        silence_seconds=read_silence_seconds(environ),
         integrity=environ.get("SMDIST_INTEGRITY") or DataParallel().integrity,
         encrypt=environ.get("SMDIST_ENCRYPT") == "1",
         gpu_collectives=environ.get("SMDIST_GPU_COLLECTIVES") or DataParallel().gpu_collectives,

@@ -60,6 +60,10 @@ class DataParallel(KeywordOptions):
             "nccl": by NCCL, and each GPU exchanges only its share with other hosts; if a rank
             cannot do that, all ranks raise an error. "staged": through the host's memory. "auto":
             by NCCL if all ranks can, and else staged. Default "auto".
+        silence_seconds: Time in seconds after which a host that answers nothing counts as lost, 5
+            to 900. Shorter interruptions of the network end no job. Only the silence of the
+            host's kernel counts: a process that is stopped or busy is no lost host. A process
+            that crashes is reported at once. Default 60.
 
     Raises:
         OptionError: A value is outside its range; all faults are reported.
@@ -78,6 +82,7 @@ class DataParallel(KeywordOptions):
     integrity: str = "off"
     encrypt: bool = False
     gpu_collectives: str = "auto"
+    silence_seconds: int = 60
 
     def __post_init__(self) -> None:
         weights: Any = self.shard_weights

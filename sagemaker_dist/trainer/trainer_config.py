@@ -110,6 +110,7 @@ class DataParallelConfig(SmdistConfig):
     integrity: str = _RANKS.integrity
     encrypt: bool = _RANKS.encrypt
     gpu_collectives: str = _RANKS.gpu_collectives
+    silence_seconds: int = _RANKS.silence_seconds
 
 
 class ModelParallelConfig(SmdistConfig):

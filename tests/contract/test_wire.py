@@ -41,6 +41,7 @@ OPTIONS = st.builds(
     integrity=st.sampled_from(["off", "crc32c", "mac"]),
     encrypt=st.booleans(),
     gpu_collectives=st.sampled_from(["auto", "nccl", "staged"]),
+    silence_seconds=st.integers(5, 900),
 )
 
 RANKS = st.integers(1, 1 << 20)
@@ -159,6 +160,25 @@ def test_gpu_collectives_need_a_newer_image():
     assert [("dataparallel.gpu_collectives", "unknown")] == fields_of(caught.value)
 
 
+def test_golden_version_7_parses_forever():
+    """The seventh document, which says how long a host may be silent."""
+    text = (GOLDEN / "v7.json").read_text()
+
+    assert DataParallel(processes_per_host=4, silence_seconds=120) == parse(text)
+    assert parse_framework(text) is None
+
+
+def test_silence_needs_a_newer_image():
+    """A document says nothing of silence that is the default; older images refuse another one."""
+    text = render(DataParallel(silence_seconds=10))
+
+    assert (7, False) == (json.loads(text)["version"], "encrypt" in text)
+    assert "silence" not in render(DataParallel(gpu_collectives="nccl"))
+    with pytest.raises(SkewError) as caught:
+        parse(text.replace('"version":7', '"version":6'))
+    assert [("dataparallel.silence_seconds", "unknown")] == fields_of(caught.value)
+
+
 @pytest.mark.parametrize("options", [DataParallel(), ModelParallel()])
 def test_only_protection_needs_a_newer_image(options):
     """Older images refuse protection, which they would lack, and read everything else."""
@@ -186,7 +206,7 @@ def test_torch_needs_no_newer_image(framework):
     assert parse_framework(text) is None
 
 
-@pytest.mark.parametrize("version", [2, 3, 5, VERSION])
+@pytest.mark.parametrize("version", [2, 3, 5, 6, VERSION])
 def test_goldens_of_the_versions_that_we_write_are_what_we_write(version):
     """Changing a document without a new version is caught here.
 
@@ -213,6 +233,7 @@ def test_document_fits_sagemaker():
             integrity="crc32c",
             encrypt=True,
             gpu_collectives="staged",
+            silence_seconds=900,
         )
     )
 

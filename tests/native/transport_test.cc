@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests of the authentication handshake, of connections from other programs, and of lost peers.
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#include <optional>
 #include <random>
 #include <thread>
 
 #include "check.h"
 #include "cluster.h"
 #include "stranger.h"
+#include "two_processes.h"
 
 namespace smdist {
 namespace {
@@ -27,6 +25,7 @@ using testing::start;
 using testing::Stranger;
 using testing::sum_of;
 using testing::text_of;
+using testing::TwoProcesses;
 
 void a_hello_is_good_for_one_connection_only() {
   Nonce nonce{};
@@ -137,55 +136,6 @@ void nonsense_from_a_member_is_a_peer_error() {
   CHECK_CONTAINS("PeerError: rank 1 on algo-2 sent a malformed frame: its magic number is wrong",
                  text_of(result));
 }
-
-// Two processes: this one is rank 0; the other one runs `part` and then waits to be killed.
-class TwoProcesses final {
- public:
-  using Part = void (*)(Engine& engine);
-
-  // Call before any thread exists.
-  TwoProcesses(Options options, Part part) {
-    int ways[2][2];
-    CHECK(::pipe(ways[0]) == 0 && ::pipe(ways[1]) == 0);
-    child_ = ::fork();
-    if (child_ == 0) ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    options.rank = child_ == 0 ? 1 : 0;
-    options.size = 2;
-    engine_.emplace(options);
-    const uint16_t port = engine_->endpoint().port;
-    uint16_t other = 0;
-    CHECK(::write(ways[options.rank][1], &port, sizeof port) == sizeof port);
-    CHECK(::read(ways[1 - options.rank][0], &other, sizeof other) == sizeof other);
-    for (auto& way : ways) {
-      for (const int fd : way) ::close(fd);
-    }
-    std::vector<Endpoint> peers(2, {"127.0.0.1", other});
-    peers[static_cast<size_t>(options.rank)].port = port;
-    engine_->join(peers);
-    engine_->add_group(0, {0, 1});
-    if (child_ != 0) return;
-    part(*engine_);
-    while (true) ::pause();
-  }
-  ~TwoProcesses() {
-    kill();
-    ::waitpid(child_, nullptr, 0);
-  }
-  TwoProcesses(const TwoProcesses&) = delete;
-  TwoProcesses& operator=(const TwoProcesses&) = delete;
-
-  Engine& engine() { return *engine_; }
-  void kill() const { ::kill(child_, SIGKILL); }
-  void await_stop() const {
-    int status = 0;
-    CHECK_EQ(child_, ::waitpid(child_, &status, WUNTRACED));
-    CHECK(WIFSTOPPED(status));
-  }
-
- private:
-  pid_t child_ = 0;
-  std::optional<Engine> engine_;
-};
 
 // The kernel closes the connections of a killed process, and the peer notices.
 void a_killed_process_is_noticed() {

@@ -20,7 +20,7 @@ from sagemaker_dist.contract.option_variables import (
     with_variables,
 )
 from sagemaker_dist.errors import OptionError, OptionErrors
-from smdist.config import read_rank_config
+from smdist.config import read_rank_config, read_silence_seconds
 from smdist.tuning import TuningConfig, read_tuning, write_tuning
 
 SMALL = st.none() | st.integers(0, MiB)
@@ -86,6 +86,17 @@ def test_protection_is_read():
         config = read_rank_config(variables)
 
         assert expected == (config.integrity, config.encrypt)
+
+
+def test_silence_is_read():
+    """An empty variable counts as not set."""
+    for variables, expected in (
+        ({}, 60),
+        ({"SMDIST_SILENCE_SECONDS": ""}, 60),
+        ({"SMDIST_SILENCE_SECONDS": "5"}, 5),
+    ):
+        assert expected == read_rank_config(variables).silence_seconds
+        assert expected == read_silence_seconds(variables)
 
 
 def test_a_flag_is_one_or_zero():
@@ -181,6 +192,7 @@ PASSED = st.builds(
     lanes=st.none() | st.integers(1, 16),
     shard_weights=st.none() | st.just((1, 2)),
     timeout_seconds=st.none() | st.integers(1, 100),
+    silence_seconds=st.none() | st.integers(5, 900),
 )
 
 

@@ -26,7 +26,8 @@ Options options_from(int rank, int size, const std::string& address,
                      const std::vector<std::string>& names, const std::vector<int>& hosts,
                      const std::string& secret, const std::string& session, int pause,
                      std::optional<size_t> arriving_bytes, std::optional<uint32_t> lanes,
-                     double start_timeout_seconds, const Protection& protection) {
+                     double start_timeout_seconds, const Protection& protection,
+                     double silence_seconds) {
   Options options;
   options.protection = protection;
   options.rank = rank;
@@ -39,6 +40,7 @@ Options options_from(int rank, int size, const std::string& address,
   options.tuning.arriving_bytes = arriving_bytes.value_or(options.tuning.arriving_bytes);
   options.max_lanes = lanes.value_or(options.max_lanes);
   options.start_timeout = milliseconds_of(start_timeout_seconds);
+  options.silence = milliseconds_of(silence_seconds);
   if (session.size() != options.session.size()) {
     throw py::value_error("the session id has " + std::to_string(session.size()) +
                           " bytes, but it must have " + std::to_string(options.session.size()) +
@@ -148,15 +150,17 @@ void bind_engine(py::module_& module) {
                        const std::vector<std::string>& names, const std::vector<int>& hosts,
                        const py::bytes& secret, const py::bytes& session, int pause,
                        std::optional<size_t> arriving_bytes, std::optional<uint32_t> lanes,
-                       double start_timeout_seconds, const std::string& integrity, bool encrypt) {
+                       double start_timeout_seconds, const std::string& integrity, bool encrypt,
+                       double silence_seconds) {
              return make_engine(options_from(rank, size, address, names, hosts, secret, session,
                                              pause, arriving_bytes, lanes, start_timeout_seconds,
-                                             protection_from(integrity, encrypt)));
+                                             protection_from(integrity, encrypt), silence_seconds));
            }),
            py::arg("rank"), py::arg("size"), py::arg("address"), py::arg("names"), py::arg("hosts"),
            py::arg("secret"), py::arg("session"), py::arg("pause_microseconds"),
            py::arg("arriving_bytes"), py::arg("lanes"), py::arg("start_timeout_seconds"),
-           py::arg("integrity") = "off", py::arg("encrypt") = false)
+           py::arg("integrity") = "off", py::arg("encrypt") = false,
+           py::arg("silence_seconds") = 60.0)
       .def("endpoint", &endpoint_of)
       .def("probe", &probe_with, py::arg("rank"), py::arg("hosts"), py::arg("fixed"),
            py::arg("timeout_seconds"), py::call_guard<py::gil_scoped_release>())

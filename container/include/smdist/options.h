@@ -88,6 +88,10 @@ struct Options {
   // the other rank has proved to belong to the job are repeated until then.
   std::chrono::milliseconds start_timeout{600'000};
 
+  // Time after which a host counts as lost if its kernel answers nothing, from one second to a day.
+  // A process that is stopped, while its kernel answers, is not lost.
+  std::chrono::milliseconds silence{60'000};
+
   // Number of chunks that a rank can keep in memory for each other rank, until the chunks of all
   // ranks have arrived and can be reduced. Must be the same on all ranks.
   uint32_t window = 4;

@@ -23,9 +23,9 @@ import time
 from typing import Final
 
 from sagemaker_dist.errors import LaunchError
-from smdist.config import read_secret_variables
+from smdist.config import read_secret_variables, read_silence_seconds
 from smdist.dataparallel.rendezvous.secret import read_secret
-from smdist.dataparallel.task_server_protocol import ENDED, FAILED, MAX_LINE, Greeting
+from smdist.dataparallel.task_server_protocol import ENDED, FAILED, MAX_LINE, Greeting, watch_host
 
 _PAUSE_SECONDS: Final = 0.1
 _CONNECT_SECONDS: Final = 5.0
@@ -99,10 +99,7 @@ def _connect(host: str, port: int, timeout_seconds: float, greeting: Greeting) -
             time.sleep(_PAUSE_SECONDS)
             continue
         starter.settimeout(None)
-        # keepalive packets detect a host that has lost its power
-        starter.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, seconds in ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10)):
-            starter.setsockopt(socket.IPPROTO_TCP, option, seconds)
+        watch_host(starter, read_silence_seconds())
         return starter
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hmac
 import secrets
+import socket
 from typing import Final
 
 SERVER: Final = "smdist server "
@@ -26,6 +27,25 @@ ENDED: Final = b"ended\n"
 FAILED: Final = b"failed\n"
 MAX_LINE: Final = 512
 _NONCE_BYTES: Final = 16
+_PROBES: Final = 6  # unanswered keepalive packets after which a host counts as lost
+
+
+def watch_host(connection: socket.socket, silence_seconds: int) -> None:
+    """Let a TCP connection fail once the other host has answered nothing for `silence_seconds`.
+
+    The kernel sends the first packet to an idle host after about half of that time, and then more
+    at equal distances.
+    """
+    interval = max(silence_seconds // (2 * _PROBES), 1)
+    probes = min(silence_seconds * 3 // 5 // interval, _PROBES)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        (socket.TCP_KEEPIDLE, silence_seconds - probes * interval),
+        (socket.TCP_KEEPINTVL, interval),
+        (socket.TCP_KEEPCNT, probes),
+        (socket.TCP_USER_TIMEOUT, 1000 * silence_seconds),
+    ):
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 class Greeting:

@@ -244,6 +244,7 @@ def rank_environment(
     variables["SMDIST_FUSION_BYTES"] = str(config.options.fusion_bytes)
     variables["SMDIST_TIMEOUT_SECONDS"] = str(config.options.timeout_seconds)
     variables["SMDIST_START_TIMEOUT_SECONDS"] = str(config.options.start_timeout_seconds)
+    variables["SMDIST_SILENCE_SECONDS"] = str(config.options.silence_seconds)
     variables["SMDIST_INTEGRITY"] = config.options.integrity
     variables["SMDIST_ENCRYPT"] = str(int(config.options.encrypt))
     variables["SMDIST_GPU_COLLECTIVES"] = config.options.gpu_collectives

@@ -26,9 +26,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from smdist.config import read_guard_config, read_secret_variables
+from sagemaker_dist.contract import DataParallel
+from smdist.config import read_guard_config, read_secret_variables, read_silence_seconds
 from smdist.dataparallel.rendezvous.secret import read_secret
-from smdist.dataparallel.task_server_protocol import ENDED, FAILED, MAX_LINE, Greeting
+from smdist.dataparallel.task_server_protocol import ENDED, FAILED, MAX_LINE, Greeting, watch_host
 from smdist.launch.guard_protocol import exit_status
 from smdist.launch.process_control import die_with_parent, signal_socket
 from smdist.launch.tf_tasks import Task, Tasks
@@ -73,9 +74,17 @@ class ServerConnections:
         port: Port to listen at.
         num_servers: Number of TensorFlow servers in the job.
         secret: Secret of the job; empty if it has none.
+        silence_seconds: Seconds after which a host that answers nothing counts as lost.
     """
 
-    def __init__(self, address: str, port: int, num_servers: int, secret: bytes) -> None:
+    def __init__(
+        self,
+        address: str,
+        port: int,
+        num_servers: int,
+        secret: bytes,
+        silence_seconds: int = DataParallel().silence_seconds,
+    ) -> None:
         both = not address and socket.has_dualstack_ipv6()
         family = socket.AF_INET6 if both else socket.AF_INET
         self._listener = socket.create_server(
@@ -88,6 +97,7 @@ class ServerConnections:
         self._num_servers = num_servers
         self._left = num_servers
         self._secret = secret
+        self._silence_seconds = silence_seconds
         self._result = b""
 
     def close(self) -> None:
@@ -137,8 +147,7 @@ class ServerConnections:
         with contextlib.suppress(OSError):
             connection, _ = self._listener.accept()
             connection.setblocking(False)
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
+            watch_host(connection, self._silence_seconds)
             if len(unproven := self._unproven()) >= max(_MAX_UNPROVEN, self._num_servers):
                 self._drop(unproven[0])  # a server of the job connects again
             deadline = time.monotonic() + _PROOF_SECONDS
@@ -203,7 +212,7 @@ def main() -> int:
         if tasks.result_port is not None:
             secret = read_secret(*read_secret_variables()) or b""
             place = (tasks.result_address, tasks.result_port)
-            servers = ServerConnections(*place, tasks.num_servers, secret)
+            servers = ServerConnections(*place, tasks.num_servers, secret, read_silence_seconds())
         running = [(task, _start(task, environ)) for task in tasks.each]
         return _wait_for_all(running, servers)
 

@@ -60,6 +60,11 @@ void check(const Options& options) {
           "the tuning has " + std::to_string(options.tuning.lanes) + " lanes, but max_lanes is " +
               std::to_string(options.max_lanes));
   require(options.start_timeout.count() > 0, "start_timeout is not above 0");
+  constexpr std::chrono::milliseconds kShortestSilence = std::chrono::seconds(1);
+  constexpr std::chrono::milliseconds kLongestSilence = std::chrono::hours(24);
+  require(options.silence >= kShortestSilence && options.silence <= kLongestSilence,
+          "silence is " + std::to_string(options.silence.count()) +
+              " ms, but it must be from 1,000 to 86,400,000 ms");
   check(options.tuning, options.size);
 }
 

@@ -26,9 +26,9 @@ constexpr size_t kPartsPerMessage = 4;        // header, payload, and a tag of e
 constexpr size_t kTagAheadBytes = 256 << 10;  // bytes for which tags are computed ahead of sending
 constexpr size_t kTrashBytes = 64 << 10;      // bytes discarded in one read
 
-std::string closed_text(int error) {
-  if (error == ETIMEDOUT) return "has not answered for 10 s";
-  return std::string("closed its connection (") + std::strerror(error) + ")";
+// Returns whether the kernel has ended a connection because the other host did not answer.
+bool is_silence(int error) {
+  return error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH || error == ENETDOWN;
 }
 
 iovec part(const void* data, size_t bytes) { return {const_cast<void*>(data), bytes}; }
@@ -74,6 +74,21 @@ void Lane::attach_shared_memory(UniqueFd fd, int own_arena, RingBuffer& ring) {
   ring_ = &ring;
   arena_to_send_ = own_arena;
   awaits_arena_ = true;
+}
+
+std::string Lane::closed_by(int error) const {
+  if (is_silence(error)) return silence_text(silence_);
+  return std::string("closed its connection (") + std::strerror(error) + ")";
+}
+
+// Returns the loss of the lane if the peer's host has been silent for too long. Only lanes that
+// have sent something since the last check can wait for an answer; the kernel asks on idle ones.
+Lane::Loss Lane::check_silence(std::chrono::steady_clock::time_point now) {
+  if (!has_sent_ && !silence_clock_.is_running()) return std::nullopt;
+  has_sent_ = false;
+  const std::optional<AnswerState> state = answer_state(fd_.get());
+  if (!state || silence_clock_.update(*state, now) < silence_) return std::nullopt;
+  return silence_text(silence_);
 }
 
 void Lane::lose(Sink* sink) {
@@ -159,7 +174,7 @@ void Lane::release_payloads(const Transport::HeaderFilter& is_chosen) {
 Lane::Loss Lane::write_some(Sink* sink, bool* would_block) {
   if (arena_to_send_ >= 0) {
     const FdTransfer transfer = send_fd(fd_.get(), arena_to_send_);
-    if (transfer == FdTransfer::kFailed) return closed_text(errno);
+    if (transfer == FdTransfer::kFailed) return closed_by(errno);
     if (transfer == FdTransfer::kBlocked) return std::nullopt;
     arena_to_send_ = -1;
   }
@@ -169,7 +184,7 @@ Lane::Loss Lane::write_some(Sink* sink, bool* would_block) {
   }
   report(sink);
   if (stream_ != nullptr && stream_->flush() != 0) {
-    if (errno != EAGAIN) return closed_text(errno);
+    if (errno != EAGAIN) return closed_by(errno);
     *would_block = true;
     return std::nullopt;
   }
@@ -181,7 +196,7 @@ Lane::Loss Lane::write_some(Sink* sink, bool* would_block) {
       return std::nullopt;
     }
     if (sent < 0 && errno == EBADMSG) return stream_->fault();
-    if (sent < 0) return closed_text(errno);
+    if (sent < 0) return closed_by(errno);
     turn += static_cast<size_t>(sent);
     report(sink);
   }
@@ -246,6 +261,7 @@ void Lane::report(Sink* sink) {
 }
 
 void Lane::account(size_t sent) {
+  has_sent_ = true;
   while (sent > 0) {
     Outgoing& front = queue_.front();
     const size_t step = std::min(sent, length_of(front.message) - front.sent);
@@ -298,7 +314,7 @@ Lane::Loss Lane::read_notifications() {
   uint8_t calls[64];
   const ssize_t got = ::recv(fd_.get(), calls, sizeof calls, MSG_DONTWAIT);
   if (got == 0) return "closed its connection";
-  if (got < 0) return errno == EAGAIN || errno == EINTR ? Loss() : closed_text(errno);
+  if (got < 0) return errno == EAGAIN || errno == EINTR ? Loss() : closed_by(errno);
   ring_->acknowledge(static_cast<uint64_t>(got));
   return std::nullopt;
 }
@@ -357,7 +373,7 @@ Lane::Loss Lane::read_turn(Sink* sink) {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) return std::nullopt;
     if (got < 0 && errno == EBADMSG) return refuse(sink, stream_->fault());
-    if (got < 0) return closed_text(errno);
+    if (got < 0) return closed_by(errno);
     if (got == 0) return "closed its connection";
     turn += static_cast<size_t>(got);
     const bool is_all = static_cast<size_t>(got) < direct + (is_staging ? sizeof stage : 0);

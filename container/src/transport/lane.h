@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -14,6 +15,7 @@
 #include "transport/byte_stream.h"
 #include "transport/frame_check.h"
 #include "transport/ring_buffer.h"
+#include "transport/silence.h"
 
 namespace smdist {
 
@@ -35,8 +37,10 @@ class Lane final {
   // none while the connection works.
   using Loss = std::optional<std::string>;
 
-  // number: number of this lane among the lanes of the peer.
-  explicit Lane(int peer, uint32_t number = 0) : peer_(peer), is_extra_(number > 0) {}
+  // number: number of this lane among the lanes of the peer. silence: see Options.
+  explicit Lane(int peer, uint32_t number = 0,
+                std::chrono::milliseconds silence = Options{}.silence)
+      : peer_(peer), is_extra_(number > 0), silence_(silence) {}
 
   // Set the connected TCP socket.
   void attach(UniqueFd fd) {
@@ -89,6 +93,12 @@ class Lane final {
   Loss read_some(Sink* sink);
   // Receive messages from the ring buffer only.
   Loss read_ring(Sink* sink);
+  // Return the loss of the TCP connection if the peer's host has answered nothing for too long.
+  // Call often.
+  Loss check_silence(std::chrono::steady_clock::time_point now);
+  // Return whether check_silence() has to be called again, because something may wait for an
+  // answer.
+  bool may_await_answer() const { return has_sent_ || silence_clock_.is_running(); }
   // Tell the peer that nothing more will be sent.
   void end_writing();
   // Signal to the peer that data in this rank's arena have changed.
@@ -133,9 +143,13 @@ class Lane final {
   ssize_t read_once(const iovec* parts, size_t count, bool may_receive);
   Loss refuse(Sink* sink, const std::string& reason);
   Loss take_arena(bool* is_there);
+  std::string closed_by(int error) const;
 
   const int peer_;
   const bool is_extra_;  // another lane than lane 0
+  const std::chrono::milliseconds silence_;
+  SilenceClock silence_clock_;
+  bool has_sent_ = false;  // since the last check of silence
   UniqueFd fd_;
   std::unique_ptr<ByteStream> stream_;          // TLS; null: none
   std::unique_ptr<FrameCheck> outgoing_check_;  // null: frames have no tags

@@ -10,17 +10,10 @@
 #include <cstring>
 
 #include "smdist/errors.h"
+#include "transport/silence.h"
 
 namespace smdist {
 namespace {
-
-// Time after which a lost host is detected, whether data are queued for it or not. A suspended
-// process on another host also counts as lost after this time, if this rank sends to it. A
-// suspended process on this host is only detected when it ends or an operation times out.
-constexpr int kSilenceMs = 10'000;
-constexpr int kKeepaliveIdleSeconds = 4;
-constexpr int kKeepaliveEverySeconds = 2;
-constexpr int kKeepaliveProbes = 3;
 
 // Maximum number of unsent bytes in the kernel: with few of them, the send queue can alternate
 // between messages.
@@ -173,13 +166,9 @@ UniqueFd accept_from(int listener) {
   throw SystemError("a connection could not be accepted", errno);
 }
 
-void set_peer_options(int fd) {
+void set_peer_options(int fd, std::chrono::milliseconds silence) {
   set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-  set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-  set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, kKeepaliveIdleSeconds);
-  set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, kKeepaliveEverySeconds);
-  set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, kKeepaliveProbes);
-  set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, kSilenceMs);
+  watch_silence(fd, silence);
   set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentBytes);
 }
 

@@ -4,6 +4,7 @@
 
 #include <sys/socket.h>
 
+#include <chrono>
 #include <string>
 
 #include "base/unique_fd.h"
@@ -43,9 +44,9 @@ int connect_error(int fd);
 // Accept a connection. Returns a closed descriptor if there is none. Throws SystemError.
 UniqueFd accept_from(int listener);
 
-// Set the options of a connection between ranks: no delay of short messages, and time limits after
-// which a peer that does not answer is lost.
-void set_peer_options(int fd);
+// Set the options of a connection between ranks: no delay of short messages, and the time after
+// which a silent host is lost (see watch_silence()).
+void set_peer_options(int fd, std::chrono::milliseconds silence);
 
 // Limit the bytes that the peer may have in flight; 0: the kernel decides. Only for a listener or
 // an unconnected socket: if the limit of a connected socket shrinks, the two sides can drop each

@@ -98,7 +98,7 @@ uint32_t TcpTransport::num_lanes(int peer) {
 
 Lane& TcpTransport::lane(int link) {
   std::unique_ptr<Lane>& found = lanes_[static_cast<size_t>(link)];
-  if (!found) found = std::make_unique<Lane>(peer_of(link), number_of(link));
+  if (!found) found = std::make_unique<Lane>(peer_of(link), number_of(link), options_.silence);
   return *found;
 }
 
@@ -163,7 +163,7 @@ milliseconds TcpTransport::max_await(milliseconds timeout) const {
   const bool has_work =
       std::any_of(dirty_.begin(), dirty_.end(), [this](int link) { return is_live(link); });
   if (has_work) return milliseconds(0);
-  if (!has_timers()) return timeout;
+  if (!has_timers() && !may_await_answers_) return timeout;
   const auto left = std::chrono::duration_cast<milliseconds>(next_check_ - Clock::now());
   return std::clamp(left + milliseconds(1), milliseconds(0), std::min(timeout, kTick));
 }
@@ -271,6 +271,7 @@ void TcpTransport::flush() {
 
 void TcpTransport::write_to(int link) {
   bool would_block = false;
+  may_await_answers_ = true;
   const Lane::Loss loss = lane(link).write_some(sink_, &would_block);
   if (loss) {
     read_from(link);  // deliver what the peer sent before it ended

@@ -63,7 +63,10 @@ class TcpTransport final : public Transport {
   void send(int peer, Message message) override;
   void tune(const Tuning& tuning, bool is_last) override;
   uint32_t num_lanes(int peer) override;
-  void flush_peer(int peer) override { lane(peer).write_early(); }
+  void flush_peer(int peer) override {
+    may_await_answers_ = true;
+    lane(peer).write_early();
+  }
   void connect(int peer) override;
   Span own_arena() override { return host_peers_.arena(); }
   bool is_read_by(int peer) override {
@@ -152,6 +155,7 @@ class TcpTransport final : public Transport {
   void check_times();
   void end_late_handshakes(Clock::time_point now);
   void check_failing_peers(Clock::time_point now);
+  void check_silent_peers(Clock::time_point now);
   void wake_at(Clock::time_point when) { next_check_ = std::min(next_check_, when); }
   bool free_a_file();
   void report_out_of_files(const SystemError& error);
@@ -199,7 +203,8 @@ class TcpTransport final : public Transport {
   UniqueFd listener_;
   UniqueFd local_listener_;  // open if there is an arena
   SharedMemoryPeers host_peers_;
-  bool is_listening_ = true;  // false: accepting is paused
+  bool may_await_answers_ = false;  // a TCP connection may wait for an answer of the other host
+  bool is_listening_ = true;        // false: accepting is paused
 
   std::vector<std::unique_ptr<Lane>> lanes_;  // lanes by link; null: not used so far
   std::set<int> dirty_;                       // links that may have messages to write

@@ -194,6 +194,16 @@ def test_ranks_receive_how_gpu_tensors_travel():
         assert option == read_rank_config(variables).gpu_collectives
 
 
+def test_ranks_receive_how_long_a_host_may_be_silent():
+    """A user's own variable gives way to the option."""
+    for seconds in (60, 900):
+        options = DataParallel(silence_seconds=seconds)
+        config = replace(CONFIG, options=options, inherited={"SMDIST_SILENCE_SECONDS": "5"})
+        variables = rank_environment(config, HostResources(num_cpus=8), WORLD, ADDRESSES)
+
+        assert seconds == read_rank_config(variables).silence_seconds
+
+
 def test_ranks_receive_how_the_model_is_split(tmp_path):
     """They receive one document, in which the plan's path is absolute."""
     (tmp_path / "code/plans").mkdir(parents=True)

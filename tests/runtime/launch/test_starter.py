@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 
 from sagemaker_dist.contract import KEY, DataParallel, render
-from smdist.dataparallel.task_server_protocol import ENDED, FAILED, MAX_LINE, Greeting
+from smdist.dataparallel.task_server_protocol import ENDED, FAILED, MAX_LINE, Greeting, watch_host
 from smdist.launch import task_starter
 from smdist.launch.task_starter import ServerConnections
 
@@ -192,6 +192,26 @@ def lost_within(connections, seconds=2.0):
     while not lost and time.monotonic() < deadline:
         lost = connections.wait(0.05)
     return lost
+
+
+def test_a_silent_host_is_lost_after_the_time_of_the_option():
+    """The time is divided into a pause and probes, and the sum is the option's value."""
+    for seconds in (5, 7, 11, 60, 899, 900):
+        with socket.socket() as connection:
+            watch_host(connection, seconds)
+            idle, interval, probes, limit = (
+                connection.getsockopt(socket.IPPROTO_TCP, option)
+                for option in (
+                    socket.TCP_KEEPIDLE,
+                    socket.TCP_KEEPINTVL,
+                    socket.TCP_KEEPCNT,
+                    socket.TCP_USER_TIMEOUT,
+                )
+            )
+
+            assert seconds == idle + interval * probes
+            assert probes >= 3
+            assert 1000 * seconds == limit
 
 
 @pytest.mark.parametrize("result", [ENDED, FAILED])

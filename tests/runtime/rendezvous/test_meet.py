@@ -36,11 +36,13 @@ class Recording:
         arriving,
         lanes,
         timeout,
-        *protection,
+        integrity,
+        encrypt,
+        silence,
     ):
         self.rank, self.names, self.hosts = rank, names, hosts
         self.lanes, self.start_timeout = lanes, timeout
-        self.protection = protection
+        self.protection, self.silence = (integrity, encrypt), silence
         self.secret, self.session = secret, session
         self.groups, self.said, self.running = {}, [], True
 
@@ -117,6 +119,11 @@ def test_protection_reaches_the_engines():
     assert [("off", False)] * 2 == [each.protection for each in meet_all(2)]
     protected = meet_all(2, integrity="mac", encrypt=True)
     assert [("mac", True)] * 2 == [each.protection for each in protected]
+
+
+def test_silence_reaches_the_engines():
+    assert [60] * 2 == [each.silence for each in meet_all(2)]
+    assert [5] * 2 == [each.silence for each in meet_all(2, silence_seconds=5)]
 
 
 def test_the_second_meeting_has_another_session():

@@ -170,6 +170,7 @@ def connect(store: Store, rank: int, size: int, config: RankConfig, module: Engi
         config.start_timeout_seconds,
         config.integrity,
         config.encrypt,
+        config.silence_seconds,
     )
     _join(view, engine, names)
     if rank == 0:
@@ -259,6 +260,7 @@ def _options(config: RankConfig) -> dict[str, Any]:
     alike = {
         "fusion_bytes": config.fusion_bytes,
         "timeout_seconds": config.timeout_seconds,
+        "silence_seconds": config.silence_seconds,
         "integrity": config.integrity,
         "encrypt": int(config.encrypt),
         "gpu_collectives": config.gpu_collectives,

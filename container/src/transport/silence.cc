@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/silence.h"
+
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "smdist/errors.h"
+
+namespace smdist {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr int kProbes = 6;  // packets to an idle peer, at equal distances, before it is lost
+
+// Longest time between two packets without an answer (Linux 6.15; else up to 2 minutes). Shorter
+// ones let the kernel give up too early, after 15 packets.
+constexpr int kLongestPauseOption = 44;  // TCP_RTO_MAX_MS
+constexpr int kPausesPerSilence = 7;
+constexpr milliseconds kShortestPause{1'000};
+constexpr milliseconds kLongestPause{120'000};
+
+void set_option(int fd, int level, int name, int value) {
+  if (::setsockopt(fd, level, name, &value, sizeof value) != 0) {
+    throw SystemError("the system call setsockopt failed for a TCP socket between ranks", errno);
+  }
+}
+
+}  // namespace
+
+std::optional<AnswerState> answer_state(int fd) {
+  tcp_info info{};
+  socklen_t bytes = sizeof info;
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return std::nullopt;
+  AnswerState state;
+  state.is_unanswered = info.tcpi_unacked > 0 || info.tcpi_probes > 0;
+  state.is_window_open = info.tcpi_unacked > 0 && info.tcpi_snd_wnd > 0;
+  state.acknowledged = info.tcpi_bytes_acked;
+  state.since_heard = milliseconds(std::min(info.tcpi_last_ack_recv, info.tcpi_last_data_recv));
+  return state;
+}
+
+void watch_silence(int fd, milliseconds limit) {
+  const int whole =
+      std::max(static_cast<int>(std::chrono::duration_cast<seconds>(limit).count()), 1);
+  const int interval = std::max(whole / (2 * kProbes), 1);
+  const int probes = std::clamp(whole * 3 / 5 / interval, 1, kProbes);
+  set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, std::max(whole - probes * interval, 1));
+  set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, interval);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, probes);
+  const int pause = static_cast<int>(
+      std::clamp(limit / kPausesPerSilence, kShortestPause, kLongestPause).count());
+  ::setsockopt(fd, IPPROTO_TCP, kLongestPauseOption, &pause, sizeof pause);  // best effort
+}
+
+std::string silence_text(milliseconds limit) {
+  const auto count = limit.count();
+  const std::string time =
+      count % 1000 == 0 ? std::to_string(count / 1000) + " s" : std::to_string(count) + " ms";
+  return "has not answered for " + time;
+}
+
+SilenceClock::Clock::duration SilenceClock::update(const AnswerState& state,
+                                                   Clock::time_point now) {
+  if (!state.is_unanswered) {
+    stop();
+    return {};
+  }
+  if (!silent_since_) {
+    silent_since_ = stuck_since_ = now;
+    acknowledged_ = state.acknowledged;
+  }
+  silent_since_ = std::max(*silent_since_, now - state.since_heard);
+  const bool has_progress = acknowledged_ != state.acknowledged;
+  if (has_progress || !state.is_window_open) stuck_since_ = now;
+  acknowledged_ = state.acknowledged;
+  return std::max(now - *silent_since_, now - stuck_since_);
+}
+
+}  // namespace smdist

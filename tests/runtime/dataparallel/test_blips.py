@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Interruptions of the network between two hosts: short ones end nothing, long ones name the host.
+
+The hosts are network namespaces, so these tests need root.
+"""
+
+import itertools
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from cut_hosts import cut_hosts, fault_of_namespaces
+
+SCRIPT = str(Path(__file__).parent / "scripts" / "blips.py")
+SHORT, LONG = 1000, 25_000_000  # floats
+DEADLINE = 120
+
+pytestmark = [
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(bool(fault_of_namespaces()), reason=fault_of_namespaces() or "-"),
+]
+
+
+class TwoRanks:
+    """Ranks 0 and 1 on two hosts, each a process that sums when it reads a line."""
+
+    def __init__(self, hosts, silence_seconds, **variables):
+        shared = {
+            "MASTER_ADDR": hosts.address(0),
+            "MASTER_PORT": "29571",
+            "SMDIST_SILENCE_SECONDS": str(silence_seconds),
+            "SMDIST_SECRET": "a secret between tests",
+            "SMDIST_LANES": "2",
+            "SMDIST_CHUNK_BYTES": "262144",
+            "SMDIST_ONE_SHOT_BYTES": "0",
+            "SMDIST_SINGLE_OWNER_BYTES": "0",
+            "SMDIST_ARRIVING_BYTES": "0",
+            **variables,
+        }
+        self.processes = [
+            hosts.start(
+                host,
+                [sys.executable, SCRIPT],
+                env={
+                    **os.environ,
+                    **shared,
+                    "RANK": str(host),
+                    "SMDIST_HOST_ID": f"host-{host}",
+                    "SMDIST_ADDRESS": hosts.address(host),
+                },
+            )
+            for host in (0, 1)
+        ]
+        for each in self.processes:
+            assert "ready\n" == each.stdout.readline()
+
+    def begin(self, count, *ranks):
+        """Let these ranks begin a sum of `count` floats."""
+        for rank in ranks or (0, 1):
+            self.processes[rank].stdin.write(f"{count}\n")
+            self.processes[rank].stdin.flush()
+
+    def answers(self, *ranks):
+        """Return what these ranks print next."""
+        return [self.processes[rank].stdout.readline().strip() for rank in ranks or (0, 1)]
+
+    def sum(self, count=SHORT):
+        self.begin(count)
+        return self.answers()
+
+    def close(self):
+        for each in self.processes:
+            each.kill()
+            each.communicate()
+
+
+@pytest.fixture
+def two_ranks():
+    """Function that starts two ranks on hosts of their own, which end with the test."""
+    with cut_hosts() as hosts:
+        started = []
+
+        def start(silence_seconds, **variables):
+            started.append(TwoRanks(hosts, silence_seconds, **variables))
+            return hosts, started[-1]
+
+        yield start
+        for each in started:
+            each.close()
+
+
+WAYS = ((0,), (1,), (0, 1))  # hosts whose packets are lost
+
+
+def interrupt(hosts, ranks, senders, seconds, count):
+    """Cut the network for some seconds, with a sum under way or without; return the ranks' answers.
+
+    `count` is the number of floats of that sum; 0: the ranks are idle meanwhile.
+    """
+    if count:
+        ranks.begin(count)
+    hosts.cut(*senders)
+    time.sleep(seconds)
+    hosts.mend(*senders)
+    if not count:
+        ranks.begin(SHORT)
+    return ranks.answers()
+
+
+def test_a_short_interruption_ends_nothing(two_ranks):
+    """In each direction, during a sum and without one."""
+    hosts, ranks = two_ranks(5)
+
+    assert ["sums"] * 2 == ranks.sum()
+    for senders, count in (((0,), LONG), ((1,), SHORT), ((0, 1), LONG), ((0, 1), 0)):
+        assert ["sums"] * 2 == interrupt(hosts, ranks, senders, 1.5, count)
+
+
+@pytest.mark.parametrize("count", [LONG, 0])
+def test_a_lost_host_is_named_after_the_silence(two_ranks, count):
+    """Both ranks name the other one, a second after the time of silence at the latest."""
+    hosts, ranks = two_ranks(5)
+
+    assert ["sums"] * 2 == ranks.sum()
+    if count:
+        ranks.begin(count)
+    began = time.monotonic()
+    hosts.cut(0, 1)
+    if not count:
+        time.sleep(6)  # both are idle
+        ranks.begin(SHORT)
+    first, second = (each.split() for each in ranks.answers())
+
+    assert (["lost", "1"], ["lost", "0"]) == (first[:2], second[:2])
+    assert 6.9 > time.monotonic() - began
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [5, 15, 40])
+def test_interruptions_below_the_default_end_nothing(two_ranks, seconds):
+    hosts, ranks = two_ranks(60)
+
+    assert ["sums"] * 2 == ranks.sum()
+    for senders, count in itertools.product(WAYS, (LONG, 0)):
+        assert ["sums"] * 2 == interrupt(hosts, ranks, senders, seconds, count)
+    ranks.begin(LONG)
+    hosts.unplug(1)
+    time.sleep(seconds)
+    hosts.plug(1)
+    assert ["sums"] * 2 == ranks.answers()
