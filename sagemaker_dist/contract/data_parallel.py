@@ -60,6 +60,10 @@ class DataParallel(KeywordOptions):
             "nccl": by NCCL, and each GPU exchanges only its share with other hosts; if a rank
             cannot do that, all ranks raise an error. "staged": through the host's memory. "auto":
             by NCCL if all ranks can, and else staged. Default "auto".
+        max_restarts: Number of times that all ranks are started again after ranks have failed, 0 to
+            1000. A restart takes place on the same hosts, in the same job; the script resumes from
+            its newest checkpoint. A job that fails again in the same way without progress is not
+            restarted. Default 0: a failure ends the job.
 
     Raises:
         OptionError: A value is outside its range; all faults are reported.
@@ -78,6 +82,7 @@ class DataParallel(KeywordOptions):
     integrity: str = "off"
     encrypt: bool = False
     gpu_collectives: str = "auto"
+    max_restarts: int = 0
 
     def __post_init__(self) -> None:
         weights: Any = self.shard_weights

@@ -49,6 +49,7 @@ WEIGHTS: Final = "shard_weights"  # the only option with a tuple
 INTEGRITY: Final = "integrity"
 ENCRYPT: Final = "encrypt"
 GPU_COLLECTIVES: Final = "gpu_collectives"
+MAX_RESTARTS: Final = "max_restarts"
 CHECKS: Final = ("off", "crc32c", "mac")  # values of the option integrity
 GPU_WAYS: Final = ("auto", "nccl", "staged")  # values of the option gpu_collectives
 _WEIGHT: Final = Range(least=0, most=65_535, why="a host's weight is between 0 and 65,535")
@@ -67,6 +68,9 @@ _RANGES: Final = {
         least=1,
         most=86_400,
         why="the deadline for the hosts to connect is between one second and one day",
+    ),
+    MAX_RESTARTS: Range(
+        least=0, most=1000, why="ranks are started again at most 1000 times, and 0 turns it off"
     ),
     "lanes": Range(least=1, most=16, why="two ranks open between 1 and 16 connections"),
     "chunk_bytes": Range(
