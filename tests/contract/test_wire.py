@@ -41,6 +41,7 @@ OPTIONS = st.builds(
     integrity=st.sampled_from(["off", "crc32c", "mac"]),
     encrypt=st.booleans(),
     gpu_collectives=st.sampled_from(["auto", "nccl", "staged"]),
+    max_restarts=st.integers(0, 1000),
 )
 
 RANKS = st.integers(1, 1 << 20)
@@ -148,6 +149,23 @@ def test_golden_version_6_parses_forever():
     assert parse_framework(text) is None
 
 
+def test_golden_version_7_parses_forever():
+    """The seventh document, whose ranks are started again after a failure."""
+    text = (GOLDEN / "v7.json").read_text()
+
+    assert DataParallel(processes_per_host=4, max_restarts=3) == parse(text)
+    assert parse_framework(text) is None
+
+
+def test_restarts_need_a_newer_image():
+    """An older image, which would let a failure end the job, refuses the document."""
+    text = render(DataParallel(max_restarts=2))
+
+    with pytest.raises(SkewError) as caught:
+        parse(text.replace('"version":7', '"version":6'))
+    assert [("dataparallel.max_restarts", "unknown")] == fields_of(caught.value)
+
+
 def test_gpu_collectives_need_a_newer_image():
     """A document says nothing of protection that is off, and both together are of version 6."""
     text = render(DataParallel(gpu_collectives="nccl"))
@@ -213,6 +231,7 @@ def test_document_fits_sagemaker():
             integrity="crc32c",
             encrypt=True,
             gpu_collectives="staged",
+            max_restarts=1000,
         )
     )
 
