@@ -172,6 +172,9 @@ def _rows(found: Description) -> dict[str, str]:
         "status": status if detail in {"", status} else f"{status}, {detail}",
         "hosts": _hosts(found["ResourceConfig"]),
         "image": found["AlgorithmSpecification"].get("TrainingImage", ""),
+        "restarts": "; ".join(
+            f"attempt {each['attempt']}: {each['text']}" for each in found.get("Restarts", ())
+        ),
         "why": found.get("FailureReason", ""),
         "model": found.get("ModelArtifacts", {}).get("S3ModelArtifacts", ""),
     }

@@ -64,6 +64,10 @@ class DataParallel(KeywordOptions):
             to 900. Shorter interruptions of the network end no job. Only the silence of the
             host's kernel counts: a process that is stopped or busy is no lost host. A process
             that crashes is reported at once. Default 60.
+        max_restarts: Number of times that all ranks are started again after ranks have failed, 0 to
+            1000. A restart takes place on the same hosts, in the same job; the script resumes from
+            its newest checkpoint. A job that fails again in the same way without progress is not
+            restarted. Default 0: a failure ends the job.
 
     Raises:
         OptionError: A value is outside its range; all faults are reported.
@@ -83,6 +87,7 @@ class DataParallel(KeywordOptions):
     encrypt: bool = False
     gpu_collectives: str = "auto"
     silence_seconds: int = 60
+    max_restarts: int = 0
 
     def __post_init__(self) -> None:
         weights: Any = self.shard_weights

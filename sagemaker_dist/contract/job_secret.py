@@ -38,6 +38,17 @@ def secret_of_job(uploaded: bytes, job_arn: str) -> bytes:
     return hmac.digest(uploaded, job_arn.encode(), "sha256").hex().encode()
 
 
+def secret_of_attempt(secret: bytes, attempt: int) -> bytes:
+    """Return the secret of the ranks in one attempt of a job, derived from the job's secret.
+
+    The first attempt, number 0, uses the job's secret itself. Each restart has a secret of its own,
+    so that a process that is left from an earlier attempt cannot join it.
+    """
+    if attempt == 0:
+        return secret
+    return hmac.digest(secret, f"smdist attempt {attempt}".encode(), "sha256").hex().encode()
+
+
 def write_private(path: Path, secret: bytes) -> None:
     """Write the secret to a new file that only this user can read.
 

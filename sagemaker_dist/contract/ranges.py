@@ -50,6 +50,7 @@ INTEGRITY: Final = "integrity"
 ENCRYPT: Final = "encrypt"
 GPU_COLLECTIVES: Final = "gpu_collectives"
 SILENCE: Final = "silence_seconds"
+MAX_RESTARTS: Final = "max_restarts"
 CHECKS: Final = ("off", "crc32c", "mac")  # values of the option integrity
 GPU_WAYS: Final = ("auto", "nccl", "staged")  # values of the option gpu_collectives
 _WEIGHT: Final = Range(least=0, most=65_535, why="a host's weight is between 0 and 65,535")
@@ -74,6 +75,9 @@ _RANGES: Final = {
         most=900,
         why="a network that loses packets may be silent for some seconds, and Linux itself gives up a"
         " connection after 15 minutes",
+    ),
+    MAX_RESTARTS: Range(
+        least=0, most=1000, why="ranks are started again at most 1000 times, and 0 turns it off"
     ),
     "lanes": Range(least=1, most=16, why="two ranks open between 1 and 16 connections"),
     "chunk_bytes": Range(

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from sagemaker_dist.catalog import LOCAL
 from sagemaker_dist.contract import KEY, DataParallel, host_faults, parse_engine, parse_framework
+from sagemaker_dist.contract.option_variables import with_variables
 from sagemaker_dist.contract.sdk_flags import flagged_framework, requests_ranks
 from sagemaker_dist.errors import OptionError, raise_all
 from sagemaker_dist.planning.local_channel import LocalChannel, plan_channels
@@ -100,6 +101,7 @@ class LocalJob:
         entrypoint: Command that replaces the image's entry point, or None.
         arguments: Arguments that replace "train", or None.
         isolated: True if containers can connect only to each other.
+        max_restarts: Most restarts of the ranks after a failure.
     """
 
     name: str
@@ -119,6 +121,16 @@ class LocalJob:
     entrypoint: tuple[str, ...] | None = None
     arguments: tuple[str, ...] | None = None
     isolated: bool = False
+    max_restarts: int = 0
+
+    @property
+    def replaces_hosts(self) -> bool:
+        """Return whether a host that was killed is started again.
+
+        It is not if the job has no restarts, or reads a channel in Pipe mode, which cannot be read
+        again from its start.
+        """
+        return self.max_restarts > 0 and not any(channel.is_pipe for channel in self.channels)
 
     @property
     def in_containers(self) -> bool:
@@ -229,6 +241,7 @@ def plan_local_job(request: Mapping[str, Any]) -> LocalJob:
         entrypoint=_words(algorithm.get("ContainerEntrypoint")),
         arguments=_words(algorithm.get("ContainerArguments")),
         isolated=request.get("EnableNetworkIsolation", False),
+        max_restarts=with_variables(options, request.get("Environment", {})).max_restarts,
     )
 
 

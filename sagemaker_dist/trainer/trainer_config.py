@@ -111,6 +111,7 @@ class DataParallelConfig(SmdistConfig):
     encrypt: bool = _RANKS.encrypt
     gpu_collectives: str = _RANKS.gpu_collectives
     silence_seconds: int = _RANKS.silence_seconds
+    max_restarts: int = _RANKS.max_restarts
 
 
 class ModelParallelConfig(SmdistConfig):

@@ -74,6 +74,10 @@ def test_both_ends_of_a_range_are_in_it(name, values):
         ("encrypt", None, "type"),
         ("gpu_collectives", "gloo", "option"),
         ("gpu_collectives", None, "option"),
+        ("max_restarts", -1, "option"),
+        ("max_restarts", 1001, "option"),
+        ("max_restarts", True, "option"),
+        ("max_restarts", None, "option"),
     ],
 )
 def test_choices_that_do_not_exist_are_refused(option, value, kind):

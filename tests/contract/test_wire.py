@@ -42,6 +42,7 @@ OPTIONS = st.builds(
     encrypt=st.booleans(),
     gpu_collectives=st.sampled_from(["auto", "nccl", "staged"]),
     silence_seconds=st.integers(5, 900),
+    max_restarts=st.integers(0, 1000),
 )
 
 RANKS = st.integers(1, 1 << 20)
@@ -149,6 +150,23 @@ def test_golden_version_6_parses_forever():
     assert parse_framework(text) is None
 
 
+def test_golden_version_7_parses_forever():
+    """The seventh document, whose ranks are started again after a failure."""
+    text = (GOLDEN / "v7.json").read_text()
+
+    assert DataParallel(processes_per_host=4, max_restarts=3) == parse(text)
+    assert parse_framework(text) is None
+
+
+def test_restarts_need_a_newer_image():
+    """An older image, which would let a failure end the job, refuses the document."""
+    text = render(DataParallel(max_restarts=2))
+
+    with pytest.raises(SkewError) as caught:
+        parse(text.replace('"version":7', '"version":6'))
+    assert [("dataparallel.max_restarts", "unknown")] == fields_of(caught.value)
+
+
 def test_gpu_collectives_need_a_newer_image():
     """A document says nothing of protection that is off, and both together are of version 6."""
     text = render(DataParallel(gpu_collectives="nccl"))
@@ -234,6 +252,7 @@ def test_document_fits_sagemaker():
             encrypt=True,
             gpu_collectives="staged",
             silence_seconds=900,
+            max_restarts=1000,
         )
     )
 

@@ -24,6 +24,8 @@ from sagemaker_dist.contract import DataParallel, World, host_faults
 from sagemaker_dist.contract.model_parallel_ranks import split_faults
 from sagemaker_dist.errors import DistError, LaunchError, raise_all
 from smdist.config import RuntimeConfig, read_base, read_runtime_config
+from smdist.dataparallel.rendezvous.secret import read_secret
+from smdist.launch.attempt_loop import AttemptPlan, run_attempts, run_once
 from smdist.launch.container_user import account_environment
 from smdist.launch.environment import (
     call_arguments,
@@ -41,14 +43,16 @@ from smdist.launch.nonblocking_writer import write_whole
 from smdist.launch.private_folder import private_folder
 from smdist.launch.readiness import require_framework, require_port
 from smdist.launch.redact import shown_command
-from smdist.launch.supervise import Order, Outcome, Supervisor
-from smdist.launch.take_secret import hand_over, take_secret
+from smdist.launch.job_attempts import RestartRules
+from smdist.launch.supervise import Order, Outcome
+from smdist.launch.take_secret import hand_over, hand_over_attempt, take_secret
 from smdist.launch.tf_tasks import SERVERS, tasks_of
 from smdist.launch.user_code import fetch, install_requirements
 
 PrintLine = Callable[[str], None]
 
 _PRINT_SECONDS: Final = 1.0
+_LAST_PORT: Final = 65_535
 
 
 class Stopped(BaseException):
@@ -153,7 +157,11 @@ def _run(place: HostPlace, print_line: PrintLine) -> Outcome:
             print_line(warning)
         print_line(_start_line(place))
         start = time.monotonic()
-        outcome = Supervisor(order, print_line).run()
+        if config.options and config.options.max_restarts:
+            attempts = _attempts(place, addresses, script, order)
+            outcome = run_attempts(attempts, print_line)
+        else:
+            outcome = run_once(order, print_line)
         print_line(f"{_result_line(outcome, place.label)} after {time.monotonic() - start:.0f} s")
     return outcome
 
@@ -221,7 +229,52 @@ def _place() -> HostPlace:
     return HostPlace(config=config, machine=machine, world=world)
 
 
-def plan(place: HostPlace, addresses: dict[str, str], script: Path, directory: Path) -> Order:
+def _attempts(
+    place: HostPlace, addresses: dict[str, str], script: Path, first: Order
+) -> AttemptPlan:
+    """Return all that this host needs to start its ranks again after a failure.
+
+    `first` is the command of the first attempt.
+    """
+    config, world = place.config, place.world
+    assert config.options
+
+    def order(attempt: int, directory: Path) -> Order:
+        return plan(place, addresses, script, directory, attempt) if attempt else first
+
+    path = Path(config.secret_file) if config.secret_file else None
+    checkpoints = config.inherited.get("SM_CHECKPOINT_DIR") or config.base / "checkpoints"
+    return AttemptPlan(
+        rules=RestartRules(
+            hosts=tuple(map(world.label, world.hosts)),
+            max_restarts=config.options.max_restarts,
+            start_timeout_seconds=config.options.start_timeout_seconds,
+            replaces_hosts=config.replaces_hosts,
+        ),
+        host=place.label,
+        order=order,
+        directory=first.directory,
+        base=config.base,
+        checkpoints=Path(checkpoints),
+        address=(addresses[world.hosts[0]], restart_port(config.port, len(world.hosts))),
+        listening_address=listening_address(world, addresses),
+        secret=read_secret(path) or b"",
+    )
+
+
+def restart_port(port: int, num_hosts: int) -> int:
+    """Return the port of the coordinator of restarts, which follows those of TensorFlow's servers.
+
+    `port` is the rendezvous port; TensorFlow's servers use up to three for each host after it. If
+    there are no more ports, the result is the port before `port`.
+    """
+    after = port + 3 * num_hosts + 1
+    return after if after <= _LAST_PORT else port - 1
+
+
+def plan(
+    place: HostPlace, addresses: dict[str, str], script: Path, directory: Path, attempt: int = 0
+) -> Order:
     """Return the command, environment and time limits of this host's ranks; starts nothing.
 
     Args:
@@ -229,11 +282,12 @@ def plan(place: HostPlace, addresses: dict[str, str], script: Path, directory: P
         addresses: IP address of each host, by name.
         script: Path of the user's script.
         directory: An empty directory for the files of this run.
+        attempt: Number of times that the ranks were started again.
 
     Raises:
         LaunchError: A port that TensorFlow's servers need is in use.
     """
-    config, world = place.config, place.world
+    config, world = hand_over_attempt(place.config, attempt, directory), place.world
     call = [str(script), *call_arguments(config)]
     starter = "torchrun"
     if config.options and config.framework == "tensorflow":
@@ -242,13 +296,13 @@ def plan(place: HostPlace, addresses: dict[str, str], script: Path, directory: P
             require_port(port, place.label)
         starter, command = "the starter", starter_command(tasks.write(directory))
     elif config.options:
-        command = torchrun_command(config, world, addresses, call, directory / "torchrun")
+        command = torchrun_command(config, world, addresses, call, directory / "torchrun", attempt)
     else:
         command = plain_command(call)
     environ = {
         **config.inherited,
         **sm_environment(config, place.machine, world),
-        **rank_environment(config, place.machine, world, addresses),
+        **rank_environment(config, place.machine, world, addresses, attempt),
         **quiet_environment(config),
         "SMDIST_GUARD_DIRECTORY": str(config.code),
     }

@@ -218,7 +218,11 @@ def _text(value: Any) -> str:
 
 
 def rank_environment(
-    config: RuntimeConfig, machine: HostResources, world: World, addresses: Mapping[str, str]
+    config: RuntimeConfig,
+    machine: HostResources,
+    world: World,
+    addresses: Mapping[str, str],
+    attempt: int = 0,
 ) -> dict[str, str]:
     """Return the variables, by name, that each rank of this host reads to set up its engine.
 
@@ -229,6 +233,7 @@ def rank_environment(
         machine: Numbers of CPUs and GPUs of this host.
         world: The hosts that train together, and the number of ranks on each.
         addresses: IP address of each host, by name.
+        attempt: Number of times that the ranks were started again.
     """
     host, interface = config.resources.current_host, config.resources.interface
     variables = {
@@ -241,6 +246,8 @@ def rank_environment(
         variables["SMDIST_SECRET_FILE"] = config.secret_file
     if config.options is None:
         return variables
+    variables["SMDIST_MAX_RESTARTS"] = str(config.options.max_restarts)
+    variables["SMDIST_RESTART_COUNT"] = str(attempt)
     variables["SMDIST_FUSION_BYTES"] = str(config.options.fusion_bytes)
     variables["SMDIST_TIMEOUT_SECONDS"] = str(config.options.timeout_seconds)
     variables["SMDIST_START_TIMEOUT_SECONDS"] = str(config.options.start_timeout_seconds)

@@ -55,6 +55,7 @@ _REPORT_TYPES: Final = {
     "error": str,
     "frame": str,
     "fault": dict | None,
+    "connected_at": int | float | None,
 }
 _MOST: Final = 1 << 53  # larger numbers than any rank, status or time
 _OUTPUT: Final = b"output"
@@ -96,6 +97,17 @@ def read_fault(path: Path) -> RankFault | None:
         return None
 
 
+def read_connected_at(path: Path) -> float | None:
+    """Return the time when a rank created the file `path`, in seconds since 1970; None if not yet.
+
+    A rank creates the file when it has connected to all other ranks.
+    """
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """Report on how one rank ended.
@@ -109,6 +121,8 @@ class Report:
         frame: Source line that raised the exception, such as `train.py:12 in main`.
         fault: Kind and other fields of the exception, from a JSON file that the rank wrote; None
             if there is no such file.
+        connected_at: Time when the rank had connected to all others, in seconds since 1970; None
+            if it has not.
     """
 
     rank: int | None = None
@@ -118,6 +132,7 @@ class Report:
     error: str = ""
     frame: str = ""
     fault: RankFault | None = None
+    connected_at: float | None = None
 
     @property
     def failed(self) -> bool:

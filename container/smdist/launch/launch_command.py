@@ -42,6 +42,7 @@ def torchrun_command(
     addresses: Mapping[str, str],
     script: Sequence[str],
     logs: Path,
+    attempt: int = 0,
 ) -> list[str]:
     """Return the torchrun command that starts this host's ranks.
 
@@ -55,6 +56,8 @@ def torchrun_command(
         addresses: IP address of each host, by name.
         script: Path of the script and its arguments, which the script receives unchanged.
         logs: Directory for torchrun's logs.
+        attempt: Number of times that the ranks were started again. Each attempt has keys of its own
+            in torchrun's store.
     """
     assert config.options
     host = config.resources.current_host
@@ -67,6 +70,7 @@ def torchrun_command(
     options = {
         "nnodes": len(world.hosts),
         "nproc-per-node": world.processes_per_host,
+        "rdzv-id": f"attempt-{attempt}",
         "rdzv-backend": "smdist",
         "rdzv-endpoint": f"{addresses[world.hosts[0]]}:{config.port}",
         "rdzv-conf": ",".join(rendezvous),

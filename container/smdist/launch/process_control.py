@@ -14,6 +14,8 @@ from typing import Final
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
+_STOPS: Final = (signal.SIGTERM, signal.SIGINT)
+_MAX_SIGNALS: Final = 4096
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -48,6 +50,18 @@ def signal_socket(*numbers: signal.Signals) -> Iterator[socket.socket]:
             yield here
         finally:
             signal.set_wakeup_fd(-1)
+
+
+def read_stop_signal(signals: socket.socket) -> int:
+    """Return the number of SIGTERM or SIGINT, if one has arrived at `signals`; else 0.
+
+    The function does not wait. `signals` is a socket from `signal_socket`.
+    """
+    try:
+        numbers = signals.recv(_MAX_SIGNALS, socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return 0
+    return next((number for number in numbers if number in _STOPS), 0)
 
 
 def adopt_orphans() -> None:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Final
 
 from smdist.config import GuardConfig, read_guard_config
-from smdist.launch.guard_protocol import MAX_ERROR, LauncherConnection, Report, read_fault
+from smdist.launch.guard_protocol import MAX_ERROR, LauncherConnection, Report, read_connected_at, read_fault
 from smdist.launch.nonblocking_writer import BackgroundWriter
 from smdist.launch.output_prefix import STARTING, Relay
 from smdist.launch.process_control import die_with_parent, end_by, signal_socket
@@ -95,6 +95,7 @@ class Guard:
         self._streams: list[Stream] = []
         self._scratch = tempfile.TemporaryDirectory(prefix="smdist-rank-")
         self._fault_file = Path(self._scratch.name, "fault.json")
+        self._connected_file = Path(self._scratch.name, "connected")
         self._rank = self._start(command)
 
     def run(self) -> int:
@@ -112,6 +113,7 @@ class Guard:
             status=self._rank.returncode,
             at_seconds=time.time(),
             stopped=bool(self._passed),
+            connected_at=read_connected_at(self._connected_file),
         )
         self._kill_group()
         self._drain()
@@ -128,6 +130,8 @@ class Guard:
             path = [directory, environ.get("PYTHONPATH", "")]
             environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
         environ["SMDIST_FAULT_FILE"] = str(self._fault_file)
+        environ["SMDIST_CONNECTED_FILE"] = str(self._connected_file)
+        environ.update(self._config.restart_variables)
         rank = subprocess.Popen(
             command,
             env=environ,

@@ -26,6 +26,7 @@ from typing import Any, Final
 
 from sagemaker_dist.errors import LaunchError
 from smdist.launch.failure_file import describe, fields_of, first_failure, shorten
+from smdist.launch.failure_policy import FailurePolicy
 from smdist.launch.guard_protocol import (
     ENDED_ON_REQUEST,
     MAX_MESSAGE,
@@ -43,7 +44,7 @@ from smdist.launch.process_control import (
     adopt_orphans,
     die_with_parent,
     kill_descendants,
-    signal_socket,
+    read_stop_signal,
 )
 from smdist.launch.traceback_parser import find_culprit
 
@@ -88,28 +89,48 @@ class Outcome:
         status: Exit status of `train`; 0 on success.
         failure: Sentence that describes the failure; empty on success and after a stop.
         fields: The failure as fields for failure.json, by name; empty if there are none.
+        culprit: Report of the rank that failed first; None if no rank failed by itself.
+        signal: Number of the signal that ended the run; 0 if none did.
+        was_ended: True if the ranks were ended because of another host.
+        connected_at: Time when the last rank of this host connected to all others, in seconds since
+            1970; None if no rank has.
     """
 
     status: int
     failure: str = ""
     fields: Mapping[str, Any] = field(default_factory=dict)
+    culprit: Report | None = None
+    signal: int = 0
+    was_ended: bool = False
+    connected_at: float | None = None
 
 
 class Supervisor:
     """Runs the command that starts this host's ranks, and watches the ranks until all have ended.
 
-    `print_line` prints a line in this host's log. Thread safety: none; main thread only.
+    Thread safety: none; main thread only.
+
+    Args:
+        order: Command that starts the ranks, and their time limits.
+        print_line: Function that prints a line in this host's log.
+        policy: What the other hosts of the job do when ranks fail.
+        signals: Socket from which the signals of this process are read (`signal_socket`).
     """
 
-    def __init__(self, order: Order, print_line: PrintLine) -> None:
+    def __init__(
+        self, order: Order, print_line: PrintLine, policy: FailurePolicy, signals: socket.socket
+    ) -> None:
         self._order = order
         self._print_line = print_line
+        self._policy = policy
+        self._signals = signals
         self._selector = selectors.DefaultSelector()
         self._ranks: dict[socket.socket, int | None] = {}  # connected guard -> its rank
         self._reports: dict[socket.socket, Report] = {}
         self._stop_signal = 0
         self._deadline = float("inf")
         self._ending = False
+        self._was_ended = False
 
     def run(self) -> Outcome:
         """Start the command, wait for all ranks, and kill every process that is left.
@@ -119,13 +140,11 @@ class Supervisor:
         """
         adopt_orphans()
         try:
-            with (
-                self._selector,
-                signal_socket(signal.SIGTERM, signal.SIGINT, signal.SIGCHLD) as signals,
-                listen(self._order.directory) as server,
-            ):
-                self._selector.register(signals, selectors.EVENT_READ, self._on_signal)
+            with self._selector, listen(self._order.directory) as server:
+                self._selector.register(self._signals, selectors.EVENT_READ, self._on_signal)
                 self._selector.register(server, selectors.EVENT_READ, self._on_guard)
+                if (descriptor := self._policy.fileno()) >= 0:
+                    self._selector.register(descriptor, selectors.EVENT_READ, self._on_policy)
                 starter = self._start()
                 self._watch(starter)
                 status = starter.poll()
@@ -178,15 +197,27 @@ class Supervisor:
         if time.monotonic() >= self._deadline:
             return True
         if not gone:
-            return self._ending and not self._ranks and bool(self._reports)
+            has_begun = bool(self._reports) or self._was_ended
+            return self._ending and not self._ranks and has_begun
         if self._ranks and not self._ending:  # the starter died before its ranks
             self._end(signal.SIGTERM, self._order.failure_seconds)
         return not self._ranks
 
     def _on_signal(self, signals: socket.socket) -> None:
-        for number in signals.recv(MAX_MESSAGE):
-            if number != signal.SIGCHLD and not self._ending and not self._stop_signal:
-                self._stop_signal = number
+        number = read_stop_signal(signals)
+        if not number or self._stop_signal:
+            return
+        self._policy.on_stop(number)  # also while ranks end after a failure: it ends the job
+        if not self._ending or self._was_ended:
+            self._stop_signal = number
+
+    def _on_policy(self, descriptor: int) -> None:
+        must_end = self._policy.must_end()
+        if must_end or self._policy.fileno() < 0:
+            self._selector.unregister(descriptor)
+        if must_end and not self._ending:
+            self._was_ended = True
+            self._end(signal.SIGTERM, self._order.failure_seconds)
 
     def _pass_on(self, starter: subprocess.Popen[bytes]) -> None:
         order = self._order
@@ -241,6 +272,7 @@ class Supervisor:
         if report.failed and not self._ending:
             seconds = self._order.failure_seconds
             self._end(signal.SIGTERM, seconds)
+            self._policy.on_failure(report)
             who = "the script" if report.rank is None else f"rank {report.rank}"
             self._print_line(
                 f"{who} failed; the other processes of this host have {seconds:g} s to end"
@@ -269,17 +301,21 @@ class Supervisor:
 
     def _outcome(self, status: int) -> Outcome:
         if self._stop_signal:
-            return Outcome(status=128 + self._stop_signal)
+            return Outcome(status=128 + self._stop_signal, signal=self._stop_signal)
+        connected = [each.connected_at for each in self._reports.values() if each.connected_at]
+        ends = {"was_ended": self._was_ended, "connected_at": max(connected, default=None)}
         culprit = first_failure(self._reports.values())
         if status > 0 and culprit and culprit.distance == ENDED_ON_REQUEST:
             culprit = None  # the ranks were stopped because the starter had failed
         if culprit:
             text = describe(culprit, self._order.label)
             fields = fields_of(culprit, self._order.label)
-            return Outcome(status=culprit.exit_code, failure=text, fields=fields)
-        if status:
-            return Outcome(status=exit_status(status), failure=self._starter_failure(status))
-        return Outcome(status=0)
+            code = culprit.exit_code
+            return Outcome(status=code, failure=text, fields=fields, culprit=culprit, **ends)
+        if status and not self._was_ended:
+            text = self._starter_failure(status)
+            return Outcome(status=exit_status(status), failure=text, **ends)
+        return Outcome(status=0, **ends)
 
     def _starter_failure(self, status: int) -> str:
         """Print the output of a command that failed although no rank did; return a failure text.

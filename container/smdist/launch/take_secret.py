@@ -20,7 +20,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from sagemaker_dist.contract.job_secret import FILE, MAX_BYTES, SUFFIX, secret_of_job, write_private
+from sagemaker_dist.contract.job_secret import (
+    FILE,
+    MAX_BYTES,
+    SUFFIX,
+    secret_of_attempt,
+    secret_of_job,
+    write_private,
+)
 from sagemaker_dist.contract.redaction import without_login
 from sagemaker_dist.errors import LaunchError
 from smdist.config import RuntimeConfig, Source
@@ -87,6 +94,20 @@ def hand_over(config: RuntimeConfig, secret: JobSecret, directory: Path) -> Runt
         return config
     path = directory / "secret"
     write_private(path, secret.value)
+    return replace(config, secret_file=str(path))
+
+
+def hand_over_attempt(config: RuntimeConfig, attempt: int, directory: Path) -> RuntimeConfig:
+    """Write the secret of an attempt to a file in `directory`; return `config` with its path.
+
+    The first attempt, number 0, keeps the file of the job's secret.
+    """
+    if attempt == 0 or config.secret_file is None:
+        return config
+    secret = read_secret(Path(config.secret_file))
+    assert secret
+    path = directory / "secret"
+    write_private(path, secret_of_attempt(secret, attempt))
     return replace(config, secret_file=str(path))
 
 

@@ -64,6 +64,15 @@ class Fleet(Protocol):
         """
         ...
 
+    def replace(self, host: Host) -> Host:
+        """Start a host again that was killed, and return it; its files and its address stay.
+
+        Raises:
+            DistError: The host cannot be started.
+            OSError: Its files cannot be written.
+        """
+        ...
+
     def kill(self) -> None:
         """Kill every process of every host, and return when all have ended."""
         ...

@@ -24,6 +24,8 @@ class State:
         modified: Time of the last change.
         reason: FailureReason, or None.
         cause: Fields of the failure that `reason` describes, for programs; empty if there are none.
+        restarts: Fields of the failures after which all ranks were started again, and of the one
+            that ended the job.
         transitions: Every secondary status with the time at which it began.
     """
 
@@ -35,13 +37,15 @@ class State:
     modified: float = field(default_factory=time)
     reason: str | None = None
     cause: Mapping[str, Any] = field(default_factory=dict)
+    restarts: tuple[Mapping[str, Any], ...] = ()
     transitions: tuple[tuple[str, float], ...] = ()
 
     @classmethod
     def load(cls, document: Mapping[str, Any]) -> State:
         """Create a State from the values in state.json."""
         steps = tuple(tuple(step) for step in document["transitions"])
-        return cls(**{**document, "transitions": steps})
+        restarts = tuple(document.get("restarts", ()))
+        return cls(**{**document, "restarts": restarts, "transitions": steps})
 
     @property
     def is_terminal(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +19,7 @@ from sagemaker_dist.planning import LocalHost, LocalJob
 from sagemaker_dist.planning.local_job import CONTAINER_ROOT, REGION, SUBMIT_DIRECTORY
 from sagemaker_dist.runners.local.code_copy import Code, own_places
 from sagemaker_dist.runners.local.job_folder import JobFolder
-from sagemaker_dist.runners.local.tree_reader import read_start, remove_tree
+from sagemaker_dist.runners.local.tree_reader import open_directory, read_start, remove_tree
 
 MAX_CHARACTERS: Final = 1024  # FailureReason of DescribeTrainingJob
 FAILURE_FIELDS: Final = frozenset(  # fields of output/failure.json; docs/debugging.md explains them
@@ -26,12 +27,21 @@ FAILURE_FIELDS: Final = frozenset(  # fields of output/failure.json; docs/debugg
         *("host", "rank", "exit_code", "is_secondary", "frame"),
         *("kind", "exception", "about", "culprit", "operation"),
         *("what", "why", "hint", "faults"),
+        *("restarts", "not_restarted"),
     }
 )
 MODEL: Final = "model"  # SM_MODEL_DIR; its files become model.tar.gz
+RESTART_FIELDS: Final = frozenset(  # fields of an entry of restarts.json; see docs/restarts.md
+    {
+        *("attempt", "host", "rank", "kind", "exception", "exit_code", "frame"),
+        *("text", "at_seconds", "progress"),
+    }
+)
+RESTARTS: Final = "output/data/restarts.json"  # written by the launcher of the first host
 OUTPUT_DATA: Final = "output/data"  # SM_OUTPUT_DATA_DIR; its files become output.tar.gz
 _FOLDERS: Final = ("input/config", "input/data", MODEL, OUTPUT_DATA, "code")
 _MAX_FAILURE_BYTES: Final = 1 << 16
+_MAX_RESTARTS_BYTES: Final = 1 << 20
 _FOREIGN: Final = (  # variables of a launcher that started the driver; they must not reach a host
     "SM_", "TORCHELASTIC_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
     "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK", "ROLE_RANK", "TF_CONFIG",
@@ -151,6 +161,46 @@ class HostTree:
             (self.root / "input/config" / f"{name}.json").write_text(json.dumps(document))
         write_private(self.root / "input/config" / FILE, folder.secret())
 
+    def renew(self, folder: JobFolder) -> None:
+        """Prepare the tree of a host that was killed for its next start; other files stay.
+
+        The secret, which the launcher removes at its start, is written again, and the failure that
+        the host has reported is removed.
+
+        Raises:
+            JobError: A directory of the tree was replaced by a link.
+            OSError: A file cannot be written.
+        """
+        for directory, names in {
+            "input/config": (FILE,),
+            "output": ("failure", "failure.json"),
+        }.items():
+            descriptor = open_directory(self.root, directory.split("/"))
+            try:
+                for name in names:
+                    with suppress(FileNotFoundError):
+                        os.unlink(name, dir_fd=descriptor)
+            finally:
+                os.close(descriptor)
+        write_private(self.root / "input/config" / FILE, folder.secret())
+
+    def restarts(self) -> tuple[dict[str, Any], ...]:
+        """Return the failures after which the ranks were started again, as the launcher wrote them.
+
+        Fields with other names than RESTART_FIELDS are left out. A link, a FIFO, and a file longer
+        than 1 MiB count as no restarts.
+        """
+        try:
+            found = json.loads(read_start(self.root, RESTARTS, _MAX_RESTARTS_BYTES))
+        except (ValueError, RecursionError):
+            return ()
+        entries = found if isinstance(found, list) else []
+        return tuple(
+            {name: each[name] for name in RESTART_FIELDS & each.keys()}
+            for each in entries
+            if isinstance(each, dict)
+        )
+
     def make_mount_points(self, job: LocalJob, names: Iterable[str]) -> None:
         """Create the mount points for the checkpoints and the data of a container.
 
@@ -225,7 +275,8 @@ def host_environment(
 def sagemaker_environment(job: LocalJob, host: LocalHost) -> dict[str, str]:
     """Return the environment variables that SageMaker sets on every host.
 
-    SM_CHECKPOINT_DIR, the directory of checkpoints, is added; SageMaker does not have it.
+    SM_CHECKPOINT_DIR, the directory of checkpoints, is added; SageMaker does not have it. So is
+    SMDIST_REPLACES_HOSTS, if a host that was killed is started again.
     """
     return {
         "AWS_REGION": REGION,
@@ -233,6 +284,7 @@ def sagemaker_environment(job: LocalJob, host: LocalHost) -> dict[str, str]:
         "SM_CHECKPOINT_DIR": str(CONTAINER_ROOT / job.checkpoint_folder),
         "TRAINING_JOB_ARN": job.arn,
         "TRAINING_JOB_NAME": job.name,
+        **({"SMDIST_REPLACES_HOSTS": "1"} if job.replaces_hosts else {}),
     }
 
 

@@ -9,18 +9,21 @@ import signal
 import socket
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from sagemaker_dist.planning import LocalHost, LocalJob
 from sagemaker_dist.runners.local.data.channels import Data
+from sagemaker_dist.runners.local.fleet import Host
 from sagemaker_dist.runners.local.job_folder import JobFolder
 from sagemaker_dist.runners.local.opt_ml_tree import HostTree, host_environment
 from sagemaker_dist.runners.local.output import Output
-from sagemaker_dist.runners.local.process_tree import die_with_parent, kill_descendants
+from sagemaker_dist.runners.local.process_tree import die_with_parent, kill_descendants, kill_marked
 
 LAUNCHER: Final = "smdist.launch"
 _PORTS_PER_HOST: Final = 3  # TensorFlow's servers: chief, worker and parameter server
+_OTHER_PORTS: Final = 1  # coordinator of restarts
 _TRIES: Final = 20
 
 
@@ -32,6 +35,7 @@ class ProcessHost:
     tree: HostTree
     output: Output
     process: subprocess.Popen[bytes]
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     was_stopped: bool = False
 
     def fileno(self) -> int:
@@ -52,9 +56,9 @@ class ProcessHost:
             self.process.send_signal(signal.SIGTERM)
 
     def close(self) -> None:
-        """Write the rest of the host's output to the logs, and close the pipe."""
-        self.output.drain()
-        if self.process.stdout:
+        """Write the rest of the output to the logs, and close the pipe; later calls do nothing."""
+        if self.process.stdout and not self.process.stdout.closed:
+            self.output.drain()
             self.process.stdout.close()
 
     def ending(self, code: int) -> str:
@@ -81,7 +85,7 @@ class ProcessFleet:
 
     def start(self) -> list[ProcessHost]:
         """Start one launcher process per host, and return the hosts."""
-        port = _free_port(_PORTS_PER_HOST * len(self.job.hosts))
+        port = _free_port(_PORTS_PER_HOST * len(self.job.hosts) + _OTHER_PORTS)
         return [self._start(host, port) for host in self.job.hosts]
 
     def _start(self, host: LocalHost, master_port: int) -> ProcessHost:
@@ -89,10 +93,17 @@ class ProcessFleet:
         tree.create(self.job, host, self.folder)
         tree.link_checkpoints(self.job, self.folder.checkpoints(self.job))
         self.data.place(host, tree)
+        return self._launch(
+            host, tree, host_environment(self.job, host, tree, master_port, os.environ)
+        )
+
+    def _launch(
+        self, host: LocalHost, tree: HostTree, environment: Mapping[str, str]
+    ) -> ProcessHost:
         process = subprocess.Popen(
             [sys.executable, "-m", LAUNCHER],
             cwd=tree.root,
-            env=host_environment(self.job, host, tree, master_port, os.environ),
+            env=dict(environment),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -101,7 +112,15 @@ class ProcessFleet:
         )
         assert process.stdout is not None, "the process has a pipe"
         output = Output.of(process.stdout.fileno(), host.label, self.folder)
-        return ProcessHost(host, tree, output, process)
+        return ProcessHost(host, tree, output, process, environment)
+
+    def replace(self, host: Host) -> ProcessHost:
+        """Kill what is left of a host whose launcher was killed, and start its launcher again."""
+        assert isinstance(host, ProcessHost)
+        base = "SAGEMAKER_BASE_DIR"
+        kill_marked(base, host.environment[base])
+        host.tree.renew(self.folder)
+        return self._launch(host.place, host.tree, host.environment)
 
     def kill(self) -> None:
         """Kill all processes of the job: all descendants of this process.

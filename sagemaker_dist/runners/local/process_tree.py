@@ -76,6 +76,39 @@ def kill_descendants(deadline_seconds: float = 10.0) -> bool:
     return True
 
 
+def kill_marked(name: str, value: str, deadline_seconds: float = 10.0) -> bool:
+    """Kill the descendants of this process that have a variable in their environment.
+
+    Args:
+        name: Name of the variable.
+        value: Its value.
+        deadline_seconds: Seconds after which this gives up.
+
+    Returns whether all have ended. Exit codes of children stay available.
+    """
+    deadline = time.monotonic() + deadline_seconds
+    while marked := [each for each in _descendants() if _variable(each, name) == value]:
+        for process in marked:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def _descendants() -> list[psutil.Process]:
+    return psutil.Process().children(recursive=True)
+
+
+def _variable(process: psutil.Process, name: str) -> str | None:
+    try:
+        value: str | None = process.environ().get(name)
+    except (psutil.Error, OSError):  # it has ended
+        return None
+    return value
+
+
 def _collect() -> None:
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG) != (0, 0):

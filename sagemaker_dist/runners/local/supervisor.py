@@ -10,7 +10,8 @@ Downloading: Only for a job whose data must be copied or downloaded. A request t
 the job.
 
 Training: When a host has failed, the supervisor sends SIGTERM to the other hosts. After 6 s, it
-kills every host that still runs. If a rank of another host caused the failure, the supervisor first
+kills every host that still runs. A job with `max_restarts` goes on if a host was killed: the
+supervisor starts the host again, and the launchers restart all ranks. If a rank of another host caused the failure, the supervisor first
 waits up to 3 s for the report of that host. After a request to stop, EOF, or the time limit of the
 job, the supervisor sends SIGTERM to all hosts, and SIGKILL 120 s later, as on SageMaker.
 """
@@ -18,6 +19,7 @@ job, the supervisor sends SIGTERM to all hosts, and SIGKILL 120 s later, as on S
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import select
 import selectors
@@ -45,6 +47,8 @@ FAILURE_GRACE_SECONDS: Final = 6.0
 _CAUSE_SECONDS: Final = 3.0  # the rank that failed first may end after its peers
 STOP_GRACE_SECONDS: Final = 120.0  # "docker stop -t 120", SageMaker Developer Guide
 _TICK_SECONDS: Final = 0.1
+_RESTARTS_SECONDS: Final = 1.0  # between two reads of the file with the restarts
+_KILLED: Final = (128 + signal.SIGKILL, 255)  # exit codes of a container that was killed, or lost
 _AGAIN_SECONDS: Final = 5.0  # until the next kill: a busy Docker engine may lose the first
 
 
@@ -63,6 +67,8 @@ class Supervisor:
             has failed.
         deadline: Time on the monotonic clock when all hosts are killed.
         signalled: Whether the supervisor received SIGTERM, or EOF on `driver`.
+        num_replaced: Number of hosts that were killed and started again.
+        read_restarts_at: Time on the monotonic clock when the file of restarts is read next.
     """
 
     folder: JobFolder
@@ -77,14 +83,17 @@ class Supervisor:
     stop_others_at: float = float("inf")
     deadline: float = float("inf")
     signalled: bool = False
+    num_replaced: int = 0
+    read_restarts_at: float = 0.0
 
     def run(self) -> None:
         """Start every host, run the job to its end and write its final state."""
         try:
             self._download()
-            hosts = self._start()
+            hosts = list(self._start())
             self._watch(hosts)
             self.fleet.kill()
+            self._note_restarts(hosts, now=float("inf"))
             for host in hosts:
                 host.close()
             self._clear()
@@ -121,7 +130,7 @@ class Supervisor:
         self._become("InProgress", "Training")
         return started
 
-    def _watch(self, hosts: Sequence[Host]) -> None:
+    def _watch(self, hosts: list[Host]) -> None:
         began, running = time.monotonic(), list(hosts)
         with selectors.DefaultSelector() as selector:
             for host in hosts:
@@ -132,7 +141,9 @@ class Supervisor:
                 for key, _ in selector.select(_TICK_SECONDS):
                     self._handle_event(key, selector)
                 self._check_limits(running, time.monotonic() - began)
+                self._replace_killed(hosts, running, selector)
                 running = self._remove_ended(running)
+                self._note_restarts(hosts, time.monotonic())
                 if time.monotonic() > self.deadline:
                     self.fleet.kill()
                     self.deadline = time.monotonic() + _AGAIN_SECONDS
@@ -180,6 +191,46 @@ class Supervisor:
             for host in alive:
                 host.terminate()
         return alive
+
+    def _replace_killed(
+        self, hosts: list[Host], running: list[Host], selector: selectors.BaseSelector
+    ) -> None:
+        """Start hosts again that were killed, in `hosts` and in `running`, if the job allows it."""
+        for index, host in enumerate(running):
+            code = host.poll()
+            if code is None or not self._is_replaced(host, code):
+                continue
+            with contextlib.suppress(KeyError):  # the end of its output has been read
+                selector.unregister(host)
+            host.close()
+            self.num_replaced += 1
+            self._log(f"{host.ending(code).rstrip('.')}. {host.place.label} is started again")
+            try:
+                other = self.fleet.replace(host)
+            except (DistError, OSError) as error:
+                self._log(f"{host.place.label} cannot be started again: {error}")
+                self.num_replaced = self.job.max_restarts
+                return
+            selector.register(other, selectors.EVENT_READ, other)
+            running[index] = hosts[hosts.index(host)] = other
+
+    def _is_replaced(self, host: Host, code: int) -> bool:
+        """Return whether a host that ended with `code` was killed, and is started again."""
+        was_killed = (code < 0 or code in _KILLED) and not host.tree.failure()
+        is_running = not (self.stopping or self.failures or self.signalled)
+        within = self.job.replaces_hosts and self.num_replaced < self.job.max_restarts
+        return was_killed and is_running and within and not self.folder.stop_request()
+
+    def _note_restarts(self, hosts: Sequence[Host], now: float) -> None:
+        """Take the restarts into the job's state that the first host has written."""
+        if not self.job.max_restarts or now < self.read_restarts_at:
+            return
+        self.read_restarts_at = now + _RESTARTS_SECONDS
+        restarts = hosts[0].tree.restarts()
+        if restarts and restarts != self.state.restarts:
+            self.state = replace(self.state, restarts=restarts)
+            with contextlib.suppress(OSError):  # a full disk must not end a training that runs
+                self.folder.write_state(self.state)
 
     def _note_failure(self, host: Host, code: int) -> None:
         ended = {"host": host.place.label, "exit_code": code if code >= 0 else 128 - code}

@@ -44,7 +44,7 @@ def test_torchrun_command():
     """The whole line for the second of two hosts."""
     expected = shlex.split(
         "-m smdist.dataparallel.torchrun --nnodes 2 --nproc-per-node 8"
-        " --rdzv-backend smdist --rdzv-endpoint 10.0.0.1:7777"
+        " --rdzv-id attempt-0 --rdzv-backend smdist --rdzv-endpoint 10.0.0.1:7777"
         " --rdzv-conf rank=1,timeout=77,listen=10.0.0.1 --local-addr 10.0.0.2"
         " --max-restarts 0 --monitor-interval 0.1"
         " --log-dir /run/logs --shutdown-timeout 110 --no-python --"

@@ -138,7 +138,10 @@ def test_the_sdk_knows_every_field():
     written = fields_of(report(fault=RankFault(kind="lost")), "algo-1")
     refused = OptionErrors((OptionError("a", "b", "c"),)).as_dict()
 
-    assert FAILURE_FIELDS == {*written, *refused, *OptionError("a", "b", "c").as_dict()}
+    restarts = {"restarts", "not_restarted"}  # of a job with max_restarts
+    assert FAILURE_FIELDS == {
+        *written, *refused, *OptionError("a", "b", "c").as_dict(), *restarts
+    }
 
 
 def test_failure_file_is_written_once(tmp_path):

@@ -29,7 +29,8 @@ DRIVER = """
 import os, sys
 from pathlib import Path
 from smdist.launch.__main__ import line_printer
-from smdist.launch.supervise import Order, Supervisor
+from smdist.launch.attempt_loop import run_once
+from smdist.launch.supervise import Order
 starter, script, folder, stop, failure = sys.argv[1:]
 order = Order(
     command=(sys.executable, starter, script),
@@ -37,7 +38,7 @@ order = Order(
     directory=Path(folder), label="algo-2",
     stop_seconds=float(stop), failure_seconds=float(failure),
 )
-outcome = Supervisor(order, line_printer("algo-2")).run()
+outcome = run_once(order, line_printer("algo-2"))
 print("outcome:", outcome.failure, flush=True)
 sys.exit(outcome.status)
 """

@@ -22,7 +22,7 @@ from typing import Any
 
 import smdist
 from sagemaker_dist.errors import DistError, LaunchError, OptionError, SkewError, raise_all
-from smdist.config import RankConfig
+from smdist.config import RankConfig, read_connected_file
 from smdist.dataparallel.rendezvous.address import own_address
 from smdist.dataparallel.rendezvous.autotune import check_agreement, fixed_by, tune
 from smdist.dataparallel.rendezvous.engine_interface import E, Engine, EngineModule
@@ -177,7 +177,15 @@ def connect(store: Store, rank: int, size: int, config: RankConfig, module: Engi
         log_protection(config, hosts)
     fixed = fixed_by(config.tuning, hosts, module)
     tune(engine, rank, hosts, fixed, config.start_timeout_seconds)
+    _note_connected()
     return engine
+
+
+def _note_connected() -> None:
+    """Create the file by which this rank's guard knows that all ranks are connected."""
+    if path := read_connected_file():
+        with suppress(OSError):
+            path.touch()
 
 
 def _introduce(

@@ -52,6 +52,7 @@ def _store(world: World, config: RankConfig) -> Iterator[Store]:
         size=world.size,
         label=rank_name(world.rank, config),
         job=config.job_name,
+        attempt=config.attempt,
     )
     first = world.rank == 0
     rendezvous = RendezvousConfig(

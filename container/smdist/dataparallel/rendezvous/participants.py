@@ -26,12 +26,14 @@ class Participant:
         size: Number of ranks in the job.
         label: The rank's name in messages.
         job: SageMaker's name of the job, or "" if unknown.
+        attempt: Number of times that the launcher has started the ranks of the job again.
     """
 
     rank: int
     size: int
     label: str
     job: str = ""
+    attempt: int = 0
 
     def to_frame(self) -> Frame:
         """Return the JOIN frame that contains this description as JSON."""
@@ -96,16 +98,22 @@ def parse_participant(frame: Frame) -> Participant:
         participant = Participant(**fields)
         types = [
             type(each)
-            for each in (participant.rank, participant.size, participant.label, participant.job)
+            for each in (
+                participant.rank,
+                participant.size,
+                participant.label,
+                participant.job,
+                participant.attempt,
+            )
         ]
     except (ValueError, TypeError, RecursionError) as error:
         raise FrameError(
             "the joining process does not describe itself as a rank of this release does."
             " Perhaps it runs another release"
         ) from error
-    if types != [int, int, str, str]:
+    if types != [int, int, str, str, int]:
         raise FrameError(
-            "the joining process sent its rank, size, name or job with a wrong type."
+            "the joining process sent its rank, size, name, job or attempt with a wrong type."
             " Perhaps it runs another release"
         )
     return participant
@@ -118,6 +126,11 @@ def mismatch(participant: Participant, first: Participant) -> str | None:
     """
     if participant.job != first.job:
         return f"its job is {participant.job!r}, and the job of {first.label} is {first.job!r}"
+    if participant.attempt != first.attempt:
+        return (
+            f"it belongs to attempt {participant.attempt}, and {first.label} to attempt"
+            f" {first.attempt}"
+        )
     if participant.size != first.size:
         return f"its WORLD_SIZE is {participant.size}, and that of {first.label} is {first.size}"
     if not 0 <= participant.rank < first.size:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from docker.errors import APIError, DockerException
+from docker.errors import APIError, DockerException, NotFound
 from requests.exceptions import ReadTimeout, RequestException
 
 from sagemaker_dist.packaging.docker_engine import Engine, connect
@@ -38,6 +38,7 @@ from sagemaker_dist.runners.local.containers.container_arguments import (
 from sagemaker_dist.runners.local.containers.docker_network import JobNetwork
 from sagemaker_dist.runners.local.containers.nvidia_gpus import list_gpus
 from sagemaker_dist.runners.local.data.channels import Data
+from sagemaker_dist.runners.local.fleet import Host
 from sagemaker_dist.runners.local.job_folder import JobFolder
 from sagemaker_dist.runners.local.opt_ml_tree import HostTree
 from sagemaker_dist.runners.local.output import Output
@@ -185,6 +186,8 @@ class ContainerFleet:
     owner: Owner = field(default_factory=Owner.current)
     hosts: list[ContainerHost] = field(default_factory=list)
     _client: DockerClient | None = None
+    _network: JobNetwork | None = None
+    _gpus: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _threads: list[threading.Thread] = field(default_factory=list)
 
     def start(self) -> list[ContainerHost]:
@@ -199,24 +202,38 @@ class ContainerFleet:
         if self.job.instance_type == "local_gpu":
             gpus = divide_gpus(list_gpus(), len(self.job.hosts))
         with self._refusals("the network of the job cannot be created", engine):
-            network = JobNetwork.create(client, self.job, self.folder.path)
+            self._network = JobNetwork.create(client, self.job, self.folder.path)
         for host, ids in zip(self.job.hosts, gpus, strict=True):
+            self._gpus[host.label] = ids
+            tree = HostTree(self.folder.hosts / host.label)
             with self._refusals(f"the container of {host.label} cannot be started", engine):
-                container = self._create(client, host, engine, network, ids)
-                self._start(container, host, engine)
-        return self.hosts
+                tree.create(self.job, host, self.folder)
+                self.data.open_pipes(host, tree)
+                container = self._create(client, host, engine)
+                self.hosts.append(self._start(container, host, engine))
+        return list(self.hosts)
 
-    def _create(
-        self,
-        client: DockerClient,
-        host: LocalHost,
-        engine: Engine,
-        network: JobNetwork,
-        gpus: tuple[str, ...],
-    ) -> Container:
+    def replace(self, host: Host) -> ContainerHost:
+        """Remove the container of a host that was killed, and start another one in its place.
+
+        Raises:
+            SetupError: The Docker engine refuses, or does not answer.
+        """
+        assert isinstance(host, ContainerHost)
+        assert self._client
+        with self._refusals(f"the container of {host.place.label} cannot be started", host.engine):
+            with contextlib.suppress(NotFound):
+                host.container.remove(force=True, v=True)
+            host.tree.renew(self.folder)
+            container = self._create(self._client, host.place, host.engine)
+            found = self._start(container, host.place, host.engine)
+        self.hosts[self.hosts.index(host)] = found
+        return found
+
+    def _create(self, client: DockerClient, host: LocalHost, engine: Engine) -> Container:
+        assert self._network
         tree = HostTree(self.folder.hosts / host.label)
-        tree.create(self.job, host, self.folder)
-        self.data.open_pipes(host, tree)
+        gpus = self._gpus[host.label]
         mounts = tuple(self.data.mounts(host))
         tree.make_mount_points(self.job, [mount.name for mount in mounts])
         places = Places(
@@ -227,11 +244,11 @@ class ContainerFleet:
         )
         return client.containers.create(
             **container_arguments(self.job, host, places, engine, self.owner),
-            **network.arguments(client, host),
+            **self._network.arguments(client, host),
             device_requests=[gpu_request(gpus)] if gpus else None,
         )
 
-    def _start(self, container: Container, host: LocalHost, engine: Engine) -> None:
+    def _start(self, container: Container, host: LocalHost, engine: Engine) -> ContainerHost:
         """Start the container of `host`, and a thread that copies its output.
 
         The thread's stream is attached before the start, so that no output is lost. `engine` has
@@ -246,7 +263,7 @@ class ContainerFleet:
         thread = threading.Thread(target=_follow, args=(running, stream, sink), daemon=True)
         thread.start()
         self._threads.append(thread)
-        self.hosts.append(running)
+        return running
 
     def kill(self) -> None:
         """Kill every container that runs, with all its processes."""
