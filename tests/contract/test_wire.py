@@ -179,22 +179,27 @@ def test_gpu_collectives_need_a_newer_image():
 
 
 def test_golden_version_7_parses_forever():
-    """The seventh document, which says how long a host may be silent."""
+    """The seventh document: how long a host may be silent, and how often ranks are restarted."""
     text = (GOLDEN / "v7.json").read_text()
+    options = DataParallel(processes_per_host=4, silence_seconds=120, max_restarts=3)
 
-    assert DataParallel(processes_per_host=4, silence_seconds=120) == parse(text)
+    assert options == parse(text)
     assert parse_framework(text) is None
 
 
-def test_silence_needs_a_newer_image():
-    """A document says nothing of silence that is the default; older images refuse another one."""
-    text = render(DataParallel(silence_seconds=10))
+@pytest.mark.parametrize("option", [{"silence_seconds": 10}, {"max_restarts": 1}])
+def test_options_of_version_7_need_a_newer_image(option):
+    """A document says nothing of defaults; older images refuse other values."""
+    text = render(DataParallel(**option))
 
     assert (7, False) == (json.loads(text)["version"], "encrypt" in text)
     assert "silence" not in render(DataParallel(gpu_collectives="nccl"))
     with pytest.raises(SkewError) as caught:
         parse(text.replace('"version":7', '"version":6'))
-    assert [("dataparallel.silence_seconds", "unknown")] == fields_of(caught.value)
+    assert {
+        ("dataparallel.silence_seconds", "unknown"),
+        ("dataparallel.max_restarts", "unknown"),
+    } == {*fields_of(caught.value)}
 
 
 @pytest.mark.parametrize("options", [DataParallel(), ModelParallel()])
