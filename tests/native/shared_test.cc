@@ -26,6 +26,7 @@ struct Setting {
   size_t count = 0;  // of each buffer
   Weights weights;
   size_t chunk_bytes = 0;
+  uint32_t readable = 0;  // bit r: rank r has its data in memory that the others read
 };
 
 // One rank, which runs its sums one after the other.
@@ -35,24 +36,30 @@ class Rank final {
       : number_(number),
         setting_(setting),
         layout_(options),
+        own_(setting.count),
         memory_(layout_.bytes / sizeof(uint64_t) + 1),
         buffers_(layout_, arena()),
-        met_(setting.ranks) {}
+        met_(setting.ranks) {
+    const bool is_readable = (setting.readable >> number & 1) != 0;
+    values_ = is_readable ? static_cast<int32_t*>(layout_.caller_memory(arena()).data) : own_.data();
+  }
 
   Span arena() { return {memory_.data(), layout_.bytes}; }
   size_t sums() const { return sums_; }
   bool is_idle() const { return sum_ == nullptr; }
   SharedSum& sum() { return *sum_; }
-  const Ints& data() const { return data_; }
+  Ints data() const { return {values_, values_ + setting_.count}; }
   const SharedSumTicket& ticket() const { return tickets_.back(); }
   const SharedSumTicket& ticket_of(size_t sum) const { return tickets_[sum - 1]; }
 
   bool begin() {
-    data_ = values_of(number_ + 1, sums_ + 1, 1);
-    auto* at = reinterpret_cast<uint8_t*>(data_.data());
+    const Ints input = values_of(number_ + 1, sums_ + 1, 1);
+    std::copy(input.begin(), input.end(), values_);
+    auto* at = reinterpret_cast<uint8_t*>(values_);
+    const bool is_readable = buffers_.is_readable({at, 4 * setting_.count});
     sum_ = buffers_.begin({Dtype::kInt32, ReduceOp::kSum, 1, at, at,
                            shard_boundaries(4 * setting_.count, setting_.weights),
-                           std::min(setting_.chunk_bytes, buffers_.slot_bytes())},
+                           std::min(setting_.chunk_bytes, buffers_.slot_bytes()), is_readable},
                           number_);
     if (sum_ == nullptr) return false;
     ++sums_;
@@ -63,10 +70,15 @@ class Rank final {
   bool meet(size_t other, const Span& arena, const SharedSumTicket& ticket) {
     if (met_[other]) return false;
     met_[other] = true;
-    sum_->join(other, buffers_.at(arena, ticket), ticket.count);
+    sum_->join(other, buffers_.at(arena, ticket), ticket.count,
+               buffers_.data_at(arena, ticket, sum_->bytes()));
     return true;
   }
-  void end() { sum_ = nullptr; }
+  // Forgets the sum. From now on its memory belongs to the caller, who overwrites it.
+  void end() {
+    std::fill(values_, values_ + setting_.count, -1);
+    sum_ = nullptr;
+  }
   // Input values, different for each rank and element. The sum of all ranks has `factor` = the sum
   // of the ranks' factors, and `ranks` = their number.
   Ints values_of(size_t factor, size_t sum, size_t ranks) const {
@@ -90,11 +102,12 @@ class Rank final {
   const size_t number_;
   const Setting& setting_;
   const ArenaLayout layout_;
+  Ints own_;
   std::vector<uint64_t> memory_;
+  int32_t* values_;
   ReductionBufferPool buffers_;
   SharedSum* sum_ = nullptr;
   std::vector<SharedSumTicket> tickets_;  // of all sums
-  Ints data_;
   std::vector<bool> met_;
   size_t sums_ = 0;  // begun
 };
@@ -149,6 +162,10 @@ class Host final {
   bool advance(size_t number) {
     Rank& rank = ranks_[number];
     const MemberSet signalled = rank.sum().advance();
+    if (signalled == 0 && rank.sum().is_done()) {  // others have read its sums since
+      end(number);
+      return true;
+    }
     if (signalled == 0) {
       rank.is_blocked = true;
       rank.awaited = rank.sum().awaited();
@@ -169,7 +186,7 @@ class Host final {
       if (is_woken) {
         sleeper.is_blocked = false;
       } else {
-        CHECK(sleeper.sum().advance() == 0);
+        CHECK(sleeper.sum().advance() == 0 && !sleeper.sum().is_done());
       }
     }
   }
@@ -191,6 +208,7 @@ Options options_of(const Setting& setting, uint32_t window, size_t block_bytes) 
   options.size = static_cast<int>(setting.ranks);
   options.window = window;
   options.block_bytes = block_bytes;
+  options.caller_memory_bytes = 4 * setting.count;
   return options;
 }
 
@@ -204,6 +222,7 @@ Setting random_setting(std::minstd_rand& random) {
     setting.weights[0] = 1;
   }
   setting.chunk_bytes = 64 * (1 + random() % 8);
+  setting.readable = static_cast<uint32_t>(random()) % (1U << setting.ranks);
   return setting;
 }
 
@@ -290,6 +309,80 @@ void an_reduction_buffer_is_in_use_until_the_last_rank_has_read_it() {
   CHECK_EQ(0u, ranks[0].ticket().buffer);
 }
 
+// The caller of the first rank may overwrite its memory as soon as its sum is done.
+void a_rank_with_readable_data_is_done_when_all_have_read_its_sums() {
+  const Setting setting{2, 64, {1, 0}, 64, 1};  // the first rank owns the whole buffer
+  std::deque<Rank> ranks = met(setting, options_of(setting, 4, 64));
+  while ((ranks[0].sum().advance() | ranks[1].sum().advance()) != 0) {
+    CHECK_EQ(ranks[1].sum().is_done(), ranks[0].sum().is_done());
+    CHECK_EQ(ranks[0].sum().needs(1), !ranks[0].sum().is_done());
+  }
+  CHECK(ranks[0].sum().is_done());
+  CHECK(ranks[1].data() == ranks[1].values_of(3, 1, 2));
+}
+
+void data_outside_of_the_memory_of_callers_are_refused() {
+  const Setting setting{2, 64, equal_weights(2), 64, 3};
+  std::deque<Rank> ranks = met(setting, options_of(setting, 1, 64));
+  SharedSumTicket ticket = ranks[1].ticket();
+  CHECK_EQ(uint64_t{0}, ticket.data_at);
+  const ReductionBufferPool buffers(ArenaLayout(options_of(setting, 1, 64)), ranks[0].arena());
+  for (const uint64_t wrong : {uint64_t{1}, uint64_t{256}, UINT64_MAX - 1}) {
+    ticket.data_at = wrong;
+    try {
+      buffers.data_at(ranks[1].arena(), ticket, 256);
+      CHECK(false);
+    } catch (const PeerError& error) {
+      CHECK_CONTAINS("outside of its shared memory", error.what());
+    }
+  }
+}
+
+// Half of the ranks have their data in shared memory. Each overwrites its memory after each sum.
+void engines_sum_data_in_shared_memory_where_they_lie() {
+  constexpr int kRanks = 3;
+  constexpr size_t kCount = 300'000;
+  for (const testing::Network network : {testing::Network::kShared, testing::Network::kLocal}) {
+    testing::Cluster cluster(kRanks, network, [](Options& options) {
+      options.tuning.one_shot_bytes = options.tuning.single_owner_bytes = 0;
+      options.caller_memory_bytes = 4 * kCount;
+    });
+    std::vector<float> elsewhere(kCount);
+    for (int round = 0; round < 10; ++round) {
+      std::vector<testing::Result> results;
+      std::vector<float*> data;
+      for (int rank = 0; rank < kRanks; ++rank) {
+        const Span memory = cluster[rank].shared_memory().span;
+        CHECK_EQ(4 * kCount, memory.bytes);
+        data.push_back(rank == 1 ? elsewhere.data() : static_cast<float*>(memory.data));
+        std::fill(data.back(), data.back() + kCount, static_cast<float>(rank + round));
+        Operation operation = testing::sum_of(elsewhere);
+        operation.inputs = operation.outputs = {{data.back(), 4 * kCount}};
+        results.push_back(testing::start(cluster[rank], 0, operation));
+      }
+      for (int rank = 0; rank < kRanks; ++rank) {
+        CHECK(testing::text_of(results[static_cast<size_t>(rank)]).empty());
+        float* const at = data[static_cast<size_t>(rank)];
+        const auto sum = static_cast<float>(3 + 3 * round);
+        CHECK(std::all_of(at, at + kCount, [&](float each) { return each == sum; }));
+        std::fill(at, at + kCount, -1.0F);
+      }
+    }
+  }
+}
+
+void shared_memory_outlives_its_engine() {
+  SharedMemory memory;
+  {
+    testing::Cluster cluster(2, testing::Network::kLocal,
+                             [](Options& options) { options.caller_memory_bytes = 5000; });
+    memory = cluster[0].shared_memory();
+  }
+  CHECK_EQ(uintptr_t{0}, reinterpret_cast<uintptr_t>(memory.span.data) % 4096);
+  std::memset(memory.span.data, 1, memory.span.bytes);
+  CHECK_EQ(size_t{5000}, memory.span.bytes);
+}
+
 void an_reduction_buffer_that_does_not_exist_is_refused() {
   const Setting setting{2, 10, equal_weights(2), 64};
   const Options options = options_of(setting, 1, 64);
@@ -359,7 +452,11 @@ int main() {
   RUN(the_slowest_member_is_named);
   RUN(a_blocked_rank_expects_signals_of_chunks_that_have_come_since);
   RUN(an_reduction_buffer_is_in_use_until_the_last_rank_has_read_it);
+  RUN(a_rank_with_readable_data_is_done_when_all_have_read_its_sums);
+  RUN(data_outside_of_the_memory_of_callers_are_refused);
   RUN(an_reduction_buffer_that_does_not_exist_is_refused);
+  RUN(engines_sum_data_in_shared_memory_where_they_lie);
+  RUN(shared_memory_outlives_its_engine);
   RUN(sums_without_a_free_reduction_buffer_follow_a_plan);
   RUN(engines_rest_after_a_burst);
 }

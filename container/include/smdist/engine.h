@@ -17,6 +17,12 @@ namespace smdist {
 
 class Transport;
 
+// Memory of this rank that the other ranks of its host can read where it lies.
+struct SharedMemory {
+  Span span;                          // empty: there is none
+  std::shared_ptr<const void> owner;  // the memory exists at least as long as this object
+};
+
 // Runs collectives and messages over numbered groups of ranks.
 //
 // Order of calls: construct the engine, which opens its listener; exchange the endpoint() of every
@@ -59,6 +65,12 @@ class Engine final {
 
   // Return the address at which other ranks reach this one.
   Endpoint endpoint() const;
+
+  // Return memory of Options::caller_memory_bytes bytes, which begins on a page; empty if this rank
+  // shares no memory with others. It is for buffers of operations: other ranks read a buffer in it
+  // where it lies, if it is both input and output of an all-reduce among ranks of this host. Such an
+  // operation ends when they have read its results.
+  SharedMemory shared_memory() const;
 
   // Start the threads. peers: the endpoints of all ranks in rank order. Connections are made later,
   // when operations first need them.

@@ -109,6 +109,10 @@ struct Options {
   size_t block_bytes = 256 << 10;
   uint32_t blocks_per_peer = 8;
 
+  // Length of the memory that Engine::shared_memory() returns. The system provides pages when they
+  // are first written. Must be the same on all ranks of a host.
+  size_t caller_memory_bytes = 0;
+
   // Time for which a waiting thread spins before it sleeps. Set it above zero only if every rank of
   // the machine has a processor of its own. At zero, waiting threads get the scheduling policy
   // SCHED_BATCH (sched(7)), so that the ranks that they wait for can finish first.

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -115,6 +116,9 @@ class Transport {
   // Return the arena of this rank: memory that every peer on this host can read. Empty: there is
   // none.
   virtual Span own_arena() { return {}; }
+
+  // Return the owner of the arena: the memory of own_arena() exists at least as long as this object.
+  virtual std::shared_ptr<const void> arena_owner() { return nullptr; }
 
   // Return whether the peer can read this rank's arena when the next message to it arrives.
   virtual bool is_read_by(int) { return false; }

@@ -229,6 +229,7 @@ Engine::~Engine() {
 int Engine::rank() const { return impl_->options().rank; }
 int Engine::size() const { return impl_->options().size; }
 Endpoint Engine::endpoint() const { return impl_->endpoint(); }
+SharedMemory Engine::shared_memory() const { return impl_->shared_memory(); }
 void Engine::join(std::vector<Endpoint> peers) { impl_->join(peers); }
 void Engine::add_group(uint32_t id, std::vector<int> members) {
   impl_->add_group(id, std::move(members));

@@ -17,6 +17,7 @@
 #include "engine/progress_engine.h"
 #include "engine/progress_lock.h"
 #include "engine/submission.h"
+#include "memory/arena_layout.h"
 #include "smdist/engine.h"
 #include "smdist/transport.h"
 
@@ -32,6 +33,10 @@ class Engine::Impl final {
 
   const Options& options() const { return options_; }
   Endpoint endpoint() const { return transport_->endpoint(); }
+  SharedMemory shared_memory() const {
+    return {ArenaLayout(options_).caller_memory(transport_->own_arena()),
+            transport_->arena_owner()};
+  }
   void join(const std::vector<Endpoint>& peers) SMDIST_EXCLUDES(mutex_);
   void add_group(uint32_t id, std::vector<int> members) SMDIST_EXCLUDES(mutex_);
   void remove_group(uint32_t id) SMDIST_EXCLUDES(mutex_);

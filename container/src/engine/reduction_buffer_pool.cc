@@ -33,7 +33,31 @@ SharedSum* ReductionBufferPool::begin(SumTask task, size_t member) {
 SharedSumTicket ReductionBufferPool::ticket_of(const SharedSum& sum) const {
   const auto entry = std::find_if(entries_.begin(), entries_.end(),
                                   [&](const BufferUse& each) { return each.sum.get() == &sum; });
-  return {static_cast<uint32_t>(entry - entries_.begin()), entry->count};
+  SharedSumTicket ticket{static_cast<uint32_t>(entry - entries_.begin()), entry->count};
+  if (const uint8_t* const data = sum.readable_data()) {
+    const auto* const begin = static_cast<const uint8_t*>(layout_.caller_memory(arena_).data);
+    ticket.data_at = static_cast<uint64_t>(data - begin);
+  }
+  return ticket;
+}
+
+bool ReductionBufferPool::is_readable(const Span& buffer) const {
+  const Span memory = layout_.caller_memory(arena_);
+  const auto begin = reinterpret_cast<uintptr_t>(memory.data);
+  const auto at = reinterpret_cast<uintptr_t>(buffer.data);
+  return at >= begin && at - begin <= memory.bytes && buffer.bytes <= memory.bytes - (at - begin);
+}
+
+const uint8_t* ReductionBufferPool::data_at(const Span& arena, const SharedSumTicket& ticket,
+                                            size_t bytes) const {
+  if (ticket.data_at == SharedSumTicket::kInSlots) return nullptr;
+  const Span memory = layout_.caller_memory(arena);
+  if (ticket.data_at > memory.bytes || bytes > memory.bytes - ticket.data_at) {
+    throw PeerError(
+        "sent an address outside of its shared memory. Restart the job, and report this bug of "
+        "smdist");
+  }
+  return static_cast<const uint8_t*>(memory.data) + ticket.data_at;
 }
 
 ReductionBuffer ReductionBufferPool::at(const Span& arena, const SharedSumTicket& ticket) const {

@@ -25,6 +25,8 @@ class ReductionBufferPool final {
   Span blocks_of(const Span& arena) const { return layout_.blocks(arena); }
   // Return the maximum length of a chunk.
   size_t slot_bytes() const { return layout_.shape.slot_bytes; }
+  // Return whether the other ranks of the host can read a buffer where it lies.
+  bool is_readable(const Span& buffer) const;
   // Begin a sum in a free buffer, and return it; null if no buffer is free. member: this rank's
   // number in the group.
   SharedSum* begin(SumTask task, size_t member);
@@ -33,6 +35,9 @@ class ReductionBufferPool final {
   // Return the reduction buffer of another rank that a ticket names. Throws PeerError if there is
   // no such buffer.
   ReductionBuffer at(const Span& arena, const SharedSumTicket& ticket) const;
+  // Return the data of another rank, of `bytes` bytes, that a ticket names; null if they come to
+  // slots. Throws PeerError if they are not in that rank's memory of callers.
+  const uint8_t* data_at(const Span& arena, const SharedSumTicket& ticket, size_t bytes) const;
   // Cancel a sum: see SharedSum.
   void cancel(SharedSum& sum);
   // Drop all sums, because the engine has failed.

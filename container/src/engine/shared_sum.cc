@@ -30,15 +30,18 @@ SharedSum::SharedSum(SumTask task, size_t member, const ReductionBuffer& own, ui
     most_chunks_ = std::max(most_chunks_, progress_[i].chunks);
   }
   for (size_t i = 0; i < size(); ++i) {
-    publish(own_.given(i), 0, progress_[i].chunks);
+    if (task_.is_readable) progress_[i].given = progress_[i].chunks;
+    publish(own_.given(i), progress_[i].given, progress_[i].chunks);
     publish(own_.taken(i), 0, progress_[i].chunks);
   }
   publish(own_.summed(), 0, progress_[member_].chunks);
 }
 
-void SharedSum::join(size_t member, const ReductionBuffer& theirs, uint64_t count) {
+void SharedSum::join(size_t member, const ReductionBuffer& theirs, uint64_t count,
+                     const uint8_t* data) {
   progress_[member].buffer = theirs;
   progress_[member].count = count;
+  progress_[member].data = data;
   ++num_joined_;
 }
 
@@ -112,7 +115,20 @@ bool SharedSum::give(size_t owner) {
 // Returns whether the next add() has to wait for the member.
 bool SharedSum::must_wait_for(size_t member) const {
   if (!all_joined() || given_by(member) <= added_) return true;
-  return added_ >= own_.window() && taken_by(member) + own_.window() <= added_;
+  return !task_.is_readable && added_ >= own_.window() && taken_by(member) + own_.window() <= added_;
+}
+
+// Returns whether this rank's memory is kept until the member has read this rank's sums there.
+bool SharedSum::must_be_read_by(size_t member) const {
+  if (!task_.is_readable) return false;
+  return !all_joined() || taken_by(member) < progress_[member_].chunks;
+}
+
+// Returns where another member has its share, or its sum, of a chunk of the owner's shard.
+const uint8_t* SharedSum::chunk_at(size_t source, size_t owner, uint64_t chunk) const {
+  const MemberProgress& side = progress_[source];
+  if (side.data != nullptr) return side.data + offset_of(owner, chunk);
+  return side.buffer->slot(owner, chunk);
 }
 
 bool SharedSum::add() {
@@ -134,17 +150,17 @@ void SharedSum::add_slice(uint64_t chunk, size_t at, size_t bytes) {
   const size_t offset = offset_of(member_, chunk) + at;
   for (size_t i = 0; i < size(); ++i) {
     sources_[i] =
-        i == member_ ? task_.input + offset : progress_[i].buffer->slot(member_, chunk) + at;
+        i == member_ ? task_.input + offset : chunk_at(i, member_, chunk) + at;
   }
   uint8_t* sum = task_.output + offset;
   reduce(task_.dtype, task_.op, task_.scale, sources_, sum, bytes / element_bytes(task_.dtype));
-  std::memcpy(own_.slot(member_, chunk) + at, sum, bytes);
+  if (!task_.is_readable) std::memcpy(own_.slot(member_, chunk) + at, sum, bytes);
 }
 
 bool SharedSum::take(size_t owner) {
   MemberProgress& side = progress_[owner];
   if (side.taken == side.chunks || !all_joined() || summed_by(owner) <= side.taken) return false;
-  std::memcpy(task_.output + offset_of(owner, side.taken), side.buffer->slot(owner, side.taken),
+  std::memcpy(task_.output + offset_of(owner, side.taken), chunk_at(owner, owner, side.taken),
               bytes_of(owner, side.taken));
   ++side.taken;
   publish(own_.taken(owner), side.taken, side.chunks);
@@ -152,7 +168,8 @@ bool SharedSum::take(size_t owner) {
 }
 
 // Returns only the first of the members for which the next add() waits: the others may be ready
-// before it.
+// before it. Asks no counter whether others have read this rank's sums: between a look at it and the
+// sleep, its member would signal to a rank that seems to await nothing.
 SharedSum::MemberSet SharedSum::awaited() const {
   if (!all_joined()) return 0;
   MemberSet members = 0;
@@ -162,7 +179,8 @@ SharedSum::MemberSet SharedSum::awaited() const {
     const MemberProgress& side = progress_[member];
     const bool is_first = !is_add_covered && must_wait_for(member);
     is_add_covered = is_add_covered || is_first;
-    if (is_first || side.taken < side.chunks) members |= only(member);
+    const bool is_reader = task_.is_readable && progress_[member_].chunks > 0;
+    if (is_first || side.taken < side.chunks || is_reader) members |= only(member);
   }
   // The chunk for which add() waited has arrived meanwhile; the signal of its member will follow.
   return is_add_covered ? members : all_others();
@@ -171,8 +189,10 @@ SharedSum::MemberSet SharedSum::awaited() const {
 bool SharedSum::is_done() const {
   return added_ == progress_[member_].chunks &&
          std::all_of(progress_.begin(), progress_.end(), [this](const MemberProgress& side) {
-           const bool is_own = &side == &progress_[member_];
-           return is_own || (side.given == side.chunks && side.taken == side.chunks);
+           const auto member = static_cast<size_t>(&side - progress_.data());
+           if (member == member_) return true;
+           return side.given == side.chunks && side.taken == side.chunks &&
+                  !must_be_read_by(member);
          });
 }
 
@@ -183,7 +203,8 @@ bool SharedSum::awaits_data_from(size_t member) const {
 }
 
 bool SharedSum::needs(size_t member) const {
-  return awaits_data_from(member) || taken_by(member) + own_.window() < progress_[member_].chunks;
+  return awaits_data_from(member) || must_be_read_by(member) ||
+         taken_by(member) + own_.window() < progress_[member_].chunks;
 }
 
 SharedSum::MemberSet SharedSum::slowest() const {

@@ -23,6 +23,8 @@ struct SumTask {
   uint8_t* output;
   std::vector<size_t> boundaries;  // boundaries of the members' shards
   size_t chunk_bytes;
+  // Input and output are the same memory, which the other members can read.
+  bool is_readable = false;
 };
 
 // One rank's side of an all-reduce in shared memory. The ranks exchange chunks through slots of
@@ -32,6 +34,10 @@ struct SumTask {
 //   adds: sums the shares of its own shard, and copies the sum to a slot, and
 //   takes: copies the sums of the other shards to its output.
 // A slot is used again after the counters of its readers show that they have read it.
+//
+// A rank whose data are readable by the others copies nothing to slots: the others read its shares
+// and sums where they are. A share is overwritten by the sum of its shard, after the shard's owner
+// has read it. The rank is done when the others have read its sums.
 //
 // Thread safety: none; the counters synchronize with other processes.
 class SharedSum final {
@@ -43,8 +49,15 @@ class SharedSum final {
   SharedSum(SumTask task, size_t member, const ReductionBuffer& own, uint64_t count);
 
   // Record that another member takes part, with its reduction buffer, whose counters have the value
-  // `count`. Data of others are read only after all members have joined.
-  void join(size_t member, const ReductionBuffer& theirs, uint64_t count);
+  // `count`. data: the member's readable data; null: they come to its slots. Data of others are read
+  // only after all members have joined.
+  void join(size_t member, const ReductionBuffer& theirs, uint64_t count,
+            const uint8_t* data = nullptr);
+
+  // Return the number of bytes of the data.
+  size_t bytes() const { return task_.boundaries.back(); }
+  // Return the data that other members can read; null if they are copied to slots.
+  const uint8_t* readable_data() const { return task_.is_readable ? task_.input : nullptr; }
 
   // Return whether all other members have joined.
   bool all_joined() const { return num_joined_ == progress_.size() - 1; }
@@ -76,6 +89,7 @@ class SharedSum final {
  private:
   struct MemberProgress {
     std::optional<ReductionBuffer> buffer;
+    const uint8_t* data = nullptr;  // null: in slots of the buffer
     uint64_t count = 0;   // initial value of its counters
     uint64_t chunks = 0;  // number of chunks of its shard
     uint64_t given = 0;   // number of chunks that this rank gave it
@@ -91,6 +105,8 @@ class SharedSum final {
   bool take(size_t owner);
   bool has_free_slot_for(size_t owner, uint64_t chunk) const;
   bool must_wait_for(size_t member) const;
+  bool must_be_read_by(size_t member) const;
+  const uint8_t* chunk_at(size_t source, size_t owner, uint64_t chunk) const;
   void add_slice(uint64_t chunk, size_t at, size_t bytes);
 
   uint64_t given_by(size_t member) const;

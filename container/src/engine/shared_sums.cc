@@ -39,18 +39,23 @@ SharedSum* SharedSums::begin(const Submission& submission) {
 SumTask SharedSums::task_of(const Submission& submission) const {
   const Operation& operation = submission.operation;
   const AlgorithmChoice& choice = submission.choice;
+  const void* const input = operation.inputs[0].data;
   return {operation.dtype,
           operation.op,
           operation.scale,
-          static_cast<const uint8_t*>(operation.inputs[0].data),
+          static_cast<const uint8_t*>(input),
           static_cast<uint8_t*>(operation.outputs[0].data),
           shard_boundaries(operation.inputs[0].bytes, choice.weights),
-          std::min(choice.segmentation.chunk_bytes, reduction_buffers_.slot_bytes())};
+          std::min(choice.segmentation.chunk_bytes, reduction_buffers_.slot_bytes()),
+          input == operation.outputs[0].data &&
+              reduction_buffers_.is_readable(operation.inputs[0])};
 }
 
 void SharedSums::join(SharedSum& sum, int member, int rank, const SharedSumTicket& ticket) {
-  const ReductionBuffer theirs = reduction_buffers_.at(transport_.arena_of(rank), ticket);
-  sum.join(static_cast<size_t>(member), theirs, ticket.count);
+  const Span arena = transport_.arena_of(rank);
+  const ReductionBuffer theirs = reduction_buffers_.at(arena, ticket);
+  sum.join(static_cast<size_t>(member), theirs, ticket.count,
+           reduction_buffers_.data_at(arena, ticket, sum.bytes()));
 }
 
 void SharedSums::cancel(const OperationId& id) {
@@ -71,10 +76,11 @@ SharedSums::Advance SharedSums::advance(const OperationId& id) {
   for (int chunk = 0; chunk < kChunksPerTurn; ++chunk) {
     const SharedSum::MemberSet readers = active->sum->advance();
     signal(*active->group, readers);
+    if (active->sum->is_done()) {  // perhaps because others have read what this rank has
+      active_.erase(active);
+      return Advance::kDone;
+    }
     if (readers == 0) return Advance::kBlocked;
-    if (!active->sum->is_done()) continue;
-    active_.erase(active);
-    return Advance::kDone;
   }
   return Advance::kMore;
 }

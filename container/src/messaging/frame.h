@@ -20,7 +20,7 @@
 
 namespace smdist {
 
-constexpr uint8_t kWireVersion = 6;
+constexpr uint8_t kWireVersion = 7;
 
 // Role of the sender of a frame in the operation that the frame belongs to.
 enum class Role : uint8_t {
@@ -65,7 +65,7 @@ struct Frame {
 
 constexpr uint64_t kDescriptorBytes = 48;
 constexpr uint64_t kBlockRefBytes = 8;
-constexpr uint64_t kSharedSumTicketBytes = 12;
+constexpr uint64_t kSharedSumTicketBytes = 20;
 constexpr uint64_t kMaxEagerBytes = 1 << 20;  // maximum length of an eager message
 constexpr uint64_t kMaxFaultBytes = 8192;
 constexpr uint64_t kMaxMismatchBytes = 2048;  // maximum length of the fault in a kMismatch frame

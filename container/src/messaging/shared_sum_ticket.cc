@@ -10,11 +10,12 @@ std::string encode(const SharedSumTicket& ticket) {
   uint8_t bytes[kSharedSumTicketBytes];
   put<uint32_t>(&bytes[0], ticket.buffer);
   put<uint64_t>(&bytes[4], ticket.count);
+  put<uint64_t>(&bytes[12], ticket.data_at);
   return std::string(bytes, bytes + kSharedSumTicketBytes);
 }
 
 SharedSumTicket decode_shared_sum_ticket(const uint8_t* bytes) {
-  return {get<uint32_t>(&bytes[0]), get<uint64_t>(&bytes[4])};
+  return {get<uint32_t>(&bytes[0]), get<uint64_t>(&bytes[4]), get<uint64_t>(&bytes[12])};
 }
 
 }  // namespace smdist

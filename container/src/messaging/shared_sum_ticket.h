@@ -11,6 +11,11 @@ namespace smdist {
 struct SharedSumTicket {
   uint32_t buffer = 0;  // number of the reduction buffer in the rank's arena
   uint64_t count = 0;   // value of the buffer's counters before the sum
+  // Offset of the data, input and later result, in the rank's memory of callers; kInSlots: the rank
+  // copies them to the slots of the buffer.
+  uint64_t data_at = kInSlots;
+
+  static constexpr uint64_t kInSlots = UINT64_MAX;
 };
 
 // Return the ticket in the wire format.

@@ -11,8 +11,8 @@ SharedMemoryPeers::SharedMemoryPeers(const Options& options)
 
 void SharedMemoryPeers::open() {
   if (layout_.ranks.size() == 1 || !options_.shares_memory) return;
-  arena_ = Arena::create(offsets_of(options_.rank).head + sizeof(RingHead) +
-                         layout_.ranks.size() * sizeof(RingSide));
+  arena_ = std::make_shared<Arena>(Arena::create(offsets_of(options_.rank).head + sizeof(RingHead) +
+                                                 layout_.ranks.size() * sizeof(RingSide)));
   for (const int peer : layout_.ranks) {
     if (peer == options_.rank) continue;
     auto& ours = *reinterpret_cast<RingSide*>(at(offsets_of(peer).side));
@@ -25,7 +25,7 @@ void SharedMemoryPeers::open() {
 void SharedMemoryPeers::close() {
   peers_.clear();
   rings_.clear();
-  arena_ = {};
+  arena_.reset();
 }
 
 Span SharedMemoryPeers::arena_of(int peer) const {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <vector>
 
 #include "memory/arena.h"
@@ -29,10 +30,12 @@ class SharedMemoryPeers final {
   void open();
   void close();
 
-  bool is_open() const { return arena_.span().bytes > 0; }
-  int fd() const { return arena_.fd(); }
+  bool is_open() const { return arena_ != nullptr; }
+  int fd() const { return is_open() ? arena_->fd() : -1; }
   // Return the arena without its ring buffers; empty if there is none.
-  Span arena() const { return {arena_.span().data, is_open() ? layout_.bytes : 0}; }
+  Span arena() const { return is_open() ? Span{arena_->span().data, layout_.bytes} : Span{}; }
+  // Return the owner of the arena, which remains mapped as long as this object exists.
+  std::shared_ptr<const void> arena_owner() const { return arena_; }
   // Return the arena of a peer without its ring buffers; empty if it has not been received.
   Span arena_of(int peer) const;
   RingBuffer& ring(int peer) {
@@ -56,11 +59,11 @@ class SharedMemoryPeers final {
  private:
   RingBuffer::Offsets offsets_of(int rank) const;
   void add_sleepers(int number);
-  uint8_t* at(size_t offset) const { return static_cast<uint8_t*>(arena_.span().data) + offset; }
+  uint8_t* at(size_t offset) const { return static_cast<uint8_t*>(arena_->span().data) + offset; }
 
   const Options& options_;
   const ArenaLayout layout_;
-  Arena arena_;
+  std::shared_ptr<Arena> arena_;  // null: not open
   std::vector<int> peers_;
   std::map<int, RingBuffer> rings_;  // ring buffers by peer
 };

@@ -69,6 +69,7 @@ class TcpTransport final : public Transport {
   }
   void connect(int peer) override;
   Span own_arena() override { return host_peers_.arena(); }
+  std::shared_ptr<const void> arena_owner() override { return host_peers_.arena_owner(); }
   bool is_read_by(int peer) override {
     return lane(peer).is_live() && lane(peer).uses_shared_memory();
   }

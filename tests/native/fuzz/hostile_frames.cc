@@ -55,7 +55,9 @@ BlockRef block_of(FuzzInput& input, uint64_t bytes) {
 
 SharedSumTicket ticket_of(FuzzInput& input) {
   const bool is_hostile = input.below(16) == 15;
-  if (is_hostile) return {input.number<uint32_t>(), input.number<uint64_t>()};
+  if (is_hostile) {
+    return {input.number<uint32_t>(), input.number<uint64_t>(), input.number<uint64_t>()};
+  }
   return {static_cast<uint32_t>(input.below(4)), input.flag() ? 0 : input.byte() % uint64_t{8}};
 }
 
