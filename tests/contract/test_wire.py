@@ -196,10 +196,7 @@ def test_options_of_version_7_need_a_newer_image(option):
     assert "silence" not in render(DataParallel(gpu_collectives="nccl"))
     with pytest.raises(SkewError) as caught:
         parse(text.replace('"version":7', '"version":6'))
-    assert {
-        ("dataparallel.silence_seconds", "unknown"),
-        ("dataparallel.max_restarts", "unknown"),
-    } == {*fields_of(caught.value)}
+    assert [("dataparallel.max_restarts", "unknown")] == fields_of(caught.value)
 
 
 @pytest.mark.parametrize("options", [DataParallel(), ModelParallel()])
