@@ -19,6 +19,7 @@ defaults:
     integrity             SMDIST_INTEGRITY               crc32c
     encrypt               SMDIST_ENCRYPT                 1
     gpu_collectives       SMDIST_GPU_COLLECTIVES         staged
+    max_restarts          SMDIST_MAX_RESTARTS            3
 
 This module checks the ranges of all these options. It reads the first six; `smdist.config` reads
 the others.
