@@ -20,6 +20,7 @@ defaults:
     encrypt               SMDIST_ENCRYPT                 1
     gpu_collectives       SMDIST_GPU_COLLECTIVES         staged
     silence_seconds       SMDIST_SILENCE_SECONDS         120
+    max_restarts          SMDIST_MAX_RESTARTS            3
 
 This module checks the ranges of all these options. It reads the first six; `smdist.config` reads
 the others.

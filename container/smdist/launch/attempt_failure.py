@@ -24,7 +24,8 @@ CONNECTED_SECONDS: Final = 60.0
 ATTEMPT_SECONDS: Final = 600.0
 HOST: Final = "host"  # kind of a failure: the launcher of a host was lost
 STARTER: Final = "starter"  # torchrun or the task starter failed although no rank did
-_MAX_TEXT: Final = 400
+MAX_TEXT: Final = 400  # characters; a message between launchers has at most 1 MiB
+_MAX_FIELD: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,11 +85,11 @@ def failure_of(report: Report, label: str, attempt: int) -> AttemptFailure:
         attempt=attempt,
         host=label,
         rank=report.rank,
-        kind=fault.kind if fault else how,
-        exception=fault.exception if fault else "",
+        kind=fault.kind[:_MAX_FIELD] if fault else how,
+        exception=fault.exception[:_MAX_FIELD] if fault else "",
         exit_code=report.exit_code,
-        frame=report.frame,
-        text=describe(report, label)[:_MAX_TEXT],
+        frame=report.frame[:_MAX_FIELD],
+        text=describe(report, label)[:MAX_TEXT],
         at_seconds=report.at_seconds,
         distance=report.distance,
     )
@@ -120,9 +121,9 @@ class Refusal:
 def refusal(history: Sequence[AttemptFailure], max_restarts: int) -> Refusal | None:
     """Return why the job is not restarted after the last failure of `history`; None if it is.
 
-    `history` has the failure of every attempt. A host that was lost is never a loop.
+    A host that was lost is never a loop.
     """
-    if len(history) > max_restarts:
+    if history[-1].attempt >= max_restarts:
         times = "once" if max_restarts == 1 else f"{max_restarts} times"
         return Refusal(kind="limit", text=f"the ranks were restarted {times}, as max_restarts says")
     if len(history) >= 2:

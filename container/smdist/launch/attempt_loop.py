@@ -22,6 +22,7 @@ from sagemaker_dist.errors import LaunchError
 from smdist.launch.attempt_failure import (
     ATTEMPT_SECONDS,
     CONNECTED_SECONDS,
+    MAX_TEXT,
     STARTER,
     AttemptFailure,
     failure_of,
@@ -181,7 +182,7 @@ def _failure(outcome: Outcome, host: str, attempt: int) -> AttemptFailure | None
         host=host,
         kind=STARTER,
         exit_code=outcome.status,
-        text=outcome.failure[:400],
+        text=outcome.failure[:MAX_TEXT],
         at_seconds=time.time(),
     )
 

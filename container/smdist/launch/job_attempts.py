@@ -43,6 +43,7 @@ from smdist.launch.attempt_failure import (
 )
 
 END_SECONDS: Final = 30.0  # time of a host to end its ranks: five seconds, and to kill the rest
+MAX_HISTORY: Final = 50
 Message = dict[str, Any]
 
 
@@ -92,7 +93,7 @@ class JobAttempts:
         send: Function that sends a message to a host; it ignores hosts that are not connected.
         print_line: Function that prints a line in the log of the first host.
         attempt: Number of the current attempt; -1 before the first one.
-        history: The failure of each attempt that has ended.
+        history: The failures of the last attempts, 50 at most.
         phase: What the job does.
         deadline: Time on the monotonic clock when the current phase must have ended.
     """
@@ -162,7 +163,7 @@ class JobAttempts:
         self._hosts[host] = HostPhase.READY
         known = [AttemptFailure.from_json(each) for each in message.get("history", ())]
         self.attempt = max(self.attempt, int(message.get("attempt", -1)))
-        if len(known) > len(self.history):  # this coordinator replaces one that was lost
+        if known and not self.history:  # this coordinator replaces one that was lost
             self.history = known
         self._decide()
 
@@ -200,11 +201,11 @@ class JobAttempts:
             culprit = culprit_of(self._failures)
             assert culprit
             last = replace(culprit, progress=self._progress)
-            self.history.append(last)
+            self.history = [*self.history, last][-MAX_HISTORY:]
             if found := refusal(self.history, self.rules.max_restarts):
                 self._stop(found, last)
                 return
-            times = f"restart {len(self.history)} of {self.rules.max_restarts}"
+            times = f"restart {self.attempt + 1} of {self.rules.max_restarts}"
             self.print_line(f"attempt {self.attempt} failed: {last.text}; {times} begins")
         self._start()
 
