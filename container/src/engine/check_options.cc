@@ -60,6 +60,8 @@ void check(const Options& options) {
           "the tuning has " + std::to_string(options.tuning.lanes) + " lanes, but max_lanes is " +
               std::to_string(options.max_lanes));
   require(options.start_timeout.count() > 0, "start_timeout is not above 0");
+  require(options.late_after.count() > 0 && options.late_again.count() > 0,
+          "late_after or late_again is not above 0");
   check(options.tuning, options.size);
 }
 
