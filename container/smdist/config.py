@@ -30,6 +30,7 @@ from smdist.tuning import TuningConfig, read_tuning
 
 PORT: Final = 7777  # default of the rendezvous port on the first host
 MODEL_PARALLEL: Final = "SMDIST_MODEL_PARALLEL"  # carries a document in the hyperparameter format
+DEBUG_FOLDER: Final = "smdist-debug"  # of each rank's history, stacks and kernel state
 STOP_SECONDS: Final = 110  # SageMaker sends SIGKILL 120 s after SIGTERM
 # torch's rendezvous method env:// needs all of these variables
 _WORLD: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -152,6 +153,8 @@ class GuardConfig:
             restarts so far and at most, as the launcher counts them. torchrun, whose own restarts
             are turned off, would set 0.
         stop_seconds: Seconds between SIGTERM and SIGKILL for the rank.
+        state_file: File in the job's output data for the kernel state of a rank that does not run;
+            None without a launcher, or for a process that is no rank.
         inherited: The environment of the guard, which the rank inherits.
     """
 
@@ -162,6 +165,7 @@ class GuardConfig:
     is_quiet: bool = False
     restart_variables: Mapping[str, str] = field(default_factory=dict)
     stop_seconds: float = STOP_SECONDS
+    state_file: Path | None = None
     inherited: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
@@ -186,6 +190,8 @@ class RankConfig:
         secret: The secret itself, from SMDIST_SECRET.
         attempt: Number of times that the launcher has started the ranks again; 0 at first.
         has_guard: True if smdist's launcher started the ranks, each under a rank guard.
+        output_data: Directory of the job's output data, `<base>/output/data`; None if smdist's
+            launcher did not start the ranks.
         master_address: Address of rank 0's host, torch's MASTER_ADDR.
         is_in_world: True if a launcher has set all of torch's rendezvous variables, so that
             this process is a rank that can find the others.
@@ -220,6 +226,7 @@ class RankConfig:
     secret: str | None = field(default=None, repr=False)
     attempt: int = 0
     has_guard: bool = False
+    output_data: Path | None = None
     master_address: str = "127.0.0.1"
     is_in_world: bool = False
     rank: int | None = None
@@ -344,6 +351,8 @@ def read_guard_config(environ: Mapping[str, str] | None = None) -> GuardConfig:
     """
     environ = _environment(environ)
     rank = _number(environ, "RANK")
+    debug = read_base(environ) / "output" / "data" / DEBUG_FOLDER
+    has_file = rank is not None and environ.get("SMDIST_GUARD_SOCKET")
     return GuardConfig(
         rank=None if rank is None else int(rank),
         host_label=environ.get("SMDIST_HOST_LABEL") or socket.gethostname(),
@@ -354,6 +363,7 @@ def read_guard_config(environ: Mapping[str, str] | None = None) -> GuardConfig:
             theirs: environ[ours] for ours, theirs in _RESTARTS.items() if ours in environ
         },
         stop_seconds=read_stop_seconds(environ),
+        state_file=debug / f"state-rank-{rank:.0f}.json" if has_file else None,
         inherited=environ,
     )
 
@@ -372,6 +382,7 @@ def read_rank_config(environ: Mapping[str, str] | None = None) -> RankConfig:
     raise_all((*misspelt(environ), *value_faults(environ), *device_wait_faults(environ)))
     start = _integer(environ, "SMDIST_START_TIMEOUT_SECONDS")
     secret_file, secret = read_secret_variables(environ)
+    has_guard = bool(environ.get("SMDIST_GUARD_SOCKET")) and start is not None
     return RankConfig(
         address=environ.get("SMDIST_ADDRESS") or None,
         interface=environ.get("SMDIST_INTERFACE") or None,
@@ -387,7 +398,8 @@ def read_rank_config(environ: Mapping[str, str] | None = None) -> RankConfig:
         secret_file=secret_file,
         secret=secret,
         attempt=_integer(environ, "SMDIST_RESTART_COUNT") or 0,
-        has_guard=bool(environ.get("SMDIST_GUARD_SOCKET")) and start is not None,
+        has_guard=has_guard,
+        output_data=read_base(environ) / "output" / "data" if has_guard else None,
         master_address=environ.get("MASTER_ADDR") or "127.0.0.1",
         is_in_world=all(environ.get(name) for name in _WORLD),
         rank=_integer(environ, "RANK"),

@@ -15,6 +15,7 @@ _COMMANDS: Final = {  # name -> module, object, one line of help
     "logs": ("job_commands", "logs", "Print the output of a job's hosts."),
     "describe": ("job_commands", "describe", "Show the state of a job."),
     "stop": ("job_commands", "stop", "Stop a job."),
+    "debug": ("debug_command", "debug", "Show where the ranks of a job are and differ."),
     "doctor": ("doctor", "doctor", "Check whether this machine and account can run a job."),
     "image": ("image", "image", "Build, push and inspect training images."),
     "instances": ("instances_command", "instances", "Show facts about instance types."),

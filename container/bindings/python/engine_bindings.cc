@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "history_writer.h"
 #include "smdist/engine.h"
 #include "smdist/errors.h"
 #include "smdist/probe.h"
@@ -27,7 +28,7 @@ Options options_from(int rank, int size, const std::string& address,
                      const std::string& secret, const std::string& session, int pause,
                      std::optional<size_t> arriving_bytes, std::optional<uint32_t> lanes,
                      double start_timeout_seconds, const Protection& protection,
-                     double silence_seconds) {
+                     double silence_seconds, double late_seconds) {
   Options options;
   options.protection = protection;
   options.rank = rank;
@@ -41,12 +42,14 @@ Options options_from(int rank, int size, const std::string& address,
   options.max_lanes = lanes.value_or(options.max_lanes);
   options.start_timeout = milliseconds_of(start_timeout_seconds);
   options.silence = milliseconds_of(silence_seconds);
+  options.late_after = milliseconds_of(late_seconds);
   if (session.size() != options.session.size()) {
     throw py::value_error("the session id has " + std::to_string(session.size()) +
                           " bytes, but it must have " + std::to_string(options.session.size()) +
                           " bytes");
   }
   std::copy(session.begin(), session.end(), options.session.begin());
+  options.on_failure = &HistoryWriter::on_failure;
   options.log = [](const std::string& line) { fprintf(stderr, "smdist: %s\n", line.c_str()); };
   return options;
 }
@@ -140,6 +143,18 @@ void join(Engine& engine,
   }
 }
 
+void bind_history_writer(py::module_& module) {
+  using Released = py::call_guard<py::gil_scoped_release>;
+  py::class_<HistoryWriter>(module, "HistoryWriter", py::module_local())
+      .def(py::init<std::string, int, bool>(), py::arg("folder"), py::arg("stacks"),
+           py::arg("writes_failures"))
+      .def("watch", &HistoryWriter::watch, py::arg("engine"))
+      .def("install", &HistoryWriter::install, py::arg("signal"))
+      .def("trust_handler", &HistoryWriter::trust_handler)
+      .def("close_in_child", &HistoryWriter::close_in_child)
+      .def("stop", &HistoryWriter::stop, Released());
+}
+
 }  // namespace
 
 void bind_engine(py::module_& module) {
@@ -151,16 +166,17 @@ void bind_engine(py::module_& module) {
                        const py::bytes& secret, const py::bytes& session, int pause,
                        std::optional<size_t> arriving_bytes, std::optional<uint32_t> lanes,
                        double start_timeout_seconds, const std::string& integrity, bool encrypt,
-                       double silence_seconds) {
+                       double silence_seconds, double late_seconds) {
              return make_engine(options_from(rank, size, address, names, hosts, secret, session,
                                              pause, arriving_bytes, lanes, start_timeout_seconds,
-                                             protection_from(integrity, encrypt), silence_seconds));
+                                             protection_from(integrity, encrypt), silence_seconds,
+                                             late_seconds));
            }),
            py::arg("rank"), py::arg("size"), py::arg("address"), py::arg("names"), py::arg("hosts"),
            py::arg("secret"), py::arg("session"), py::arg("pause_microseconds"),
            py::arg("arriving_bytes"), py::arg("lanes"), py::arg("start_timeout_seconds"),
            py::arg("integrity") = "off", py::arg("encrypt") = false,
-           py::arg("silence_seconds") = 60.0)
+           py::arg("silence_seconds") = 60.0, py::arg("late_seconds") = 10.0)
       .def("endpoint", &endpoint_of)
       .def("probe", &probe_with, py::arg("rank"), py::arg("hosts"), py::arg("fixed"),
            py::arg("timeout_seconds"), py::call_guard<py::gil_scoped_release>())
@@ -170,9 +186,11 @@ void bind_engine(py::module_& module) {
       .def("abort", &Engine::abort, py::arg("reason"), py::arg("details") = "",
            py::call_guard<py::gil_scoped_release>())
       .def("fault", &fault_of)
+      .def("history", &Engine::history, py::arg("reason"))
       .def("is_running", &Engine::is_running)
       .def("close_in_child", &Engine::close_in_child)
       .def("shutdown", &Engine::shutdown, py::call_guard<py::gil_scoped_release>());
+  bind_history_writer(module);
 }
 
 std::tuple<uint64_t, double> activity_of(Activity& activity, const std::string& name) {

@@ -128,6 +128,10 @@ class Engine final {
   // engine, the error that ended the engine.
   std::exception_ptr last_error() const;
 
+  // Return the last 1,000 operations of this rank as JSON, with their groups and the engine's
+  // fault; docs/debugging.md describes it. reason: why the caller needs it. Waits for no operation.
+  std::string history(const std::string& reason) const;
+
   // Return whether join() has been called, and shutdown() has not.
   bool is_running() const;
 

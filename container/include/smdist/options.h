@@ -118,10 +118,19 @@ struct Options {
   // SCHED_BATCH (sched(7)), so that the ranks that they wait for can finish first.
   std::chrono::microseconds pause{0};
 
+  // Time after which a rank that has not come to a collective is named in the log, and the time
+  // until it is named again. They differ from the defaults only in tests.
+  std::chrono::milliseconds late_after{10'000};
+  std::chrono::milliseconds late_again{60'000};
+
   // Function that writes one line of the log, without a newline; called from the engine's threads.
   // Null: no log. The lines report events that do not end the engine, such as a rejected
   // connection.
   std::function<void(const std::string&)> log;
+
+  // Function that is called once if the engine fails, on a thread that moves operations forward. It
+  // must be short, and may call no method of the engine. Null: nothing is called.
+  std::function<void()> on_failure;
 };
 
 }  // namespace smdist

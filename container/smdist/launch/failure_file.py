@@ -78,6 +78,8 @@ def fields_of(report: Report, label: str) -> dict[str, Any]:
     `label` is the name of the rank's host.
     """
     fault = {} if report.fault is None else asdict(report.fault)
+    if not fault.get("late_ranks"):
+        fault.pop("late_ranks", None)  # only a timeout has late ranks
     if fault.get("culprit") is None and not report.is_secondary:
         fault["culprit"] = report.rank  # the rank failed by itself
     return {

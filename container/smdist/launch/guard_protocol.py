@@ -20,7 +20,7 @@ import os
 import re
 import signal
 import socket
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, cast
@@ -46,6 +46,7 @@ _FAULT_TYPES: Final = {
     "about": str | None,
     "culprit": int | None,
     "operation": str,
+    "late_ranks": list,
 }
 _REPORT_TYPES: Final = {
     "rank": int | None,
@@ -77,6 +78,8 @@ class RankFault:
         about: Option that is wrong, such as "placement_strategy"; None if it is about no option.
         culprit: The rank that caused the exception; None if no rank is known.
         operation: The collective that failed, such as "all_reduce"; empty if there is none.
+        late_ranks: Ranks that did not come to an operation before its timeout, as dicts:
+            docs/debugging.md describes them.
     """
 
     kind: str
@@ -84,6 +87,7 @@ class RankFault:
     about: str | None = None
     culprit: int | None = None
     operation: str = ""
+    late_ranks: Sequence[Mapping[str, Any]] = ()
 
 
 def read_fault(path: Path) -> RankFault | None:

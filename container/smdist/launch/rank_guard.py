@@ -7,6 +7,7 @@ torchrun, the task starter or the launcher starts the guard. The guard puts the 
 each line of the rank's output. A signal that the guard receives is sent to the rank, once, and not
 to the rank's children (a rank ends its DataLoader workers itself). When the rank has ended, the
 guard kills the remaining processes of the rank's process group and sends a report to the launcher.
+A rank that is stopped, or does not run for another reason, is named in its output.
 If the guard is killed, the kernel kills the rank. This module imports little, to start fast.
 """
 
@@ -28,7 +29,14 @@ from pathlib import Path
 from typing import Final
 
 from smdist.config import GuardConfig, read_guard_config
-from smdist.launch.guard_protocol import MAX_ERROR, LauncherConnection, Report, read_connected_at, read_fault
+from smdist.launch.guard_protocol import (
+    MAX_ERROR,
+    LauncherConnection,
+    Report,
+    read_connected_at,
+    read_fault,
+)
+from smdist.launch.kernel_state import StateWatch
 from smdist.launch.nonblocking_writer import BackgroundWriter
 from smdist.launch.output_prefix import STARTING, Relay
 from smdist.launch.process_control import die_with_parent, end_by, signal_socket
@@ -97,6 +105,7 @@ class Guard:
         self._fault_file = Path(self._scratch.name, "fault.json")
         self._connected_file = Path(self._scratch.name, "connected")
         self._rank = self._start(command)
+        self._state = StateWatch(self._rank.pid, self._say, config.state_file)
 
     def run(self) -> int:
         """Watch until the rank ends; return its exit code, or -n if signal n ended it."""
@@ -104,7 +113,8 @@ class Guard:
         if self._launcher.socket:
             self._watch(self._launcher.socket, self._on_launcher)
         while self._rank.poll() is None:
-            self._turn(self._kill_at - time.monotonic())
+            self._turn(min(self._state.seconds_left, self._kill_at - time.monotonic()))
+            self._state.check()
             if time.monotonic() >= self._kill_at:
                 self._kill_group()
                 self._kill_at = time.monotonic() + 1.0
@@ -151,6 +161,10 @@ class Guard:
         self._add(Stream(rank.stdout.fileno(), out, writers[0], lambda _: None))
         self._add(Stream(rank.stderr.fileno(), err, writers[1], self._remember))
         return rank
+
+    def _say(self, text: str) -> None:
+        """Write a line of this process among the lines of the rank."""
+        self._streams[1].writer.put(f"[{self._name}] {text}\n".encode())
 
     @property
     def _name(self) -> str:

@@ -65,6 +65,8 @@ void check(const Options& options) {
   require(options.silence >= kShortestSilence && options.silence <= kLongestSilence,
           "silence is " + std::to_string(options.silence.count()) +
               " ms, but it must be from 1,000 to 86,400,000 ms");
+  require(options.late_after.count() > 0 && options.late_again.count() > 0,
+          "late_after or late_again is not above 0");
   check(options.tuning, options.size);
 }
 

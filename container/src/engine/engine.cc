@@ -128,7 +128,9 @@ uint64_t Engine::Impl::submit(uint32_t group_id, Operation operation) {
   const int rank = submission.group->rank;
   const int size = submission.group->size();
   check(operation, rank, size);
-  submission.deadline = Clock::now() + std::min(operation.timeout, kLongest);
+  submission.submitted = Clock::now();
+  submission.deadline = submission.submitted + std::min(operation.timeout, kLongest);
+  submission.late_at = submission.submitted + options_.late_after;
   submission.id = id_for(group_id, operation);
   submission.descriptor = descriptor_of(operation, rank, size);
   submission.operation = std::move(operation);
@@ -254,6 +256,7 @@ void Engine::abort(const std::string& reason, const std::string& details) {
 void Engine::shutdown() { impl_->shutdown(); }
 std::exception_ptr Engine::failure() const { return impl_->failure(); }
 std::exception_ptr Engine::last_error() const { return impl_->last_error(); }
+std::string Engine::history(const std::string& reason) const { return impl_->history(reason); }
 bool Engine::is_running() const { return impl_->is_running(); }
 void Engine::close_in_child() noexcept { impl_->close_in_child(); }
 

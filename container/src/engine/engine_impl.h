@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -53,6 +54,8 @@ class Engine::Impl final {
   // Unchecked: ProgressEngine guards the error by a mutex of its own.
   std::exception_ptr failure() const SMDIST_UNCHECKED { return progress_.failure(); }
   std::exception_ptr last_error() const SMDIST_UNCHECKED { return progress_.last_error(); }
+  // Unchecked: FlightRecorder has a mutex of its own.
+  std::string history(const std::string& reason) SMDIST_UNCHECKED;
   bool is_running() SMDIST_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     return state_ == LifePhase::kRunning;
@@ -92,6 +95,7 @@ class Engine::Impl final {
   bool make_progress() SMDIST_REQUIRES(progress_lock_);
   bool make_progress_or_throw() SMDIST_REQUIRES(progress_lock_);
   std::chrono::milliseconds max_wait() SMDIST_REQUIRES(progress_lock_);
+  std::string groups_json(const std::set<uint32_t>& ids) SMDIST_EXCLUDES(mutex_);
   bool is_quiet() SMDIST_REQUIRES(progress_lock_);
   void progress_until(const Completion& completion, ProgressLock::Clock::time_point until)
       SMDIST_REQUIRES(progress_lock_);

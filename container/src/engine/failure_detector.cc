@@ -31,8 +31,8 @@ void FailureDetector::unwatch(const Submission& submission) {
   deadlines_.erase({submission.deadline, submission.id});
 }
 
-std::optional<OperationId> FailureDetector::late() const {
-  if (deadlines_.empty() || deadlines_.begin()->first > Clock::now()) return std::nullopt;
+std::optional<OperationId> FailureDetector::late(Clock::time_point now) const {
+  if (deadlines_.empty() || deadlines_.begin()->first > now) return std::nullopt;
   return deadlines_.begin()->second;
 }
 
@@ -96,14 +96,6 @@ std::optional<Fault> FailureDetector::check_unmatched(const Submission& receive)
     return sender_lost(names_, receive, peer(rank).kind_of_loss(), rank, peer(rank).lost_because);
   }
   return std::nullopt;
-}
-
-Fault FailureDetector::fault_of_late(const PendingOperation& late) const {
-  std::vector<int> blocking;
-  for (const int member : late.blocking_members()) {
-    blocking.push_back(late.submission().rank_of(member));
-  }
-  return operation_timed_out(names_, late.submission(), blocking);
 }
 
 void FailureDetector::clear() {

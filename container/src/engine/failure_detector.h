@@ -42,7 +42,7 @@ class FailureDetector final {
   void unwatch(const Submission& submission);
 
   // Return an operation whose deadline has passed, if there is one.
-  std::optional<OperationId> late() const;
+  std::optional<OperationId> late(Clock::time_point now) const;
 
   // Extend the deadline of a late operation once, if all members for which it waits have posted it.
   // Such a member itself waits for another rank and can name that rank, which this rank does not
@@ -63,8 +63,6 @@ class FailureDetector final {
   // Return the fault if a receive without a matching send is late, or waits for a peer that is
   // lost.
   std::optional<Fault> check(const std::list<Submission>& unmatched_receives) const;
-  // Return the fault of an operation whose deadline has passed.
-  Fault fault_of_late(const PendingOperation& late) const;
 
   // Remove all deadlines, because the engine has failed.
   void clear();

@@ -3,6 +3,8 @@
 
 #include <chrono>
 
+#include "engine/late_watch.h"
+
 namespace smdist {
 namespace {
 
@@ -56,18 +58,14 @@ Fault sender_lost(const RankNames& names, const Submission& receive, FaultKind k
 }
 
 Fault operation_timed_out(const RankNames& names, const Submission& submission,
-                          const std::vector<int>& blocking) {
-  std::string blocking_names;
-  for (const int rank : blocking) {
-    blocking_names += (blocking_names.empty() ? "" : ", ") + names.of(rank);
-  }
+                          const LateRanks& late) {
   const char* hint = submission.id.role == Role::kCollective
                          ? "Every rank must call the same collectives"
                          : "Every send needs a matching receive";
-  return {FaultKind::kTimeout, blocking.empty() ? names.own_rank() : blocking[0],
-          timeout_text(names, submission) + ", which waits for " + blocking_names + ". " + hint +
-              ". If a rank is only slow, set a longer timeout",
-          name_of(submission.operation.kind)};
+  return {FaultKind::kTimeout, late.empty() ? names.own_rank() : late.begin()->first,
+          timeout_text(names, submission) + ", which waits for " + text_of(names, late) + ". " +
+              hint + ". If a rank is only slow, set a longer timeout",
+          name_of(submission.operation.kind), json_of(late)};
 }
 
 Fault receive_timed_out(const RankNames& names, const Submission& receive) {

@@ -6,12 +6,12 @@
 
 #include <cstddef>
 #include <string>
-#include <vector>
 
 #include "engine/rank_names.h"
 #include "engine/submission.h"
 #include "messaging/descriptor.h"
 #include "messaging/fault.h"
+#include "messaging/late_report.h"
 #include "messaging/operation_id.h"
 
 namespace smdist {
@@ -38,10 +38,10 @@ Fault peer_lost(const RankNames& names, const Submission& submission, FaultKind 
 Fault sender_lost(const RankNames& names, const Submission& receive, FaultKind kind, int peer,
                   const std::string& reason);
 
-// Return the fault of an operation whose timeout has expired. blocking: engine ranks for which the
-// operation waits.
+// Return the fault of an operation whose timeout has expired. late: the ranks for which the
+// operation waits, which the fault's details contain, too.
 Fault operation_timed_out(const RankNames& names, const Submission& submission,
-                          const std::vector<int>& blocking);
+                          const LateRanks& late);
 
 // Return the fault of a receive whose timeout has expired without a matching send.
 Fault receive_timed_out(const RankNames& names, const Submission& receive);

@@ -104,12 +104,14 @@ PendingOperation::Actions PendingOperation::member_ready(int member_rank) {
 }
 
 PendingOperation::Actions PendingOperation::sent(uint32_t step) {
+  ++num_events_;
   Actions actions;
   complete(step, actions);
   return actions;
 }
 
 PendingOperation::Actions PendingOperation::credited(int member, uint32_t tag) {
+  ++num_events_;
   const auto found = without_credit_.find(key(member, tag));
   if (found == without_credit_.end()) {
     throw PeerError("gave permission to send message " + std::to_string(tag) +
@@ -141,6 +143,7 @@ Span PendingOperation::place(int member, uint32_t tag, uint64_t offset, uint64_t
 }
 
 PendingOperation::Actions PendingOperation::arrived(int member, uint32_t tag, uint64_t bytes) {
+  ++num_events_;
   const uint32_t found = receive_of(member, tag);
   StepProgress& progress = progress_[found];
   progress.received += bytes;

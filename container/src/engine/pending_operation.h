@@ -89,6 +89,8 @@ class PendingOperation final {
   bool needs(int member) const;
   // Return the member with this engine rank. Throws PeerError if the rank is not in the group.
   int member_of(int rank) const;
+  // Return whether all members with which this rank exchanges messages have posted the operation.
+  bool all_ready() const { return unready_partners_ == 0; }
   // Return the members with which this rank exchanges messages.
   std::vector<int> partners() const;
   // Return the members for which the operation waits: those that are not ready or, if all are
@@ -96,6 +98,9 @@ class PendingOperation final {
   std::vector<int> blocking_members() const;
   // Return whether all blocking members are ready, and so probably wait for other ranks themselves.
   bool is_blocked_by_ready_members() const;
+
+  // Return a number that grows whenever data or credits arrive, or data have been sent.
+  uint64_t num_events() const { return num_events_; }
 
   // Return the memory of the message that a Send step sends.
   Span message_of(uint32_t step) const;
@@ -146,6 +151,7 @@ class PendingOperation final {
   std::unordered_map<uint64_t, uint32_t> without_credit_;  // Send steps by member and tag
   size_t open_steps_ = 0;
   size_t unready_partners_ = 0;
+  uint64_t num_events_ = 0;
 };
 
 }  // namespace smdist

@@ -29,12 +29,14 @@ ProgressEngine::ProgressEngine(const Options& options, Transport& transport,
       sender_(options, transport, sums_.own_blocks()),
       blocks_(options, transport),
       detector_(names_, options.size),
+      late_(options, names_),
       faults_(options, sender_, detector_),
       payloads_(static_cast<size_t>(options.size)) {}
 
 // Beginning and end of operations
 
 void ProgressEngine::post(Submission submission) {
+  submission.record = recorder_.add(submission);
   if (submission.id.role == Role::kCollective || error()) return begin(std::move(submission));
   if (submission.operation.peer == kAnyRank) connect_to_all(*submission.group);
   begin_all(matching_.post(std::move(submission), unexpected_));
@@ -57,14 +59,12 @@ void ProgressEngine::begin(Submission submission) {
   SharedSum* const sum = error() ? nullptr : sums_.begin(submission);
   if (submission.may_be_shared() && sum == nullptr) submission.make_plan();
   Buffer scratch = error() ? Buffer{} : allocate_scratch(submission);
-  if (error()) {
-    --submission.group->pending;
-    callbacks_.push(submission.operation, error());
-    return;
-  }
+  if (error()) return complete(submission, error());
   submission.serial = ++last_serial_;
   const OperationId id = submission.id;
+  if (id.role != Role::kCollective) recorder_.set_id(submission.record, id);
   detector_.watch(submission);
+  if (id.role == Role::kCollective) late_.plan(submission.late_at);
   PendingOperation& pending =
       pending_.try_emplace(id, std::move(submission), std::move(scratch), pool_).first->second;
   if (sum != nullptr) pending.share(*sum);
@@ -135,10 +135,16 @@ void ProgressEngine::finish(const OperationId& id) {
   detector_.unwatch(submission);
   if (id.role == Role::kCollective) history_.add(id, submission.descriptor);
   if (submission.operation.kind == Collective::kBarrier) flush_all(*submission.group);
-  --submission.group->pending;
   faults_.set_last_error(nullptr);
-  callbacks_.push(submission.operation, nullptr);
+  complete(submission, nullptr);
   pending_.erase(found);
+}
+
+// Passes the end of an operation to its callbacks.
+void ProgressEngine::complete(Submission& submission, const std::exception_ptr& error) {
+  recorder_.end(submission.record, error != nullptr);
+  --submission.group->pending;
+  callbacks_.push(submission.operation, error);
 }
 
 // Sends the frames of a barrier at once, because the process may end after it.
@@ -161,6 +167,7 @@ void ProgressEngine::advance_sums() {
       case SharedSums::Advance::kBlocked:
         break;
       case SharedSums::Advance::kMore:
+        ++num_sum_chunks_;
         is_busy_ = true;
         break;
       case SharedSums::Advance::kDone:
@@ -241,6 +248,8 @@ void ProgressEngine::on_message(int rank, const HeaderBytes& header) {
         return on_abort(rank);
       case FrameType::kMismatch:
         return on_mismatch(rank, frame);
+      case FrameType::kLate:
+        return on_late(rank, frame);
       case FrameType::kLeave:
         return detector_.on_leave(rank);
     }
@@ -261,6 +270,7 @@ void ProgressEngine::on_rtr(int rank, const Frame& frame) {
   const RtrMessage ready = decode_rtr(frame.type, payload(rank));
   if (error()) return;
   const OperationId id = id_of(frame, rank);
+  late_.on_posted(rank, id, ready.descriptor, turn_);
   if (const Fault* reason = disagreements_.find(id)) {
     discard_eager(rank, ready);
     return send_mismatch(rank, id, *reason);
@@ -294,7 +304,9 @@ void ProgressEngine::accept_rtr(PendingOperation& pending, int rank, const Descr
   }
   sender_.on_rtr(rank, pending.eager_bytes(member));
   const bool is_sum = pending.sum() != nullptr;
-  perform(pending, pending.member_ready(member));
+  const PendingOperation::Actions actions = pending.member_ready(member);
+  if (pending.all_ready()) recorder_.start(submission.record);
+  perform(pending, actions);
   if (!is_sum) return;  // a sum is still pending here
   if (ticket) {
     sums_.join(*pending.sum(), member, rank, *ticket);

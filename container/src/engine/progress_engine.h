@@ -31,7 +31,9 @@
 #include "engine/disagreements.h"
 #include "engine/failure_detector.h"
 #include "engine/fault_broadcast.h"
+#include "engine/flight_recorder.h"
 #include "engine/frame_sender.h"
+#include "engine/late_watch.h"
 #include "engine/matching.h"
 #include "engine/operation_history.h"
 #include "engine/pending_operation.h"
@@ -49,7 +51,7 @@ namespace smdist {
 // (FrameSender), and it is the only class that changes the table of operations.
 //
 // Thread safety: only the holder of the ProgressLock may call the methods; any thread may call
-// failure().
+// failure() and last_error(), and use recorder().
 class ProgressEngine final : public Sink {
  public:
   ProgressEngine(const Options& options, Transport& transport, CallbackExecutor& callbacks);
@@ -80,6 +82,9 @@ class ProgressEngine final : public Sink {
   // Return the error of the operation that ended last: see Engine.
   std::exception_ptr last_error() const { return faults_.last_error(); }
 
+  // Return the last operations; any thread may call its methods.
+  const FlightRecorder& recorder() const { return recorder_; }
+
   // Return whether there is a fault, or a call about which ranks disagree, and a peer that has not
   // connected yet and so has not received it.
   bool has_uninformed_peers() const;
@@ -105,6 +110,7 @@ class ProgressEngine final : public Sink {
   void take_unexpected(const OperationId& id);
   void perform(PendingOperation& pending, const PendingOperation::Actions& actions);
   void finish(const OperationId& id);
+  void complete(Submission& submission, const std::exception_ptr& error);
   void flush_all(const Group& group);
   PendingOperation* find(const OperationId& id);
 
@@ -137,6 +143,15 @@ class ProgressEngine final : public Sink {
   void report_if_differs(int rank, const OperationId& id, const Descriptor& theirs);
   void discard_eager(int rank, const RtrMessage& ready);
 
+  // Late ranks
+  void report_late(Clock::time_point now);
+  void look_for_late(PendingOperation& pending, Clock::time_point now);
+  LateRanks late_ranks_of(const PendingOperation& pending, Clock::time_point now);
+  void pass_on(const LateWatch::Due& given, Clock::time_point now);
+  static void drop_arrived(const PendingOperation& pending, LateRanks& ranks);
+  int receiver_of(const PendingOperation& pending, const LateRanks& late) const;
+  void on_late(int rank, const Frame& frame);
+
   // Faults
   void check_partners();
   void fail_if(const std::optional<Fault>& fault);
@@ -162,10 +177,14 @@ class ProgressEngine final : public Sink {
   FrameSender sender_;
   BlockReader blocks_;
   FailureDetector detector_;
+  LateWatch late_;
+  FlightRecorder recorder_;
   FaultBroadcast faults_;
   std::vector<std::vector<uint8_t>>
       payloads_;  // payload of the frame that lane 0 receives now, by peer; not for kData
-  std::set<int> awaiting_mismatch_;  // peers to be informed that were not connected then
+  std::set<int> awaiting_mismatch_;        // peers to be informed that were not connected then
+  Clock::time_point turn_ = Clock::now();  // time of the last call of check_deadlines()
+  uint64_t num_sum_chunks_ = 0;  // number of times that a sum in shared memory has moved forward
   bool is_busy_ = false;
 };
 

@@ -38,18 +38,24 @@ void ProgressEngine::check_partners() {
 void ProgressEngine::check_deadlines() {
   if (detector_.end_grace_period()) check_partners();
   fail_if(detector_.check(matching_.waiting()));
-  if (!detector_.late()) return;
+  const Clock::time_point now = Clock::now();
+  turn_ = now;
+  if (late_.is_due(now)) report_late(now);
+  if (!detector_.late(now)) return;
   advance_sums();  // if this process was suspended, data of its peers may have arrived meanwhile
-  const std::optional<OperationId> id = detector_.late();
+  const std::optional<OperationId> id = detector_.late(now);
   if (is_busy_ || !id) return;
   PendingOperation& late = *find(*id);
-  if (!detector_.extend(late)) fail(detector_.fault_of_late(late), true);
+  if (!detector_.extend(late)) {
+    fail(operation_timed_out(names_, late.submission(), late_ranks_of(late, now)), true);
+  }
 }
 
 std::chrono::milliseconds ProgressEngine::time_until_deadline() const {
   using std::chrono::milliseconds;
   constexpr milliseconds kLongest{60'000};
   Clock::time_point next = detector_.next_deadline(Clock::now() + kLongest);
+  next = std::min(next, late_.next());
   for (const Submission& receive : matching_.waiting()) next = std::min(next, receive.deadline);
   const auto left = next - Clock::now();
   const auto rounded = std::chrono::duration_cast<milliseconds>(left) + milliseconds(1);
@@ -76,6 +82,7 @@ void ProgressEngine::fail(const Fault& fault, bool is_found_here) {
   if (options_.log && is_silent) options_.log("the job is aborted: " + fault.text);
   fail_all();
   faults_.send_to_all(is_found_here);
+  if (options_.on_failure) options_.on_failure();
 }
 
 // Fails all pending operations. The transport stops using their memory first, because callers may
@@ -83,18 +90,13 @@ void ProgressEngine::fail(const Fault& fault, bool is_found_here) {
 void ProgressEngine::fail_all() {
   transport_.release_payloads([](int, const HeaderBytes&) { return true; });
   sender_.clear();
-  for (auto& [id, pending] : pending_) {
-    --pending.submission().group->pending;
-    callbacks_.push(pending.submission().operation, error());
-  }
-  for (Submission& receive : matching_.take_waiting()) {
-    --receive.group->pending;
-    callbacks_.push(receive.operation, error());
-  }
+  for (auto& [id, pending] : pending_) complete(pending.submission(), error());
+  for (Submission& receive : matching_.take_waiting()) complete(receive, error());
   pending_.clear();
   sums_.clear();
   is_busy_ = false;
   detector_.clear();
+  late_.clear();
   unexpected_.clear();
   disagreements_.clear();
 }

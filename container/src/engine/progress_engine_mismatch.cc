@@ -27,9 +27,8 @@ bool ProgressEngine::has_ended_early(Submission& submission) {
   const std::exception_ptr error = error_of(*reason);
   disagreements_.on_posted(submission.id);
   connect_to_all(*submission.group);  // members may wait for this rank to connect
-  --submission.group->pending;
   faults_.set_last_error(error);
-  callbacks_.push(submission.operation, error);
+  complete(submission, error);
   return true;
 }
 
@@ -83,10 +82,9 @@ void ProgressEngine::end_early(PendingOperation& pending, const Fault& reason,
   }
   if (pending.sum() != nullptr) sums_.cancel(id);
   detector_.unwatch(submission);
-  --submission.group->pending;
   const std::exception_ptr error = error_of(reason);
   faults_.set_last_error(error);
-  callbacks_.push(submission.operation, error);
+  complete(submission, error);
   pending_.erase(id);
 }
 

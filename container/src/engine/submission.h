@@ -26,8 +26,13 @@ struct Submission {
   Descriptor descriptor;
   AlgorithmChoice choice;
   Plan plan;  // empty while the operation is a sum in shared memory, or may become one
+  Clock::time_point submitted;
   Clock::time_point deadline;
   bool is_extended = false;  // the deadline has been extended, which is done at most once
+
+  Clock::time_point late_at;   // when its late ranks are reported next; collectives only
+  uint64_t late_progress = 0;  // see ProgressEngine::look_for_late()
+  uint64_t record = 0;         // its number in the FlightRecorder
 
   bool may_be_shared() const { return choice.is_shareable; }
   int rank_of(int member) const { return group->members[static_cast<size_t>(member)]; }

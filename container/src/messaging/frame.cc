@@ -17,7 +17,7 @@ void require(bool holds, const std::string& fault) {
 
 FrameType type_of(uint8_t byte) {
   const bool is_known = byte >= static_cast<uint8_t>(FrameType::kRtr) &&
-                        byte <= static_cast<uint8_t>(FrameType::kMismatch);
+                        byte <= static_cast<uint8_t>(FrameType::kLate);
   require(is_known, "its type " + std::to_string(byte) + " does not exist");
   return static_cast<FrameType>(byte);
 }
@@ -39,6 +39,9 @@ void check_length(const Frame& frame) {
       break;
     case FrameType::kMismatch:
       require(frame.length >= 9 && frame.length <= kMaxMismatchBytes, length);
+      break;
+    case FrameType::kLate:
+      require(frame.length >= kLatePrefixBytes && frame.length <= kMaxLateBytes, length);
       break;
     case FrameType::kRtrEager:
       require(frame.length > kDescriptorBytes && frame.length <= kDescriptorBytes + kMaxEagerBytes,
@@ -62,7 +65,7 @@ void check_length(const Frame& frame) {
   const bool is_data = frame.type == FrameType::kData || frame.type == FrameType::kDataBlock;
   const bool has_tag = frame.type != FrameType::kRtr && frame.type != FrameType::kRtrTicket &&
                        frame.type != FrameType::kAbort && frame.type != FrameType::kLeave &&
-                       frame.type != FrameType::kMismatch;
+                       frame.type != FrameType::kMismatch && frame.type != FrameType::kLate;
   require(has_tag || frame.tag == 0,
           "frames of its type have no tag, but it has tag " + std::to_string(frame.tag));
   require(is_data || frame.offset == 0,

@@ -48,6 +48,8 @@ enum class FrameType : uint8_t {
   // The ranks disagree about the call that the operation belongs to, which has ended; payload: a
   // fault.
   kMismatch = 11,
+  // Ranks wait for others in the collective; payload: a report on late ranks.
+  kLate = 12,
 };
 
 // Header of a frame.
@@ -69,6 +71,11 @@ constexpr uint64_t kSharedSumTicketBytes = 20;
 constexpr uint64_t kMaxEagerBytes = 1 << 20;  // maximum length of an eager message
 constexpr uint64_t kMaxFaultBytes = 8192;
 constexpr uint64_t kMaxMismatchBytes = 2048;  // maximum length of the fault in a kMismatch frame
+
+constexpr uint64_t kMaxReportedRanks = 128;  // ranks in a kLate frame; further ones are left out
+constexpr uint64_t kLateRankBytes = 36;
+constexpr uint64_t kLatePrefixBytes = kDescriptorBytes + 8;
+constexpr uint64_t kMaxLateBytes = kLatePrefixBytes + kMaxReportedRanks * kLateRankBytes;
 
 // Return the header in the wire format.
 HeaderBytes encode(const Frame& frame);

@@ -25,6 +25,7 @@ from sagemaker_dist.planning.service.terms import Terms
 from sagemaker_dist.runners.local.job_folder import JobFolder
 from sagemaker_dist.runners.local.job_state import State
 from sagemaker_dist.runners.local.machine_checks import check_setup, sweep_leftovers
+from sagemaker_dist.runners.local.opt_ml_tree import OUTPUT_DATA
 from sagemaker_dist.runners.local.output import Segments
 from sagemaker_dist.runners.local.private_input import PrivateInput
 from sagemaker_dist.runners.protocol import RESTARTS, ROOT_CAUSE, Description, Request
@@ -164,6 +165,24 @@ class LocalRunner:
         ):  # the supervisor will soon read it
             state = state.become("Stopping", "Stopping")
         return _description(folder.request(), folder.job(), state, folder)
+
+    def output_folder(self, name: str) -> Path:
+        """Return the directory with the model and the output data of a job that has ended.
+
+        Raises:
+            JobError: The job does not exist.
+        """
+        folder = self._existing(name)
+        return folder.output(folder.job())
+
+    def output_data_folders(self, name: str) -> list[Path]:
+        """Return the directory of output data of each host of a job that runs.
+
+        Raises:
+            JobError: The job does not exist.
+        """
+        hosts = self._existing(name).hosts
+        return [path for path in sorted(hosts.glob(f"*/{OUTPUT_DATA}")) if path.is_dir()]
 
     def stop(self, name: str, *, now: bool = False) -> None:
         """Request that a job stops, and return without waiting.

@@ -25,7 +25,7 @@ MAX_CHARACTERS: Final = 1024  # FailureReason of DescribeTrainingJob
 FAILURE_FIELDS: Final = frozenset(  # fields of output/failure.json; docs/debugging.md explains them
     {
         *("host", "rank", "exit_code", "is_secondary", "frame"),
-        *("kind", "exception", "about", "culprit", "operation"),
+        *("kind", "exception", "about", "culprit", "operation", "late_ranks"),
         *("what", "why", "hint", "faults"),
         *("restarts", "not_restarted"),
     }

@@ -37,6 +37,7 @@ from sagemaker_dist.runners.local.data.channels import Data
 from sagemaker_dist.runners.local.fleet import Fleet, Host
 from sagemaker_dist.runners.local.job_folder import JobFolder, append
 from sagemaker_dist.runners.local.job_state import State
+from sagemaker_dist.runners.local.late_ranks import with_evidence
 from sagemaker_dist.runners.local.opt_ml_tree import MAX_CHARACTERS, Failure, root_cause
 from sagemaker_dist.runners.local.private_input import PrivateInput, take_input
 from sagemaker_dist.runners.local.process_fleet import ProcessFleet
@@ -250,6 +251,9 @@ class Supervisor:
     def _finish(self, hosts: Sequence[Host]) -> None:
         self._become(self.state.status, "Uploading")
         trees = [each.tree for each in hosts]
+        self.failures = [
+            replace(each, fields=with_evidence(each.fields, trees)) for each in self.failures
+        ]
         try:
             gather(self.folder, self.job, trees, self._log, self._check_cancelled)
         except Cancelled:

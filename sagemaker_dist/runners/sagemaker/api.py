@@ -118,6 +118,11 @@ class Api:
         return self._client("sagemaker")
 
     @cached_property
+    def s3(self) -> Any:
+        """Return boto3's client for S3, where the output of jobs is."""
+        return self._client("s3")
+
+    @cached_property
     def _logs(self) -> Any:
         return self._client("logs")
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -17,6 +18,7 @@ from sagemaker_dist.runners.sagemaker.api_errors import NoSuchJobError
 from sagemaker_dist.runners.sagemaker.clock import Clock
 from sagemaker_dist.runners.sagemaker.descriptions import Descriptions, Known
 from sagemaker_dist.runners.sagemaker.logs import Follower, Tail
+from sagemaker_dist.runners.sagemaker.output_data import OutputData, open_output_data
 
 if TYPE_CHECKING:
     import boto3
@@ -131,6 +133,17 @@ class SageMakerRunner:
             yield from follower.follow()
         else:
             yield from filter(None, follower.read())
+
+    def output_data(self, name: str) -> AbstractContextManager[OutputData | None]:
+        """Open the archive with the output data of a job; None if there is none (yet).
+
+        SageMaker writes it to S3 when the job has ended, also if it has failed.
+
+        Raises:
+            JobError: The job does not exist.
+            SetupError: AWS refuses these credentials, or does not answer.
+        """
+        return open_output_data(self._api.s3, self.describe(name), self._api.region)
 
     def logs_at(self, name: str) -> str:
         """Return a text that names the region, log group and streams of the job in CloudWatch."""

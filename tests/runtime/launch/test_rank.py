@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A guard names its rank's output, passes signals on once, and leaves nothing behind."""
 
+import os
 import signal
 import sys
 
@@ -124,3 +125,22 @@ def test_daemon_that_holds_the_pipes_does_not_hold_the_guard(guard, stage, until
     for process in stage.processes():
         process.kill()
     until(lambda: not stage.processes())
+
+
+def test_a_stopped_rank_is_named_in_its_output(guard, tmp_path, until):
+    """SIGSTOP: the rank itself cannot say anything."""
+    run = guard(
+        "import os, time\nopen('pid.new', 'w').write(str(os.getpid()))\n"
+        "os.rename('pid.new', 'pid')\ntime.sleep(600)",
+        SMDIST_GUARD_DIRECTORY=str(tmp_path),
+    )
+    until((tmp_path / "pid").exists)
+    rank = int((tmp_path / "pid").read_text())
+    os.kill(rank, signal.SIGSTOP)
+    try:
+        until(lambda: "kernel state T" in run.said(), 60)
+    finally:
+        os.kill(rank, signal.SIGKILL)
+
+    assert "[algo-2 rank 3] smdist: this process has been stopped for 1" in run.said()
+    assert -9 == run.wait()

@@ -26,6 +26,7 @@ from smdist.config import RankConfig, read_connected_file
 from smdist.dataparallel.rendezvous.address import own_address
 from smdist.dataparallel.rendezvous.autotune import check_agreement, fixed_by, tune
 from smdist.dataparallel.rendezvous.engine_interface import E, Engine, EngineModule
+from smdist.dataparallel.rendezvous.history_dump import start_history
 from smdist.dataparallel.rendezvous.host_identity import (
     host_identity,
     host_numbers,
@@ -44,6 +45,8 @@ from smdist.dataparallel.rendezvous.store import Store
 
 _SESSION_BYTES = 16
 _SECRET_BYTES = 32
+# limits of the engine, by the names of its arguments; tests set them
+_engine_limits: dict[str, Any] = {}
 _READ_SECONDS = 5.0  # time for other ranks to read that the job cannot start
 
 
@@ -171,8 +174,10 @@ def connect(store: Store, rank: int, size: int, config: RankConfig, module: Engi
         config.integrity,
         config.encrypt,
         config.silence_seconds,
+        **_engine_limits,
     )
     _join(view, engine, names)
+    start_history(engine, module, config)
     if rank == 0:
         log_protection(config, hosts)
     fixed = fixed_by(config.tuning, hosts, module)

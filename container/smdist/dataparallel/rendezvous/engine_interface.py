@@ -7,6 +7,7 @@ have this interface.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -26,8 +27,8 @@ class EngineFault:
         culprit: The rank that caused the fault.
         operation: The collective that failed, such as "all_reduce"; empty if there is none.
         text: A sentence for people.
-        details: If `kind` is "aborted", the text `details` that the rank passed to abort();
-            otherwise empty.
+        details: If `kind` is "aborted", the text `details` that the rank passed to abort(). If it
+            is "timeout", a JSON list: see `late_ranks`. Otherwise empty.
     """
 
     kind: str
@@ -35,6 +36,19 @@ class EngineFault:
     operation: str
     text: str
     details: str
+
+    @property
+    def late_ranks(self) -> list[dict[str, Any]]:
+        """Return the ranks that did not come to an operation before its timeout, at most 16.
+
+        Each is a dict with the keys "rank", "has_come" (True: it has called the operation, but its
+        data have not arrived) and "last_operation": None, or a dict with "kind", "dtype", "bytes",
+        "group", "sequence" and "seconds_ago". The list is empty for a fault of another kind.
+        """
+        if self.kind != "timeout" or not self.details:
+            return []
+        found: list[dict[str, Any]] = json.loads(self.details)
+        return found
 
 
 class Tuning(Protocol):
@@ -139,6 +153,12 @@ class Engine(Protocol):
         `EngineFault` describes the fields.
         """
 
+    def history(self, reason: str, /) -> str:
+        """Return the last 1,000 operations as JSON: the content of operations-rank-N.json.
+
+        `reason` is a word on why the caller needs it, which the text contains.
+        """
+
     def is_running(self) -> bool:
         """Return True after join() and before shutdown(), also if the engine has failed."""
 
@@ -153,8 +173,35 @@ E = TypeVar("E", bound=Engine)
 E_co = TypeVar("E_co", bound=Engine, covariant=True)
 
 
+class HistoryWriter(Protocol):
+    """Thread that writes an engine's history to files when it is requested."""
+
+    def install(self, signal: int, /) -> bool:
+        """Write when this process receives the signal; False if it has a handler for it already."""
+
+    def trust_handler(self) -> None:
+        """Record that the present handler of the signal writes the stacks of all threads."""
+
+    def watch(self, engine: Any, /) -> None:
+        """Write the history of this engine from now on."""
+
+    def close_in_child(self) -> None:
+        """Abandon the thread in a forked child, which does not have it."""
+
+    def stop(self) -> None:
+        """Finish the files that are being written, and end the thread."""
+
+
 class EngineModule(Protocol[E_co]):
     """Compiled Python module that contains the engine, for torch or for TensorFlow."""
+
+    @property
+    def HistoryWriter(self) -> Callable[[str, int, bool], HistoryWriter]:  # noqa: N802  a class
+        """Class of the thread that writes an engine's history.
+
+        Its arguments are the folder, the descriptor of the file with stacks, and whether to write
+        when the engine fails.
+        """
 
     @property
     def Engine(self) -> Callable[..., E_co]:  # noqa: N802  the name of the module's class

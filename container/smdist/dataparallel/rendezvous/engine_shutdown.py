@@ -132,6 +132,8 @@ def _record(error: BaseException) -> None:
     fields: dict[str, Any] = {**_named(error), "culprit": getattr(error, "rank", None)}
     if fault is not None:
         fields |= {"kind": fault.kind, "culprit": fault.culprit, "operation": fault.operation}
+        if fault.late_ranks:
+            fields["late_ranks"] = fault.late_ranks
     with suppress(OSError):  # without the file the launcher reads the traceback
         path.write_text(json.dumps(fields), encoding="utf-8")
 

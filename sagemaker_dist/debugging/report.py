@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Report on the operations of all ranks: as data for programs, and as sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from typing import Any, Final
+
+from sagemaker_dist.debugging.divergence import Divergence, find_divergences
+from sagemaker_dist.debugging.dump_files import Dumps
+from sagemaker_dist.debugging.operations import RankHistory
+
+_MOST: Final = 8  # ranks that a sentence names
+
+
+def report_of(dumps: Dumps) -> dict[str, Any]:
+    """Return the report as JSON-like data; docs/debugging.md explains its keys."""
+    histories = [dumps.histories[rank] for rank in sorted(dumps.histories)]
+    size = max((each.size for each in histories), default=0)
+    return {
+        "size": size,
+        "ranks": [_rank(each, dumps) for each in histories],
+        "without_history": [rank for rank in range(size) if rank not in dumps.histories],
+        "states": {str(rank): dumps.states[rank] for rank in sorted(dumps.states)},
+        "divergences": [_divergence(each) for each in find_divergences(histories)],
+    }
+
+
+def _rank(history: RankHistory, dumps: Dumps) -> dict[str, Any]:
+    return {
+        "rank": history.rank,
+        "name": history.name,
+        "reason": history.reason,
+        "written_at": history.written_at,
+        "fault": history.fault,
+        "pending": None if history.pending is None else asdict(history.pending),
+        "last": None if history.last is None else asdict(history.last),
+        "has_stacks": history.rank in dumps.stacks,
+    }
+
+
+def _divergence(found: Divergence) -> dict[str, Any]:
+    return {
+        "kind": found.kind,
+        "group": found.group,
+        "sequence": found.sequence,
+        "part": found.part,
+        "calls": [{"call": call, "ranks": list(ranks)} for call, ranks in found.calls.items()],
+        "missing": [
+            {"rank": rank, "last": None if last is None else asdict(last)}
+            for rank, last in found.missing.items()
+        ],
+        "waits_since": found.waits_since,
+        "unknown": list(found.unknown),
+    }
+
+
+def sentences(dumps: Dumps) -> Iterator[str]:
+    """Yield the report as lines for people."""
+    histories = [dumps.histories[rank] for rank in sorted(dumps.histories)]
+    divergences = find_divergences(histories)
+    for each in divergences:
+        yield from _sentences_of(each, dumps)
+    if not divergences:
+        yield "all ranks that have left a history called the same operations"
+    for rank in sorted(dumps.states):
+        yield f"rank {rank}: {dumps.states[rank].get('text', 'its process does not run')}"
+    size = max((each.size for each in histories), default=0)
+    without = [rank for rank in range(size) if rank not in dumps.histories]
+    if without:
+        yield f"no history: {named(without)} of {size} ranks"
+    for history in histories:
+        if history.pending is not None:
+            waited = history.written_at - history.pending.submitted
+            yield (
+                f"{history.name}: in operation {history.pending.sequence} of group"
+                f" {history.pending.group}, {history.pending.text}, for {waited:.1f} s"
+            )
+
+
+def _sentences_of(found: Divergence, dumps: Dumps) -> Iterator[str]:
+    part = f", part {found.part}" if found.part else ""
+    yield f"group {found.group}: ranks differ from operation {found.sequence}{part} on"
+    for call, ranks in found.calls.items():
+        yield f"  {named(ranks)} called {call}"
+    for rank, last in found.missing.items():
+        before = "no operation before" if last is None else f"its last: {last.text}"
+        when = "" if last is None else f", operation {last.sequence} of group {last.group}"
+        stacks = f"; its stacks: stacks-rank-{rank}.txt" if rank in dumps.stacks else ""
+        yield f"  rank {rank} has not called it; {before}{when}{stacks}"
+
+
+def named(ranks: Iterable[int]) -> str:
+    """Return "rank 3", "ranks 3 and 7", or for many "ranks 0, 1, ... 7 and 12 more"."""
+    every = list(ranks)
+    if len(every) == 1:
+        return f"rank {every[0]}"
+    texts = [str(rank) for rank in every[:_MOST]]
+    if len(every) > _MOST:
+        return f"ranks {', '.join(texts)} and {len(every) - _MOST} more"
+    return f"ranks {', '.join(texts[:-1])} and {texts[-1]}"

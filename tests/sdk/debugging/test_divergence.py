@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The first operation in which ranks differ is found in their histories."""
+
+import json
+
+import pytest
+from histories import history, operation, write_histories
+
+from sagemaker_dist.debugging import find_divergences, read_dumps, report_of, sentences
+from sagemaker_dist.debugging.operations import parse_history
+from sagemaker_dist.errors import JobError
+
+
+def found(*histories):
+    return find_divergences(
+        parse_history(json.dumps(each).encode(), "a test") for each in histories
+    )
+
+
+def test_ranks_that_agree_do_not_differ():
+    same = [operation(1), operation(2, kind="barrier", op=...), operation(3, ended=False)]
+
+    assert [] == found(history(0, same), history(1, same))
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"bytes": 404}, "all_reduce(sum, float32, 404 bytes)"),
+        ({"dtype": "float16"}, "all_reduce(sum, float16, 400 bytes)"),
+        ({"op": "max"}, "all_reduce(max, float32, 400 bytes)"),
+        ({"kind": "barrier", "op": ...}, "barrier()"),
+        ({"kind": "broadcast", "op": ..., "root": 1}, "broadcast(float32, 400 bytes, root 1)"),
+    ],
+)
+def test_the_first_different_call_is_named(change, text):
+    (first,) = found(
+        history(0, [operation(1), operation(2), operation(3, bytes=8)]),
+        history(1, [operation(1), operation(2, **change), operation(3)]),
+    )
+
+    assert ("different", 0, 1) == (first.kind, first.group, first.sequence)
+    assert {"all_reduce(sum, float32, 400 bytes)": (0,), text: (1,)} == first.calls
+    assert {} == first.missing
+    assert 102.0 == first.waits_since
+
+
+def test_a_barrier_has_no_dtype():
+    barriers = [operation(1, kind="barrier", op=..., dtype=name) for name in ("uint8", "float32")]
+
+    assert [] == found(*(history(rank, [each]) for rank, each in enumerate(barriers)))
+
+
+def test_a_rank_that_has_not_come_is_named_with_its_last_operation():
+    (first,) = found(
+        history(0, [operation(1), operation(2, ended=False)], size=3),
+        history(1, [operation(1)], size=3),
+        history(2, [operation(1), operation(2, ended=False)], size=3),
+    )
+
+    assert ("missing", 1) == (first.kind, first.sequence)
+    assert [1] == list(first.missing)
+    assert 0 == first.missing[1].sequence
+
+
+def test_a_rank_without_any_operation_is_missing_too():
+    (first,) = found(history(0, [operation(1, ended=False)]), history(1, []))
+
+    assert {1: None} == first.missing
+
+
+def test_forgotten_operations_are_no_difference():
+    """Rank 1 has had a thousand operations in another group, and keeps the last ones alone."""
+    kept = [operation(number, 900 + number, group=5) for number in range(400, 1400)]
+    groups = {"0": [0, 1], "5": [1]}
+
+    assert [] == found(history(0, [operation(1)]), history(1, kept, groups=groups))
+
+
+def test_only_what_all_still_know_is_compared():
+    old = [operation(number) for number in range(1, 4)]
+    new = [operation(number) for number in range(3, 1003)]
+    (first,) = found(history(0, old), history(1, new))
+
+    assert 3 == first.sequence
+    assert [0] == list(first.missing)
+
+
+def test_parts_of_a_call_are_compared_in_their_order():
+    (first,) = found(
+        history(0, [operation(1), operation(2, 0, part=1, bytes=8)]),
+        history(1, [operation(1), operation(2, 0, part=1, bytes=12)]),
+    )
+
+    assert (0, 1) == (first.sequence, first.part)
+
+
+def test_groups_are_compared_apart_and_messages_not_at_all():
+    groups = {"0": [0, 1, 2], "7": [1, 2]}
+    message = {"kind": "send", "op": ..., "peer": 1, "tag": 0}
+    (first,) = found(
+        history(0, [operation(1), operation(2, 0, **message)], size=3, groups={"0": [0, 1, 2]}),
+        history(1, [operation(1), operation(2, 0, group=7)], size=3, groups=groups),
+        history(2, [operation(1), operation(2, 0, group=7, bytes=8)], size=3, groups=groups),
+    )
+
+    assert 7 == first.group
+
+
+def test_a_rank_without_a_file_is_unknown():
+    (first,) = found(
+        history(0, [operation(1, ended=False)], size=3), history(2, [], size=3)
+    )  # fmt: skip
+
+    assert (1,) == first.unknown
+    assert [2] == list(first.missing)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[]",
+        b"[" * 100_000,
+        b'{"version": 2}',
+        json.dumps(history(0, [{"number": 1}])).encode(),
+        json.dumps(history(0, [operation(1, "0")])).encode(),
+        json.dumps(history(0, [operation(1)], groups={"x": []})).encode(),
+    ],
+)
+def test_another_file_is_refused_by_its_name(content):
+    with pytest.raises(JobError) as caught:
+        parse_history(content, "operations-rank-9.json")
+
+    assert "operations-rank-9.json" in caught.value.what
+    assert "unreadable" == caught.value.kind
+
+
+def test_the_report_says_it_in_sentences_and_as_data(tmp_path):
+    folder = write_histories(
+        tmp_path / "algo-1" / "smdist-debug",
+        history(0, [operation(1), operation(2, ended=False)], size=4),
+        history(1, [operation(1)], size=4),
+        history(3, [operation(1), operation(2, ended=False)], size=4),
+    )
+    (folder / "stacks-rank-1.txt").write_text("File train.py, line 7 in evaluate\n")
+    (folder / "state-rank-2.json").write_text('{"letter": "T", "text": "has been stopped"}')
+    dumps = read_dumps(tmp_path)
+
+    assert [
+        "group 0: ranks differ from operation 1 on",
+        "  ranks 0 and 3 called all_reduce(sum, float32, 400 bytes)",
+        "  rank 1 has not called it; its last: all_reduce(sum, float32, 400 bytes), operation 0 of"
+        " group 0; its stacks: stacks-rank-1.txt",
+        "rank 2: has been stopped",
+        "no history: rank 2 of 4 ranks",
+        "rank 0 on algo-1: in operation 1 of group 0, all_reduce(sum, float32, 400 bytes), for"
+        " 98.0 s",
+        "rank 3 on algo-4: in operation 1 of group 0, all_reduce(sum, float32, 400 bytes), for"
+        " 98.0 s",
+    ] == list(sentences(dumps))
+    report = report_of(dumps)
+    json.dumps(report)
+    assert [2] == report["without_history"]
+    assert [0, 3] == report["divergences"][0]["calls"][0]["ranks"]
+    assert 1 == report["divergences"][0]["missing"][0]["rank"]
+
+
+def test_a_file_that_is_too_long_is_ignored(tmp_path, monkeypatch):
+    monkeypatch.setattr("sagemaker_dist.debugging.dump_files.MAX_BYTES", 10)
+
+    assert {} == read_dumps(write_histories(tmp_path, history(0, []))).histories
+
+
+def test_links_are_not_followed(tmp_path):
+    folder = write_histories(tmp_path / "elsewhere", history(0, []))
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "operations-rank-0.json").symlink_to(folder / "operations-rank-0.json")
+
+    assert {} == read_dumps(tmp_path / "job").histories
