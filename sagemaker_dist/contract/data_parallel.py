@@ -60,6 +60,10 @@ class DataParallel(KeywordOptions):
             "nccl": by NCCL, and each GPU exchanges only its share with other hosts; if a rank
             cannot do that, all ranks raise an error. "staged": through the host's memory. "auto":
             by NCCL if all ranks can, and else staged. Default "auto".
+        elastic_min: Least number of hosts with which training goes on after hosts were lost, from
+            1 to the number of hosts of the job. The script then trains by `smdist.elastic.run`, and
+            the hosts that are left restore the last state that it committed. Default None: the
+            loss of a host ends the job.
 
     Raises:
         OptionError: A value is outside its range; all faults are reported.
@@ -78,6 +82,7 @@ class DataParallel(KeywordOptions):
     integrity: str = "off"
     encrypt: bool = False
     gpu_collectives: str = "auto"
+    elastic_min: int | None = None
 
     def __post_init__(self) -> None:
         weights: Any = self.shard_weights
@@ -91,7 +96,11 @@ class DataParallel(KeywordOptions):
 
 
 def host_faults(options: DataParallel, num_hosts: int) -> Iterator[OptionError]:
-    """Yield a fault if `shard_weights` is given and its length is not the number of hosts."""
+    """Yield the faults of `options` that depend on the number of hosts of the job.
+
+    `shard_weights` needs one weight for each host, and `elastic_min` is at most the number of
+    hosts.
+    """
     weights = options.shard_weights
     if weights is not None and len(weights) != num_hosts:
         yield OptionError(
@@ -101,6 +110,15 @@ def host_faults(options: DataParallel, num_hosts: int) -> Iterator[OptionError]:
             about="shard_weights",
             kind="difference",
         )
+    least = options.elastic_min
+    if least is not None and least > num_hosts:
+        yield OptionError(
+            f"elastic_min is {least}",
+            f"the number of hosts is {num_hosts}, and no more can be left",
+            f"Pass an integer from 1 to {num_hosts}, or leave elastic_min out",
+            about="elastic_min",
+            kind="difference",
+        )
 
 
 def _faults(options: DataParallel) -> Iterator[OptionError]:
@@ -108,3 +126,12 @@ def _faults(options: DataParallel) -> Iterator[OptionError]:
         value = getattr(options, field.name)
         if value is not None or field.default is not None:
             yield from range_faults(field.name, value, field.name)
+    if options.elastic_min is not None and options.shard_weights is not None:
+        yield OptionError(
+            f"elastic_min is {options.elastic_min!r} and shard_weights is"
+            f" {options.shard_weights!r}",
+            "shard_weights has one weight for each host, and elastic_min lets hosts leave",
+            "Leave one of them out",
+            about="elastic_min",
+            kind="conflict",
+        )

@@ -6,11 +6,12 @@
     sagemaker_dist_config = {"version":4,"dataparallel":{...},"framework":"tensorflow"}
     sagemaker_dist_config = {"version":5,"dataparallel":{...,"encrypt":true,"integrity":"off"}}
     sagemaker_dist_config = {"version":6,"dataparallel":{...,"gpu_collectives":"staged"}}
+    sagemaker_dist_config = {"version":7,"dataparallel":{...,"elastic_min":2}}
 
 Every option of version 2 or 3 is written, even if its value is the default. A job then does not
 depend on the defaults of its image. The options of version 5, "encrypt" and "integrity", are
 written only if one of them differs from its default, which no later image may change; the same is
-true of "gpu_collectives", the option of version 6. A reader accepts documents of its own version
+true of "gpu_collectives", the option of version 6, and "elastic_min", that of version 7. A reader accepts documents of its own version
 and of all older versions (tests/contract/golden has examples). It refuses newer versions and
 unknown keys. The writer uses the oldest version that has all options of the job, so that older
 images can still run the job.
@@ -32,11 +33,11 @@ from typing import Any, Final
 
 from sagemaker_dist.contract.data_parallel import DataParallel
 from sagemaker_dist.contract.model_parallel import ModelParallel
-from sagemaker_dist.contract.ranges import ENCRYPT, GPU_COLLECTIVES, INTEGRITY
+from sagemaker_dist.contract.ranges import ELASTIC_MIN, ENCRYPT, GPU_COLLECTIVES, INTEGRITY
 from sagemaker_dist.errors import KeyPath, OptionError, SkewError
 
 KEY: Final = "sagemaker_dist_config"
-VERSION: Final = 6  # newest version that this reader accepts
+VERSION: Final = 7  # newest version that this reader accepts
 MAX_CHARACTERS: Final = 2500
 Options = DataParallel | ModelParallel
 _DATA: Final = "dataparallel"
@@ -46,7 +47,7 @@ _WRITTEN: Final = {_DATA: 2, _MODEL: 3}  # oldest version that can express all i
 _FRAMEWORK: Final = "framework"
 _FIRST_FRAMEWORK: Final = 4
 # first version that has these options of DataParallel; each group is written whole or not at all
-_LATER_OPTIONS: Final = {5: (INTEGRITY, ENCRYPT), 6: (GPU_COLLECTIVES,)}
+_LATER_OPTIONS: Final = {5: (INTEGRITY, ENCRYPT), 6: (GPU_COLLECTIVES,), 7: (ELASTIC_MIN,)}
 _DEFAULTS: Final = DataParallel()
 FRAMEWORKS: Final = ("torch", "tensorflow")
 

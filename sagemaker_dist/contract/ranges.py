@@ -49,6 +49,7 @@ WEIGHTS: Final = "shard_weights"  # the only option with a tuple
 INTEGRITY: Final = "integrity"
 ENCRYPT: Final = "encrypt"
 GPU_COLLECTIVES: Final = "gpu_collectives"
+ELASTIC_MIN: Final = "elastic_min"
 CHECKS: Final = ("off", "crc32c", "mac")  # values of the option integrity
 GPU_WAYS: Final = ("auto", "nccl", "staged")  # values of the option gpu_collectives
 _WEIGHT: Final = Range(least=0, most=65_535, why="a host's weight is between 0 and 65,535")
@@ -91,6 +92,9 @@ _RANGES: Final = {
         least=0,
         most=64 * MiB,
         why="more than 64 MiB overflow the queues of switches, and 0 sets no limit",
+    ),
+    "elastic_min": Range(
+        least=1, most=10_000, why="training needs at least one host, and elastic_min counts hosts"
     ),
 }
 

@@ -110,6 +110,7 @@ class DataParallelConfig(SmdistConfig):
     integrity: str = _RANKS.integrity
     encrypt: bool = _RANKS.encrypt
     gpu_collectives: str = _RANKS.gpu_collectives
+    elastic_min: int | None = _RANKS.elastic_min
 
 
 class ModelParallelConfig(SmdistConfig):

@@ -24,7 +24,9 @@ from sagemaker_dist.contract import DataParallel, World, host_faults
 from sagemaker_dist.contract.model_parallel_ranks import split_faults
 from sagemaker_dist.errors import DistError, LaunchError, raise_all
 from smdist.config import RuntimeConfig, read_base, read_runtime_config
+from smdist.dataparallel.rendezvous.secret import read_secret
 from smdist.launch.container_user import account_environment
+from smdist.launch.elastic.agent import ElasticPlace
 from smdist.launch.environment import (
     call_arguments,
     quiet_environment,
@@ -36,12 +38,14 @@ from smdist.launch.failure_file import write_failure
 from smdist.launch.host_resolution import listening_address, wait_for_hosts
 from smdist.launch.launch_command import plain_command, starter_command, torchrun_command
 from smdist.launch.launch_request import resolve_request
+from smdist.launch.loss_policy import EndsJob, LossPolicy, Survivable
 from smdist.launch.machine import HostResources, inspect_machine
 from smdist.launch.nonblocking_writer import write_whole
+from smdist.launch.outcome import Outcome
 from smdist.launch.private_folder import private_folder
 from smdist.launch.readiness import require_framework, require_port
 from smdist.launch.redact import shown_command
-from smdist.launch.supervise import Order, Outcome, Supervisor
+from smdist.launch.supervise import Order, Supervisor
 from smdist.launch.take_secret import hand_over, take_secret
 from smdist.launch.tf_tasks import SERVERS, tasks_of
 from smdist.launch.user_code import fetch, install_requirements
@@ -147,13 +151,17 @@ def _run(place: HostPlace, print_line: PrintLine) -> Outcome:
         install_requirements(config.source, config.code, place.config.inherited)
         timeout = (config.options or DataParallel()).start_timeout_seconds
         addresses = wait_for_hosts(place.world, timeout, print_line)
-        place = _ready(place, listening_address(place.world, addresses))
+        place = _ready(place, addresses)
         order = plan(place, addresses, script, folder)
         for warning in config.warnings:
             print_line(warning)
         print_line(_start_line(place))
         start = time.monotonic()
-        outcome = Supervisor(order, print_line).run()
+        policy = loss_policy(place, addresses, folder, print_line)
+        try:
+            outcome = policy.finish(Supervisor(order, print_line, policy).run())
+        finally:
+            policy.close()
         print_line(f"{_result_line(outcome, place.label)} after {time.monotonic() - start:.0f} s")
     return outcome
 
@@ -189,22 +197,25 @@ def _with_account(place: HostPlace, directory: Path) -> HostPlace:
     return replace(place, config=replace(place.config, inherited=environ))
 
 
-def _ready(place: HostPlace, address: str) -> HostPlace:
-    """Check that the ranks' framework is installed and that the rendezvous port is free.
+def _ready(place: HostPlace, addresses: dict[str, str]) -> HostPlace:
+    """Check that the ranks' framework is installed and that the ports are free.
 
-    The port is checked only on the first host, which listens at it, at the IP address `address`
-    ("" for all its addresses). Return `place` with the framework that the ranks use. A host that
-    starts no ranks needs no check.
+    The rendezvous port is checked only on the first host, which listens at it. In an elastic job
+    every launcher listens at the port after it. Return `place` with the framework that the ranks
+    use. A host that starts no ranks needs no check. `addresses` has each host's IP address by name.
 
     Raises:
-        LaunchError: The framework is not installed, or the port is in use.
+        LaunchError: The framework is not installed, or a port is in use.
     """
     config = place.config
     if not config.options:
         return place
     framework = require_framework(config.framework, config.inherited)
-    if config.resources.current_host == place.world.hosts[0]:
-        require_port(config.port, place.label, address)
+    host = config.resources.current_host
+    if host == place.world.hosts[0]:
+        require_port(config.port, place.label, listening_address(place.world, addresses))
+    if config.options.elastic_min is not None:
+        require_port(config.port + 1, place.label, addresses[host])
     return replace(place, config=replace(config, framework=framework))
 
 
@@ -260,6 +271,37 @@ def plan(place: HostPlace, addresses: dict[str, str], script: Path, directory: P
         stop_seconds=config.stop_seconds,
         starter=starter,
     )
+
+
+def loss_policy(
+    place: HostPlace, addresses: dict[str, str], directory: Path, print_line: PrintLine
+) -> LossPolicy:
+    """Return the policy for the loss of ranks, from the option elastic_min; starts nothing.
+
+    Args:
+        place: This host's configuration and the world of ranks.
+        addresses: IP address of each host, by name.
+        directory: A private directory for the files of this run.
+        print_line: Function that prints a line in this host's log.
+    """
+    config, world = place.config, place.world
+    options = config.options
+    if options is None or options.elastic_min is None:
+        return EndsJob()
+    file = Path(config.secret_file) if config.secret_file else None
+    elastic = ElasticPlace(
+        me=world.hosts.index(config.resources.current_host),
+        labels=tuple(map(world.label, world.hosts)),
+        addresses=tuple(addresses[host] for host in world.hosts),
+        port=config.port + 1,
+        least=options.elastic_min,
+        local_size=world.processes_per_host,
+        start_timeout_seconds=options.start_timeout_seconds,
+        timeout_seconds=options.timeout_seconds,
+        socket=directory / "elastic.sock",
+        secret=read_secret(file, config.secret),
+    )
+    return Survivable(elastic, print_line)
 
 
 def line_printer(label: str) -> PrintLine:

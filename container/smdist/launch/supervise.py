@@ -20,9 +20,9 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from sagemaker_dist.errors import LaunchError
 from smdist.launch.failure_file import describe, fields_of, first_failure, shorten
@@ -38,7 +38,9 @@ from smdist.launch.guard_protocol import (
     parse_message,
     signal_name,
 )
+from smdist.launch.loss_policy import EndsJob, LossPolicy
 from smdist.launch.nonblocking_writer import write_whole
+from smdist.launch.outcome import Outcome
 from smdist.launch.process_control import (
     adopt_orphans,
     die_with_parent,
@@ -80,30 +82,23 @@ class Order:
     starter: str = "torchrun"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """Result of a run on this host.
-
-    Attributes:
-        status: Exit status of `train`; 0 on success.
-        failure: Sentence that describes the failure; empty on success and after a stop.
-        fields: The failure as fields for failure.json, by name; empty if there are none.
-    """
-
-    status: int
-    failure: str = ""
-    fields: Mapping[str, Any] = field(default_factory=dict)
-
-
 class Supervisor:
     """Runs the command that starts this host's ranks, and watches the ranks until all have ended.
 
-    `print_line` prints a line in this host's log. Thread safety: none; main thread only.
+    Thread safety: none; main thread only.
+
+    Args:
+        order: Command that starts the ranks.
+        print_line: Function that prints a line in this host's log.
+        policy: Policy for the loss of ranks; by default the job ends.
     """
 
-    def __init__(self, order: Order, print_line: PrintLine) -> None:
+    def __init__(
+        self, order: Order, print_line: PrintLine, policy: LossPolicy | None = None
+    ) -> None:
         self._order = order
         self._print_line = print_line
+        self._policy = policy or EndsJob()
         self._selector = selectors.DefaultSelector()
         self._ranks: dict[socket.socket, int | None] = {}  # connected guard -> its rank
         self._reports: dict[socket.socket, Report] = {}
@@ -127,6 +122,7 @@ class Supervisor:
                 self._selector.register(signals, selectors.EVENT_READ, self._on_signal)
                 self._selector.register(server, selectors.EVENT_READ, self._on_guard)
                 starter = self._start()
+                self._policy.start()
                 self._watch(starter)
                 status = starter.poll()
         finally:
@@ -135,7 +131,10 @@ class Supervisor:
         return self._outcome(status or 0)
 
     def _start(self) -> subprocess.Popen[bytes]:
-        own = {"SMDIST_GUARD_SOCKET": str(self._order.directory / SOCKET)}
+        own = {
+            "SMDIST_GUARD_SOCKET": str(self._order.directory / SOCKET),
+            **self._policy.environment(),
+        }
         try:
             with (self._order.directory / _LOG).open("wb") as log:
                 return subprocess.Popen(
@@ -164,6 +163,8 @@ class Supervisor:
                 key.data(key.fileobj)
             if self._stop_signal and not self._ending:
                 self._pass_on(starter)
+            if not self._ending and self._policy.must_end():
+                self._end(signal.SIGTERM, self._order.failure_seconds)
             if self._is_over(gone):
                 return
             now = time.monotonic()
@@ -178,7 +179,8 @@ class Supervisor:
         if time.monotonic() >= self._deadline:
             return True
         if not gone:
-            return self._ending and not self._ranks and bool(self._reports)
+            is_done = self._ending and bool(self._reports)
+            return not self._ranks and (is_done or self._policy.has_succeeded())
         if self._ranks and not self._ending:  # the starter died before its ranks
             self._end(signal.SIGTERM, self._order.failure_seconds)
         return not self._ranks
@@ -238,6 +240,7 @@ class Supervisor:
 
     def _on_report(self, guard: socket.socket, report: Report) -> None:
         self._reports[guard] = report
+        self._policy.on_end(report, is_stopping=bool(self._stop_signal))
         if report.failed and not self._ending:
             seconds = self._order.failure_seconds
             self._end(signal.SIGTERM, seconds)
@@ -270,6 +273,8 @@ class Supervisor:
     def _outcome(self, status: int) -> Outcome:
         if self._stop_signal:
             return Outcome(status=128 + self._stop_signal)
+        if self._policy.has_succeeded():
+            return Outcome(status=0)
         culprit = first_failure(self._reports.values())
         if status > 0 and culprit and culprit.distance == ENDED_ON_REQUEST:
             culprit = None  # the ranks were stopped because the starter had failed
