@@ -30,7 +30,8 @@ class Generation:
         local_rank: Number of this rank on its host, which never changes.
         local_size: Number of ranks on each host.
         hosts: Names of the hosts in the order of their ranks.
-        lost: Hosts that were lost since the start of the job: dicts with "host", "why", "is_certain".
+        lost: Hosts that were lost since the start of the job, each as a dict with "host", "why" and
+            "is_certain".
     """
 
     number: int
@@ -157,9 +158,9 @@ class ElasticStore:
         """Add `count` to the counter under this key, which starts at 0; return the new value."""
         return int(self._request("add", key, count=count) or 0)
 
-    def delete(self, key: str) -> bool:
-        """Remove the value of a key; return True if it had one."""
-        return bool(self._request("delete", key))
+    def delete(self, key: str) -> None:
+        """Remove the value of a key, so that no process can read it any more."""
+        self._request("delete", key)
 
     def has(self, key: str) -> bool:
         """Return True if a rank has set the key."""

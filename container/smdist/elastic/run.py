@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from smdist.config import RankConfig, read_rank_config, renumber_rank
-from smdist.dataparallel.rendezvous.engine_shutdown import last_fault
+from smdist.dataparallel.rendezvous.engine_shutdown import forget_stopped_engines, last_fault
 from smdist.elastic.agent_client import AgentClient, ElasticStore, Generation
 from smdist.elastic.elastic_error import ElasticError
 from smdist.elastic.state import Callback, State, scale_linearly
@@ -52,10 +52,13 @@ def run(train: Callable[[S], R], state: S, *, on_reset: Callback = scale_linearl
     generation = _first_generation(world, config)
     agent = None
     if config.elastic_socket is not None:
+        state.check_callbacks(on_reset)
         agent = AgentClient(config.elastic_socket, generation.local_rank)
-    state.enter_world(generation, on_reset)
+    has_entered = False
     while True:
         try:
+            if not has_entered:
+                state.enter_world(generation, on_reset)
             return train(state)
         except Exception as error:
             culprit = _lost_rank(generation)
@@ -65,6 +68,7 @@ def run(train: Callable[[S], R], state: S, *, on_reset: Callback = scale_linearl
         # here, where no exception refers to the model's wrapper any more, whose hooks end with it
         gc.collect()
         generation = _re_form(world, state, agent, generation, culprit, on_reset)
+        has_entered = True
 
 
 def _re_form(
@@ -94,6 +98,7 @@ def _re_form(
     failed: tuple[tuple[str, ...], Exception] | None = None
     while True:
         world.leave()
+        forget_stopped_engines()
         generation = agent.next_generation(generation.number, culprit)
         if failed is not None and failed[0] == generation.hosts:
             raise failed[1]
@@ -154,5 +159,6 @@ def _kind_of(details: str) -> str:
 
 def _report(generation: Generation, error: Exception) -> None:
     if generation.local_rank == 0:
-        text = " ".join(str(error).split())[:_MAX_TEXT]
+        fault = last_fault()  # its text is short, and a framework puts its stack before it
+        text = " ".join((fault.text if fault else str(error)).split())[:_MAX_TEXT]
         sys.stderr.write(f"smdist: generation {generation.number} has ended: {text}\n")

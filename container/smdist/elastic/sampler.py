@@ -98,5 +98,6 @@ class ElasticSampler:
     def _order(self) -> list[int]:
         order = list(range(self.length))
         if self.shuffle:
-            random.Random(f"{self.seed}/{self.epoch}").shuffle(order)
+            order_of_epoch = random.Random(f"{self.seed}/{self.epoch}")  # noqa: S311  no secret
+            order_of_epoch.shuffle(order)
         return order

@@ -72,6 +72,20 @@ class State(ABC):
             _check(name, value, hasattr(self, name) or name in _OWN)
             setattr(self, name, value)
 
+    def check_callbacks(self, default: Callback) -> None:
+        """Check that the callback of a change, `default` unless the state has its own, can work.
+
+        Raises:
+            OptionError: The callback is `scale_linearly`, and the learning rate cannot be scaled.
+        """
+        fault = self.scaling_fault()
+        if fault is not None and scale_linearly in (self._callbacks or [default]):
+            raise fault
+
+    def scaling_fault(self) -> OptionError | None:
+        """Return the reason why the learning rate cannot be scaled; None if it can."""
+        return None
+
     def on_reset(self, callback: Callback) -> None:
         """Call `callback(state, change)` after each change of the world, in every rank.
 

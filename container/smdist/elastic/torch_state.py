@@ -54,7 +54,7 @@ class TorchState(State):
         return TorchWorld()
 
     def scale_learning_rate(self, factor: float) -> None:
-        """Multiply the learning rate of each parameter group, and those of the scheduler's start."""
+        """Multiply the learning rates of all parameter groups and of the scheduler."""
         for group in self.optimizer.param_groups:
             for name in ("lr", "initial_lr"):
                 if name in group:
@@ -100,8 +100,7 @@ class TorchState(State):
 def _copied(value: Any) -> Any:
     """Return a copy of nested dicts, lists and tuples, with their tensors in the host's memory."""
     if isinstance(value, torch.Tensor):
-        copied = value.detach().to("cpu", copy=True)
-        return copied
+        return value.detach().to("cpu", copy=True)
     if isinstance(value, dict):
         return {key: _copied(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

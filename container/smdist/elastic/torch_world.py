@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
 from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
+from torch._C._distributed_c10d import Store
 
 from sagemaker_dist.errors import require
 from smdist.dataparallel.torch.backend import NAME
@@ -44,12 +45,14 @@ class TorchWorld:
 
     def enter(self, generation: Generation, store: ElasticStore) -> None:
         """Make the process group of a generation."""
+        hook = sys.excepthook
         dist.init_process_group(
             NAME, store=GenerationStore(store), rank=generation.rank, world_size=generation.size
         )
+        sys.excepthook = hook  # torch adds "[rank0]: " to each traceback anew
 
 
-class GenerationStore(dist.Store):
+class GenerationStore(Store):
     """Store of torch.distributed in which the ranks of one generation keep their keys.
 
     torch calls its methods, with keys that it has prefixed.
@@ -69,7 +72,7 @@ class GenerationStore(dist.Store):
         Raises:
             DistStoreError: No rank has set the key in time.
         """
-        return self._in_time(lambda: self._elastic.get(key, self.timeout.total_seconds()))
+        return self._get(key, self._seconds(None))
 
     def add(self, key: str, value: int) -> int:
         """Add `value` to the counter under this key; return the new value."""
@@ -77,7 +80,9 @@ class GenerationStore(dist.Store):
 
     def delete_key(self, key: str) -> bool:
         """Remove a key; return True if it was there."""
-        return self._elastic.delete(key)
+        was_there = self._elastic.has(key)
+        self._elastic.delete(key)
+        return was_there
 
     def check(self, keys: list[str]) -> bool:
         """Return True if all these keys have values."""
@@ -89,13 +94,16 @@ class GenerationStore(dist.Store):
         Raises:
             DistStoreError: A key has no value after the timeout.
         """
-        seconds = (timeout or self.timeout).total_seconds()
+        seconds = self._seconds(timeout)
         for key in keys:
-            self._in_time(lambda key=key: self._elastic.get(key, seconds))
+            self._get(key, seconds)
 
-    @staticmethod
-    def _in_time(get: Callable[[], bytes]) -> bytes:
+    def _seconds(self, timeout: timedelta | None) -> float:
+        of_store: timedelta = self.timeout  # type: ignore[attr-defined]  # not in torch's stub
+        return (timeout or of_store).total_seconds()
+
+    def _get(self, key: str, seconds: float) -> bytes:
         try:
-            return get()
+            return self._elastic.get(key, seconds)
         except TimeoutError as error:
             raise dist.DistStoreError(str(error)) from error

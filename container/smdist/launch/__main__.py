@@ -301,7 +301,7 @@ def loss_policy(
         socket=directory / "elastic.sock",
         secret=read_secret(file, config.secret),
     )
-    return Survivable(elastic, print_line)
+    return Survivable(elastic, config.base, print_line)
 
 
 def line_printer(label: str) -> PrintLine:

@@ -13,10 +13,11 @@ from __future__ import annotations
 import select
 import signal
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Final, Protocol
 
 from smdist.launch.elastic.agent import ElasticAgent, ElasticPlace
-from smdist.launch.failure_file import describe
+from smdist.launch.failure_file import describe_end, write_loss
 from smdist.launch.guard_protocol import Report
 from smdist.launch.outcome import Outcome
 from smdist.launch.process_control import signal_socket
@@ -105,15 +106,19 @@ class Survivable:
 
     Args:
         place: Place of this host in the job.
+        base: SageMaker's directory; `<base>/output/lost` is written on a host that was lost, if
+            the job succeeds without it.
         print_line: Function that prints a line in this host's log.
     """
 
-    def __init__(self, place: ElasticPlace, print_line: PrintLine) -> None:
+    def __init__(self, place: ElasticPlace, base: Path, print_line: PrintLine) -> None:
         self._place = place
+        self._base = base
         self._print_line = print_line
         self._agent = ElasticAgent(place, print_line)
         self._num_succeeded = 0
         self._is_lost = False
+        self._why = "its launcher has ended its ranks"
 
     def environment(self) -> Mapping[str, str]:
         """Return the variable with the path of the agent's socket."""
@@ -135,8 +140,8 @@ class Survivable:
                 self._agent.finish()
         elif not self._is_lost:
             self._is_lost = True
-            label = self._place.labels[self._place.me]
-            self._agent.leave(describe(report, label).removeprefix(f"{label} "))
+            self._why = describe_end(report)
+            self._agent.leave(self._why)
 
     def must_end(self) -> bool:
         """Return True if the other hosts have left this host out."""
@@ -163,6 +168,7 @@ class Survivable:
         if not succeeded:
             return outcome
         self._print_line("the job has succeeded without this host")
+        write_loss(self._base, self._why)
         return Outcome(status=0)
 
     def close(self) -> None:

@@ -24,6 +24,7 @@ class State:
         modified: Time of the last change.
         reason: FailureReason, or None.
         cause: Fields of the failure that `reason` describes, for programs; empty if there are none.
+        losses: Hosts that an elastic job has lost, each with the reason: "algo-2: ...".
         transitions: Every secondary status with the time at which it began.
     """
 
@@ -35,18 +36,24 @@ class State:
     modified: float = field(default_factory=time)
     reason: str | None = None
     cause: Mapping[str, Any] = field(default_factory=dict)
+    losses: tuple[str, ...] = ()
     transitions: tuple[tuple[str, float], ...] = ()
 
     @classmethod
     def load(cls, document: Mapping[str, Any]) -> State:
         """Create a State from the values in state.json."""
         steps = tuple(tuple(step) for step in document["transitions"])
-        return cls(**{**document, "transitions": steps})
+        losses = tuple(document.get("losses", ()))
+        return cls(**{**document, "transitions": steps, "losses": losses})
 
     @property
     def is_terminal(self) -> bool:
         """Return whether the job has ended."""
         return self.status in TERMINAL
+
+    def lose(self, loss: str) -> State:
+        """Return a copy of the state with one more lost host, such as "algo-2: ..."."""
+        return replace(self, losses=(*self.losses, loss), modified=time())
 
     def become(
         self,

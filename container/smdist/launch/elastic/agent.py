@@ -227,7 +227,8 @@ class ElasticAgent:
                 continue
             await self._serve_peer(link)
             return
-        self._lose([Loss(host=host, why=f"its launcher has not connected: {why}", is_certain=False)])
+        why = f"its launcher has not connected: {why}"
+        self._lose([Loss(host=host, why=why, is_certain=False)])
 
     async def _on_connection(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -293,6 +294,7 @@ class ElasticAgent:
 
     def _leave(self, why: str) -> None:
         self._why_ended = why
+        self._membership.lose(Loss(host=self._place.me, why=why, is_certain=True))
         self._broadcast({"kind": "gone", "why": why})
 
     def _lose(self, losses: Iterable[Loss]) -> None:
@@ -305,7 +307,7 @@ class ElasticAgent:
         alive = membership.alive
         if alive and alive[0] == self._place.me and not self._closing.is_set():
             lost = sentence_of(lost_hosts(self._place.labels, new))
-            self._print_line(f"lost {lost}; {len(alive)} of {len(self._place.labels)} hosts are left")
+            self._print_line(f"lost {lost}. Hosts left: {len(alive)} of {len(self._place.labels)}")
         self._check_others()
         self._step()
 

@@ -172,9 +172,7 @@ def _check_sides(theirs: Frame, secret: bytes | None) -> None:
         raise FrameError(ONE_SIDED)
 
 
-async def _ask(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, frame: Frame
-) -> Frame:
+async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, frame: Frame) -> Frame:
     writer.write(frame.to_bytes())
     return await _read_in_time(reader)
 

@@ -25,10 +25,10 @@ def refusal_fields(
     lost = lost_hosts(labels, losses.values())
     if refusal.kind == TOO_FEW:
         left, total = len(refusal.hosts), len(labels)
-        are = "host is" if left == 1 else "hosts are"
+        are = "is" if left == 1 else "are"
         return {
             "kind": TOO_FEW,
-            "what": f"{left} of {total} {are} left, and elastic_min is {least}",
+            "what": f"{left} of {total} hosts {are} left, and elastic_min is {least}",
             "why": sentence_of(lost),
             "hint": "Read the logs of the lost hosts; pass a smaller elastic_min if fewer hosts may"
             " go on",
@@ -79,5 +79,5 @@ def lost_hosts(labels: Sequence[str], losses: Iterable[Loss]) -> list[dict[str, 
 
 
 def sentence_of(lost: Iterable[Mapping[str, Any]]) -> str:
-    """Return the results of `lost_hosts` as one sentence: "algo-2: rank 1 was killed by SIGKILL"."""
+    """Return results of `lost_hosts` as one sentence: "algo-2: rank 1 was killed by SIGKILL"."""
     return "; ".join(f"{each['host']}: {each['why']}" for each in lost)
