@@ -65,8 +65,13 @@ class AgentClient:
         try:
             self._socket.connect(str(path))
         except OSError as error:
+            self._socket.close()
             raise _launcher_lost(str(error)) from error
         self.request({"op": "hello"})
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
 
     def next_generation(self, generation: int, culprit: int | None) -> Generation:
         """Wait until the hosts that are left have agreed on a new generation, and return it.

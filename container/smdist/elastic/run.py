@@ -50,10 +50,24 @@ def run(train: Callable[[S], R], state: S, *, on_reset: Callback = scale_linearl
     config = read_rank_config()
     world = state.world()
     generation = _first_generation(world, config)
-    agent = None
-    if config.elastic_socket is not None:
-        state.check_callbacks(on_reset)
-        agent = AgentClient(config.elastic_socket, generation.local_rank)
+    if config.elastic_socket is None:
+        state.enter_world(generation, on_reset)
+        return train(state)
+    state.check_callbacks(on_reset)
+    agent = AgentClient(config.elastic_socket, generation.local_rank)
+    try:
+        return _run_elastic(train, state, agent, generation, on_reset)
+    finally:
+        agent.close()
+
+
+def _run_elastic(
+    train: Callable[[S], R],
+    state: S,
+    agent: AgentClient,
+    generation: Generation,
+    on_reset: Callback,
+) -> R:
     has_entered = False
     while True:
         try:
@@ -62,17 +76,16 @@ def run(train: Callable[[S], R], state: S, *, on_reset: Callback = scale_linearl
             return train(state)
         except Exception as error:
             culprit = _lost_rank(generation)
-            if agent is None or culprit is None:
+            if culprit is None:
                 raise
             _report(generation, error)
         # here, where no exception refers to the model's wrapper any more, whose hooks end with it
         gc.collect()
-        generation = _re_form(world, state, agent, generation, culprit, on_reset)
+        generation = _re_form(state, agent, generation, culprit, on_reset)
         has_entered = True
 
 
 def _re_form(
-    world: World,
     state: State,
     agent: AgentClient,
     generation: Generation,
@@ -84,7 +97,6 @@ def _re_form(
     If a further host is lost meanwhile, begin again.
 
     Args:
-        world: The ranks of the framework.
         state: State of the training.
         agent: Connection to this host's launcher.
         generation: The generation that has ended.
@@ -95,6 +107,7 @@ def _re_form(
         ElasticError: Training cannot go on.
         Exception: The ranks could not connect, although no host was lost.
     """
+    world = state.world()
     failed: tuple[tuple[str, ...], Exception] | None = None
     while True:
         world.leave()

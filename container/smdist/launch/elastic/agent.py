@@ -90,6 +90,7 @@ class ElasticAgent:
         self._listening = threading.Event()
         self._start_error: OSError | None = None
         self._others_ended = threading.Event()
+        self._connected = threading.Event()
         self._closing = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._links: dict[int, PeerLink] = {}
@@ -148,6 +149,15 @@ class ElasticAgent:
             return None
         return bool(self._membership.finished)
 
+    def wait_until_connected(self, seconds: float) -> bool:
+        """Wait until this host is connected with all others; return False after `seconds`."""
+        return self._connected.wait(seconds)
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Numbers of the hosts of the last generation that this host knows."""
+        return self._membership.members
+
     @property
     def has_ranks(self) -> bool:
         """True if the script on this host has called `smdist.elastic.run`."""
@@ -168,6 +178,7 @@ class ElasticAgent:
         if self._thread.is_alive():
             self._call(self._closing.set)
             self._thread.join()
+        self._loop.close()
 
     def _call(self, function: Callable[..., Any], *args: Any) -> None:
         with suppress(RuntimeError):  # the loop has ended
@@ -185,15 +196,16 @@ class ElasticAgent:
     async def _main(self) -> None:
         place = self._place
         try:
-            await self._server.start(place.socket)
             listener = await asyncio.start_server(
                 self._on_connection, place.addresses[place.me], place.port
             )
+            await self._server.start(place.socket)
         except OSError as error:
             self._start_error = error
             return
         self._listening.set()
         self._check_others()
+        self._check_connected()
         for host in range(place.me):
             self._spawn(self._connect(host))
         await self._closing.wait()
@@ -205,6 +217,7 @@ class ElasticAgent:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # the loop closes the sockets of these tasks
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
@@ -247,6 +260,7 @@ class ElasticAgent:
 
     async def _serve_peer(self, link: PeerLink) -> None:
         self._links[link.host] = link
+        self._check_connected()
         if self._why_ended:
             link.send({"kind": "gone", "why": self._why_ended})
         try:
@@ -257,8 +271,13 @@ class ElasticAgent:
             why, is_certain = f"it does not reply ({error})", False
         except (KeyError, TypeError, ValueError) as error:
             why, is_certain = f"it sent a message that is not of this release ({error!r})", False
+        await link.close()
         if link.host not in self._membership.finished:
             self._lose([Loss(host=link.host, why=why, is_certain=is_certain)])
+
+    def _check_connected(self) -> None:
+        if len(self._links) == len(self._place.labels) - 1:
+            self._connected.set()
 
     def _broadcast(self, message: dict[str, Any], hosts: Iterable[int] | None = None) -> None:
         for host in list(self._links) if hosts is None else hosts:
