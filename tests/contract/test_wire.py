@@ -148,6 +148,25 @@ def test_golden_version_6_parses_forever():
     assert parse_framework(text) is None
 
 
+def test_golden_version_7_parses_forever():
+    """The seventh document, of an elastic job."""
+    text = (GOLDEN / "v7.json").read_text()
+
+    assert DataParallel(processes_per_host=4, elastic_min=2) == parse(text)
+    assert parse_framework(text) is None
+
+
+def test_elastic_jobs_need_a_newer_image():
+    """An older image would end the job at the first loss."""
+    text = render(DataParallel(elastic_min=1))
+
+    assert (7, False) == (json.loads(text)["version"], "gpu_collectives" in text)
+    assert "elastic_min" not in render(DataParallel(gpu_collectives="nccl"))
+    with pytest.raises(SkewError) as caught:
+        parse(text.replace('"version":7', '"version":6'))
+    assert [("dataparallel.elastic_min", "unknown")] == fields_of(caught.value)
+
+
 def test_gpu_collectives_need_a_newer_image():
     """A document says nothing of protection that is off, and both together are of version 6."""
     text = render(DataParallel(gpu_collectives="nccl"))
@@ -186,7 +205,7 @@ def test_torch_needs_no_newer_image(framework):
     assert parse_framework(text) is None
 
 
-@pytest.mark.parametrize("version", [2, 3, 5, VERSION])
+@pytest.mark.parametrize("version", [2, 3, 5, 6, VERSION])
 def test_goldens_of_the_versions_that_we_write_are_what_we_write(version):
     """Changing a document without a new version is caught here.
 
