@@ -207,6 +207,8 @@ class RankConfig:
         model_parallel: The job's options for splitting the model; None if it is not split.
         hosts_without_ranks: Number of hosts of a job without ranks. 0 on all hosts but the first,
             for a job with ranks, and for a single host.
+        elastic_socket: Path of the Unix socket at which the launcher of an elastic job listens;
+            None if the job is not elastic.
         device_wait: What wait() blocks until the results of an operation on a device's tensors
             are there: the current "stream", where the device can do so, or always the "host".
     """
@@ -240,6 +242,7 @@ class RankConfig:
     world_variables: tuple[str, ...] = ()
     model_parallel: ModelParallel | None = None
     hosts_without_ranks: int = 0
+    elastic_socket: Path | None = None
     device_wait: str = DEVICE_WAITS[0]
 
 
@@ -383,6 +386,7 @@ def read_rank_config(environ: Mapping[str, str] | None = None) -> RankConfig:
     start = _integer(environ, "SMDIST_START_TIMEOUT_SECONDS")
     secret_file, secret = read_secret_variables(environ)
     has_guard = bool(environ.get("SMDIST_GUARD_SOCKET")) and start is not None
+    socket_path = environ.get("SMDIST_ELASTIC_SOCKET")
     return RankConfig(
         address=environ.get("SMDIST_ADDRESS") or None,
         interface=environ.get("SMDIST_INTERFACE") or None,
@@ -413,8 +417,19 @@ def read_rank_config(environ: Mapping[str, str] | None = None) -> RankConfig:
         world_variables=tuple(name for name in _WORLD if environ.get(name)),
         model_parallel=_model_parallel(environ.get(MODEL_PARALLEL)),
         hosts_without_ranks=hosts_without_ranks(environ),
+        elastic_socket=Path(socket_path) if socket_path else None,
         device_wait=environ.get("SMDIST_DEVICE_WAIT") or DEVICE_WAITS[0],
     )
+
+
+def renumber_rank(rank: int, size: int) -> None:
+    """Set RANK and WORLD_SIZE of this process, whose place in an elastic job has changed.
+
+    Args:
+        rank: New number of this rank.
+        size: New number of ranks.
+    """
+    os.environ.update({"RANK": str(rank), "WORLD_SIZE": str(size)})
 
 
 def _environment(environ: Mapping[str, str] | None) -> Mapping[str, str]:

@@ -68,6 +68,10 @@ class DataParallel(KeywordOptions):
             1000. A restart takes place on the same hosts, in the same job; the script resumes from
             its newest checkpoint. A job that fails again in the same way without progress is not
             restarted. Default 0: a failure ends the job.
+        elastic_min: Least number of hosts with which training goes on after hosts were lost, from
+            1 to the number of hosts of the job. The script then trains by `smdist.elastic.run`, and
+            the hosts that are left restore the last state that it committed. Default None: the
+            loss of a host ends the job.
 
     Raises:
         OptionError: A value is outside its range; all faults are reported.
@@ -88,6 +92,7 @@ class DataParallel(KeywordOptions):
     gpu_collectives: str = "auto"
     silence_seconds: int = 60
     max_restarts: int = 0
+    elastic_min: int | None = None
 
     def __post_init__(self) -> None:
         weights: Any = self.shard_weights
@@ -101,7 +106,11 @@ class DataParallel(KeywordOptions):
 
 
 def host_faults(options: DataParallel, num_hosts: int) -> Iterator[OptionError]:
-    """Yield a fault if `shard_weights` is given and its length is not the number of hosts."""
+    """Yield the faults of `options` that depend on the number of hosts of the job.
+
+    `shard_weights` needs one weight for each host, and `elastic_min` is at most the number of
+    hosts.
+    """
     weights = options.shard_weights
     if weights is not None and len(weights) != num_hosts:
         yield OptionError(
@@ -111,6 +120,15 @@ def host_faults(options: DataParallel, num_hosts: int) -> Iterator[OptionError]:
             about="shard_weights",
             kind="difference",
         )
+    least = options.elastic_min
+    if least is not None and least > num_hosts:
+        yield OptionError(
+            f"elastic_min is {least}",
+            f"the number of hosts is {num_hosts}, and no more can be left",
+            f"Pass an integer from 1 to {num_hosts}, or leave elastic_min out",
+            about="elastic_min",
+            kind="difference",
+        )
 
 
 def _faults(options: DataParallel) -> Iterator[OptionError]:
@@ -118,3 +136,21 @@ def _faults(options: DataParallel) -> Iterator[OptionError]:
         value = getattr(options, field.name)
         if value is not None or field.default is not None:
             yield from range_faults(field.name, value, field.name)
+    if options.elastic_min is not None and options.shard_weights is not None:
+        yield OptionError(
+            f"elastic_min is {options.elastic_min!r} and shard_weights is"
+            f" {options.shard_weights!r}",
+            "shard_weights has one weight for each host, and elastic_min lets hosts leave",
+            "Leave one of them out",
+            about="elastic_min",
+            kind="conflict",
+        )
+    if options.elastic_min is not None and options.max_restarts:
+        yield OptionError(
+            f"elastic_min is {options.elastic_min!r} and max_restarts is {options.max_restarts!r}",
+            "an elastic job goes on without the ranks that failed, and max_restarts starts all"
+            " ranks again",
+            "Leave one of them out",
+            about="elastic_min",
+            kind="conflict",
+        )

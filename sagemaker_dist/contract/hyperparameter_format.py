@@ -6,16 +6,16 @@
     sagemaker_dist_config = {"version":4,"dataparallel":{...},"framework":"tensorflow"}
     sagemaker_dist_config = {"version":5,"dataparallel":{...,"encrypt":true,"integrity":"off"}}
     sagemaker_dist_config = {"version":6,"dataparallel":{...,"gpu_collectives":"staged"}}
-    sagemaker_dist_config = {"version":7,"dataparallel":{...,"max_restarts":3,"silence_seconds":60}}
+    sagemaker_dist_config = {"version":7,"dataparallel":{...,"max_restarts":3}}
 
 Every option of version 2 or 3 is written, even if its value is the default. A job then does not
 depend on the defaults of its image. The options of version 5, "encrypt" and "integrity", are
 written only if one of them differs from its default, which no later image may change; the same is
-true of "gpu_collectives", the option of version 6, and of the options of version 7, "silence_seconds"
-and "max_restarts". A reader accepts documents of its own version
-and of all older versions (tests/contract/golden has examples). It refuses newer versions and
-unknown keys. The writer uses the oldest version that has all options of the job, so that older
-images can still run the job.
+true of "gpu_collectives", the option of version 6, and of the options of version 7, "elastic_min",
+"max_restarts" and "silence_seconds". A reader accepts documents of its own version and of all older
+versions (tests/contract/golden has examples). It refuses newer versions and unknown keys. The
+writer uses the oldest version that has all options of the job, so that older images can still run
+the job.
 
 Only documents for TensorFlow have the key "framework", which needs version 4. Older images, which
 start ranks only for torch, therefore refuse these documents. Without the key "framework", the
@@ -35,6 +35,7 @@ from typing import Any, Final
 from sagemaker_dist.contract.data_parallel import DataParallel
 from sagemaker_dist.contract.model_parallel import ModelParallel
 from sagemaker_dist.contract.ranges import (
+    ELASTIC_MIN,
     ENCRYPT,
     GPU_COLLECTIVES,
     INTEGRITY,
@@ -57,7 +58,7 @@ _FIRST_FRAMEWORK: Final = 4
 _LATER_OPTIONS: Final = {
     5: (INTEGRITY, ENCRYPT),
     6: (GPU_COLLECTIVES,),
-    7: (SILENCE, MAX_RESTARTS),
+    7: (ELASTIC_MIN, MAX_RESTARTS, SILENCE),
 }
 _DEFAULTS: Final = DataParallel()
 FRAMEWORKS: Final = ("torch", "tensorflow")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar
 
@@ -107,7 +107,7 @@ class ModelParallel(KeywordOptions):
         if isinstance(passed[1], Mapping):  # from JSON
             engine, faults = _engine(passed[1])
             object.__setattr__(self, "engine", engine)
-        raise_all([*option_faults(self), *faults])
+        raise_all([*option_faults(self), *faults, *_elastic_faults(self.engine)])
 
     def distribution(self) -> dict[str, Any]:
         """Return the options as the dict that `distribution=` takes."""
@@ -173,6 +173,17 @@ class ModelParallel(KeywordOptions):
         """
         size = self.global_batch_size
         return None if size is None else -(-records // size)
+
+
+def _elastic_faults(engine: object) -> Iterator[OptionError]:
+    if isinstance(engine, DataParallel) and engine.elastic_min is not None:
+        yield OptionError(
+            f"engine has elastic_min={engine.elastic_min}",
+            "a lost host takes stages of a split model with it, which no other host has",
+            "Leave elastic_min out, and save checkpoints",
+            about=("engine", "elastic_min"),
+            kind="unsupported",
+        )
 
 
 def _engine(section: Mapping[str, Any]) -> tuple[DataParallel, list[OptionError]]:

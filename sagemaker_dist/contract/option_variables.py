@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from sagemaker_dist.contract.data_parallel import DataParallel
 from sagemaker_dist.contract.ranges import (
+    ELASTIC_MIN,
     ENCRYPT,
     GPU_COLLECTIVES,
     INTEGRITY,
@@ -23,8 +24,8 @@ from sagemaker_dist.contract.ranges import (
 from sagemaker_dist.errors import OptionError
 
 _PREFIX: Final = "SMDIST_"
-_NO_VARIABLE: Final = "processes_per_host"
-OPTIONS: Final = tuple(each.name for each in fields(DataParallel) if each.name != _NO_VARIABLE)
+_NO_VARIABLE: Final = ("processes_per_host", ELASTIC_MIN)
+OPTIONS: Final = tuple(each.name for each in fields(DataParallel) if each.name not in _NO_VARIABLE)
 _DEFAULTS: Final = DataParallel()
 _MIN_SIMILARITY: Final = 0.85  # ratio of difflib; 1 means equal
 
@@ -38,6 +39,7 @@ VARIABLES: Final = (
     *map(variable_of, OPTIONS),
     "SMDIST_ADDRESS",
     "SMDIST_DEVICE_WAIT",
+    "SMDIST_ELASTIC_SOCKET",
     "SMDIST_HOST_ID",
     "SMDIST_HOST_LABEL",
     "SMDIST_INTERFACE",

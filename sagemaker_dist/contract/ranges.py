@@ -51,6 +51,7 @@ ENCRYPT: Final = "encrypt"
 GPU_COLLECTIVES: Final = "gpu_collectives"
 SILENCE: Final = "silence_seconds"
 MAX_RESTARTS: Final = "max_restarts"
+ELASTIC_MIN: Final = "elastic_min"
 CHECKS: Final = ("off", "crc32c", "mac")  # values of the option integrity
 GPU_WAYS: Final = ("auto", "nccl", "staged")  # values of the option gpu_collectives
 _WEIGHT: Final = Range(least=0, most=65_535, why="a host's weight is between 0 and 65,535")
@@ -73,8 +74,8 @@ _RANGES: Final = {
     SILENCE: Range(
         least=5,
         most=900,
-        why="a network that loses packets may be silent for some seconds, and Linux itself gives up a"
-        " connection after 15 minutes",
+        why="a network that loses packets may be silent for some seconds, and Linux itself gives up"
+        " a connection after 15 minutes",
     ),
     MAX_RESTARTS: Range(
         least=0, most=1000, why="ranks are started again at most 1000 times, and 0 turns it off"
@@ -102,6 +103,9 @@ _RANGES: Final = {
         least=0,
         most=64 * MiB,
         why="more than 64 MiB overflow the queues of switches, and 0 sets no limit",
+    ),
+    "elastic_min": Range(
+        least=1, most=10_000, why="training needs at least one host, and elastic_min counts hosts"
     ),
 }
 

@@ -143,6 +143,12 @@ class LocalJob:
         return KEY in self.hyperparameters or requests_ranks(self.hyperparameters)
 
     @property
+    def elastic_min(self) -> int | None:
+        """Return the option elastic_min of the job; None if the loss of a host ends the job."""
+        document = self.hyperparameters.get(KEY)
+        return parse_engine(document).elastic_min if document is not None else None
+
+    @property
     def framework(self) -> str | None:
         """Return "torch" or "tensorflow", the framework of the ranks; None if the image decides."""
         document = self.hyperparameters.get(KEY)

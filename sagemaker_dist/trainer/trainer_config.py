@@ -112,6 +112,7 @@ class DataParallelConfig(SmdistConfig):
     gpu_collectives: str = _RANKS.gpu_collectives
     silence_seconds: int = _RANKS.silence_seconds
     max_restarts: int = _RANKS.max_restarts
+    elastic_min: int | None = _RANKS.elastic_min
 
 
 class ModelParallelConfig(SmdistConfig):

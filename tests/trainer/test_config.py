@@ -97,6 +97,7 @@ def test_trainer_sends_it(sdk, arguments, request_of):
     del options["gpu_collectives"]  # a default that only a document of version 6 has
     del options["silence_seconds"]  # a default that only a document of version 7 has
     del options["max_restarts"]  # of version 7
+    del options["elastic_min"]  # a default that only a document of version 7 has
     assert options == json.loads((sent / "distributed.json").read_text())[KEY]["dataparallel"]
     assert "distributed_drivers/sagemaker_dist_driver.py" in (sent / "sm_train.sh").read_text()
     driver = sent / "distributed_drivers/sagemaker_dist_driver.py"

@@ -27,6 +27,8 @@ from smdist.config import RuntimeConfig, read_base, read_runtime_config
 from smdist.dataparallel.rendezvous.secret import read_secret
 from smdist.launch.attempt_loop import AttemptPlan, run_attempts, run_once
 from smdist.launch.container_user import account_environment
+from smdist.launch.elastic.agent import ElasticPlace
+from smdist.launch.elastic_policy import run_elastic
 from smdist.launch.environment import (
     call_arguments,
     quiet_environment,
@@ -36,15 +38,16 @@ from smdist.launch.environment import (
 )
 from smdist.launch.failure_file import write_failure
 from smdist.launch.host_resolution import listening_address, wait_for_hosts
+from smdist.launch.job_attempts import RestartRules
 from smdist.launch.launch_command import plain_command, starter_command, torchrun_command
 from smdist.launch.launch_request import resolve_request
 from smdist.launch.machine import HostResources, inspect_machine
 from smdist.launch.nonblocking_writer import write_whole
+from smdist.launch.outcome import Outcome
 from smdist.launch.private_folder import private_folder
 from smdist.launch.readiness import require_framework, require_port
 from smdist.launch.redact import shown_command
-from smdist.launch.job_attempts import RestartRules
-from smdist.launch.supervise import Order, Outcome
+from smdist.launch.supervise import Order
 from smdist.launch.take_secret import hand_over, hand_over_attempt, take_secret
 from smdist.launch.tf_tasks import SERVERS, tasks_of
 from smdist.launch.user_code import fetch, install_requirements
@@ -151,17 +154,13 @@ def _run(place: HostPlace, print_line: PrintLine) -> Outcome:
         install_requirements(config.source, config.code, place.config.inherited)
         timeout = (config.options or DataParallel()).start_timeout_seconds
         addresses = wait_for_hosts(place.world, timeout, print_line)
-        place = _ready(place, listening_address(place.world, addresses))
+        place = _ready(place, addresses)
         order = plan(place, addresses, script, folder)
         for warning in config.warnings:
             print_line(warning)
         print_line(_start_line(place))
         start = time.monotonic()
-        if config.options and config.options.max_restarts:
-            attempts = _attempts(place, addresses, script, order)
-            outcome = run_attempts(attempts, print_line)
-        else:
-            outcome = run_once(order, print_line)
+        outcome = _run_ranks(place, addresses, script, order, print_line)
         print_line(f"{_result_line(outcome, place.label)} after {time.monotonic() - start:.0f} s")
     return outcome
 
@@ -197,22 +196,25 @@ def _with_account(place: HostPlace, directory: Path) -> HostPlace:
     return replace(place, config=replace(place.config, inherited=environ))
 
 
-def _ready(place: HostPlace, address: str) -> HostPlace:
-    """Check that the ranks' framework is installed and that the rendezvous port is free.
+def _ready(place: HostPlace, addresses: dict[str, str]) -> HostPlace:
+    """Check that the ranks' framework is installed and that the ports are free.
 
-    The port is checked only on the first host, which listens at it, at the IP address `address`
-    ("" for all its addresses). Return `place` with the framework that the ranks use. A host that
-    starts no ranks needs no check.
+    The rendezvous port is checked only on the first host, which listens at it. In an elastic job
+    every launcher listens at the port after it. Return `place` with the framework that the ranks
+    use. A host that starts no ranks needs no check. `addresses` has each host's IP address by name.
 
     Raises:
-        LaunchError: The framework is not installed, or the port is in use.
+        LaunchError: The framework is not installed, or a port is in use.
     """
     config = place.config
     if not config.options:
         return place
     framework = require_framework(config.framework, config.inherited)
-    if config.resources.current_host == place.world.hosts[0]:
-        require_port(config.port, place.label, address)
+    host = config.resources.current_host
+    if host == place.world.hosts[0]:
+        require_port(config.port, place.label, listening_address(place.world, addresses))
+    if config.options.elastic_min is not None:
+        require_port(config.port + 1, place.label, addresses[host])
     return replace(place, config=replace(config, framework=framework))
 
 
@@ -227,6 +229,38 @@ def _place() -> HostPlace:
     if config.model:
         raise_all(split_faults(config.model, world_size=world.size, num_hosts=len(world.hosts)))
     return HostPlace(config=config, machine=machine, world=world)
+
+
+def _run_ranks(
+    place: HostPlace, addresses: dict[str, str], script: Path, order: Order, print_line: PrintLine
+) -> Outcome:
+    """Run this host's ranks as the job's options say: until they end, elastic, or with restarts."""
+    options = place.config.options
+    if options and options.elastic_min is not None:
+        elastic = _elastic_place(place, options, addresses, order.directory)
+        return run_elastic(order, elastic, place.config.base, print_line)
+    if options and options.max_restarts:
+        return run_attempts(_attempts(place, addresses, script, order), print_line)
+    return run_once(order, print_line)
+
+
+def _elastic_place(
+    place: HostPlace, options: DataParallel, addresses: dict[str, str], directory: Path
+) -> ElasticPlace:
+    config, world = place.config, place.world
+    file = Path(config.secret_file) if config.secret_file else None
+    return ElasticPlace(
+        me=world.hosts.index(config.resources.current_host),
+        labels=tuple(map(world.label, world.hosts)),
+        addresses=tuple(addresses[host] for host in world.hosts),
+        port=config.port + 1,
+        least=options.elastic_min or 1,
+        local_size=world.processes_per_host,
+        start_timeout_seconds=options.start_timeout_seconds,
+        timeout_seconds=options.timeout_seconds,
+        socket=directory / "elastic.sock",
+        secret=read_secret(file, config.secret),
+    )
 
 
 def _attempts(

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the ranks of one host attempt by attempt, as all hosts of the job agree.
 
-    join ──▶ start the ranks ──▶ all ended with code 0 ──▶ wait for the other hosts ──▶ status 0
-                   ▲                  │ a rank failed, here or on another host
-                   └──────────────────┘ restart; or the job fails
+join ──▶ start the ranks ──▶ all ended with code 0 ──▶ wait for the other hosts ──▶ status 0
+               ▲                  │ a rank failed, here or on another host
+               └──────────────────┘ restart; or the job fails
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from smdist.launch.failure_file import shorten
 from smdist.launch.failure_policy import EndJob
 from smdist.launch.job_attempts import RestartRules
 from smdist.launch.launcher_link import LauncherLink, join, pair
-from smdist.launch.process_control import signal_socket
+from smdist.launch.outcome import Outcome
+from smdist.launch.process_control import LAUNCHER_SIGNALS, signal_socket
 from smdist.launch.restart_coordinator import RestartCoordinator
 from smdist.launch.restart_policy import Finish, GiveUp, RestartPolicy, Start
-from smdist.launch.supervise import Order, Outcome, Supervisor
+from smdist.launch.supervise import Order, Supervisor
 
 PrintLine = Callable[[str], None]
 HISTORY: Final = "restarts.json"  # in output/data of the first host
 _MAX_FILES: Final = 10_000
-_STOPS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class AttemptPlan:
 
 def run_once(order: Order, print_line: PrintLine) -> Outcome:
     """Run the ranks of this host once; a failure ends the job."""
-    with signal_socket(*_STOPS) as signals:
+    with signal_socket(*LAUNCHER_SIGNALS) as signals:
         return Supervisor(order, print_line, EndJob(), signals).run()
 
 
@@ -87,7 +87,7 @@ def run_attempts(plan: AttemptPlan, print_line: PrintLine) -> Outcome:
     Raises:
         LaunchError: The ranks cannot be started, or the coordinator's port is in use.
     """
-    with signal_socket(*_STOPS) as signals, _policy(plan, signals, print_line) as policy:
+    with signal_socket(*LAUNCHER_SIGNALS) as signals, _policy(plan, signals, print_line) as policy:
         decision, outcome = policy.join(), Outcome(status=0)
         while isinstance(decision, Start):
             directory = _prepare(plan, decision)

@@ -49,16 +49,27 @@ def describe(report: Report, label: str) -> str:
     `label` is the host's name in messages.
     """
     who = label if report.rank is None else f"{label} rank {report.rank}"
-    code = report.exit_code
-    how = f"exited with code {code}"
-    if exit_status(report.status) == code > 128 and report.status < 0:
-        how = f"was killed by {signal_name(-report.status)}"
+    code, how = report.exit_code, _how(report)
     place = f" ({report.frame})" if report.frame else ""
     if cause := next((text for number, text in _SIGNAL_CAUSES.items() if code == 128 + number), ""):
         last = f". Its last output: {report.error}" if report.error else ""
         return shorten(f"{who} {how}: {cause}{last}", place)
     hint = next((f". {text}" for part, text in _HINTS.items() if part in report.error), "")
     return shorten(f"{who} {how}: {report.error}" if report.error else f"{who} {how}", place + hint)
+
+
+def describe_end(report: Report) -> str:
+    """Return how one rank ended, in at most 1,024 characters: "rank 3 was killed by SIGKILL"."""
+    who = "the script" if report.rank is None else f"rank {report.rank}"
+    error = f": {report.error}" if report.error and report.status > 0 else ""
+    return shorten(f"{who} {_how(report)}{error}")
+
+
+def _how(report: Report) -> str:
+    code = report.exit_code
+    if exit_status(report.status) == code > 128 and report.status < 0:
+        return f"was killed by {signal_name(-report.status)}"
+    return f"exited with code {code}"
 
 
 def shorten(text: str, end: str = "") -> str:
@@ -105,3 +116,14 @@ def write_failure(base: Path, text: str, fields: Mapping[str, Any] | None = None
         path.write_text(shorten(text), encoding="utf-8")
         if fields:
             path.with_suffix(".json").write_text(json.dumps(fields), encoding="utf-8")
+
+
+def write_loss(base: Path, why: str) -> None:
+    """Write `why` to `<base>/output/lost`, on a host without which an elastic job has succeeded.
+
+    Faults of the disk are ignored.
+    """
+    with contextlib.suppress(OSError):
+        path = base / "output" / "lost"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(shorten(why), encoding="utf-8")

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a host does when ranks have failed: the interface, and the policy that ends the job.
+"""What the ends of a host's ranks mean for the job: the interface, and the policy that ends it.
 
-    EndJob             this host ends its other ranks, and fails (`max_restarts=0`)
-    RestartPolicy      all hosts end their ranks and start them again (`restart_policy`)
+    EndJob             this host ends its other ranks, and fails
+    RestartPolicy      all hosts end their ranks and start them again: `max_restarts`
+    ElasticPolicy      the other hosts go on without this one: `elastic_min`
+
+The supervisor of the ranks ends the other ranks of a host with every policy.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from smdist.launch.guard_protocol import Report
@@ -18,12 +22,28 @@ class FailurePolicy(Protocol):
     The supervisor calls it while ranks run. Thread safety: none; main thread only.
     """
 
+    def environment(self) -> Mapping[str, str]:
+        """Return environment variables for the ranks, by name."""
+        ...
+
+    def start(self) -> None:
+        """Begin, after the command that starts the ranks was started.
+
+        Raises:
+            LaunchError: The policy cannot be carried out on this host.
+        """
+        ...
+
     def fileno(self) -> int:
         """Return a file descriptor that becomes readable for `must_end`; -1 if there is none."""
         ...
 
     def must_end(self) -> bool:
         """Read what has arrived, without waiting; return True if this host's ranks must end now."""
+        ...
+
+    def on_end(self, report: Report, *, is_stopping: bool) -> None:
+        """Take note that a rank has ended; `is_stopping` after a signal to the launcher."""
         ...
 
     def on_failure(self, report: Report) -> None:
@@ -34,12 +54,26 @@ class FailurePolicy(Protocol):
         """Take note that this host received signal `number`, which ends the job."""
         ...
 
+    def has_succeeded(self) -> bool:
+        """Return True if this host has succeeded, whatever the command that started the ranks does.
+
+        torchrun, that command, waits at its end for the ranks of lost hosts, and then fails.
+        """
+        ...
+
 
 class EndJob:
     """Policy of a job without restarts: a failure ends this host's ranks, and tells no other host.
 
     Ranks of other hosts fail because they lose their peer.
     """
+
+    def environment(self) -> Mapping[str, str]:
+        """Return no variables."""
+        return {}
+
+    def start(self) -> None:
+        """Do nothing."""
 
     def fileno(self) -> int:
         """Return -1: no other host sends anything."""
@@ -49,8 +83,15 @@ class EndJob:
         """Return False."""
         return False
 
+    def on_end(self, report: Report, *, is_stopping: bool) -> None:
+        """Do nothing."""
+
     def on_failure(self, report: Report) -> None:
         """Do nothing: the supervisor ends the other ranks of this host by itself."""
 
     def on_stop(self, number: int) -> None:
         """Do nothing: each host receives the signal by itself."""
+
+    def has_succeeded(self) -> bool:
+        """Return False: the command that started the ranks decides."""
+        return False

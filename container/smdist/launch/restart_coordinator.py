@@ -121,9 +121,7 @@ class RestartCoordinator:
             deadline = time.monotonic() + _PROOF_SECONDS
             newcomer = _Newcomer(connection, Handshake(self._secret), deadline)
             self._newcomers[connection] = newcomer
-            self._selector.register(
-                connection, selectors.EVENT_READ, lambda: self._greet(newcomer)
-            )
+            self._selector.register(connection, selectors.EVENT_READ, lambda: self._greet(newcomer))
 
     def _greet(self, newcomer: _Newcomer) -> None:
         try:

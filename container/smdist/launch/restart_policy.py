@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from smdist.launch.attempt_failure import AttemptFailure, failure_of
+from smdist.launch.failure_policy import EndJob
 from smdist.launch.guard_protocol import Report
 from smdist.launch.job_attempts import Message, RestartRules
 from smdist.launch.launcher_link import LauncherLink, LinkError
@@ -64,7 +65,7 @@ Decision = Start | Finish | GiveUp
 
 
 @dataclass(slots=True)
-class RestartPolicy:
+class RestartPolicy(EndJob):
     """Member of the job's agreement on restarts, on each host. Thread safety: none.
 
     Attributes:
@@ -108,7 +109,7 @@ class RestartPolicy:
             failure = failure_of(report, self.host, self.attempt)
             self._send({"type": "failed", "failure": failure.to_json()})
 
-    def on_stop(self, number: int) -> None:
+    def on_stop(self, _: int) -> None:
         """Send that this host received a signal, so that no host restarts its ranks."""
         self.is_stopping = True
         self._send({"type": "stopping"})

@@ -20,9 +20,9 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from sagemaker_dist.errors import LaunchError
 from smdist.launch.failure_file import describe, fields_of, first_failure, shorten
@@ -40,6 +40,7 @@ from smdist.launch.guard_protocol import (
     signal_name,
 )
 from smdist.launch.nonblocking_writer import write_whole
+from smdist.launch.outcome import Outcome
 from smdist.launch.process_control import (
     adopt_orphans,
     die_with_parent,
@@ -79,30 +80,6 @@ class Order:
     stop_seconds: float
     failure_seconds: float = 5.0
     starter: str = "torchrun"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """Result of a run on this host.
-
-    Attributes:
-        status: Exit status of `train`; 0 on success.
-        failure: Sentence that describes the failure; empty on success and after a stop.
-        fields: The failure as fields for failure.json, by name; empty if there are none.
-        culprit: Report of the rank that failed first; None if no rank failed by itself.
-        signal: Number of the signal that ended the run; 0 if none did.
-        was_ended: True if the ranks were ended because of another host.
-        connected_at: Time when the last rank of this host connected to all others, in seconds since
-            1970; None if no rank has.
-    """
-
-    status: int
-    failure: str = ""
-    fields: Mapping[str, Any] = field(default_factory=dict)
-    culprit: Report | None = None
-    signal: int = 0
-    was_ended: bool = False
-    connected_at: float | None = None
 
 
 class Supervisor:
@@ -146,6 +123,7 @@ class Supervisor:
                 if (descriptor := self._policy.fileno()) >= 0:
                     self._selector.register(descriptor, selectors.EVENT_READ, self._on_policy)
                 starter = self._start()
+                self._policy.start()
                 self._watch(starter)
                 status = starter.poll()
         finally:
@@ -154,7 +132,10 @@ class Supervisor:
         return self._outcome(status or 0)
 
     def _start(self) -> subprocess.Popen[bytes]:
-        own = {"SMDIST_GUARD_SOCKET": str(self._order.directory / SOCKET)}
+        own = {
+            "SMDIST_GUARD_SOCKET": str(self._order.directory / SOCKET),
+            **self._policy.environment(),
+        }
         try:
             with (self._order.directory / _LOG).open("wb") as log:
                 return subprocess.Popen(
@@ -183,6 +164,7 @@ class Supervisor:
                 key.data(key.fileobj)
             if self._stop_signal and not self._ending:
                 self._pass_on(starter)
+            self._check_policy()
             if self._is_over(gone):
                 return
             now = time.monotonic()
@@ -198,7 +180,8 @@ class Supervisor:
             return True
         if not gone:
             has_begun = bool(self._reports) or self._was_ended
-            return self._ending and not self._ranks and has_begun
+            is_done = self._ending and has_begun
+            return not self._ranks and (is_done or self._policy.has_succeeded())
         if self._ranks and not self._ending:  # the starter died before its ranks
             self._end(signal.SIGTERM, self._order.failure_seconds)
         return not self._ranks
@@ -212,12 +195,17 @@ class Supervisor:
             self._stop_signal = number
 
     def _on_policy(self, descriptor: int) -> None:
-        must_end = self._policy.must_end()
-        if must_end or self._policy.fileno() < 0:
+        """Read what has arrived at the policy's descriptor, until the ranks end or it is closed."""
+        if self._check_policy() or self._policy.fileno() < 0:
             self._selector.unregister(descriptor)
+
+    def _check_policy(self) -> bool:
+        """End the ranks if the policy says so, and return whether it does."""
+        must_end = self._policy.must_end()
         if must_end and not self._ending:
             self._was_ended = True
             self._end(signal.SIGTERM, self._order.failure_seconds)
+        return must_end
 
     def _pass_on(self, starter: subprocess.Popen[bytes]) -> None:
         order = self._order
@@ -269,6 +257,7 @@ class Supervisor:
 
     def _on_report(self, guard: socket.socket, report: Report) -> None:
         self._reports[guard] = report
+        self._policy.on_end(report, is_stopping=bool(self._stop_signal))
         if report.failed and not self._ending:
             seconds = self._order.failure_seconds
             self._end(signal.SIGTERM, seconds)
@@ -302,6 +291,8 @@ class Supervisor:
     def _outcome(self, status: int) -> Outcome:
         if self._stop_signal:
             return Outcome(status=128 + self._stop_signal, signal=self._stop_signal)
+        if self._policy.has_succeeded():
+            return Outcome(status=0)
         connected = [each.connected_at for each in self._reports.values() if each.connected_at]
         ends = {"was_ended": self._was_ended, "connected_at": max(connected, default=None)}
         culprit = first_failure(self._reports.values())

@@ -26,6 +26,7 @@ class State:
         cause: Fields of the failure that `reason` describes, for programs; empty if there are none.
         restarts: Fields of the failures after which all ranks were started again, and of the one
             that ended the job.
+        losses: Hosts that an elastic job has lost, each with the reason: "algo-2: ...".
         transitions: Every secondary status with the time at which it began.
     """
 
@@ -38,6 +39,7 @@ class State:
     reason: str | None = None
     cause: Mapping[str, Any] = field(default_factory=dict)
     restarts: tuple[Mapping[str, Any], ...] = ()
+    losses: tuple[str, ...] = ()
     transitions: tuple[tuple[str, float], ...] = ()
 
     @classmethod
@@ -45,12 +47,18 @@ class State:
         """Create a State from the values in state.json."""
         steps = tuple(tuple(step) for step in document["transitions"])
         restarts = tuple(document.get("restarts", ()))
-        return cls(**{**document, "restarts": restarts, "transitions": steps})
+        losses = tuple(document.get("losses", ()))
+        parts = {"restarts": restarts, "losses": losses, "transitions": steps}
+        return cls(**{**document, **parts})
 
     @property
     def is_terminal(self) -> bool:
         """Return whether the job has ended."""
         return self.status in TERMINAL
+
+    def lose(self, loss: str) -> State:
+        """Return a copy of the state with one more lost host, such as "algo-2: ..."."""
+        return replace(self, losses=(*self.losses, loss), modified=time())
 
     def become(
         self,

@@ -120,6 +120,13 @@ class HostTree:
         known = FAILURE_FIELDS & found.keys() if isinstance(found, dict) else ()
         return {name: found[name] for name in known}
 
+    def loss(self) -> str:
+        """Return the text of output/lost; "" if there is none.
+
+        The launcher of a host that an elastic job has lost writes it, if the job has succeeded.
+        """
+        return read_start(self.root, "output/lost", _MAX_FAILURE_BYTES).decode(errors="replace")
+
     @property
     def code(self) -> Path:
         """Directory in which the script runs."""

@@ -9,9 +9,10 @@ other jobs continue. The supervisor sees the end of the driver as EOF on a pipe.
 Downloading: Only for a job whose data must be copied or downloaded. A request to stop, or EOF, ends
 the job.
 
-Training: When a host has failed, the supervisor sends SIGTERM to the other hosts. After 6 s, it
-kills every host that still runs. A job with `max_restarts` goes on if a host was killed: the
-supervisor starts the host again, and the launchers restart all ranks. If a rank of another host caused the failure, the supervisor first
+Training: When a host has failed, the supervisor sends SIGTERM to the other hosts, unless the job is
+elastic and at least elastic_min of them are left. After 6 s, it kills every host that still runs.
+A job with max_restarts goes on if a host was killed: the supervisor starts the host again, and the
+launchers restart all ranks. If a rank of another host caused the failure, the supervisor first
 waits up to 3 s for the report of that host. After a request to stop, EOF, or the time limit of the
 job, the supervisor sends SIGTERM to all hosts, and SIGKILL 120 s later, as on SageMaker.
 """
@@ -35,10 +36,11 @@ from sagemaker_dist.planning import LocalJob
 from sagemaker_dist.runners.local.artifacts import Cancelled, gather
 from sagemaker_dist.runners.local.data.channels import Data
 from sagemaker_dist.runners.local.fleet import Fleet, Host
+from sagemaker_dist.runners.local.host_losses import HostLosses
 from sagemaker_dist.runners.local.job_folder import JobFolder, append
 from sagemaker_dist.runners.local.job_state import State
 from sagemaker_dist.runners.local.late_ranks import with_evidence
-from sagemaker_dist.runners.local.opt_ml_tree import MAX_CHARACTERS, Failure, root_cause
+from sagemaker_dist.runners.local.opt_ml_tree import MAX_CHARACTERS, Failure
 from sagemaker_dist.runners.local.private_input import PrivateInput, take_input
 from sagemaker_dist.runners.local.process_fleet import ProcessFleet
 from sagemaker_dist.runners.local.process_tree import adopt_orphans, hide_memory
@@ -60,7 +62,10 @@ class Supervisor:
     Attributes:
         driver: Read end of a pipe, or None. EOF on the pipe means that the process that started
             the job has ended; the job is then stopped.
-        failures: Failures of the hosts, in the order of their reports.
+        failures: Failures of the hosts that end the job, in the order of their reports.
+        losses: Failures of hosts that the job has survived.
+        lost: Hosts without which the job went on.
+        num_succeeded: Number of hosts that have ended with success, and were not lost.
         stopping: Secondary status with which a job that is being stopped will end, such as
             "MaxRuntimeExceeded"; "" for other jobs.
         killed: Whether the hosts were killed on request.
@@ -78,7 +83,10 @@ class Supervisor:
     fleet: Fleet
     driver: int | None
     state: State
+    losses: HostLosses
     failures: list[Failure] = field(default_factory=list)
+    lost: list[Host] = field(default_factory=list)
+    num_succeeded: int = 0
     stopping: str = ""
     killed: bool = False
     stop_others_at: float = float("inf")
@@ -180,13 +188,14 @@ class Supervisor:
                 host.terminate()
 
     def _remove_ended(self, running: list[Host]) -> list[Host]:
-        alive = []
-        for host in running:
-            code = host.poll()
-            if code is None:
-                alive.append(host)
-            elif code and not self.stopping:
-                self._note_failure(host, code)
+        codes = [host.poll() for host in running]
+        alive = [host for host, code in zip(running, codes, strict=True) if code is None]
+        for host, code in zip(running, codes, strict=True):
+            if code == 0 and not host.tree.loss():
+                self.num_succeeded += 1
+        for host, code in zip(running, codes, strict=True):
+            if code and not self.stopping:
+                self._note_failure(host, code, len(alive) + self.num_succeeded)
         if time.monotonic() >= self.stop_others_at and self.deadline == float("inf"):
             self.deadline = time.monotonic() + FAILURE_GRACE_SECONDS
             for host in alive:
@@ -233,7 +242,7 @@ class Supervisor:
             with contextlib.suppress(OSError):  # a full disk must not end a training that runs
                 self.folder.write_state(self.state)
 
-    def _note_failure(self, host: Host, code: int) -> None:
+    def _note_failure(self, host: Host, code: int, num_left: int) -> None:
         ended = {"host": host.place.label, "exit_code": code if code >= 0 else 128 - code}
         failure = Failure(
             text=host.tree.failure(),
@@ -241,7 +250,15 @@ class Supervisor:
             was_stopped=host.was_stopped,
             fields={**ended, **host.tree.failure_fields()},
         )
-        self._fail(failure)
+        if self.failures or not self.losses.survives(failure, num_left):
+            self._fail(failure)
+            return
+        self._log(f"lost {host.place.label}; the job goes on without it: {failure.reason}")
+        self._lose(host, failure.reason)
+
+    def _lose(self, host: Host, why: str) -> None:
+        self.lost.append(host)
+        self.state = self.state.lose(f"{host.place.label}: {why}")
 
     def _fail(self, failure: Failure) -> None:
         self.failures.append(failure)
@@ -250,7 +267,11 @@ class Supervisor:
 
     def _finish(self, hosts: Sequence[Host]) -> None:
         self._become(self.state.status, "Uploading")
-        trees = [each.tree for each in hosts]
+        for host in hosts:
+            if why := host.tree.loss():
+                self._lose(host, why)
+        kept = hosts if self.failures else [host for host in hosts if host not in self.lost]
+        trees = [each.tree for each in kept]
         self.failures = [
             replace(each, fields=with_evidence(each.fields, trees)) for each in self.failures
         ]
@@ -262,10 +283,12 @@ class Supervisor:
             self._become("Stopped", "Stopped")
             return
         except (OSError, ValueError, JobError) as error:
-            kept = f"The hosts' files are kept in {self.folder.hosts}."
-            unwritten = f"The model could not be written: {str(error).rstrip('.')}. {kept}"
+            place = f"The hosts' files are kept in {self.folder.hosts}."
+            unwritten = f"The model could not be written: {str(error).rstrip('.')}. {place}"
             fields = error.as_dict() if isinstance(error, JobError) else {}
-            cause = root_cause(self.failures) if self.failures else Failure(fields=fields)
+            cause = Failure(fields=fields)
+            if self.failures:
+                cause = self.losses.cause(self.failures)
             reason = f"{cause.reason} {unwritten}" if cause.reason else unwritten
             self._become("Failed", "Failed", reason, cause.fields)
             return
@@ -275,7 +298,7 @@ class Supervisor:
         else:
             remove_tree(self.folder.hosts)
         if self.failures:
-            cause = root_cause(self.failures)
+            cause = self.losses.cause(self.failures)
             self._become("Failed", "Failed", cause.reason, cause.fields)
         elif self.stopping:
             self._become("Stopped", self.stopping)
@@ -341,7 +364,8 @@ def main() -> None:
     adopt_orphans()
     data = Data(folder, job, private.downloads)
     fleet = _fleet(folder, job, data)
-    supervisor = Supervisor(folder, job, data, fleet, arguments.driver, folder.state())
+    losses = HostLosses(job.elastic_min)
+    supervisor = Supervisor(folder, job, data, fleet, arguments.driver, folder.state(), losses)
     signal.signal(signal.SIGTERM, lambda *_: setattr(supervisor, "signalled", True))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)

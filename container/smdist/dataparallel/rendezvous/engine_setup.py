@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from smdist.config import RankConfig
 from smdist.dataparallel.rendezvous.address import listening_address, own_address
@@ -20,7 +20,9 @@ from smdist.dataparallel.rendezvous.world import World
 ALL_RANKS = 0  # number of the group that contains all ranks
 
 
-def connect_world(world: World, config: RankConfig, module: EngineModule[E]) -> E:
+def connect_world(
+    world: World, config: RankConfig, module: EngineModule[E], store: Store | None = None
+) -> E:
     """Wait for all ranks and return this rank's connected engine.
 
     The engine is shut down when this process ends.
@@ -29,14 +31,15 @@ def connect_world(world: World, config: RankConfig, module: EngineModule[E]) -> 
         world: This rank's number, the number of ranks, and the address of rank 0.
         config: This rank's configuration.
         module: smdist's compiled module for torch or for TensorFlow.
+        store: Store that all ranks can reach; by default the one that rank 0 serves meanwhile.
 
     Raises:
         LaunchError: A rank was missing after the start timeout, or was lost.
         SkewError: Ranks run different releases of the runtime.
         OptionError: Ranks have different options.
     """
-    with _store(world, config) as store:
-        engine = connect(store, world.rank, world.size, config, module)
+    with nullcontext(store) if store is not None else _store(world, config) as reached:
+        engine = connect(reached, world.rank, world.size, config, module)
     engine.add_group(ALL_RANKS, list(range(world.size)))
     register_engine(engine, rank_name(world.rank, config))
     return engine

@@ -34,7 +34,13 @@ def register_engine(engine: Engine, name: str) -> None:
         name: Name of this rank in messages, such as "rank 3 on algo-2".
     """
     register_shutdown()
-    _live[:] = [each for each in _live if each[0].is_running()] + [(engine, name)]
+    forget_stopped_engines()
+    _live.append((engine, name))
+
+
+def forget_stopped_engines() -> None:
+    """Remove the engines that were shut down, so that `last_fault` is not about them any more."""
+    _live[:] = [each for each in _live if each[0].is_running()]
 
 
 @cache

@@ -13,10 +13,11 @@ from functools import cache
 
 from sagemaker_dist.contract import DataParallel
 from sagemaker_dist.errors import OptionError, require
-from smdist.config import read_rank_config
+from smdist.config import RankConfig, read_rank_config
 from smdist.dataparallel.rendezvous.connect import rank_name
 from smdist.dataparallel.rendezvous.engine_interface import Engine
 from smdist.dataparallel.rendezvous.engine_setup import connect_world
+from smdist.dataparallel.rendezvous.store import Store
 from smdist.dataparallel.rendezvous.world import World, world_of
 from smdist.dataparallel.tensorflow import setup_hints
 from smdist.dataparallel.tensorflow.interrupts import Watch, num_ended
@@ -64,12 +65,7 @@ def init() -> None:
         _check_process("init")
         return
     config = read_rank_config()
-    world = world_of(config)
-    module = compiled()
-    engine = connect_world(world, config, module)
-    module.adopt(engine, float(config.timeout_seconds or DataParallel().timeout_seconds))
-    watch = Watch(engine, rank_name(world.rank, config), module)
-    _joined.append(_Joined(world, engine, watch, os.getpid(), num_ended(module)))
+    _connect(world_of(config), config)
     _register_exit_handler()
     if config.hosts_without_ranks:
         setup_hints.warn(
@@ -84,13 +80,40 @@ def shutdown() -> None:
 
     Operations that have not ended fail, so wait for them first.
     """
+    if is_initialized():
+        _print_setup_hints()
+    leave()
+
+
+def leave() -> None:
+    """Disconnect this rank from the others, without hints; do nothing before init()."""
     if not is_initialized():
         return
-    _print_setup_hints()
     joined = _joined.pop()
     joined.watch.stop()
     joined.engine.shutdown()
     compiled().release()
+
+
+def rejoin(world: World, store: Store) -> None:
+    """Connect this rank, after leave(), to the ranks that are left of an elastic job.
+
+    Args:
+        world: Numbers of this rank in the new world.
+        store: Store that its ranks can reach.
+
+    Raises:
+        LaunchError: A rank was missing after the start timeout, or was lost.
+    """
+    _connect(world, read_rank_config(), store)
+
+
+def _connect(world: World, config: RankConfig, store: Store | None = None) -> None:
+    module = compiled()
+    engine = connect_world(world, config, module, store)
+    module.adopt(engine, float(config.timeout_seconds or DataParallel().timeout_seconds))
+    watch = Watch(engine, rank_name(world.rank, config), module)
+    _joined.append(_Joined(world, engine, watch, os.getpid(), num_ended(module)))
 
 
 def is_initialized() -> bool:
