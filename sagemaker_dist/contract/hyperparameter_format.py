@@ -11,10 +11,10 @@
 Every option of version 2 or 3 is written, even if its value is the default. A job then does not
 depend on the defaults of its image. The options of version 5, "encrypt" and "integrity", are
 written only if one of them differs from its default, which no later image may change; the same is
-true of "gpu_collectives", the option of version 6, and "max_restarts", of version 7. A reader accepts documents of its own version
-and of all older versions (tests/contract/golden has examples). It refuses newer versions and
-unknown keys. The writer uses the oldest version that has all options of the job, so that older
-images can still run the job.
+true of "gpu_collectives", the option of version 6, and of "max_restarts", of version 7. A reader
+accepts documents of its own version and of all older versions (tests/contract/golden has examples).
+It refuses newer versions and unknown keys. The writer uses the oldest version that has all options
+of the job, so that older images can still run the job.
 
 Only documents for TensorFlow have the key "framework", which needs version 4. Older images, which
 start ranks only for torch, therefore refuse these documents. Without the key "framework", the

@@ -36,6 +36,7 @@ from smdist.launch.environment import (
 )
 from smdist.launch.failure_file import write_failure
 from smdist.launch.host_resolution import listening_address, wait_for_hosts
+from smdist.launch.job_attempts import RestartRules
 from smdist.launch.launch_command import plain_command, starter_command, torchrun_command
 from smdist.launch.launch_request import resolve_request
 from smdist.launch.machine import HostResources, inspect_machine
@@ -43,11 +44,11 @@ from smdist.launch.nonblocking_writer import write_whole
 from smdist.launch.private_folder import private_folder
 from smdist.launch.readiness import require_framework, require_port
 from smdist.launch.redact import shown_command
-from smdist.launch.job_attempts import RestartRules
 from smdist.launch.supervise import Order, Outcome
 from smdist.launch.take_secret import hand_over, hand_over_attempt, take_secret
 from smdist.launch.tf_tasks import SERVERS, tasks_of
 from smdist.launch.user_code import fetch, install_requirements
+from smdist.restart_environment import replaces_hosts
 
 PrintLine = Callable[[str], None]
 
@@ -249,7 +250,7 @@ def _attempts(
             hosts=tuple(map(world.label, world.hosts)),
             max_restarts=config.options.max_restarts,
             start_timeout_seconds=config.options.start_timeout_seconds,
-            replaces_hosts=config.replaces_hosts,
+            replaces_hosts=replaces_hosts(config.inherited),
         ),
         host=place.label,
         order=order,
@@ -296,7 +297,9 @@ def plan(
             require_port(port, place.label)
         starter, command = "the starter", starter_command(tasks.write(directory))
     elif config.options:
-        command = torchrun_command(config, world, addresses, call, directory / "torchrun", attempt)
+        command = torchrun_command(
+            config, world, addresses, call, directory / "torchrun", attempt=attempt
+        )
     else:
         command = plain_command(call)
     environ = {

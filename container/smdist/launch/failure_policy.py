@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a host does when ranks have failed: the interface, and the policy that ends the job.
+"""Policy of a host when ranks have failed: the interface, and the policy that ends the job.
 
-    EndJob             this host ends its other ranks, and fails (`max_restarts=0`)
-    RestartPolicy      all hosts end their ranks and start them again (`restart_policy`)
+EndJob             this host ends its other ranks, and fails (`max_restarts=0`)
+RestartPolicy      all hosts end their ranks and start them again (`restart_policy`)
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class FailurePolicy(Protocol):
         """Take note that a rank of this host failed, the first one of this run."""
         ...
 
-    def on_stop(self, number: int) -> None:
-        """Take note that this host received signal `number`, which ends the job."""
+    def on_stop(self) -> None:
+        """Take note that this host received a signal that ends the job."""
         ...
 
 
@@ -52,5 +52,5 @@ class EndJob:
     def on_failure(self, report: Report) -> None:
         """Do nothing: the supervisor ends the other ranks of this host by itself."""
 
-    def on_stop(self, number: int) -> None:
+    def on_stop(self) -> None:
         """Do nothing: each host receives the signal by itself."""

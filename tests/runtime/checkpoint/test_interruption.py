@@ -23,8 +23,9 @@ def train(rank, size, folder, interrupted_at):
 
     Return the steps done, how often save() was called, the exit code, and the weights.
     """
-    import smdist.checkpoint.interruption as module
     import torch
+
+    import smdist.checkpoint.interruption as module
 
     spec = importlib.util.spec_from_file_location("resumable", EXAMPLE)
     example = importlib.util.module_from_spec(spec)

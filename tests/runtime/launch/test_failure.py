@@ -139,9 +139,7 @@ def test_the_sdk_knows_every_field():
     refused = OptionErrors((OptionError("a", "b", "c"),)).as_dict()
 
     restarts = {"restarts", "not_restarted"}  # of a job with max_restarts
-    assert FAILURE_FIELDS == {
-        *written, *refused, *OptionError("a", "b", "c").as_dict(), *restarts
-    }
+    assert FAILURE_FIELDS == {*written, *refused, *OptionError("a", "b", "c").as_dict(), *restarts}
 
 
 def test_failure_file_is_written_once(tmp_path):

@@ -73,7 +73,9 @@ if attempt < 2:
     assert [0, 0] == [run.wait(90) for run in runs]
     first, second = (run.said() for run in runs)
     for attempt in range(3):
-        shown = [text.split(f"variables {attempt} {attempt} 3 ")[1][:10] for text in (first, second)]
+        shown = [
+            text.split(f"variables {attempt} {attempt} 3 ")[1][:10] for text in (first, second)
+        ]
         assert shown[0] == shown[1]
     secrets = {line.split()[-1] for line in first.splitlines() if " variables " in line}
     assert 3 == len(secrets)
