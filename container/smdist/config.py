@@ -34,10 +34,6 @@ DEBUG_FOLDER: Final = "smdist-debug"  # of each rank's history, stacks and kerne
 STOP_SECONDS: Final = 110  # SageMaker sends SIGKILL 120 s after SIGTERM
 # torch's rendezvous method env:// needs all of these variables
 _WORLD: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_RESTARTS: Final = {  # our variable -> torchelastic's
-    "SMDIST_RESTART_COUNT": "TORCHELASTIC_RESTART_COUNT",
-    "SMDIST_MAX_RESTARTS": "TORCHELASTIC_MAX_RESTARTS",
-}
 _PREFIX: Final = "sagemaker_"
 _TUNING: Final = "_tuning_objective_metric"  # a tuning job adds it; scripts do not know it
 _READ_HERE: Final = frozenset(
@@ -103,7 +99,6 @@ class RuntimeConfig:
         stop_seconds: Seconds between SIGTERM and SIGKILL for ranks.
         secret_file: Path of a file with the secret that all ranks share, or None.
         secret: The secret itself, from SMDIST_SECRET, or None.
-        replaces_hosts: True if the local runner starts a host again that was lost.
         job_arn: SageMaker's ARN of the job; "" if unknown.
         inherited: The environment of the launcher, which ranks inherit.
     """
@@ -128,7 +123,6 @@ class RuntimeConfig:
     stop_seconds: float = STOP_SECONDS
     secret_file: str | None = None
     secret: str | None = field(default=None, repr=False)
-    replaces_hosts: bool = False
     job_arn: str = ""
     inherited: Mapping[str, str] = field(default_factory=dict, repr=False)
 
@@ -149,9 +143,6 @@ class GuardConfig:
         directory: The working directory of the script, also added to the script's import path;
             None for the working directory of the guard.
         is_quiet: True if TensorFlow's start-up log is hidden.
-        restart_variables: Variables of torchelastic that the rank gets, by name: the number of
-            restarts so far and at most, as the launcher counts them. torchrun, whose own restarts
-            are turned off, would set 0.
         stop_seconds: Seconds between SIGTERM and SIGKILL for the rank.
         state_file: File in the job's output data for the kernel state of a rank that does not run;
             None without a launcher, or for a process that is no rank.
@@ -163,7 +154,6 @@ class GuardConfig:
     socket: str | None = None
     directory: str | None = None
     is_quiet: bool = False
-    restart_variables: Mapping[str, str] = field(default_factory=dict)
     stop_seconds: float = STOP_SECONDS
     state_file: Path | None = None
     inherited: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -289,7 +279,6 @@ def read_runtime_config(environ: Mapping[str, str] | None = None) -> RuntimeConf
         stop_seconds=read_stop_seconds(environ),
         secret_file=environ.get("SMDIST_SECRET_FILE") or None,
         secret=environ.get("SMDIST_SECRET") or None,
-        replaces_hosts=environ.get("SMDIST_REPLACES_HOSTS") == "1",
         job_arn=environ.get("TRAINING_JOB_ARN", ""),
         inherited=environ,
     )
@@ -313,16 +302,6 @@ def read_fault_file(environ: Mapping[str, str] | None = None) -> Path | None:
     `environ` is os.environ by default.
     """
     path = _environment(environ).get("SMDIST_FAULT_FILE")
-    return Path(path) if path else None
-
-
-def read_connected_file(environ: Mapping[str, str] | None = None) -> Path | None:
-    """Return the path in SMDIST_CONNECTED_FILE; None if this variable is not set.
-
-    A rank creates this file when it has connected to all other ranks.
-    `environ` is os.environ by default.
-    """
-    path = _environment(environ).get("SMDIST_CONNECTED_FILE")
     return Path(path) if path else None
 
 
@@ -362,9 +341,6 @@ def read_guard_config(environ: Mapping[str, str] | None = None) -> GuardConfig:
         socket=environ.get("SMDIST_GUARD_SOCKET") or None,
         directory=environ.get("SMDIST_GUARD_DIRECTORY") or None,
         is_quiet=bool(environ.get("SMDIST_GUARD_QUIET")),
-        restart_variables={
-            theirs: environ[ours] for ours, theirs in _RESTARTS.items() if ours in environ
-        },
         stop_seconds=read_stop_seconds(environ),
         state_file=debug / f"state-rank-{rank:.0f}.json" if has_file else None,
         inherited=environ,

@@ -11,12 +11,13 @@ import argparse
 import os
 from pathlib import Path
 
-import smdist.checkpoint
-import smdist.dataparallel.torch  # registers the backend "smdist"
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+import smdist.checkpoint
+import smdist.dataparallel.torch  # registers the backend "smdist"
 
 CHECKPOINT = "checkpoint.pt"
 

@@ -31,6 +31,7 @@ API = {
     "sagemaker_dist": "sagemaker_dist/__init__.py",
     "dataparallel_torch": "container/smdist/dataparallel/torch/__init__.py",
     "dataparallel_tensorflow": "container/smdist/dataparallel/tensorflow/__init__.py",
+    "checkpoint": "container/smdist/checkpoint/__init__.py",
     "modelparallel_torch": "container/smdist/modelparallel/torch/__init__.py",
 }
 README_LINES = 130

@@ -51,6 +51,7 @@ from smdist.launch.supervise import Order
 from smdist.launch.take_secret import hand_over, hand_over_attempt, take_secret
 from smdist.launch.tf_tasks import SERVERS, tasks_of
 from smdist.launch.user_code import fetch, install_requirements
+from smdist.restart_environment import replaces_hosts
 
 PrintLine = Callable[[str], None]
 
@@ -283,7 +284,7 @@ def _attempts(
             hosts=tuple(map(world.label, world.hosts)),
             max_restarts=config.options.max_restarts,
             start_timeout_seconds=config.options.start_timeout_seconds,
-            replaces_hosts=config.replaces_hosts,
+            replaces_hosts=replaces_hosts(config.inherited),
         ),
         host=place.label,
         order=order,
@@ -330,7 +331,9 @@ def plan(
             require_port(port, place.label)
         starter, command = "the starter", starter_command(tasks.write(directory))
     elif config.options:
-        command = torchrun_command(config, world, addresses, call, directory / "torchrun", attempt)
+        command = torchrun_command(
+            config, world, addresses, call, directory / "torchrun", attempt=attempt
+        )
     else:
         command = plain_command(call)
     environ = {

@@ -44,7 +44,7 @@ _MAX_FILES: Final = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptPlan:
-    """All that one host needs to run its ranks several times.
+    """Everything that one host needs to run its ranks several times.
 
     Attributes:
         rules: Rules of the job's restarts.
@@ -143,8 +143,8 @@ def _listener(plan: AttemptPlan) -> socket.socket:
         raise LaunchError(
             f"the coordinator of restarts cannot use port {port} of {plan.host}",
             error.strerror or str(error),
-            "Set the environment variable SMDIST_MASTER_PORT to another port, with the same value on"
-            " all hosts of the job, or leave max_restarts out",
+            "Set the environment variable SMDIST_MASTER_PORT to another port, with the same value"
+            " on all hosts of the job, or leave max_restarts out",
             about="max_restarts",
             kind="conflict",
         ) from error

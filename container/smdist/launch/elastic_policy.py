@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import select
+import signal
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -65,7 +66,7 @@ class ElasticPolicy(EndJob):
         self._num_succeeded = 0
         self._is_lost = False
         self._why = "its launcher has ended its ranks"
-        self._stop_signal = 0
+        self._is_stopping = False
 
     def environment(self) -> Mapping[str, str]:
         """Return the variable with the path of the agent's socket."""
@@ -90,9 +91,9 @@ class ElasticPolicy(EndJob):
             self._why = describe_end(report)
             self._agent.leave(self._why)
 
-    def on_stop(self, number: int) -> None:
+    def on_stop(self) -> None:
         """Take note of the signal, after which this host does not wait for the others."""
-        self._stop_signal = number
+        self._is_stopping = True
 
     def must_end(self) -> bool:
         """Return True if the other hosts have left this host out."""
@@ -120,7 +121,7 @@ class ElasticPolicy(EndJob):
             f" if at least {self._place.least} are left"
         )
         while (succeeded := self._agent.wait_for_others(0.0)) is None:
-            if number := self._stop_signal or read_stop_signal(signals):
+            if number := signal.SIGTERM if self._is_stopping else read_stop_signal(signals):
                 return Outcome(status=128 + number, signal=number)
             select.select([signals], [], [], _TICK_SECONDS)
         if not succeeded:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the ends of a host's ranks mean for the job: the interface, and the policy that ends it.
+"""Policy of a host whose ranks have ended: the interface, and the policy that ends the job.
 
     EndJob             this host ends its other ranks, and fails
     RestartPolicy      all hosts end their ranks and start them again: `max_restarts`
@@ -50,8 +50,8 @@ class FailurePolicy(Protocol):
         """Take note that a rank of this host failed, the first one of this run."""
         ...
 
-    def on_stop(self, number: int) -> None:
-        """Take note that this host received signal `number`, which ends the job."""
+    def on_stop(self) -> None:
+        """Take note that this host received a signal that ends the job."""
         ...
 
     def has_succeeded(self) -> bool:
@@ -89,7 +89,7 @@ class EndJob:
     def on_failure(self, report: Report) -> None:
         """Do nothing: the supervisor ends the other ranks of this host by itself."""
 
-    def on_stop(self, number: int) -> None:
+    def on_stop(self) -> None:
         """Do nothing: each host receives the signal by itself."""
 
     def has_succeeded(self) -> bool:

@@ -48,7 +48,7 @@ Message = dict[str, Any]
 
 
 class HostPhase(Enum):
-    """What a host does, as the first host knows it."""
+    """Phase of a host, as the first host knows it."""
 
     ABSENT = "absent"
     READY = "ready"
@@ -58,7 +58,7 @@ class HostPhase(Enum):
 
 
 class JobPhase(Enum):
-    """What the whole job does."""
+    """Phase of the whole job."""
 
     GATHERING = "gathering"
     RUNNING = "running"

@@ -42,6 +42,7 @@ def torchrun_command(
     addresses: Mapping[str, str],
     script: Sequence[str],
     logs: Path,
+    *,
     attempt: int = 0,
 ) -> list[str]:
     """Return the torchrun command that starts this host's ranks.

@@ -41,6 +41,7 @@ from smdist.launch.nonblocking_writer import BackgroundWriter
 from smdist.launch.output_prefix import STARTING, Relay
 from smdist.launch.process_control import die_with_parent, end_by, signal_socket
 from smdist.launch.traceback_parser import find_culprit
+from smdist.restart_environment import torchelastic_variables
 
 _READ_BYTES: Final = 1 << 16
 _TAIL_BYTES: Final = 1 << 16
@@ -141,7 +142,7 @@ class Guard:
             environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
         environ["SMDIST_FAULT_FILE"] = str(self._fault_file)
         environ["SMDIST_CONNECTED_FILE"] = str(self._connected_file)
-        environ.update(self._config.restart_variables)
+        environ.update(torchelastic_variables(environ))
         rank = subprocess.Popen(
             command,
             env=environ,

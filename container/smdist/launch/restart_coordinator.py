@@ -74,7 +74,7 @@ class RestartCoordinator:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread, once the other launchers have read the last message or 2 s have passed."""
+        """End the thread when the other launchers have read the last message, or after 2 s."""
         self._closing.set()
         self._thread.join()
 
@@ -177,7 +177,7 @@ class RestartCoordinator:
 
     def _send(self, host: str, message: Message) -> None:
         if link := self._links.get(host):
-            with contextlib.suppress(LinkError):  # its loss is noticed when it is read
+            with contextlib.suppress(LinkError):  # the loss is noticed when the link is read
                 link.send(message)
 
     def _refuse(self, newcomer: _Newcomer, why: str) -> None:

@@ -109,7 +109,7 @@ class RestartPolicy(EndJob):
             failure = failure_of(report, self.host, self.attempt)
             self._send({"type": "failed", "failure": failure.to_json()})
 
-    def on_stop(self, _: int) -> None:
+    def on_stop(self) -> None:
         """Send that this host received a signal, so that no host restarts its ranks."""
         self.is_stopping = True
         self._send({"type": "stopping"})
@@ -175,7 +175,7 @@ class RestartPolicy(EndJob):
             if self._is_lost:
                 return self._after_loss()
             if number := read_stop_signal(self.signals):
-                self.on_stop(number)
+                self.on_stop()
                 return Finish(signal=number)
             if self._link is not None:
                 select.select([self._link, self.signals], [], [], _PAUSE_SECONDS)
@@ -224,5 +224,5 @@ class RestartPolicy(EndJob):
         try:
             self._link.send({**message, "attempt": self.attempt})
         except LinkError:
-            self._read()  # what arrived before the loss counts
+            self._read()  # messages that arrived before the loss count
             self._is_lost = True

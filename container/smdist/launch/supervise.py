@@ -190,7 +190,7 @@ class Supervisor:
         number = read_stop_signal(signals)
         if not number or self._stop_signal:
             return
-        self._policy.on_stop(number)  # also while ranks end after a failure: it ends the job
+        self._policy.on_stop()  # also while ranks end after a failure: it ends the job
         if not self._ending or self._was_ended:
             self._stop_signal = number
 

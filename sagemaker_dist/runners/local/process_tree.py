@@ -104,7 +104,7 @@ def _descendants() -> list[psutil.Process]:
 def _variable(process: psutil.Process, name: str) -> str | None:
     try:
         value: str | None = process.environ().get(name)
-    except (psutil.Error, OSError):  # it has ended
+    except (psutil.Error, OSError):  # the process has ended
         return None
     return value
 

@@ -17,8 +17,9 @@ SCRIPT = """
     from pathlib import Path
     shared = Path(os.environ["SM_CHECKPOINT_DIR"])
     starts = len(list(shared.glob(f"{host}-*")))
-    (shared / f"{host}-{starts}").write_text((base / "input/config/sagemaker_dist_secret").read_text())
-    (base / "input/config/sagemaker_dist_secret").unlink()  # as the launcher does
+    secret = base / "input/config/sagemaker_dist_secret"
+    (shared / f"{host}-{starts}").write_text(secret.read_text())
+    secret.unlink()  # as the launcher does
     assert not (base / "output/failure").exists()
     assert "1" == os.environ["SMDIST_REPLACES_HOSTS"]
     def wait_for(name):

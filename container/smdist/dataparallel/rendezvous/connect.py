@@ -22,7 +22,7 @@ from typing import Any
 
 import smdist
 from sagemaker_dist.errors import DistError, LaunchError, OptionError, SkewError, raise_all
-from smdist.config import RankConfig, read_connected_file
+from smdist.config import RankConfig
 from smdist.dataparallel.rendezvous.address import own_address
 from smdist.dataparallel.rendezvous.autotune import check_agreement, fixed_by, tune
 from smdist.dataparallel.rendezvous.engine_interface import E, Engine, EngineModule
@@ -42,6 +42,7 @@ from smdist.dataparallel.rendezvous.protection import (
 )
 from smdist.dataparallel.rendezvous.secret import read_secret
 from smdist.dataparallel.rendezvous.store import Store
+from smdist.restart_environment import read_connected_file
 
 _SESSION_BYTES = 16
 _SECRET_BYTES = 32

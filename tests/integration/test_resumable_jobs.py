@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole jobs lose nothing: not to a rank or a host that is killed, not to an interruption.
+
+The weights have the same bits as those of a run that nothing has disturbed.
+"""
+
+import io
+import shutil
+import tarfile
+import time
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from jobs import ROOT, processes_of, ranks_of, wait_until
+
+from sagemaker_dist import DataParallel, ModelParallel, PyTorch, TensorFlow
+
+pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
+RANKS = DataParallel(processes_per_host=1, max_restarts=2)
+SPLIT = ModelParallel(pipeline_parallel_degree=2, microbatches=2, engine=RANKS)
+JOBS = {  # script -> estimator, distribution
+    "resumable.py": (PyTorch, RANKS),
+    "tf_resumable.py": (TensorFlow, RANKS),
+    "split_resumable.py": (PyTorch, SPLIT),
+}
+STEP = "smdist.checkpoint.step()"
+
+
+@pytest.fixture(params=list(JOBS))
+def job(request, source, tmp_path):
+    """Return a function that builds an estimator; jobs of one name share their checkpoints."""
+    shutil.copy(ROOT / "docs/examples/resumable.py", source)
+    script = source / request.param
+    text = script.read_text()
+    assert text.count(STEP) == 1, "the steps last long enough for what happens to them"
+    script.write_text(text.replace(STEP, f"__import__('time').sleep(0.02); {STEP}"))
+    kind, distribution = JOBS[request.param]
+
+    def make(name):
+        (tmp_path / name).mkdir(exist_ok=True)
+        estimator = kind(
+            entry_point=request.param,
+            source_dir=str(source),
+            instance_type="local_process",
+            instance_count=2,
+            distribution=distribution,
+            hyperparameters={"steps": 400, "save-every": 25},
+            output_path=(tmp_path / "output").as_uri(),
+            checkpoint_s3_uri=(tmp_path / name).as_uri(),
+            environment={"TF_CPP_MIN_LOG_LEVEL": "2", "OMP_NUM_THREADS": "1"},
+        )
+        estimator.script, estimator.checkpoints = request.param, tmp_path / name
+        return estimator
+
+    return make
+
+
+def weights(estimator):
+    """Return the bytes of all weights of the model."""
+    with tarfile.open(estimator.model_data.removeprefix("file://")) as tar:
+        (member,) = [each for each in tar.getmembers() if each.name.startswith("model.")]
+        content = io.BytesIO(tar.extractfile(member).read())
+    if member.name.endswith(".npz"):
+        with np.load(content) as saved:
+            return [saved[name].tobytes() for name in sorted(saved)]
+    return [value.numpy().tobytes() for _, value in sorted(torch.load(content).items())]
+
+
+def start(estimator):
+    """Start a job, and wait until it has saved a checkpoint; its name and its ranks."""
+    estimator.fit(wait=False)
+    name = estimator.latest_training_job.name
+    wait_until(lambda: any(estimator.checkpoints.glob("*")), 180)
+    return name, ranks_of(name, estimator.script)
+
+
+def finished(estimator):
+    """Wait for the end of the job, and return its description."""
+
+    def describe():
+        return estimator.latest_training_job.describe()
+
+    wait_until(lambda: describe()["TrainingJobStatus"] not in {"InProgress", "Stopping"}, 300)
+    return describe()
+
+
+def kill_host(name, address):
+    """Kill all processes of a host."""
+    for process in processes_of(name):
+        try:
+            if process.environ().get("CURRENT_HOST") == address:
+                process.kill()
+        except psutil.Error:
+            continue
+
+
+def test_nothing_is_lost(job):
+    """A rank is killed, then a host; an interruption, then the next job."""
+    whole = job("whole")
+    whole.fit()
+
+    killed = job("killed")
+    name, ranks = start(killed)
+    began = time.monotonic()
+    ranks[1].kill()
+    again = wait_until(
+        lambda: (
+            {0, 1} <= (found := ranks_of(name, killed.script)).keys()
+            and found[0].pid != ranks[0].pid
+            and found
+        )
+    )
+    seconds = time.monotonic() - began
+    kill_host(name, again[1].environ()["CURRENT_HOST"])
+    described = finished(killed)
+
+    assert "Completed" == described["TrainingJobStatus"], described
+    kinds = [each["kind"] for each in described["Restarts"]]
+    assert ["signal", "host"] == kinds
+    assert weights(whole) == weights(killed)
+    print(f"{killed.script}: ranks started again after {seconds:.1f} s")
+
+    stopped = job("stopped")
+    start(stopped)
+    stopped.latest_training_job.stop()
+
+    assert "Stopped" == finished(stopped)["TrainingJobStatus"]
+
+    second = job("stopped")
+    second.fit()
+
+    assert weights(whole) == weights(second)
