@@ -98,6 +98,7 @@ void HistoryWriter::stop() {
 
 void HistoryWriter::close_in_child() noexcept {
   wake_fd = -1;
+  if (has_own_handler()) ::signal(signal_, SIG_DFL);
   if (thread_.joinable()) thread_.detach();
 }
 
@@ -132,11 +133,15 @@ bool HistoryWriter::is_requested() {
   return std::exchange(request_time_, time) != time;
 }
 
+// Returns whether the script has not replaced the handler that writes stacks.
+bool HistoryWriter::has_own_handler() const {
+  struct sigaction present = {};
+  return trusted_ != nullptr && sigaction(signal_, nullptr, &present) == 0 &&
+         present.sa_handler == trusted_;
+}
+
 void HistoryWriter::raise_for_stacks() const {
-  struct sigaction present{};
-  const bool is_ours = trusted_ != nullptr && sigaction(signal_, nullptr, &present) == 0 &&
-                       present.sa_handler == trusted_;
-  if (!is_ours) return;
+  if (!has_own_handler()) return;
   raising_thread = ::gettid();
   ::raise(signal_);
   raising_thread = 0;

@@ -38,7 +38,8 @@ class HistoryWriter final {
   void trust_handler();
   // Finish the files that are being written, and end the thread. A second call does nothing.
   void stop();
-  // Abandon the thread in a forked child, which does not have it.
+  // Abandon the thread in a forked child, which does not have it, and restore the default of the
+  // signal there.
   void close_in_child() noexcept;
 
   // Wake the thread because the engine has failed. Takes no lock.
@@ -51,6 +52,7 @@ class HistoryWriter final {
   bool take_events();
   bool is_requested();
   void write(const std::string& reason);
+  bool has_own_handler() const;
   void raise_for_stacks() const;
   std::string take_stacks() const;
   void save(const std::string& name, const std::string& content) const;

@@ -7,6 +7,7 @@
 #include "messaging/block_ref.h"
 #include "messaging/descriptor.h"
 #include "messaging/fault.h"
+#include "messaging/late_report.h"
 #include "messaging/shared_sum_ticket.h"
 
 namespace smdist::fuzzing {
@@ -130,6 +131,19 @@ FrameBytes mismatch_frame(FuzzInput& input, Frame frame) {
   return bytes_of(frame, encode(fault, kMaxMismatchBytes));
 }
 
+// Report on ranks for which the peer waits in an operation, or any bytes in its place.
+FrameBytes late_frame(FuzzInput& input, Frame frame) {
+  frame.type = FrameType::kLate;
+  rename(input, frame);
+  const std::vector<uint8_t> bytes = input.bytes(kLatePrefixBytes + 2 * kLateRankBytes);
+  if (input.flag()) return bytes_of(frame, std::string(bytes.begin(), bytes.end()));
+  LateReport report;
+  for (size_t count = input.below(4); count > 0; --count) {
+    report.ranks[static_cast<int>(input.below(5))] = {input.flag(), LastOperation{}};
+  }
+  return bytes_of(frame, encode(report));
+}
+
 // Frame without a payload, or a header with any bytes.
 FrameBytes other_frame(FuzzInput& input, int peer) {
   Frame frame;
@@ -169,6 +183,8 @@ FrameBytes hostile_frame(FuzzInput& input, int peer, PostedOperations& operation
         return fault_frame(input, peer);
       case 1:
         return mismatch_frame(input, frame);
+      case 2:
+        return late_frame(input, frame);
       default:
         return other_frame(input, peer);
     }

@@ -186,7 +186,7 @@ class HistoryWriter(Protocol):
         """Write the history of this engine from now on."""
 
     def close_in_child(self) -> None:
-        """Abandon the thread in a forked child, which does not have it."""
+        """Abandon the thread in a forked child, and restore the default of the signal there."""
 
     def stop(self) -> None:
         """Finish the files that are being written, and end the thread."""

@@ -57,5 +57,5 @@ def _stop() -> None:
 def _leave() -> None:
     """Restore the default of SIGUSR2 in a forked child, such as a DataLoader worker."""
     for writer in _writers:
-        faulthandler.unregister(signal.SIGUSR2)
         writer.close_in_child()
+    _writers.clear()
