@@ -49,9 +49,11 @@ def test_the_hosts_that_are_left_agree_whichever_was_lost(hosts, lost):
     assert [0, 1] == [each.rank for each in found]
     assert {(1, 2, names)} == {(each.number, each.size, each.hosts) for each in found}
     assert 1 == len({each.session for each in found})
-    assert {"host": f"algo-{lost + 1}", "why": "rank 1 was killed by SIGKILL", "is_certain": True} in (
-        found[0].lost
-    )
+    assert {
+        "host": f"algo-{lost + 1}",
+        "why": "rank 1 was killed by SIGKILL",
+        "is_certain": True,
+    } in (found[0].lost)
 
 
 def test_a_launcher_that_ends_is_a_lost_host(hosts):
