@@ -52,9 +52,8 @@ def test_a_killed_host_is_no_end_while_enough_are_left(runner, elastic, script):
 
     assert "Completed" == described["TrainingJobStatus"], log(runner)
     assert {"algo-2", "algo-3"} == models_of(described)
-    assert (
-        "algo-1: The launcher of algo-1 was killed by SIGKILL. It may have run out of memory.",
-    ) == (losses(runner))
+    (loss,) = losses(runner)
+    assert loss.startswith("algo-1: The launcher of algo-1 was killed by SIGKILL.")
     assert "[sagemaker-dist] lost algo-1; the job goes on without it" in log(runner)
 
 
