@@ -48,6 +48,6 @@ class HostLosses:
         if found is not None:
             return found
         cause = root_cause(every)
-        end = f" Fewer hosts than elastic_min={self.least} were left."
-        reason = cause.reason[: MAX_CHARACTERS - len(end)].rstrip(".")
-        return replace(cause, text=f"{reason}.{end}")
+        end = f". Fewer hosts than elastic_min={self.least} were left."
+        reason = cause.reason.rstrip(".")[: MAX_CHARACTERS - len(end)]
+        return replace(cause, text=reason + end)

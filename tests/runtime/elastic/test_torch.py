@@ -57,7 +57,7 @@ def train_elastically(first_rank, kills, is_deadly):
     def train(state):
         ddp = torch.nn.parallel.DistributedDataParallel(state.model)
         state.worlds = [*state.worlds, dist.get_world_size()]
-        for state.epoch in range(state.epoch, EPOCHS):
+        for state.epoch in range(state.epoch, EPOCHS):  # noqa: B020  evaluated once, before it
             sampler.set_epoch(state.epoch)
             for batch in torch.utils.data.DataLoader(range(SAMPLES), BATCH, sampler=sampler):
                 optimizer.zero_grad()

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole elastic jobs on three emulated hosts, one of which is lost in the middle of a step."""
+
+import json
+import tarfile
+
+import pytest
+
+from sagemaker_dist import DataParallel, PyTorch, TensorFlow
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
+
+
+@pytest.mark.parametrize(
+    ("make", "script"), [(PyTorch, "elastic_torch.py"), (TensorFlow, "elastic_keras.py")]
+)
+@pytest.mark.parametrize(("num_hosts", "killed"), [(3, 0), (2, 1)])
+def test_the_job_completes_with_the_hosts_that_are_left(
+    source, tmp_path, make, script, num_hosts, killed
+):
+    """Each sample of both epochs is in the committed state once; the loss goes on to fall."""
+    estimator = make(
+        entry_point=script,
+        source_dir=str(source),
+        instance_type="local_process",
+        instance_count=num_hosts,
+        distribution=DataParallel(elastic_min=1, processes_per_host=1),
+        hyperparameters={"killed": killed},
+        output_path=(tmp_path / "output").as_uri(),
+        environment={"TF_CPP_MIN_LOG_LEVEL": "2"},
+    )
+    estimator.fit()
+    with tarfile.open(estimator.model_data.removeprefix("file://")) as tar:
+        files = [member for member in tar.getmembers() if member.isfile()]
+        results = {member.name: json.load(tar.extractfile(member)) for member in files}
+    left = [f"{rank}.json" for rank in range(num_hosts) if rank != killed]
+    first = results[left[0]]
+
+    assert left == sorted(results)
+    assert {num_hosts - 1} == {each["size"] for each in results.values()}
+    assert all(first["weights"] == each["weights"] for each in results.values())
+    assert [[epoch, i] for epoch in range(2) for i in range(240)] == sorted(first["seen"])
+    assert first["losses"][-1] < 0.1 * first["losses"][0]
