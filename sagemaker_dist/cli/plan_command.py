@@ -22,6 +22,7 @@ from sagemaker_dist.cli.iam_policy import Permission, caller_permissions
 from sagemaker_dist.cli.instances_command import instance_rows
 from sagemaker_dist.cli.shared_options import aws_options, job_options, json_option
 from sagemaker_dist.cli.split import MODEL_OPTIONS, model_options, plan_split, split_options
+from sagemaker_dist.contract.option_variables import with_variables
 from sagemaker_dist.contract.redaction import masked, without_login
 from sagemaker_dist.errors import OptionError, raise_all
 from sagemaker_dist.jobs import TrainingJob
@@ -197,9 +198,23 @@ def _rows(plan: Plan) -> Iterator[tuple[str, str]]:
     stop = request["StoppingCondition"]
     spot = ", on Spot instances" if request.get("EnableManagedSpotTraining") else ""
     yield "at most", f"{_duration(stop['MaxRuntimeInSeconds'])}{spot}"
+    if protection := _protection(plan.job):
+        yield "protection", protection
     if "VpcConfig" in request:
         vpc = request["VpcConfig"]
         yield "network", ", ".join([*vpc["Subnets"], *vpc["SecurityGroupIds"]])
+
+
+def _protection(job: TrainingJob) -> str:
+    """Return what protects the connections between hosts; "" for a job without our engine."""
+    options = distribution_of_job(job).engine
+    if options is None:
+        return ""
+    options = with_variables(options, {name: str(each) for name, each in job.environment.items()})
+    given = f"integrity={options.integrity!r}, encrypt={options.encrypt}"
+    if job.has_secret:
+        return f"{given}; ranks prove that they know the job's secret"
+    return f"{given}; no secret is uploaded, because no code is"
 
 
 def _host_rows(hosts: Hosts) -> dict[str, str]:

@@ -255,6 +255,16 @@ class TrainingJob(TrainingOptions):
         return SageMakerRunner(self._boto)
 
     @property
+    def has_secret(self) -> bool:
+        """Whether the ranks get a secret of this job's own, by which they recognize each other.
+
+        The secret lies next to the code that the job uploads. Code that is in S3 already may have
+        one too, which is not known here.
+        """
+        launched = distribution_of_job(self).is_launched
+        return launched and (self._uploads or is_local(self))
+
+    @property
     def _uploads(self) -> bool:
         is_there = str(self.source_dir).lower().startswith("s3://")
         return self.entry_point is not None and not is_local(self) and not is_there

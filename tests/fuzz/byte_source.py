@@ -127,13 +127,20 @@ class ByteSource:
                 break
         return document
 
+    def json_value(self, valid: ValidDocuments) -> Any:
+        """Return a JSON value: a changed document, or another value."""
+        return self._json_value(valid, is_changed=self.below(14) < 10)
+
+    def _json_value(self, valid: ValidDocuments, *, is_changed: bool) -> Any:
+        if is_changed:
+            return self.changed(json.loads(self.pick(valid.texts)), valid.words)
+        return self.value(valid.words)
+
     def json_text(self, valid: ValidDocuments) -> str:
         """Return a text: a changed document, another JSON value, a deep one, or no JSON at all."""
         kind = self.below(16)
-        if kind < 10:
-            return json.dumps(self.changed(json.loads(self.pick(valid.texts)), valid.words))
         if kind < 14:
-            return json.dumps(self.value(valid.words))
+            return json.dumps(self._json_value(valid, is_changed=kind < 10))
         if kind == 14:
             depth = self.byte() * 40
             opening, closing = self.pick((("[", "]"), ('{"a":', "}")))

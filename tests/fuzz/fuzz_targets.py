@@ -22,7 +22,9 @@ PROGRAM = WORK / "native" / "fuzz" / "smdist_fuzz"
 # Targets of one parser run ten times as often as those that hold a conversation.
 PARSERS = ("frame", "descriptor", "fault", "references", "rtr_message", "hello")
 _GRACE_SECONDS = 900  # for the start, and for a machine that is busy with other work
-_SANITIZERS = "malloc_context_size=8:quarantine_size_mb=16:handle_abort=1"
+# Memory that one input has freed stays in the quarantine until its end; the stacks of allocations
+# are short, since a finding can be run again with longer ones.
+_SANITIZERS = "malloc_context_size=2:quarantine_size_mb=4:handle_abort=1"
 # Entropic scheduling costs more time than these targets take.
 _OPTIONS = ("-entropic=0", "-timeout=20", "-rss_limit_mb=2048", "-print_final_stats=1")
 _EXECUTIONS = re.compile(r"stat::number_of_executed_units:\s*(\d+)")

@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict
 
 from byte_source import ByteSource, ValidDocuments
-from reader_list import FOLDER, is_raw, target, written
+from reader_list import FOLDER, encoded, target, written
 
 from sagemaker_dist.runners.local.opt_ml_tree import FAILURE_FIELDS, HostTree
 from smdist.dataparallel.rendezvous.participants import Participant, mismatch, parse_participant
@@ -60,8 +60,7 @@ _PARTICIPANTS = ValidDocuments(asdict(_PARTICIPANT))
 @target
 def participant(source: ByteSource) -> None:
     """The description that a rank sends when it joins."""
-    text = source.json_text(_PARTICIPANTS)
-    value = text.encode("utf-8", "surrogateescape" if is_raw(text) else "replace")
+    value = encoded(source.json_text(_PARTICIPANTS))
     kind = FrameKind.JOIN if source.below(8) else FrameKind.SET
     try:
         joined = parse_participant(Frame(kind, value=value))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from byte_source import ByteSource
 Target = Callable[[ByteSource], None]
 TARGETS: dict[str, Target] = {}
 FOLDER = Path(tempfile.mkdtemp(prefix="smdist-fuzz-"))
-_folders: set[Path] = set()
+_files: dict[str, int] = {}  # open files by name
 
 
 def target(function: Target) -> Target:
@@ -26,23 +27,28 @@ def run(name: str, data: bytes) -> None:
 
 
 def written(name: str, text: str) -> Path:
-    """Write a file of the input; the readers open it by its path."""
+    """Write a file of the input; the readers open it by its path.
+
+    It stays open for the next input, since to open a file takes longer than to write it.
+    """
     path = FOLDER / name
-    if path.parent not in _folders:
+    if name not in _files:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _folders.add(path.parent)
-    path.write_bytes(text.encode("utf-8", "surrogateescape" if is_raw(text) else "replace"))
+        _files[name] = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+    os.ftruncate(_files[name], os.pwrite(_files[name], encoded(text), 0))
     return path
 
 
-def is_raw(text: str) -> bool:
+def encoded(text: str) -> bytes:
+    """Return the bytes of a text in UTF-8; an input may have made it of bytes that are not."""
     try:
-        text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        return False
-    return True
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # a surrogate that stands for no byte
+        return text.encode("utf-8", "replace")
 
 
 def remove_files() -> None:
     """Remove the files of the inputs; call it when no target runs any more."""
+    while _files:
+        os.close(_files.popitem()[1])
     shutil.rmtree(FOLDER)

@@ -6,6 +6,7 @@
 It prints what libFuzzer prints. Without arguments it prints the names of the targets.
 """
 
+import gc
 import sys
 from pathlib import Path
 
@@ -13,14 +14,20 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 
 def main() -> None:
-    import atheris
-
-    with atheris.instrument_imports(include=["sagemaker_dist", "smdist"]):
-        import readers
     if len(sys.argv) == 1:
+        import readers
+
+        readers.load()
         print("\n".join(readers.TARGETS))
         return
+    import atheris
+
     name = sys.argv.pop(1)
+    with atheris.instrument_imports(include=["sagemaker_dist", "smdist"]):
+        import readers
+
+        readers.load(name)
+    gc.freeze()  # a collection need not look at what the imports have made
     atheris.Setup(sys.argv, lambda data: readers.run(name, data))
     atheris.Fuzz()  # ends the process
 

@@ -28,7 +28,7 @@ from hex_corpus import unpack, write_inputs
 REACHED = Path(__file__).with_name("reached.json")
 PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
 BEGIN, END = "<!-- begin: written by make fuzz -->\n", "<!-- end -->\n"
-SLICE_SECONDS = 60
+SLICE_SECONDS = 300  # the imports of a reader in Python take up to 10 s
 CONVERSATIONS = 10  # a parser runs so many times as often as a target that holds a conversation
 MERGE_SECONDS = 900
 
@@ -83,7 +83,7 @@ def fuzz(target: FuzzedTarget, seconds: float, executions: int) -> Run:
 
 
 def run_long() -> int:
-    """Run targets for a minute in turn, one on each processor, until all have their executions.
+    """Run targets for five minutes in turn, one on each processor, until all have their executions.
 
     A target that fails is left out until the next call.
     """

@@ -13,6 +13,7 @@ sys.path.insert(0, str(HERE))
 import readers  # noqa: E402
 from hex_corpus import MOST_BYTES, MOST_INPUTS, read_inputs, regressions, write_inputs  # noqa: E402
 
+readers.load()
 CORPORA = sorted([*(HERE / "corpus").iterdir(), *(NATIVE / "corpus").iterdir()])
 
 

@@ -199,11 +199,16 @@ void different_options_are_a_clear_error() {
     Floats second(10, 2);
     TamperedPair pair(ours, theirs, nullptr);
     Result one = start(*pair.engine(1), 0, sum_of(second));
-    CHECK_CONTAINS("PeerError", text_of(one));
+    CHECK_CONTAINS(std::string("rank 0 rejected the connection: it uses integrity='") +
+                       name_of(ours.integrity) +
+                       "' and encrypt=" + (ours.encrypt ? "True" : "False") +
+                       ", and this rank uses integrity='" + name_of(theirs.integrity),
+                   text_of(one));
     const std::string hint = "give both options the same value on all ranks";
     const std::string log = pair.log_with(hint);
     CHECK_CONTAINS(std::string("the remote process uses integrity='") + name_of(theirs.integrity),
                    log);
+    CHECK_CONTAINS(", which says it is rank 1: ", log);
     CHECK_CONTAINS(hint, log);
   }
 }

@@ -267,7 +267,8 @@ void a_start_ends_at_its_time_limit() {
   CHECK_EQ(0, fault.culprit);
 }
 
-// Who has another secret is told so at once, and does not try until the start timeout.
+// A rank with another secret fails at once, and does not try until the start timeout. Its error
+// says what to set; the rank that it has dialled logs which rank it claims to be.
 void another_secret_is_final() {
   Cluster cluster(2, Network::kTcp, [](Options& options) {
     if (options.rank == 1) options.secret = "another secret";
@@ -275,7 +276,11 @@ void another_secret_is_final() {
   const auto begin = Clock::now();
   std::vector<float> values(10);
   Result result = start(cluster[1], 0, sum_of(values));
-  CHECK_CONTAINS("could not prove that it belongs to this job", text_of(result));
+  const std::string text = text_of(result);
+  CHECK_CONTAINS("rank 0 does not know the job's secret", text);
+  CHECK_CONTAINS("SMDIST_SECRET_FILE", text);
+  CHECK(text.find("share of the data") == std::string::npos);
+  CHECK_CONTAINS(", which says it is rank 1: the remote process does not know", cluster.log());
   CHECK(Clock::now() - begin < std::chrono::seconds(5));
 }
 

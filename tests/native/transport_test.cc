@@ -33,14 +33,14 @@ void a_hello_is_good_for_one_connection_only() {
   const Hello sent = hello_of(3, 1);
   const HelloBytes bytes = encode(kCredentials, sent, nonce);
   Hello read;
-  CHECK(verify(kCredentials, bytes, nonce, &read).empty());
+  CHECK(verify(kCredentials, bytes, nonce, &read).fault.empty());
   CHECK_EQ(3u, read.rank);
   CHECK_EQ(1u, read.wanted);
   Nonce other = nonce;
   other[31] = 1;
-  CHECK_CONTAINS("secret", verify(kCredentials, bytes, other, &read));
-  CHECK_CONTAINS("secret", verify({"another secret", {42}}, bytes, nonce, &read));
-  CHECK_CONTAINS("another job", verify({kCredentials.secret, {43}}, bytes, nonce, &read));
+  CHECK_CONTAINS("secret", verify(kCredentials, bytes, other, &read).fault);
+  CHECK_CONTAINS("secret", verify({"another secret", {42}}, bytes, nonce, &read).fault);
+  CHECK_CONTAINS("another job", verify({kCredentials.secret, {43}}, bytes, nonce, &read).fault);
   // The two proofs differ, so neither can be reflected.
   CHECK(accept_proof(kCredentials, sent, nonce) !=
         hmac_sha256(kCredentials.secret, std::string(bytes.begin(), bytes.end())));
@@ -53,7 +53,7 @@ void a_damaged_hello_is_refused() {
     HelloBytes bad = good;
     bad[i] ^= 1;
     Hello read;
-    CHECK(!verify(kCredentials, bad, nonce, &read).empty());
+    CHECK(!verify(kCredentials, bad, nonce, &read).fault.empty());
   }
 }
 

@@ -63,7 +63,7 @@ def find_culprit(stderr: bytes, directory: str) -> tuple[str, str]:
     """
     text = _RANK.sub("", stderr.decode("utf-8", "replace"))
     lines = (_first_leaf(text) if _GROUP_HEADER in text else text).splitlines()
-    start = max((number for number in range(len(lines)) if _is_start(lines, number)), default=-1)
+    start = next((n for n in reversed(range(len(lines))) if _is_start(lines, n)), -1)
     block = lines[start + 1 :]
     frames = [match for line in block if (match := _FRAME.match(line))]
     error = _error(block) if frames else ""
@@ -89,8 +89,9 @@ def _first_leaf(text: str) -> str:
 
 
 def _is_start(lines: list[str], number: int) -> bool:
-    is_last = number + 1 == len(lines)
-    return lines[number].rstrip().endswith(_HEADER) and (is_last or bool(lines[number + 1].strip()))
+    if not lines[number].rstrip().endswith(_HEADER):
+        return False
+    return number + 1 == len(lines) or bool(lines[number + 1].strip())
 
 
 def _error(block: list[str]) -> str:

@@ -67,6 +67,8 @@ std::optional<Fault> FailureDetector::check(const PendingOperation& pending) con
   for (const int member : pending.partners()) {
     const int rank = submission.rank_of(member);
     if (!is_gone(rank) || !pending.needs(member)) continue;
+    if (!peer(rank).was_connected && !peer(rank).has_left)
+      return never_connected(names_, submission, rank, peer(rank).lost_because);
     return peer_lost(names_, submission, peer(rank).kind_of_loss(), rank, peer(rank).lost_because,
                      !pending.awaits_data_from(member));
   }
@@ -93,6 +95,8 @@ std::optional<Fault> FailureDetector::check_unmatched(const Submission& receive)
     if (rank == names_.own_rank() || !may_send || !is_gone(rank)) continue;
     const bool is_last = named != kAnyRank || ++num_gone == receive.group->size() - 1;
     if (!is_last && peer(rank).has_left) continue;
+    if (!peer(rank).was_connected && !peer(rank).has_left)
+      return never_connected(names_, receive, rank, peer(rank).lost_because);
     return sender_lost(names_, receive, peer(rank).kind_of_loss(), rank, peer(rank).lost_because);
   }
   return std::nullopt;

@@ -29,7 +29,7 @@ class FailureDetector final {
   FailureDetector(const RankNames& names, int num_ranks)
       : names_(names), peers_(static_cast<size_t>(num_ranks)) {}
 
-  void on_connected(int rank) { peer(rank).is_connected = true; }
+  void on_connected(int rank) { peer(rank).is_connected = peer(rank).was_connected = true; }
   void on_leave(int rank) { peer(rank).has_left = true; }
   // reason: the rest of a sentence that begins with the peer's name.
   void on_peer_lost(int rank, const std::string& reason);
@@ -70,6 +70,7 @@ class FailureDetector final {
  private:
   struct PeerStatus {
     bool is_connected = false;
+    bool was_connected = false;     // now or before
     bool has_left = false;          // the peer has sent a LEAVE frame
     std::string lost_because;       // rest of a sentence that begins with its name; empty: not lost
     Clock::time_point grace_until;  // end of the grace period

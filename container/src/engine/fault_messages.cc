@@ -49,6 +49,12 @@ Fault peer_lost(const RankNames& names, const Submission& submission, FaultKind 
           name_of(submission.operation.kind)};
 }
 
+Fault never_connected(const RankNames& names, const Submission& submission, int peer,
+                      const std::string& reason) {
+  return {FaultKind::kLost, peer, title_of(submission) + ": " + names.of(peer) + " " + reason,
+          name_of(submission.operation.kind)};
+}
+
 Fault sender_lost(const RankNames& names, const Submission& receive, FaultKind kind, int peer,
                   const std::string& reason) {
   return {kind, peer,

@@ -33,6 +33,11 @@ Fault protocol_error(const RankNames& names, int peer, const std::string& predic
 Fault peer_lost(const RankNames& names, const Submission& submission, FaultKind kind, int peer,
                 const std::string& reason, bool has_sent_all);
 
+// Return the fault of an operation that needs a peer to which this rank could never connect.
+// reason: the rest of a sentence that begins with the peer's name.
+Fault never_connected(const RankNames& names, const Submission& submission, int peer,
+                      const std::string& reason);
+
 // Return the fault of a receive without a matching send, whose sender may be a lost peer. kind:
 // kLeft or kLost.
 Fault sender_lost(const RankNames& names, const Submission& receive, FaultKind kind, int peer,

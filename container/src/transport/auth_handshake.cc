@@ -15,6 +15,7 @@ namespace smdist {
 namespace {
 
 constexpr uint8_t kConfirm = 1;
+constexpr Integrity kIntegrities[] = {Integrity::kOff, Integrity::kCrc32c, Integrity::kMac};
 
 }  // namespace
 
@@ -45,6 +46,10 @@ AuthHandshake AuthHandshake::dialling(UniqueFd fd, const Credentials& credential
 
 int AuthHandshake::peer() const {
   return static_cast<int>(is_dialling_ ? hello_.wanted : hello_.rank);
+}
+
+std::optional<uint32_t> AuthHandshake::claimed_rank() const {
+  return has_read_hello_ ? std::optional<uint32_t>(hello_.rank) : std::nullopt;
 }
 
 AuthHandshake::Outcome AuthHandshake::fail(std::string fault) {
@@ -147,11 +152,23 @@ bool AuthHandshake::take_nonce() {
 bool AuthHandshake::take_hello() {
   HelloBytes bytes;
   std::copy(incoming_.begin(), incoming_.end(), bytes.begin());
-  fault_ = verify(*credentials_, bytes, nonce_, &hello_);
-  if (!fault_.empty()) {
+  const HelloVerdict verdict = verify(*credentials_, bytes, nonce_, &hello_);
+  has_read_hello_ = verdict.is_read;
+  fault_ = verdict.fault;
+  if (!verdict.is_proven) {
     Digest nothing;  // a process without a proof receives nothing that depends on the secret
     fill_with_random(nothing.data(), nothing.size());
     reject(nothing);
+    return false;
+  }
+  if (!(verdict.protection == credentials_->protection)) {
+    Credentials theirs = *credentials_;
+    theirs.protection = verdict.protection;
+    reject(reject_protection_proof(theirs, credentials_->protection, hello_, nonce_));
+    return false;
+  }
+  if (!fault_.empty()) {
+    reject(reject_proof(*credentials_, hello_, nonce_));
     return false;
   }
   fault_ = admit_(hello_);
@@ -174,19 +191,39 @@ void AuthHandshake::reject(const Digest& answer) {
   fault_ = fault;
 }
 
+// Returns the protection of an acceptor that rejects the connection because this rank has another
+// one; empty if the digest is no such rejection.
+std::optional<Protection> AuthHandshake::protection_behind(const Digest& rejection) const {
+  for (const Integrity integrity : kIntegrities) {
+    for (const bool encrypt : {false, true}) {
+      const Protection theirs{integrity, encrypt};
+      const Digest expected = reject_protection_proof(*credentials_, theirs, hello_, nonce_);
+      if (equal_in_constant_time(expected, rejection)) return theirs;
+    }
+  }
+  return std::nullopt;
+}
+
 bool AuthHandshake::take_proof() {
   Digest theirs;
   std::copy(incoming_.begin(), incoming_.end(), theirs.begin());
   if (equal_in_constant_time(reject_proof(*credentials_, hello_, nonce_), theirs)) {
     failure_ = Failure::kRejected;
-    fail("rejected the connection");
+    fail("rejected the connection; its log has the reason");
+    return false;
+  }
+  if (const std::optional<Protection> others = protection_behind(theirs)) {
+    failure_ = Failure::kRejected;
+    fail("rejected the connection: it uses " + text_of(*others) + ", and this rank uses " +
+         text_of(credentials_->protection) + ". Give both options the same value on all ranks");
     return false;
   }
   if (!equal_in_constant_time(accept_proof(*credentials_, hello_, nonce_), theirs)) {
     failure_ = Failure::kWrongProof;
     fail(
-        "could not prove that it belongs to this job: it has another secret, belongs to another "
-        "start of the job, or runs another version of smdist");
+        "does not know the job's secret, belongs to another start of the job, or runs another "
+        "version of smdist. Set SMDIST_SECRET_FILE or SMDIST_SECRET to the same secret on all "
+        "ranks, and start all of them again");
     return false;
   }
   outgoing_ = {kConfirm};

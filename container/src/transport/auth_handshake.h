@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,9 @@ class AuthHandshake final {
   bool wants_write() const { return state_ == Phase::kConnecting || !outgoing_.empty(); }
   int fd() const { return fd_.get(); }
   UniqueFd take_fd() { return std::move(fd_); }
+  // Return the rank that the other side, which dialled, says it is; a stranger can invent it. Empty
+  // before its hello has arrived.
+  std::optional<uint32_t> claimed_rank() const;
   // Return the rank of the other side. On the accepting side, valid after authentication.
   int peer() const;
   uint32_t lane() const { return hello_.lane; }
@@ -76,6 +80,7 @@ class AuthHandshake final {
   bool take_proof();
   bool take_confirm();
   void reject(const Digest& answer);
+  std::optional<Protection> protection_behind(const Digest& rejection) const;
 
   UniqueFd fd_;
   const Credentials* credentials_;
@@ -83,7 +88,8 @@ class AuthHandshake final {
   bool is_dialling_;
   Phase state_;
   Hello hello_;
-  Nonce nonce_{};  // nonce of the accepting side
+  bool has_read_hello_ = false;  // of the other side
+  Nonce nonce_{};                // nonce of the accepting side
   std::vector<uint8_t> incoming_;
   size_t expected_ = 0;
   std::vector<uint8_t> outgoing_;

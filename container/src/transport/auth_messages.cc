@@ -23,13 +23,6 @@ std::string text(const Bytes& bytes) {
   return std::string(bytes.begin(), bytes.end());
 }
 
-std::string text_of(uint8_t integrity, uint8_t encrypt) {
-  const auto known = integrity <= static_cast<uint8_t>(Integrity::kMac)
-                         ? name_of(static_cast<Integrity>(integrity))
-                         : "unknown";
-  return std::string("integrity='") + known + "' and encrypt=" + (encrypt != 0 ? "True" : "False");
-}
-
 // Returns the proof of one side, or a key. Every part of the hashed message except the role has a
 // fixed length, so different inputs give different messages.
 Digest proof(const Credentials& credentials, const std::string& role, const Hello& hello,
@@ -50,6 +43,12 @@ Digest proof(const Credentials& credentials, const std::string& role, const Hell
 
 }  // namespace
 
+std::string text_of(const Protection& protection) {
+  const bool is_known = protection.integrity <= Integrity::kMac;
+  return std::string("integrity='") + (is_known ? name_of(protection.integrity) : "unknown") +
+         "' and encrypt=" + (protection.encrypt ? "True" : "False");
+}
+
 HelloBytes encode(const Credentials& credentials, const Hello& hello, const Nonce& acceptor_nonce) {
   HelloBytes bytes{};
   put<uint32_t>(&bytes[0], kMagic);
@@ -66,42 +65,52 @@ HelloBytes encode(const Credentials& credentials, const Hello& hello, const Nonc
   return bytes;
 }
 
-std::string verify(const Credentials& credentials, const HelloBytes& bytes,
-                   const Nonce& acceptor_nonce, Hello* hello) {
-  if (get<uint32_t>(&bytes[0]) != kMagic)
-    return "the remote process does not use the smdist protocol";
+HelloVerdict verify(const Credentials& credentials, const HelloBytes& bytes,
+                    const Nonce& acceptor_nonce, Hello* hello) {
+  HelloVerdict verdict;
+  if (get<uint32_t>(&bytes[0]) != kMagic) {
+    verdict.fault = "the remote process does not use the smdist protocol";
+    return verdict;
+  }
   const uint32_t version = get<uint32_t>(&bytes[4]);
   if (version != kVersion) {
-    return "the remote process uses version " + std::to_string(version) +
-           " of the protocol instead of " + std::to_string(kVersion);
+    verdict.fault = "the remote process uses version " + std::to_string(version) +
+                    " of the protocol instead of " + std::to_string(kVersion);
+    return verdict;
   }
+  verdict.is_read = true;
   hello->rank = get<uint32_t>(&bytes[8]);
   hello->wanted = get<uint32_t>(&bytes[12]);
   hello->lane = get<uint32_t>(&bytes[kLaneAt]);
   std::copy_n(&bytes[kNonceAt], hello->nonce.size(), hello->nonce.begin());
   Digest theirs;
   std::copy_n(&bytes[kProofAt], theirs.size(), theirs.begin());
-  const uint8_t integrity = bytes[kIntegrityAt];
   const uint8_t encrypt = bytes[kEncryptAt];
+  verdict.protection = {static_cast<Integrity>(bytes[kIntegrityAt]), encrypt != 0};
   Credentials theirs_claimed = credentials;
-  theirs_claimed.protection = {static_cast<Integrity>(integrity), encrypt != 0};
+  theirs_claimed.protection = verdict.protection;
   const Digest ours = proof(theirs_claimed, "dial", *hello, acceptor_nonce);
   const bool is_session =
       std::equal(credentials.session.begin(), credentials.session.end(), &bytes[kSessionAt]);
-  if (!is_session) return "the remote process belongs to another job, or to an earlier start of it";
-  if (!equal_in_constant_time(ours, theirs))
-    return "the remote process does not know the job's secret";
-  if (!(theirs_claimed.protection == credentials.protection) || encrypt > 1) {
-    return "the remote process uses " + text_of(integrity, encrypt) + " and this rank " +
-           text_of(static_cast<uint8_t>(credentials.protection.integrity),
-                   static_cast<uint8_t>(credentials.protection.encrypt)) +
-           "; give both options the same value on all ranks";
-  }
   const bool are_zeros =
       std::all_of(bytes.begin() + kZerosAt, bytes.end(), [](uint8_t byte) { return byte == 0; });
-  return are_zeros ? ""
-                   : "the remote process sent fields that this rank does not know; use the same "
-                     "version of the smdist runtime on all hosts";
+  verdict.is_proven = is_session && equal_in_constant_time(ours, theirs);
+  if (!is_session) {
+    verdict.fault = "the remote process belongs to another job, or to an earlier start of it";
+  } else if (!verdict.is_proven) {
+    verdict.fault =
+        "the remote process does not know the job's secret; set SMDIST_SECRET_FILE or "
+        "SMDIST_SECRET to the same secret on all ranks";
+  } else if (!(verdict.protection == credentials.protection)) {
+    verdict.fault = "the remote process uses " + text_of(verdict.protection) + " and this rank " +
+                    text_of(credentials.protection) +
+                    "; give both options the same value on all ranks";
+  } else if (encrypt > 1 || !are_zeros) {
+    verdict.fault =
+        "the remote process sent fields that this rank does not know; use the same version of the "
+        "smdist runtime on all hosts";
+  }
+  return verdict;
 }
 
 Digest accept_proof(const Credentials& credentials, const Hello& hello,
@@ -123,6 +132,11 @@ LaneKeys lane_keys(const Credentials& credentials, const Hello& hello, const Non
 Digest reject_proof(const Credentials& credentials, const Hello& hello,
                     const Nonce& acceptor_nonce) {
   return proof(credentials, "reject", hello, acceptor_nonce);
+}
+
+Digest reject_protection_proof(const Credentials& credentials, Protection ours, const Hello& hello,
+                               const Nonce& acceptor_nonce) {
+  return proof(credentials, "reject protection: " + text_of(ours), hello, acceptor_nonce);
 }
 
 }  // namespace smdist

@@ -10,7 +10,8 @@
 //
 // Without the last message, an acceptor would use a connection that the dialler has given up, and
 // dials again. An acceptor that does not want the connection sends a proof "reject" instead of
-// "accept" or, to a dialler without a valid proof, 32 random bytes.
+// "accept"; to a dialler with another protection, a proof "reject protection", whose role also has
+// the protection of the acceptor; to a dialler without a valid proof, 32 random bytes.
 //
 // A proof is HMAC-SHA256(secret, role | session | ranks | lane | protection | both nonces), so it
 // is valid only for one connection, one direction, one pair of ranks and one job. The keys of a
@@ -51,9 +52,17 @@ struct Credentials {
 // Return the hello message of the dialler.
 HelloBytes encode(const Credentials& credentials, const Hello& hello, const Nonce& acceptor_nonce);
 
-// Decode a hello message into `hello`. Returns the reason to reject it; empty if it is valid.
-std::string verify(const Credentials& credentials, const HelloBytes& bytes,
-                   const Nonce& acceptor_nonce, Hello* hello);
+// Result of the check of a hello message.
+struct HelloVerdict {
+  std::string fault;       // reason to reject the hello; empty: it is valid
+  bool is_read = false;    // the fields of the hello have been read; a stranger can invent them
+  bool is_proven = false;  // the dialler knows the secret, and has sent the fields
+  Protection protection;   // protection that the dialler uses, if is_read
+};
+
+// Decode a hello message into `hello`, and check it.
+HelloVerdict verify(const Credentials& credentials, const HelloBytes& bytes,
+                    const Nonce& acceptor_nonce, Hello* hello);
 
 // Return the proof that the acceptor sends.
 Digest accept_proof(const Credentials& credentials, const Hello& hello,
@@ -62,6 +71,14 @@ Digest accept_proof(const Credentials& credentials, const Hello& hello,
 // Return the proof of an acceptor that does not want the connection.
 Digest reject_proof(const Credentials& credentials, const Hello& hello,
                     const Nonce& acceptor_nonce);
+
+// Return the proof of an acceptor with the protection `ours` that does not want the connection,
+// because the dialler has that of `credentials`. Send it only to a dialler that is proven.
+Digest reject_protection_proof(const Credentials& credentials, Protection ours, const Hello& hello,
+                               const Nonce& acceptor_nonce);
+
+// Return the two options of a protection as text, as users write them.
+std::string text_of(const Protection& protection);
 
 // Return the keys of the lane for one of its sides, after both have proved to know the secret.
 LaneKeys lane_keys(const Credentials& credentials, const Hello& hello, const Nonce& acceptor_nonce,

@@ -102,7 +102,9 @@ void TcpTransport::fail_handshake(Handshakes::iterator handshake) {
   const int link = is_dialling ? link_of(auth.peer(), auth.lane()) : 0;
   // A connection that is closed without a byte was a liveness check.
   if (!is_dialling && !auth.is_silent()) {
-    log_rejection("this rank dropped a connection from " + peer_text(auth.fd()) + ": " + fault);
+    const std::optional<uint32_t> rank = auth.claimed_rank();
+    log_rejection("this rank dropped a connection from " + peer_text(auth.fd()) +
+                  (rank ? ", which says it is rank " + std::to_string(*rank) : "") + ": " + fault);
   }
   end_handshake(handshake);
   if (is_dialling) dial_failed(link, failure, fault);

@@ -11,6 +11,7 @@ import re
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
 from os import PathLike
 from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
@@ -22,8 +23,9 @@ _PLAIN: Final = {str: "string", bool: "boolean", int: "integer", float: "number"
 _ENTRY: Final = re.compile(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
 
 
+@cache
 def job_schema() -> dict[str, Any]:
-    """Return the JSON Schema of job files."""
+    """Return the JSON Schema of job files. It is made once; do not change it."""
     document = schema_of(TrainingOptions)
     document["properties"] |= {
         "distribution": _described("distribution", _distribution()),

@@ -54,8 +54,8 @@ FUZZ_TARGET(hello) {
   bool is_changed = is_honest && change(input, bytes);
   if (!is_honest) input.fill(bytes);
   Hello decoded;
-  const std::string fault = verify(credentials(), bytes, nonce, &decoded);
-  if (!fault.empty()) {
+  const HelloVerdict verdict = verify(credentials(), bytes, nonce, &decoded);
+  if (!verdict.fault.empty()) {
     FUZZ_CHECK(!is_honest || is_changed);
     return;
   }
@@ -197,7 +197,7 @@ FUZZ_TARGET(handshake_dialling) {
   HelloBytes bytes{};
   FUZZ_CHECK(::recv(side.ends.theirs.get(), bytes.data(), bytes.size(), MSG_DONTWAIT) == 128);
   Hello hello;
-  FUZZ_CHECK(verify(credentials(), bytes, nonce, &hello).empty());
+  FUZZ_CHECK(verify(credentials(), bytes, nonce, &hello).fault.empty());
   Digest proof = accept_proof(credentials(), hello, nonce);
   const bool is_changed = change(input, proof);
   const size_t cut = input.byte() % (proof.size() + 1);

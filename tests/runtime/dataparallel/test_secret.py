@@ -137,7 +137,9 @@ def test_ranks_with_different_secrets_do_not_talk(world, secrets, capfd):
     shown = capfd.readouterr()
 
     assert [("lost", 1), ("lost", 0)] == [one, other]
-    assert "another secret" in second
+    assert "rank 0 does not know the job's secret" in second
+    assert "SMDIST_SECRET_FILE" in second
+    assert "share of the data" not in second
     assert "secret number" not in first + second + shown.out + shown.err
 
 

@@ -46,6 +46,31 @@ def test_json(capsys, job_file):
     assert "smdist copies gradients" in document["warnings"][0]
 
 
+@pytest.mark.parametrize(
+    ("settings", "shown"),
+    [
+        (["distribution.smdist.dataparallel.encrypt=true"], "encrypt=True; ranks prove"),
+        (["environment.SMDIST_INTEGRITY=mac"], "integrity='mac', encrypt=False; ranks prove"),
+        (["source_dir=s3://theirs/code.tar.gz", "entry_point=train.py"], "no secret is uploaded"),
+    ],
+)
+def test_protection(capsys, job_file, settings, shown):
+    """A row says how connections between hosts are protected, and whether there is a secret."""
+    status = main(["plan", job_file(), *[part for each in settings for part in ("--set", each)]])
+    words = " ".join(capsys.readouterr().out.split())
+
+    assert 0 == status
+    assert shown in words
+    assert "protection integrity=" in words
+
+
+def test_no_protection_without_our_engine(capsys, job_file):
+    status = main(["plan", job_file(), "--set", "distribution={}"])
+
+    assert 0 == status
+    assert "\nprotection " not in capsys.readouterr().out
+
+
 @mock_aws
 def test_request_is_that_of_submit(capsys, job_file):
     """If the file gives all values that AWS would supply, plan prints exactly submit's request."""

@@ -9,6 +9,7 @@ from sagemaker.workflow.pipeline import Pipeline
 from sagemaker.workflow.steps import TrainingStep
 
 from sagemaker_dist import DataParallel, PyTorch
+from sagemaker_dist.contract.job_secret import SUFFIX, secret_of_job
 
 pytestmark = [
     pytest.mark.timeout(60),
@@ -64,6 +65,21 @@ def test_the_secret_is_beside_the_code_and_in_no_request(estimator, session, obj
     assert 64 == len(text)
     assert text.decode() not in json.dumps(sent)
     assert "aws:kms" == found[code]["ServerSideEncryption"] == found[secret]["ServerSideEncryption"]
+
+
+def test_jobs_with_one_explicit_name_share_the_object_and_no_secret(estimator, session, objects):
+    """SageMaker refuses a second job of one name; a name is free again in another region."""
+    estimator().fit(wait=False, job_name="nightly")
+    (first,) = (each["Body"].read() for key, each in objects("nightly/").items() if SUFFIX in key)
+    estimator().fit(wait=False, job_name="nightly")
+    (kept,) = (each["Body"].read() for key, each in objects("nightly/").items() if SUFFIX in key)
+    arns = [
+        f"arn:aws:sagemaker:{place}:training-job/nightly"
+        for place in ("us-west-2:123456789012", "eu-west-1:123456789012", "us-west-2:210987654321")
+    ]
+
+    assert first == kept
+    assert 3 == len({secret_of_job(kept, arn) for arn in arns})
 
 
 def test_the_output_key_encrypts_it_like_the_code(estimator, session, objects):

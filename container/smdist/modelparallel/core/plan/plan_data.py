@@ -102,7 +102,7 @@ class PlanData:
         """
         return tuple(self.rank(each, pipeline_rank) for each in range(self.data_parallel_degree))
 
-    @property
+    @cached_property
     def basis(self) -> str:
         """Digest of the plan's degrees, batch, schedule, stages and ties.
 

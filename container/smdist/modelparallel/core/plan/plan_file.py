@@ -173,6 +173,9 @@ def _fits(line: str, indent: str, value: object, spread: bool) -> bool:
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return the dict of a JSON object, or raise PlanError if a key is repeated."""
+    made = dict(pairs)
+    if len(made) == len(pairs):
+        return made
     keys = [key for key, _ in pairs]
     for key in keys:
         if keys.count(key) > 1:
@@ -183,4 +186,4 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
                 about=key,
                 kind="repeated",
             )
-    return dict(pairs)
+    return made

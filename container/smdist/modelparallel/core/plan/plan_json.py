@@ -7,8 +7,9 @@ valid values.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, Field, asdict, fields, is_dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache, partial
 from types import NoneType, UnionType
 from typing import Any, Final, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
@@ -25,25 +26,48 @@ _NAMES: Final = {int: "an integer", float: "a number", str: "a string", bool: "t
 
 
 class _Place(NamedTuple):
-    """Place of a value in a JSON document: a text for errors, and the path of keys."""
+    """Place of a value in a JSON document. Its text and path are made when an error needs them.
 
-    text: str
-    path: KeyPath
+    Attributes:
+        outer: Place of the object or list that holds the value; None for the whole document.
+        name: Key or index of the value; for the whole document, its name in errors.
+        is_item: True for an entry of a list or a mapping, False for an attribute of a dataclass.
+    """
 
-    def key(self, name: str) -> _Place:
-        """Return the location, in the JSON document, of the value with the key `name`."""
-        return _Place(f"{self.text}, {name}", (*self.path, name))
+    outer: _Place | None
+    name: str | int
+    is_item: bool = False
 
-    def item(self, key: str | int) -> _Place:
-        """Return the location, in the JSON document, of the entry with this index or key."""
-        return _Place(f"{self.text}[{key!r}]", (*self.path, key))
+    @property
+    def text(self) -> str:
+        """Text for errors, such as "this plan, forecast, stages[2]"."""
+        if self.outer is None:
+            return str(self.name)
+        return f"{self.outer.text}{f'[{self.name!r}]' if self.is_item else f', {self.name}'}"
+
+    @property
+    def path(self) -> KeyPath:
+        """Path of keys and indices from the whole document to the value."""
+        return () if self.outer is None else (*self.outer.path, self.name)
+
+
+# Function that converts a JSON value to the type of an annotation. It appends errors to the list;
+# if there is one, its result is not used.
+_Reader = Callable[[Any, _Place, list[OptionError]], Any]
+
+
+class _Key(NamedTuple):
+    """Key of a JSON object, made from a field of a dataclass."""
+
+    read: _Reader
+    is_needed: bool
 
 
 def write(plan: object) -> Document:
     """Return a dataclass as a dict of JSON types, with the format version as first key."""
     assert is_dataclass(plan)
     assert not isinstance(plan, type)
-    spelled = _listed(asdict(plan))
+    spelled = _spelled(plan)
     assert isinstance(spelled, dict)
     return {"version": VERSION, **spelled}
 
@@ -61,7 +85,7 @@ def read(cls: type[_T], found: object, where: str) -> _T:
             wrong types; all faults but the version are reported at once.
     """
     if not isinstance(found, dict):
-        raise _wrong(_Place(where, ()), "an object with keys", found)
+        raise _wrong(_Place(None, where), "an object with keys", found)
     version = found.get("version")
     if version != VERSION or isinstance(version, bool):
         why = f"this release reads version {VERSION} of plans"
@@ -73,7 +97,8 @@ def read(cls: type[_T], found: object, where: str) -> _T:
     if isinstance(rest.get("notes"), list):
         rest["notes"] = [_note(each) for each in rest["notes"]]
     faults: list[OptionError] = []
-    made: _T = _read(cls, rest, _Place(where, ()), faults)
+    annotation: Any = cls
+    made: _T = _reader(annotation)(rest, _Place(None, where), faults)
     raise_faults(faults)
     return made
 
@@ -87,55 +112,84 @@ def _note(found: Any) -> Any:
     return {"kind": OTHER, "text": found} if isinstance(found, str) else found
 
 
-def _listed(value: Any) -> Any:
-    """Return a value with all tuples in it replaced by lists."""
-    if isinstance(value, dict):
-        return {key: _listed(each) for key, each in value.items()}
+def _spelled(value: Any) -> Any:
+    """Return a value in JSON types: dataclasses become dicts, and tuples become lists."""
+    if is_dataclass(value):
+        cls: Any = type(value)
+        return {name: _spelled(getattr(value, name)) for name in _keys(cls)}
+    if isinstance(value, Mapping):
+        return {key: _spelled(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_listed(each) for each in value]
+        return [_spelled(each) for each in value]
     return value
 
 
-def _read(hint: Any, found: Any, place: _Place, faults: list[OptionError]) -> Any:
-    """Return a JSON value converted to the type of an annotation; None if its type is wrong.
-
-    Args:
-        hint: Annotation of the value.
-        found: JSON value.
-        place: Place of the value, for errors.
-        faults: List to which errors are appended.
-    """
+@cache
+def _reader(hint: Any) -> _Reader:
+    """Return the function that reads values of an annotation; it is made once for each."""
+    cls: Any = hint
     if get_origin(hint) is UnionType:
-        if found is None:
-            return None
-        (hint,) = (each for each in get_args(hint) if each is not NoneType)
+        (inner,) = (each for each in get_args(hint) if each is not NoneType)
+        return partial(_read_optional, _reader(inner))
     if is_dataclass(hint):
-        return _read_dataclass(hint, found, place, faults)
+        return partial(_read_dataclass, cls, _keys(cls))
     if get_origin(hint) is tuple:
-        return _read_list(hint, found, place, faults)
+        return partial(_read_list, _reader(get_args(hint)[0]))
     if get_origin(hint) is Mapping:
-        return _read_mapping(hint, found, place, faults)
-    is_number = hint is float and isinstance(found, int)
-    if not (isinstance(found, hint) or is_number) or isinstance(found, bool) != (hint is bool):
+        return partial(_read_mapping, _reader(get_args(hint)[1]))
+    return partial(_read_number if hint in (int, float) else _read_scalar, hint)
+
+
+@cache
+def _keys(cls: Any) -> Mapping[str, _Key]:
+    """Return the keys of the JSON object for a dataclass, by name."""
+    hints = get_type_hints(cls)
+    return {
+        each.name: _Key(
+            read=_reader(hints[each.name]),
+            is_needed=each.default is MISSING and each.default_factory is MISSING,
+        )
+        for each in fields(cls)
+    }
+
+
+def _read_optional(inner: _Reader, found: Any, place: _Place, faults: list[OptionError]) -> Any:
+    return None if found is None else inner(found, place, faults)
+
+
+def _read_scalar(hint: type, found: Any, place: _Place, faults: list[OptionError]) -> Any:
+    if not isinstance(found, hint) or isinstance(found, bool) != (hint is bool):
         faults.append(_wrong(place, _NAMES[hint], found))
-        return None
-    if hint in (int, float) and not (abs(found) <= _MOST):
+    return found
+
+
+def _read_number(hint: type, found: Any, place: _Place, faults: list[OptionError]) -> Any:
+    is_number = isinstance(found, int if hint is int else int | float)
+    if not is_number or isinstance(found, bool):
+        faults.append(_wrong(place, _NAMES[hint], found))
+    elif not -_MOST <= found <= _MOST:  # NaN is not in this range either
         faults.append(_wrong(place, f"{_NAMES[hint]} of at most {_MOST:.0e}", found, "too_large"))
-        return None
-    return float(found) if hint is float else found
+    else:
+        return float(found) if hint is float else found
+    return None
 
 
-def _read_dataclass(hint: Any, found: Any, place: _Place, faults: list[OptionError]) -> Any:
+def _read_dataclass(
+    hint: Any,
+    keys: Mapping[str, _Key],
+    found: Any,
+    place: _Place,
+    faults: list[OptionError],
+) -> Any:
     if not isinstance(found, dict):
         faults.append(_wrong(place, "an object with keys", found))
         return None
-    known = {each.name: each for each in fields(hint)}
     before = len(faults)
-    faults.extend(_key_faults(known, found, place))
-    hints = get_type_hints(hint)
+    if found.keys() != keys.keys():
+        faults.extend(_key_faults(keys, found, place))
     values = {
-        name: _read(hints[name], found[name], place.key(name), faults)
-        for name in known
+        name: key.read(found[name], _Place(place, name), faults)
+        for name, key in keys.items()
         if name in found
     }
     if len(faults) > before:
@@ -148,36 +202,37 @@ def _read_dataclass(hint: Any, found: Any, place: _Place, faults: list[OptionErr
 
 
 def _key_faults(
-    known: Mapping[str, Field[Any]], found: Mapping[str, Any], place: _Place
+    known: Mapping[str, _Key], found: Mapping[str, Any], place: _Place
 ) -> Iterator[OptionError]:
-    for key in found:
-        if key not in known:
-            what = f"{place.text} has the key {key!r}"
-            why, about = "a plan has no such key here", (*place.path, key)
-            yield PlanError(what, why, closest(key, known), about=about, kind="unknown")
-    for name, field in known.items():
-        is_needed = field.default is MISSING and field.default_factory is MISSING
-        if is_needed and name not in found:
+    for name in found:
+        if name not in known:
+            what = f"{place.text} has the key {name!r}"
+            why, about = "a plan has no such key here", (*place.path, name)
+            yield PlanError(what, why, closest(name, known), about=about, kind="unknown")
+    for name, key in known.items():
+        if key.is_needed and name not in found:
             what = f"{place.text} lacks the key {name!r}"
             hint = "Copy the key and its value from the original plan"
             about = (*place.path, name)
             yield PlanError(what, "this key is required", hint, about=about, kind="missing")
 
 
-def _read_list(hint: Any, found: Any, place: _Place, faults: list[OptionError]) -> Any:
+def _read_list(inner: _Reader, found: Any, place: _Place, faults: list[OptionError]) -> Any:
     if not isinstance(found, list):
         faults.append(_wrong(place, "a list", found))
         return ()
-    inner = get_args(hint)[0]
-    return tuple(_read(inner, each, place.item(index), faults) for index, each in enumerate(found))
+    return tuple(
+        inner(each, _Place(place, index, is_item=True), faults) for index, each in enumerate(found)
+    )
 
 
-def _read_mapping(hint: Any, found: Any, place: _Place, faults: list[OptionError]) -> Any:
+def _read_mapping(inner: _Reader, found: Any, place: _Place, faults: list[OptionError]) -> Any:
     if not isinstance(found, dict):
         faults.append(_wrong(place, "an object with keys", found))
         return {}
-    inner = get_args(hint)[1]
-    return {key: _read(inner, each, place.item(key), faults) for key, each in found.items()}
+    return {
+        key: inner(each, _Place(place, key, is_item=True), faults) for key, each in found.items()
+    }
 
 
 def _wrong(place: _Place, expected: str, found: object, kind: str = "type") -> PlanError:

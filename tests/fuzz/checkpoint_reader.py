@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fuzz target of the metadata of a checkpoint."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+from functools import cache
+
+import torch
+from byte_source import ByteSource
+from reader_list import FOLDER, target
+from torch.distributed.checkpoint import metadata as dcp
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+
+from smdist.modelparallel.torch.checkpoint.checkpoint_errors import CheckpointError
+from smdist.modelparallel.torch.checkpoint.dcp_metadata import (
+    file_sizes,
+    read_metadata,
+)
+
+
+@cache
+def _metadata() -> bytes:
+    """Metadata of a checkpoint in two files."""
+    size = torch.Size([4, 2])
+    parts = [dcp.ChunkStorageMetadata(torch.Size([at, 0]), torch.Size([2, 2])) for at in (0, 2)]
+    properties = dcp.TensorProperties(dtype=torch.bfloat16)
+    places = {
+        dcp.MetadataIndex("model.a", part.offsets, number): _StorageInfo(f"1_{number}_0", 0, 99)
+        for number, part in enumerate(parts)
+    }
+    found = dcp.Metadata(
+        {
+            "model.a": dcp.TensorStorageMetadata(properties, size, parts),
+            "record": dcp.BytesStorageMetadata(),
+        },
+        storage_data={**places, dcp.MetadataIndex("record"): _StorageInfo("1_0_0", 99, 7)},
+        storage_meta=dcp.StorageMeta(checkpoint_id="a", save_id="1"),
+        version="1.0.0",
+    )
+    return pickle.dumps(found)
+
+
+@target
+def checkpoint_metadata(source: ByteSource) -> None:
+    """The file that lists the values of a checkpoint, with a few bytes of it changed."""
+    data = bytearray(_metadata() if source.below(8) else b"")
+    for _ in range(source.below(4)):
+        at = int.from_bytes(source.bytes(2), "little") % (len(data) + 1)
+        data[at : at + source.below(8)] = source.bytes(source.below(8))
+    (FOLDER / ".metadata").write_bytes(data + source.rest())
+    with contextlib.suppress(CheckpointError):
+        found = read_metadata(FOLDER)
+        assert all(size >= 0 for size in file_sizes(found).values())
