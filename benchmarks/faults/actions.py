@@ -216,4 +216,3 @@ def files_limited(job: HostsJob, host: int, count: int) -> None:
     for each in job.processes(host=host):
         with contextlib.suppress(psutil.Error):
             each.rlimit(psutil.RLIMIT_NOFILE, (count, count))
-

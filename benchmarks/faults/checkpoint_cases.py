@@ -95,7 +95,7 @@ def _timed(call: Callable[[], Any]) -> tuple[float, str]:
 
 
 def _goes_back_to(folder: Path, *tags: int) -> dict[str, Any]:
-    """Load what is there: one of these checkpoints, and whole. One that is skipped must be named."""
+    """Load what is there: one of these checkpoints, and whole. One that is skipped is named."""
     began = time.monotonic()
     content, skipped = _load(folder)
     complaints = [] if content in tags else [f"loads {content}, not {tags}"]

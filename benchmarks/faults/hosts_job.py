@@ -38,6 +38,8 @@ _TUNING = {
     "SMDIST_SINGLE_OWNER_BYTES": "262144",
     "SMDIST_ARRIVING_BYTES": "229376",
 }
+_LAUNCHER = (sys.executable, "-m", "smdist.launch")
+_MOUNT = ("sh", "-c", 'mount --bind "$0" /dev/shm && exec "$@"')  # a /dev/shm of each host's own
 _FAILURE_SECONDS = 3.0  # from a host's failure until the platform stops the others
 _STOP_SECONDS = 6.0  # from then until it removes them
 _KINDS = {  # part of the command line -> kind of process
@@ -69,7 +71,6 @@ class HostsJob:
         self.fault_at: float | None = None
         self.ended_at: dict[int, float] = {}
         self._prepared: Mapping[str, str] = {}
-        self._shared_memory = set(os.listdir("/dev/shm"))  # noqa: PTH208
 
     @property
     def hosts(self) -> list[Host]:
@@ -88,7 +89,9 @@ class HostsJob:
 
     def _start(self, host: Host, environ: Mapping[str, str]) -> None:
         base, temporary = self.base(host.number), self.folder / f"t{host.number}"
+        shared_memory = self.folder / f"m{host.number}"
         temporary.mkdir(exist_ok=True)
+        shared_memory.mkdir(exist_ok=True)
         self._write_inputs(base, host)
         own = {
             "SAGEMAKER_BASE_DIR": str(base),
@@ -104,7 +107,7 @@ class HostsJob:
         wrap = self.row.wrap if is_wrapped else ()
         with self._log(host.number).open("ab") as log:
             self.launchers[host.number] = subprocess.Popen(
-                [*host.prefix, *wrap, sys.executable, "-m", "smdist.launch"],
+                [*host.prefix, *_MOUNT, str(shared_memory), *wrap, *_LAUNCHER],
                 env={**os.environ, **own, **self._prepared, **self.row.environ, **environ},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -206,8 +209,8 @@ class HostsJob:
     def wait(self, deadline: float) -> list[int | None]:
         """Act as SageMaker until all hosts have ended, and return the launchers' exit codes.
 
-        When a host has failed, the others get SIGTERM 3 s later, and are removed 6 s after that. None
-        stands for a launcher that runs at the deadline.
+        When a host has failed, the others get SIGTERM 3 s later, and are removed 6 s after that.
+        None stands for a launcher that runs at the deadline.
         """
         stop_at = remove_at = float("inf")
         while len(self.ended_at) < len(self.launchers) and time.monotonic() < deadline:
@@ -271,11 +274,7 @@ class HostsJob:
     def _left(self) -> list[str]:
         running = [f"process {_kind_of(each)} {each.pid}" for each in self.processes()]
         files = [f"file {path.name}" for path in sorted(self.folder.glob("t*/*"))]
-        memory = [
-            f"shared memory {name}"
-            for name in sorted(set(os.listdir("/dev/shm")) - self._shared_memory)  # noqa: PTH208
-            if name.startswith(("smdist", "torch_"))
-        ]
+        memory = [f"shared memory {path.name}" for path in sorted(self.folder.glob("m*/*"))]
         return running + files + memory
 
     def kill(self) -> None:

@@ -28,7 +28,7 @@ _FINAL = {"Completed", "Failed", "Stopped"}
 
 
 def supervisor_signalled(what: str, status: str, framework: str) -> Seen:
-    """Send a signal to the supervisor of a job, or fill its disk; the job must end with `status`."""
+    """Send a signal to a job's supervisor, or fill its disk; the job must end with `status`."""
     mark, folder = uuid.uuid4().hex, Path(tempfile.mkdtemp(prefix="flt-"))
     try:
         return _LocalJob(folder, mark, framework).play(what, status)
@@ -53,7 +53,8 @@ class _LocalJob:
         (folder / "source").mkdir()
         (folder / "tmp").mkdir()
         shutil.copy(_SCRIPT, folder / "source/train.py")
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", folder / "jobs"], check=True)
+        disk = ["-t", "tmpfs", "-o", "size=2m", "none", str(folder / "jobs")]
+        subprocess.run(["mount", *disk], check=True)
         os.environ[_MARK] = mark  # which the supervisor and all hosts inherit
         self.runner = LocalRunner(root=folder / "jobs")
         self.framework = framework

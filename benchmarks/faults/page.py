@@ -34,7 +34,7 @@ def line(row: Row, framework: str, seen: Seen) -> str:
 
 def _seconds(row: Row, seen: Seen) -> str:
     if row.expected.within is None:
-        return "–"
+        return "-"
     shown = "never" if seen.seconds is None else f"{seen.seconds:.2f} s"
     return f"**{shown}: not as it should be**" if seen.complaints else shown
 
@@ -44,7 +44,7 @@ def _errors(row: Row, seen: Seen) -> str:
     if not seen.errors:
         if seen.complaints and row.expected.within is None:
             return "**not as it should be**"
-        return _reason(row, seen) if row.expected.by_launchers else "none"
+        return _reason(seen) if row.expected.by_launchers else "none"
     found = Counter((kind, culprit) for rank, kind, culprit, *_ in seen.errors if rank != VICTIM)
     found = found or Counter((kind, culprit) for _, kind, culprit, *_ in seen.errors)
     shown = [f"`{kind}`, {_culprit(culprit)}" for (kind, culprit), _ in found.most_common()]
@@ -55,9 +55,9 @@ def _culprit(culprit: int | None) -> str:
     return "no rank" if culprit in (None, -1) else f"rank {culprit}"
 
 
-def _reason(row: Row, seen: Seen) -> str:
+def _reason(seen: Seen) -> str:
     kinds = {str(each.get("kind")) for each in seen.reasons if not each.get("is_secondary")}
-    return f"launchers: {', '.join(f'`{kind}`' for kind in sorted(kinds))}" if kinds else "launchers"
+    return "launchers " + ", ".join(f"`{kind}`" for kind in sorted(kinds))
 
 
 def _left(seen: Seen) -> str:

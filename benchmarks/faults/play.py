@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 
 from benchmarks.faults import actions
-from benchmarks.faults.fault_row import Row, Seen
 from benchmarks.faults.actions import VICTIM
+from benchmarks.faults.fault_row import Row, Seen
 from benchmarks.faults.hosts_job import HostsJob, StartError, wait_until
 from benchmarks.harness.hosts import EmulatedHosts
 
@@ -121,7 +121,8 @@ def _read_errors(job: HostsJob, row: Row, seen: Seen) -> None:
             began = event["at"]
     assert began is not None
     for rank in range(job.size):
-        events = [each for each in job.events(rank) if each["fault"] == fault or not row.together]
+        recorded = job.events(rank)
+        events = [each for each in recorded if each["fault"] == fault or not row.together]
         errors = [each for each in events if each["event"] == "error"]
         if errors and rank not in row.expected.silent:
             first = errors[0]
@@ -162,7 +163,9 @@ def _of_times(row: Row, seen: Seen) -> Iterator[str]:
         if seen.errors and not expected.kinds:
             yield f"errors of a fault that no rank should see: {seen.errors}"
         return
-    wanted = set() if row.run or expected.by_launchers else set(range(seen.size)) - set(expected.silent)
+    wanted = (
+        set() if row.run or expected.by_launchers else set(range(seen.size)) - set(expected.silent)
+    )
     if missing := sorted(wanted - {rank for rank, *_ in seen.errors}):
         yield f"no error on ranks {missing}"
     if seen.seconds is None:

@@ -45,7 +45,8 @@ class Results:
 
     def wrong(self) -> list[tuple[str, list[str]]]:
         """Return the names of rows that are not as they should be, and why."""
-        return [(key, each["complaints"]) for key, each in self._found.items() if each["complaints"]]
+        found = self._found.items()
+        return [(key, each["complaints"]) for key, each in found if each["complaints"]]
 
 
 def _key(row: Row, framework: str) -> str:

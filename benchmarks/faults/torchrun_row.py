@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.faults.fault_row import Seen
 
-_SCRIPT = '''
+_SCRIPT = """
 import os, signal, time
 import torch, torch.distributed as dist
 import smdist.dataparallel.torch
@@ -27,11 +27,11 @@ if rank == 1 and restarts == 0:
 dist.all_reduce(numbers := torch.ones(1000))
 print("again", time.monotonic(), restarts, numbers[0].item(), flush=True)
 dist.destroy_process_group()
-'''
+"""
 
 
 def torchrun_restarts(framework: str) -> Seen:
-    """Kill rank 1 of 2 ranks under `torchrun --max-restarts 2`; the time is until both sum again."""
+    """Kill rank 1 of 2 under `torchrun --max-restarts 2`; the time is until both sum again."""
     with tempfile.TemporaryDirectory(prefix="flt-") as folder:
         script = Path(folder) / "script.py"
         script.write_text(_SCRIPT)

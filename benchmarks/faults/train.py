@@ -144,7 +144,13 @@ class Rank:
         return self.number == self.options.victim
 
     def note(self, event, **fields):
-        line = {"event": event, "at": time.monotonic(), "step": self.step, "fault": self.fault, **fields}
+        line = {
+            "event": event,
+            "at": time.monotonic(),
+            "step": self.step,
+            "fault": self.fault,
+            **fields,
+        }
         self._events.write(json.dumps(line) + "\n")
 
     def note_error(self, error):

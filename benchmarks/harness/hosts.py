@@ -140,7 +140,8 @@ class EmulatedHosts:
                 _ip("netns", "del", line.split()[0])
         links = json.loads(subprocess.check_output(["ip", "-json", "link"]))
         for name in [link["ifname"] for link in links]:
-            if name == self._bridge or name.startswith(f"{self._name}v"):  # may be gone with its peer already
+            # an interface may be gone with its peer already
+            if name == self._bridge or name.startswith(f"{self._name}v"):
                 subprocess.run(["ip", "link", "del", name], capture_output=True, check=False)
 
 

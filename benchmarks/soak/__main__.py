@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Command line of the soak: `make soak MINUTES=30`. Ctrl-C ends it with the figures so far.
 
-Three ranks train models of random sizes with DDP, make and destroy groups, disagree, abort and start
-again. Once a minute a job of its own loses a rank, and torchrun restarts it. Memory, descriptors
-and threads of the ranks, and entries of /dev/shm and of the directory for temporary files are
+Three ranks train models of random sizes with DDP, make and destroy groups, disagree, abort and
+start again. Once a minute a job of its own loses a rank, and torchrun restarts it. Memory,
+descriptors and threads of the ranks, and their entries of /dev/shm and among temporary files are
 sampled; the command fails if one of them grows.
 """
 
@@ -32,7 +32,8 @@ _PAGE = _ROOT / "docs/reliability.md"
 _BEGIN, _END = "<!-- begin: written by make soak -->", "<!-- end: soak -->"
 _SIZE = 3
 _START_SECONDS, _SILENT_SECONDS, _END_SECONDS = 240.0, 120.0, 60.0
-_PREFIXES = ("smdist", "torch_", "flt-")
+_RANK = "benchmarks.soak.rank"
+_MOUNT = ("unshare", "-m", "sh", "-c", 'mount --bind "$0" /dev/shm && exec "$@"')
 
 
 class Soak:
@@ -42,12 +43,14 @@ class Soak:
         self.folder = folder
         self.seconds = 0.0
         self.restarts = self.failed_restarts = 0
-        self.before = _entries()
         self._done = threading.Event()
-        environ = {**os.environ, "OMP_NUM_THREADS": "1", **_TUNING}
+        for each in ("tmp", "shm"):
+            (folder / each).mkdir()
+        environ = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(folder / "tmp"), **_TUNING}
+        prefix = [*_MOUNT, str(folder / "shm")] if os.geteuid() == 0 else []
         self._ranks = [
             subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.soak.rank", str(folder), str(rank), str(_SIZE)],
+                [*prefix, sys.executable, "-m", _RANK, str(folder), str(rank), str(_SIZE)],
                 env=environ,
                 cwd=_ROOT,
             )
@@ -148,8 +151,12 @@ class Soak:
                     yield rank, name, found
 
     def left(self) -> list[str]:
-        """Return entries of /dev/shm and of temporary files that were not there before."""
-        return sorted(_entries() - self.before - {str(self.folder)})
+        """Return files that the ranks have left among temporary files and in /dev/shm.
+
+        Without root they share /dev/shm with other programs, and it is not looked at.
+        """
+        folders = [self.folder / name for name in ("tmp", "shm")]
+        return sorted(str(each) for folder in folders for each in folder.iterdir())
 
 
 # No start has to measure: a soak has hundreds of starts.
@@ -162,15 +169,10 @@ _TUNING = {
 }
 
 
-def _entries() -> set[str]:
-    folders = [Path("/dev/shm"), Path(tempfile.gettempdir())]
-    return {str(e) for each in folders for e in each.iterdir() if e.name.startswith(_PREFIXES)}
-
-
 def _lines(soak: Soak, seconds: float, left: list[str]) -> Iterator[str]:
     """Yield the figures as Markdown."""
-    counts = {**{name: 0 for name in ("training", "group", "disagreement", "abort", "new world")},
-              **soak.samples(0)[-1]}  # fmt: skip
+    kinds = ("training", "group", "disagreement", "abort", "new world")
+    counts = {**dict.fromkeys(kinds, 0), **soak.samples(0)[-1]}
     yield (
         f"{machine()}; {seconds / 60:.1f} minutes, {_SIZE} ranks. {counts['training']:,} trainings"
         f" of three steps, {counts['group']:,} groups, {counts['disagreement']:,} disagreements,"
@@ -210,7 +212,7 @@ def main() -> None:
             wrong = soak.run(options.minutes * 60, report)
         finally:
             soak.close()
-        left = soak.left()
+            left = soak.left()
         grows = [f"{n} of rank {r}" for r, n, each in soak.growths() if each.is_too_much]
         text = "\n".join(_lines(soak, soak.seconds, left)) if soak.samples(0) else ""
     print(f"\n{text}")

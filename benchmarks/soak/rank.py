@@ -19,6 +19,7 @@ import signal
 import sys
 import time
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,14 @@ class SoakRank:
         """Run cycles until rank 0 sees the file that ends them."""
         self._start()
         cycle = 0
-        while not self._must_stop():
+        while True:
             kind = random.Random(cycle).choices(_KINDS, _WEIGHTS)[0]
+            try:
+                if self._must_stop():
+                    break
+            except dist.DistBackendError:
+                if kind != "abort":  # the rank that aborts may be in its cycle already
+                    raise
             getattr(self, kind.replace(" ", "_"))(random.Random(cycle + 1_000_003))
             self.counts[kind] += 1
             self._sample()
@@ -73,7 +80,7 @@ class SoakRank:
     def training(self, draw: random.Random) -> None:
         """Train a model of random sizes for three steps."""
         widths = [draw.randrange(1, _MOST_WIDTH) for _ in range(draw.randrange(2, 6))]
-        layers = [nn.Linear(a, b) for a, b in zip(widths, widths[1:], strict=False)]
+        layers = [nn.Linear(a, b) for a, b in pairwise(widths)]
         model = DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=draw.choice([1, 25]))
         optimizer = torch.optim.SGD(model.parameters(), 0.01)
         for _ in range(3):

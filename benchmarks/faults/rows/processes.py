@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows: ranks, guards, starters, launchers and whole hosts that are killed, stopped or asked to end."""
+"""Rows: ranks, guards, starters, launchers and hosts that are killed, stopped or ended."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from benchmarks.faults.fault_row import (
 KILL, TERM, INT = signal.SIGKILL, signal.SIGTERM, signal.SIGINT
 _BIG = 20_000_000  # 80 MB: more than the kernel takes while a rank is stopped
 _SUPERVISE = "tests/runtime/launch/test_supervise.py::"
+_SHORT = "tests/runtime/dataparallel/test_fault_rows.py::"
 _ERRORS = "tests/runtime/dataparallel/test_errors.py::"
 
 
@@ -38,10 +39,11 @@ def _crash(**more: object) -> Expected:
 
 
 def _killed(kind: str, number: signal.Signals, test: str, *, both: bool = False) -> Row:
+    reason = {"rank": VICTIM, "exit_code": 128 + number} if kind == "rank" else {}
     return Row(
         name=f"{kind} gets {number.name}",
         action=signalled(kind, number),
-        expected=_crash(reason={"rank": VICTIM, "exit_code": 128 + number} if kind == "rank" else {}),
+        expected=_crash(reason=reason),
         test=test,
         frameworks=BOTH if both else TORCH,
     )
@@ -74,12 +76,13 @@ def memory_group(folder: Path) -> Mapping[str, str]:
 
 ROWS = (
     _killed("rank", KILL, f"{_ERRORS}test_a_killed_rank_is_named_on_every_other", both=True),
-    _killed("rank", TERM, "tests/runtime/dataparallel/test_fault_rows.py::test_a_rank_that_ends_is_named"),
+    _killed("rank", TERM, f"{_SHORT}test_a_rank_that_ends_is_named"),
     _killed("guard", KILL, f"{_SUPERVISE}test_killed_guard_takes_its_rank_along", both=True),
     _killed("guard", TERM, "tests/runtime/launch/test_rank.py::"
             "test_signal_reaches_the_rank_once_and_its_workers_never"),
     _killed("starter", KILL, f"{_SUPERVISE}test_killed_starter_ends_the_host", both=True),
-    _killed("launcher", KILL, f"{_SUPERVISE}test_killed_launcher_takes_everything_along", both=True),
+    _killed("launcher", KILL, "tests/runtime/launch/test_launch.py::"
+            "test_guards_of_a_killed_launcher_remove_its_folder", both=True),
     _killed("launcher", TERM, f"{_SUPERVISE}test_signal_reaches_every_rank_within_a_second"),
     Row(
         name="all processes of a host killed",
@@ -94,7 +97,7 @@ ROWS = (
         expected=Expected(
             within=NETWORK_SECONDS, kinds=("lost",), culprits=(VICTIM,), silent=(VICTIM,)
         ),
-        test="tests/runtime/dataparallel/test_fault_rows.py::test_row_on_three_hosts",
+        test=f"{_SHORT}test_row_on_three_hosts",
         is_quick=False,
         frameworks=BOTH,
     ),
@@ -129,13 +132,13 @@ ROWS = (
         expected=Expected(
             within=ELSE_SECONDS, kinds=("lost",), culprits=(VICTIM,), silent=(VICTIM,)
         ),
-        test="tests/runtime/dataparallel/test_fault_rows.py::test_row_on_three_hosts",
+        test=f"{_SHORT}test_row_on_three_hosts",
         is_quick=False,
     ),
-    _lives_on("rank", 5, "tests/runtime/dataparallel/test_fault_rows.py::test_a_stopped_process_goes_on"),
-    _lives_on("rank", 15, "tests/runtime/dataparallel/test_fault_rows.py::test_a_stopped_process_goes_on"),
-    _lives_on("guard", 15, "tests/runtime/dataparallel/test_fault_rows.py::test_row_on_three_hosts"),
-    _lives_on("launcher", 15, "tests/runtime/dataparallel/test_fault_rows.py::test_row_on_three_hosts"),
+    _lives_on("rank", 5, f"{_SHORT}test_a_stopped_process_goes_on"),
+    _lives_on("rank", 15, f"{_SHORT}test_a_stopped_process_goes_on"),
+    _lives_on("guard", 15, f"{_SHORT}test_row_on_three_hosts"),
+    _lives_on("launcher", 15, f"{_SHORT}test_row_on_three_hosts"),
     Row(
         name="job stopped (SIGTERM to all launchers)",
         action=terminated(),

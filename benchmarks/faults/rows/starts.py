@@ -12,12 +12,9 @@ from benchmarks.faults.hosts_job import HostsJob
 from benchmarks.faults.torchrun_row import torchrun_restarts
 
 _FULL_SHARED_MEMORY = (
-    "unshare",
-    "-m",
     "sh",
     "-c",
-    "mount -t tmpfs -o size=4k none /dev/shm"
-    ' && head -c 4096 /dev/zero > /dev/shm/full; exec "$@"',
+    'mount -t tmpfs -o size=4k none /dev/shm && head -c 4096 /dev/zero > /dev/shm/full; exec "$@"',
     "sh",
 )
 _STARTS = "tests/native/starts_test.cc::"
@@ -131,7 +128,9 @@ ROWS = (
     Row(
         name="torchrun --max-restarts 2, rank killed",
         run=torchrun_restarts,
-        expected=Expected(within=ELSE_SECONDS, survives=True, lost="steps since the last checkpoint"),
+        expected=Expected(
+            within=ELSE_SECONDS, survives=True, lost="steps since the last checkpoint"
+        ),
         test="tests/runtime/dataparallel/test_fault_rows.py::test_torchrun_restarts_ranks",
     ),
 )

@@ -21,7 +21,7 @@ def private_folder() -> Iterator[Path]:
     """Make a folder of mode 0700 in the directory for temporary files, and remove it at the end.
 
     A launcher that is killed cannot remove its folder. Its rank guards remove it, or the next
-    launcher of this user: the kernel has then released the lock that a launcher holds while it runs.
+    launcher of this user: the kernel has then released the lock of the launcher that was killed.
     """
     remove_abandoned(Path(tempfile.gettempdir()))
     with (
