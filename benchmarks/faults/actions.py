@@ -14,9 +14,10 @@ from collections.abc import Callable
 
 import psutil
 
-from benchmarks.faults.hosts_job import PORT, HostsJob
+from benchmarks.faults.hosts_job import PORT, HostsJob, memory_group
 
 Action = Callable[[HostsJob], None]
+_LEAST_MEMORY = 512 << 10
 VICTIM = 2  # the host, and with one rank on each the rank, that is hit
 
 _CONNECT = """
@@ -49,6 +50,23 @@ def stopped(kind: str, seconds: float | None, host: int = VICTIM) -> Action:
         if seconds is not None:
             time.sleep(seconds)
             process.send_signal(signal.SIGCONT)
+
+    return act
+
+
+def out_of_memory(host: int = VICTIM) -> Action:
+    """Allow a rank no more memory, so that the kernel kills it at its next allocation."""
+
+    def act(job: HostsJob) -> None:
+        (rank,) = job.processes("rank", host)
+        group = memory_group(job)
+        limit = group / "memory.limit_in_bytes"  # of cgroup version 1
+        if not limit.exists():
+            limit = group / "memory.max"
+            (group / "memory.swap.max").write_text("0")
+        limit.write_text(str(_LEAST_MEMORY))
+        job.note_fault()
+        (group / "cgroup.procs").write_text(str(rank.pid))
 
     return act
 
@@ -94,6 +112,7 @@ def host_killed(host: int = VICTIM, *, network: str) -> Action:
         processes = job.processes(host=host)
         job.note_fault()
         if network == "dies":
+            job.vanished.add(host)
             _link(job, host, "down")
         for each in processes:
             with contextlib.suppress(psutil.Error):

@@ -107,6 +107,7 @@ class Seen:
         notes: Other facts, for people.
         complaints: Ways in which this is not what the row expects.
         stacks: Logs and stacks, if something is wrong.
+        load: Load average of the machine after the row.
         size: Number of ranks.
     """
 
@@ -119,4 +120,5 @@ class Seen:
     notes: list[str] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
     stacks: str = ""
+    load: float = 0.0
     size: int = 0

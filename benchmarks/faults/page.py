@@ -66,7 +66,11 @@ def _left(seen: Seen) -> str:
 
 def table(results: Results) -> Iterator[str]:
     """Yield the lines of the table; rows without a result are left out."""
-    yield f"{machine()}. The victim is rank 2 of 4, on the third of 4 hosts."
+    low, high = results.loads()
+    yield (
+        f"{machine()}, load average {low:.0f} to {high:.0f}. The victim is rank 2 of 4, on the"
+        " third of 4 hosts."
+    )
     yield ""
     yield f"| {' | '.join(_COLUMNS)} |"
     yield "|---" * len(_COLUMNS) + "|"

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -37,11 +38,17 @@ class Results:
 
     def add(self, row: Row, framework: str, seen: Seen) -> None:
         """Keep a result, in the file as well."""
+        seen.load = os.getloadavg()[0]
         self._found[_key(row, framework)] = asdict(seen)
         FOLDER.mkdir(parents=True, exist_ok=True)
         new = _FILE.with_suffix(".new")
         new.write_text(json.dumps(self._found, indent=1))
         new.rename(_FILE)
+
+    def loads(self) -> tuple[float, float]:
+        """Return the least and the highest load average of the machine."""
+        found = [each["load"] for each in self._found.values()] or [0.0]
+        return min(found), max(found)
 
     def wrong(self) -> list[tuple[str, list[str]]]:
         """Return the names of rows that are not as they should be, and why."""

@@ -158,7 +158,9 @@ class Rank:
 
         fault = last_fault()
         names = ("kind", "culprit", "operation")
-        fields = {name: getattr(fault, name, None) for name in names}
+        fields = {"kind": "raised", "culprit": self.number, "operation": None}
+        if fault:
+            fields = {name: getattr(fault, name) for name in names}
         text = fault.text if fault else str(error)
         self.note("error", exception=type(error).__name__, text=text[:400], **fields)
 
@@ -252,15 +254,6 @@ def kill_the_parent_of_a_fork(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def use_all_memory(*_):
-    """Join the memory group that the command made, and allocate more than it allows."""
-    group = Path(os.environ["FAULTS_MEMORY_GROUP"])
-    (group / "cgroup.procs").write_text(str(os.getpid()))
-    held = []
-    while True:
-        held.append(b"x" * (8 << 20))
-
-
 def spin(*_):
     while True:
         pass
@@ -294,7 +287,6 @@ AT_A_STEP = {
     "bus error": of_victim(lambda *_: os.kill(os.getpid(), signal.SIGBUS)),
     "interrupt": of_victim(lambda *_: os.kill(os.getpid(), signal.SIGINT)),
     "fork": of_victim(kill_the_parent_of_a_fork),
-    "memory": of_victim(use_all_memory),
     "sleep": of_victim(sleep),
     "spin": of_victim(spin),
     "leave": of_victim(leave_and_sleep),

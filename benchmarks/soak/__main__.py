@@ -33,6 +33,7 @@ _BEGIN, _END = "<!-- begin: written by make soak -->", "<!-- end: soak -->"
 _SIZE = 3
 _START_SECONDS, _SILENT_SECONDS, _END_SECONDS = 240.0, 120.0, 60.0
 _RANK = "benchmarks.soak.rank"
+_TORCHS_CACHE = "torchinductor_"
 _MOUNT = ("unshare", "-m", "sh", "-c", 'mount --bind "$0" /dev/shm && exec "$@"')
 
 
@@ -156,7 +157,8 @@ class Soak:
         Without root they share /dev/shm with other programs, and it is not looked at.
         """
         folders = [self.folder / name for name in ("tmp", "shm")]
-        return sorted(str(each) for folder in folders for each in folder.iterdir())
+        found = [each for folder in folders for each in folder.iterdir()]
+        return sorted(str(each) for each in found if not each.name.startswith(_TORCHS_CACHE))
 
 
 # No start has to measure: a soak has hundreds of starts.

@@ -73,11 +73,11 @@ def _goes_on(name: str, then: str, fault: str, **fields: Any) -> Row:
 
 ROWS = (
     _ends("rank raises an exception", "raise", "tests/integration/test_digits.py::"
-          "test_an_exception_is_the_failure_reason", both=True, kinds=("aborted",), silent=(),
+          "test_an_exception_is_the_failure_reason", both=True, kinds=("aborted", "raised"), silent=(),
           reason={"rank": VICTIM, "kind": "raised"}),
     _ends("rank gets SIGINT", "interrupt", "tests/runtime/tensorflow/test_interrupts.py::"
           "test_a_function_that_waits_is_interrupted_and_others_hear_by_whom", both=True,
-          kinds=("aborted",), silent=()),
+          kinds=("aborted", "raised"), silent=()),
     _ends("rank exits with 0 too early", "exit 0", _NAMED, both=True, within=1.5,
           lost="the job ends; without an error of the rank itself"),
     _ends("rank exits with 3", "exit 3", _NAMED, reason={"rank": VICTIM, "exit_code": 3}),
@@ -87,7 +87,7 @@ ROWS = (
           "tests/runtime/dataparallel/test_fault_rows.py::test_a_rank_that_ends_is_named"),
     _ends("rank leaves its group and lives on", "leave", _NAMED, within=1.5),
     _ends("script aborts", "abort", "tests/native/faults_test.cc::an_abort_reaches_every_rank",
-          kinds=("aborted",), silent=()),
+          kinds=("aborted", "raised"), silent=()),
     _late("rank that never comes (sleeps)", "sleep",
           "tests/runtime/dataparallel/test_errors.py::"
           "test_a_missing_rank_is_named_after_the_timeout", both=True),
@@ -107,6 +107,6 @@ ROWS = (
     ),
     _goes_on("survivors go on alone, each", "alone", "exit 3"),
     _goes_on("survivors go on together", "others", "exit 3"),
-    _goes_on("all go on after an abort", "together", "abort", kinds=("aborted",), silent=(),
+    _goes_on("all go on after an abort", "together", "abort", kinds=("aborted", "raised"), silent=(),
              survives=True, lost="the steps since the last state that the script kept"),
 )  # fmt: skip

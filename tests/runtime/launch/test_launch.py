@@ -163,6 +163,7 @@ def test_guards_of_a_killed_launcher_remove_its_folder(stage, tmp_path, until):
     assert [] != list(folder.iterdir())
     run.process.kill()
 
+    assert -9 == run.wait()
     until(lambda: not stage.processes())
     assert [] == list(folder.iterdir())
 
