@@ -17,6 +17,8 @@
 # make fuzz   every fuzz target, for hours; goes on where it was stopped
 # make fuzz-sample SECONDS=30  those in C++, for so long together
 # make fuzz-corpus  what they have found, as small corpora in the repository
+# make faults  faults of hosts, networks, processes and scripts, for docs/reliability.md; as root
+# make soak   half an hour of training and faults, in which nothing may grow; MINUTES=10 for less
 # make docs   the tables of docs/ that are written from the code
 # make schema  docs/job.schema.json alone, after a docstring of an option changed
 # make site   the documentation as a site, in build/site; a broken link is an error
@@ -44,7 +46,7 @@ unexport PYTHONDONTWRITEBYTECODE
 RUNTIME_FILES := $(shell find container -type f -not -path '*/__pycache__/*' -not -path '*/build/*' \
   -not -path '*/image/*' -not -name 'Dockerfile*')
 
-.PHONY: demo test test-device test-slow long gpu test-v3 test-tf216 test-docker programs device-programs stream-bugs split-matrix pipeline-sample \
+.PHONY: demo test test-device test-slow long gpu test-v3 test-tf216 test-docker programs device-programs stream-bugs split-matrix pipeline-sample faults soak \
   torch-suite pipeline-matrix native fuzz fuzz-sample fuzz-corpus fuzz-program docs schema site \
   lint clean
 
@@ -87,6 +89,14 @@ device-programs: $(RUNTIME) test-device
 
 stream-bugs: $(RUNTIME) test-device
 	benchmarks/planted_stream_bugs/run
+
+# Results that exist are kept; ROWS="partition link" runs rows again whose names have such a part.
+faults: $(RUNTIME)
+	$(BIN)/python -u -m benchmarks.faults $(ROWS)
+
+MINUTES ?= 30
+soak: $(RUNTIME)
+	$(BIN)/python -u -m benchmarks.soak --minutes $(MINUTES)
 
 split-matrix: $(RUNTIME)
 	$(BIN)/python -m benchmarks.split_matrix

@@ -18,7 +18,6 @@ from benchmarks.harness.flows import flow_limits
 
 NETWORK = "10.77.0"
 INTERFACE = "e0"
-_BRIDGE = "sdbr"
 # A bucket must hold more than one 64 KiB packet of segmentation offload, or the packet is stuck.
 _SENDING = ("burst", "256kb", "latency", "20ms")
 _RECEIVING = ("burst", "256kb", "limit", "512kb")
@@ -31,10 +30,11 @@ class Host:
 
     number: int
     namespace: str | None = None
+    network: str = NETWORK
 
     @property
     def address(self) -> str:
-        return f"{NETWORK}.{self.number + 1}" if self.namespace else "127.0.0.1"
+        return f"{self.network}.{self.number + 1}" if self.namespace else "127.0.0.1"
 
     @property
     def prefix(self) -> list[str]:
@@ -44,18 +44,35 @@ class Host:
 class EmulatedHosts:
     """Set of `count` hosts with links of `rate`, such as `1gbit`, removed after the `with` block.
 
-    With a `flow_rate`, no TCP flow from one host to another is faster than that.
+    With a `flow_rate`, no TCP flow from one host to another is faster than that. Sets of hosts with
+    different names and networks can exist at the same time.
+
+    Args:
+        count: Number of hosts.
+        rate: Limit of a link, in both directions.
+        flow_rate: Limit of a TCP flow.
+        name: Beginning of the names of namespaces and interfaces, at most 4 characters.
+        network: First three numbers of all addresses.
     """
 
-    def __init__(self, count: int, rate: str, flow_rate: str | None = None) -> None:
+    def __init__(
+        self,
+        count: int,
+        rate: str,
+        flow_rate: str | None = None,
+        name: str = "sd",
+        network: str = NETWORK,
+    ) -> None:
         self.rate = rate
         self.flow_rate = flow_rate
-        self.hosts = [Host(number, f"sdhost{number}") for number in range(count)]
+        self._name = name
+        self._bridge = f"{name}br"
+        self.hosts = [Host(number, f"{name}host{number}", network) for number in range(count)]
 
     def __enter__(self) -> EmulatedHosts:
         self._remove()
-        _ip("link", "add", _BRIDGE, "type", "bridge")
-        _ip("link", "set", _BRIDGE, "up")
+        _ip("link", "add", self._bridge, "type", "bridge")
+        _ip("link", "set", self._bridge, "up")
         for host in self.hosts:
             self._add(host)
         return self
@@ -87,18 +104,22 @@ class EmulatedHosts:
         """Return the number of packets sent by all hosts so far, before segmentation offload."""
         return sum(self._packets_of(host) for host in self.hosts)
 
+    def port(self, host: Host) -> str:
+        """Return the name of the switch's interface to which a host is connected."""
+        return f"{self._name}v{host.number}"
+
     def _packets_of(self, host: Host) -> int:
         counters = ["cat", f"/sys/class/net/{INTERFACE}/statistics/tx_packets"]
         done = subprocess.run([*host.prefix, *counters], capture_output=True, check=True, text=True)
         return int(done.stdout)
 
     def _add(self, host: Host) -> None:
-        outside = f"sdv{host.number}"
+        outside = self.port(host)
         inside = ["-n", str(host.namespace)]
         _ip("netns", "add", str(host.namespace))
         peer = ["peer", "name", INTERFACE, "netns", str(host.namespace)]
         _ip("link", "add", outside, "type", "veth", *peer)
-        _ip("link", "set", outside, "master", _BRIDGE, "up")
+        _ip("link", "set", outside, "master", self._bridge, "up")
         _ip(*inside, "addr", "add", f"{host.address}/24", "dev", INTERFACE)
         _ip(*inside, "link", "set", INTERFACE, "up")
         _ip(*inside, "link", "set", "lo", "up")
@@ -115,11 +136,12 @@ class EmulatedHosts:
         """Remove all emulated hosts, including those of an earlier run."""
         listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
         for line in listed.stdout.splitlines():
-            if line.startswith("sdhost"):
+            if line.startswith(f"{self._name}host"):
                 _ip("netns", "del", line.split()[0])
         links = json.loads(subprocess.check_output(["ip", "-json", "link"]))
         for name in [link["ifname"] for link in links]:
-            if name == _BRIDGE or name.startswith("sdv"):  # may be gone with its peer already
+            # an interface may be gone with its peer already
+            if name == self._bridge or name.startswith(f"{self._name}v"):
                 subprocess.run(["ip", "link", "del", name], capture_output=True, check=False)
 
 

@@ -20,10 +20,10 @@ _LOCK: Final = "lock"
 def private_folder() -> Iterator[Path]:
     """Make a folder of mode 0700 in the directory for temporary files, and remove it at the end.
 
-    A launcher that is killed cannot remove its folder. The next launcher of this user removes it:
-    the kernel has then released the lock that a launcher holds while it runs.
+    A launcher that is killed cannot remove its folder. Its rank guards remove it, or the next
+    launcher of this user: the kernel has then released the lock of the launcher that was killed.
     """
-    _remove_abandoned(Path(tempfile.gettempdir()))
+    remove_abandoned(Path(tempfile.gettempdir()))
     with (
         tempfile.TemporaryDirectory(prefix=_PREFIX) as name,
         (Path(name) / _LOCK).open("w") as lock,
@@ -32,11 +32,24 @@ def private_folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def _remove_abandoned(directory: Path) -> None:
+def remove_abandoned(directory: Path) -> None:
+    """Remove this user's folders of launchers that were killed, in a directory for temporary files.
+
+    Folders of launchers that run, and folders of other users, stay.
+    """
     for folder in directory.glob(f"{_PREFIX}*"):
-        with suppress(OSError):  # in use, or of another user
-            if folder.is_symlink() or folder.stat().st_uid != os.geteuid():
-                continue
-            with (folder / _LOCK).open("r+") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
+        remove_if_abandoned(folder)
+
+
+def remove_if_abandoned(folder: Path) -> bool:
+    """Remove the folder of a launcher unless that launcher still runs.
+
+    Return False if it runs, or if the folder is that of another user.
+    """
+    with suppress(OSError):  # in use, or of another user
+        if folder.is_symlink() or folder.stat().st_uid != os.geteuid():
+            return False
+        with (folder / _LOCK).open("r+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+    return not folder.exists()

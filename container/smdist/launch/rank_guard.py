@@ -7,8 +7,9 @@ torchrun, the task starter or the launcher starts the guard. The guard puts the 
 each line of the rank's output. A signal that the guard receives is sent to the rank, once, and not
 to the rank's children (a rank ends its DataLoader workers itself). When the rank has ended, the
 guard kills the remaining processes of the rank's process group and sends a report to the launcher.
-A rank that is stopped, or does not run for another reason, is named in its output.
-If the guard is killed, the kernel kills the rank. This module imports little, to start fast.
+A rank that is stopped, or does not run for another reason, is named in its output. If the guard is
+killed, the kernel kills the rank. If the launcher was killed, the guard ends the rank and removes
+the launcher's folder. This module imports little, to start fast.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from smdist.launch.guard_protocol import (
 from smdist.launch.kernel_state import StateWatch
 from smdist.launch.nonblocking_writer import BackgroundWriter
 from smdist.launch.output_prefix import STARTING, Relay
+from smdist.launch.private_folder import remove_if_abandoned
 from smdist.launch.process_control import die_with_parent, end_by, signal_socket
 from smdist.launch.traceback_parser import find_culprit
 from smdist.restart_environment import torchelastic_variables
@@ -102,7 +104,12 @@ class Guard:
         self._passed: set[int] = set()
         self._kill_at = float("inf")
         self._streams: list[Stream] = []
-        self._scratch = tempfile.TemporaryDirectory(prefix="smdist-rank-")
+        # in the launcher's folder, if there is one, which is removed even if this guard is killed
+        self._folder = Path(config.socket).parent if config.socket else None
+        self._scratch = tempfile.TemporaryDirectory(
+            prefix="smdist-rank-", dir=self._folder, ignore_cleanup_errors=True
+        )
+        self._is_orphan = False
         self._fault_file = Path(self._scratch.name, "fault.json")
         self._connected_file = Path(self._scratch.name, "connected")
         self._rank = self._start(command)
@@ -133,6 +140,8 @@ class Guard:
         self._launcher.send_report(self._with_culprit(report).encode())
         self._finish_output()
         self._scratch.cleanup()
+        if self._is_orphan:
+            self._remove_folder()
         return int(self._rank.returncode)
 
     def _start(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
@@ -218,6 +227,7 @@ class Guard:
         if number is None:  # the launcher has ended
             assert self._launcher.socket
             self._selector.unregister(self._launcher.socket)
+            self._is_orphan = True
             if signal.SIGTERM in self._passed:  # the rank has had SIGTERM already: kill it soon
                 self._kill_at = min(self._kill_at, time.monotonic() + _ORPHAN_SECONDS)
         self._pass_on(number or signal.SIGTERM)
@@ -258,6 +268,14 @@ class Guard:
             self._turn(0.0)
             if self._passed:
                 give_up = min(give_up, time.monotonic() + _LAST_OUTPUT_SECONDS)
+
+    def _remove_folder(self) -> None:
+        """Remove the folder of the launcher, which was killed and could not remove it."""
+        deadline = time.monotonic() + _DRAIN_SECONDS
+        while self._folder and not remove_if_abandoned(self._folder):
+            if time.monotonic() > deadline:
+                return
+            time.sleep(_PAUSE_SECONDS)
 
     def _with_culprit(self, report: Report) -> Report:
         if not report.status:

@@ -152,6 +152,32 @@ def test_nothing_stays_in_the_temporary_directory(stage, tmp_path):
     assert [] == list(folder.iterdir())
 
 
+def test_guards_of_a_killed_launcher_remove_its_folder(stage, tmp_path, until):
+    """The launcher cannot: its guard ends the script, and removes what both have written."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    run = stage.train(
+        stage.base("import time\nprint('ready', flush=True)\ntime.sleep(60)"), TMPDIR=str(folder)
+    )
+    until(lambda: "ready\n" in run.said())
+    assert [] != list(folder.iterdir())
+    run.process.kill()
+
+    assert -9 == run.wait()
+    until(lambda: not stage.processes())
+    assert [] == list(folder.iterdir())
+
+
+def test_a_killed_guard_leaves_nothing(stage, tmp_path, until):
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    script = "import os, time\nprint('ready', flush=True)\nos.kill(os.getppid(), 9)\ntime.sleep(60)"
+    run = stage.train(stage.base(script), TMPDIR=str(folder))
+
+    assert 137 == run.wait()
+    assert [] == list(folder.iterdir())
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "text"),
     [

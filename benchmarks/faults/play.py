@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One row from its start to what was seen, and the comparison with what was expected."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+
+from benchmarks.faults import actions
+from benchmarks.faults.actions import VICTIM
+from benchmarks.faults.fault_row import Row, Seen
+from benchmarks.faults.hosts_job import HostsJob, StartError, wait_until
+from benchmarks.harness.hosts import EmulatedHosts
+
+_SCRIPT_SECONDS = 60.0
+_NEW_FILES = 2  # descriptors that a survivor may have more, such as those of a second group
+
+
+def play(
+    rows: Sequence[Row],
+    framework: str,
+    emulated: EmulatedHosts,
+    machine: AbstractContextManager[object],
+) -> list[Seen]:
+    """Run rows that share a job on emulated hosts, and return what was seen of each.
+
+    Args:
+        rows: One row, or those with the same `together`.
+        framework: "torch" or "tensorflow".
+        emulated: Hosts that nothing else uses.
+        machine: Lock that is held while a job starts, and while a quick row is measured.
+    """
+    first = rows[0]
+    if first.run is not None:
+        with machine:
+            seen = [first.run(framework)]
+    else:
+        seen = _play_on_hosts(rows, framework, emulated, machine)
+    for row, each in zip(rows, seen, strict=True):
+        each.complaints += _complaints(row, each)
+    return seen
+
+
+def _play_on_hosts(
+    rows: Sequence[Row],
+    framework: str,
+    emulated: EmulatedHosts,
+    machine: AbstractContextManager[object],
+) -> list[Seen]:
+    job = HostsJob(emulated, rows, framework)
+    try:
+        with machine:
+            _start(job)
+            if rows[0].is_quick:
+                return _measure(job, rows)
+        return _measure(job, rows)
+    except StartError as error:
+        return [Seen(stacks=str(error), complaints=["the job did not start"]) for _ in rows]
+    finally:
+        job.close()
+        actions.heal(job)
+
+
+def _start(job: HostsJob) -> None:
+    (job.row.begin or HostsJob.start)(job)
+    if job.row.until:
+        job.wait_for_event(job.row.until)
+
+
+def _measure(job: HostsJob, rows: Sequence[Row]) -> list[Seen]:
+    row = job.row
+    if row.action is not None:
+        row.action(job)
+    else:
+        _wait_for_faults(job, rows)
+    assert job.fault_at is not None
+    if row.expected.survives:
+        time.sleep(row.stop_after)
+        job.stop()
+    deadline = max(job.fault_at + row.deadline, time.monotonic() + 15.0)
+    codes = job.wait(deadline)
+    if None in codes:
+        hang = f"a hang: exit codes {codes} after {row.deadline:g} s"
+        return [Seen(codes=codes, stacks=job.stacks(), complaints=[hang]) for _ in rows]
+    seen = [Seen(codes=codes, reasons=job.reasons(), size=job.size) for _ in rows]
+    for each_row, each in zip(rows, seen, strict=True):
+        _read_errors(job, each_row, each)
+    left = [*job.left_behind(), *_descriptors(job)]
+    abandoned = job.abandoned()
+    for each_row, each in zip(rows, seen, strict=True):
+        each.abandoned, each.left = abandoned, [one for one in left if _name(one) not in abandoned]
+        if list(_complaints(each_row, each)):
+            each.stacks = job.stacks()
+    return seen
+
+
+def _name(left: str) -> str:
+    return left.rpartition(" ")[2]
+
+
+def _wait_for_faults(job: HostsJob, rows: Sequence[Row]) -> None:
+    """Wait until the script has caused the faults of all rows."""
+    wanted = {row.script["fault"] for row in rows}
+
+    def caused() -> bool:
+        events = [each for rank in range(job.size) for each in job.events(rank)]
+        at = {each["fault"]: each["at"] for each in events if each["event"] == "fault"}
+        if at:
+            job.fault_at = min(at.values())
+        return wanted <= at.keys()
+
+    wait_until(caused, _SCRIPT_SECONDS, "the script's faults")
+
+
+def _read_errors(job: HostsJob, row: Row, seen: Seen) -> None:
+    """Read when each rank had its error, and the fields of the error."""
+    fault, at, began = row.script.get("fault", ""), [], job.fault_at
+    for event in job.events(VICTIM):
+        if event["event"] == "fault" and event["fault"] == fault:
+            began = event["at"]
+    assert began is not None
+    for rank in range(job.size):
+        recorded = job.events(rank)
+        events = [each for each in recorded if each["fault"] == fault or not row.together]
+        errors = [each for each in events if each["event"] == "error"]
+        if errors and rank not in row.expected.silent:
+            first = errors[0]
+            fields = ("kind", "culprit", "operation", "exception")
+            seen.errors.append((rank, *(first[name] for name in fields)))
+            seen.notes.append(f"rank {rank}: {first['text']}")
+            at.append(first["at"] - began)
+        if again := [each["sum"] for each in events if each["event"] == "again"]:
+            seen.notes.append(f"rank {rank} went on, sum {again[0]:g}")
+    if row.expected.by_launchers:
+        at = [when - began for when in job.ended_at.values()]
+    seen.seconds = max(at) if at else None
+
+
+def _descriptors(job: HostsJob) -> Iterator[str]:
+    """Yield descriptors that ranks which survived have more at their end than before the fault."""
+    for rank in range(job.size):
+        counts = {each["event"]: each.get("files") for each in job.events(rank)}
+        before, after = counts.get("ready"), counts.get("end")
+        if before and after and after > before + _NEW_FILES:
+            yield f"{after - before} descriptors of rank {rank}"
+
+
+def _complaints(row: Row, seen: Seen) -> Iterator[str]:
+    """Yield each way in which a row is not as it should be."""
+    if any(code is None for code in seen.codes) or (row.run is None and not seen.codes):
+        return
+    yield from _of_times(row, seen)
+    yield from _of_fields(row, seen)
+    yield from _of_codes(row, seen)
+    if seen.left:
+        yield f"left behind: {', '.join(seen.left)}"
+
+
+def _of_times(row: Row, seen: Seen) -> Iterator[str]:
+    expected = row.expected
+    if expected.within is None:
+        if seen.errors and not expected.kinds:
+            yield f"errors of a fault that no rank should see: {seen.errors}"
+        return
+    wanted = (
+        set() if row.run or expected.by_launchers else set(range(seen.size)) - set(expected.silent)
+    )
+    if missing := sorted(wanted - {rank for rank, *_ in seen.errors}):
+        yield f"no error on ranks {missing}"
+    if seen.seconds is None:
+        yield "nobody has reported it"
+    elif seen.seconds > expected.within:
+        yield f"{seen.seconds:.2f} s, more than {expected.within:g} s"
+
+
+def _of_fields(row: Row, seen: Seen) -> Iterator[str]:
+    expected = row.expected
+    for rank, kind, culprit, *_ in seen.errors:
+        if expected.kinds and kind not in expected.kinds:
+            yield f"rank {rank} reports the kind {kind!r}, not one of {expected.kinds}"
+        is_free = expected.culprits is None or rank == VICTIM
+        if not is_free and culprit not in (expected.culprits or ()):
+            yield f"rank {rank} names rank {culprit}, not one of {expected.culprits}"
+    if expected.reason and not any(
+        all(each.get(name) == value for name, value in expected.reason.items())
+        for each in seen.reasons
+    ):
+        yield f"no failure.json with {dict(expected.reason)}: {seen.reasons}"
+
+
+def _of_codes(row: Row, seen: Seen) -> Iterator[str]:
+    expected = row.expected
+    if expected.survives and any(seen.codes):
+        yield f"the job should go on; exit codes are {seen.codes}"
+    if not expected.survives and seen.codes and not any(seen.codes):
+        yield "the job ends as if nothing had happened"
+    if expected.codes and not set(seen.codes) <= set(expected.codes):
+        yield f"exit codes are {seen.codes}, not of {expected.codes}"

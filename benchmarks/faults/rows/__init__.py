@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All rows of the table of faults, in its order."""
+
+from __future__ import annotations
+
+from benchmarks.faults.fault_row import Row
+from benchmarks.faults.rows import checkpoints, networks, processes, scripts, starts
+
+ROWS: tuple[Row, ...] = (
+    *processes.ROWS,
+    *scripts.ROWS,
+    *networks.ROWS,
+    *starts.ROWS,
+    *checkpoints.ROWS,
+)

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Row of a plain torchrun, which restarts ranks itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.faults.fault_row import Seen
+
+_SCRIPT = """
+import os, signal, time
+import torch, torch.distributed as dist
+import smdist.dataparallel.torch
+torch.set_num_threads(1)
+dist.init_process_group("smdist")
+restarts, rank = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), dist.get_rank()
+for step in range(10):
+    dist.all_reduce(numbers := torch.ones(1000))
+if rank == 1 and restarts == 0:
+    print("fault", time.monotonic(), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+dist.all_reduce(numbers := torch.ones(1000))
+print("again", time.monotonic(), restarts, numbers[0].item(), flush=True)
+dist.destroy_process_group()
+"""
+
+
+def torchrun_restarts(framework: str) -> Seen:
+    """Kill rank 1 of 2 under `torchrun --max-restarts 2`; the time is until both sum again."""
+    with tempfile.TemporaryDirectory(prefix="flt-") as folder:
+        script = Path(folder) / "script.py"
+        script.write_text(_SCRIPT)
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        options = ["--nproc-per-node=2", "--max-restarts=2", "--monitor-interval=0.1", str(script)]
+        environ = {**os.environ, "TMPDIR": folder, "OMP_NUM_THREADS": "1"}
+        began = time.monotonic()
+        done = subprocess.run(
+            [*command, *options], capture_output=True, text=True, env=environ, timeout=180
+        )
+        words = [line.split() for line in done.stdout.splitlines()]
+        fault = next((float(each[1]) for each in words if each[:1] == ["fault"]), began)
+        again = [float(each[1]) for each in words if each[:1] == ["again"]]
+        left = [f"file {each.name}" for each in Path(folder).glob("smdist*")]
+    return Seen(
+        seconds=max(again) - fault if len(again) == 2 else None,
+        codes=[done.returncode],
+        left=left,
+        notes=[f"{framework}: {len(again)} ranks sum again"],
+        stacks=done.stderr[-4000:] if done.returncode else "",
+    )

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of the table of faults: each has a test that exists, and a cause that exists."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks.faults.fault_row import BOTH
+from benchmarks.faults.page import BEGIN, END, PAGE_NAME
+from benchmarks.faults.rows import ROWS
+from benchmarks.faults.train import AT_A_STEP, BEFORE_START, THEN
+
+ROOT = Path(__file__).parents[2]
+DEFINITIONS = {".py": r"^(async )?def {}\(", ".cc": r"^void {}\("}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_the_named_test_exists(row):
+    path, _, name = row.test.partition("::")
+    file = ROOT / path
+
+    assert re.search(DEFINITIONS[file.suffix].format(name), file.read_text(), re.MULTILINE)
+
+
+def test_names_are_different_and_many():
+    """A name is the key of a result."""
+    names = [row.name for row in ROWS]
+
+    assert len(names) == len(set(names))
+    assert len(names) >= 40
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_a_row_has_one_cause(row):
+    """A script's fault, an action from outside, or a function that does everything."""
+    fault = row.script.get("fault")
+
+    assert 1 == [fault is not None, row.action is not None, row.run is not None].count(True)
+    assert fault is None or fault in {*AT_A_STEP, *BEFORE_START}
+    assert row.script.get("then", "alone") in THEN
+    assert set(row.frameworks) <= set(BOTH)
+
+
+def test_the_page_has_the_marks():
+    text = (ROOT / PAGE_NAME).read_text()
+
+    assert 0 < text.index(BEGIN) < text.index(END)
