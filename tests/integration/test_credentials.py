@@ -155,7 +155,8 @@ def test_a_script_that_fails_takes_no_credentials_along(build, session, tmp_path
     assert [] == hits_below(tmp_path)
 
 
-@pytest.mark.parametrize("own", [pytest.param(True, marks=pytest.mark.slow), False])
+@pytest.mark.slow
+@pytest.mark.parametrize("own", [True, False])
 def test_a_download_that_fails_takes_no_credentials_along(build, session, tmp_path, capfd, own):
     """A failed download shows neither a session's credentials nor the environment's."""
     estimator = build(**({"sagemaker_session": session} if own else {}))
@@ -169,7 +170,11 @@ def test_a_download_that_fails_takes_no_credentials_along(build, session, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("variable", "scheme"), [("AWS_ENDPOINT_URL_S3", "https"), ("HTTPS_PROXY", "http")]
+    ("variable", "scheme"),
+    [
+        ("AWS_ENDPOINT_URL_S3", "https"),
+        pytest.param("HTTPS_PROXY", "http", marks=pytest.mark.slow),
+    ],
 )
 def test_the_password_of_an_endpoint_or_proxy_is_not_shown(
     build, tmp_path, monkeypatch, capfd, variable, scheme

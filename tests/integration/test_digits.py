@@ -134,6 +134,7 @@ def test_an_exception_is_the_failure_reason(job, capfd):
     assert "DistBackendError: rank 1 on algo-2 raised ValueError: boom" in shown.out + shown.err
 
 
+@pytest.mark.slow
 def test_stopped_ranks_agree_on_a_step_and_a_second_run_resumes(job, channel, tmp_path, capfd):
     """After SIGTERM there is one checkpoint, every launcher exits with 143, and the next run
     resumes.

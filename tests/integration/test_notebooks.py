@@ -16,6 +16,7 @@ NOTEBOOKS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS)
 def test_notebook_runs(path: Path, tmp_path):
     """Every cell ends without an error."""

@@ -53,6 +53,7 @@ def running(job):
         wait_until(lambda: not processes_of(name))
 
 
+@pytest.mark.slow
 def test_nobody_gets_in_and_nothing_tells_the_secret(running):
     folder, ranks = running
     secret = folder.secret()

@@ -164,7 +164,7 @@ print(version)
 """
 
 
-@pytest.mark.parametrize("order", ["before", "after"])
+@pytest.mark.parametrize("order", ["before", pytest.param("after", marks=pytest.mark.slow)])
 def test_our_openssl_gets_on_with_that_of_python(order):
     """Python's ssl, hashlib and cryptography keep their own, whichever is loaded first."""
     done = subprocess.run(

@@ -187,7 +187,8 @@ else:
 """
 
 
-@pytest.mark.parametrize("is_rank", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("is_rank", [False, True])
+@pytest.mark.slow
 def test_a_forked_child_has_no_last_line_of_its_own(is_rank):
     """Also if it reports; the child checks again whether it is a rank of a job."""
     script = FORKS.format(is_rank=is_rank)

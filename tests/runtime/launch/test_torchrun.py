@@ -106,6 +106,7 @@ def test_four_ranks_on_two_hosts(start):
         assert all(line.startswith(f"[algo-{number}") for line in run.said().splitlines())
 
 
+@pytest.mark.slow
 def test_killed_rank_and_stopped_host(start, until):
     """kill -9 of one rank ends its host in seconds and is its reason; SIGTERM ends the other."""
     runs = start(wait="1")
@@ -216,6 +217,7 @@ def test_weights_are_for_hosts_with_ranks(stage, port):
     assert facts(runs[1])["RANK"] is None
 
 
+@pytest.mark.slow
 def test_without_named_groups_each_is_a_world(start_flagged, port):
     """They share this machine here, so each needs a port of its own."""
     with socket.socket() as free:

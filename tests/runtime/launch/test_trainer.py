@@ -137,7 +137,7 @@ def test_a_broken_file_is_named(channels):
     assert ("sourcecode.json",) == caught.value.about
 
 
-@pytest.mark.parametrize("start", ["train", "driver"])
+@pytest.mark.parametrize("start", [pytest.param("train", marks=pytest.mark.slow), "driver"])
 def test_ranks_run_where_the_code_lies(stage, channels, start):
     """Both by our `train` and at the end of ModelTrainer's shell."""
     base = channels(requirements="needs.txt")

@@ -72,6 +72,7 @@ def test_it_knows_no_place_to_look_in(binary):
     assert "RUNPATH" not in header
 
 
+@pytest.mark.slow
 def test_it_shares_a_process_with_the_one_for_torch():
     """Each module has engines of its own."""
     pytest.importorskip("torch")

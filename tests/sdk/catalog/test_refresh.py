@@ -115,6 +115,7 @@ def test_names_are_those_of_the_service_model(session, done):
     assert f"TrainingInstanceType in botocore {botocore.__version__}" == done.table.names
 
 
+@pytest.mark.slow
 @mock_aws
 def test_shipped_rows_of_moto_are_what_moto_says(session):
     """The table can be made again: rows that name moto's data are its data."""

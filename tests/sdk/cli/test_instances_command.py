@@ -116,6 +116,7 @@ def test_refresh_writes_a_table(capsys, tmp_path):
     assert f"{output}: {len(table.instances)} types" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @mock_aws
 def test_refresh_where_nothing_can_be_written(capsys, tmp_path):
     """The hint names the option --output."""

@@ -42,6 +42,7 @@ def test_context_of_a_clone(tmp_path):
     assert [] == [name for name in found if name.endswith((".pyc", ".so"))]
 
 
+@pytest.mark.slow
 def test_wheel_ships_the_context(tmp_path):
     """An installed wheel gives the same context as a clone."""
     build = [sys.executable, "-m", "pip", "--disable-pip-version-check"]

@@ -140,6 +140,7 @@ def test_numbers_stand_in_their_bars():
     assert sorted([*range(8)] * 8) == numbers
 
 
+@pytest.mark.slow
 def test_numbers_are_left_out_where_bars_are_thin():
     """Of 64 ranks and 256 microbatches none is numbered."""
     figure = Picture(sheet(64, microbatches=256)).figure
@@ -155,7 +156,9 @@ def test_all_microbatches_are_numbered():
     assert 1 == len({text.get_fontsize() for text in step.texts})
 
 
-@pytest.mark.parametrize("ranks", [2, 8, 12, 16, 24])
+@pytest.mark.parametrize(
+    "ranks", [2, 12, *(pytest.param(ranks, marks=pytest.mark.slow) for ranks in (8, 16, 24))]
+)
 def test_names_stand_in_their_bars(ranks):
     """A name that does not fit is left out, not cut."""
     figure = Picture(sheet(ranks, large="mixture_of_mamba")).figure

@@ -25,6 +25,7 @@ def test_output_is_that_of_the_command(page, tmp_path):
     assert (tmp_path / "plan.json").exists()
 
 
+@pytest.mark.slow
 def test_code_runs(page, tmp_path, monkeypatch):
     """All blocks of Python, one after the other."""
     monkeypatch.chdir(tmp_path)

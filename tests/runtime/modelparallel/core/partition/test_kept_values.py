@@ -135,7 +135,7 @@ def every_cut(net, num_stages):
         yield {name: sum(at >= cut for cut in cuts) for at, name in enumerate(names)}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @drawn(problems())
 def test_the_fullest_stage_is_as_empty_as_can_be(drawn):
     """As trying every cut finds; where parameters are tied it may be emptier still."""
@@ -150,7 +150,7 @@ def test_the_fullest_stage_is_as_empty_as_can_be(drawn):
     assert tied or least == max(found.peak_bytes)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @drawn(problems(), st.integers(1, 60))
 def test_cuts_within_a_limit_are_found_where_there_are_any(drawn, limit):
     """No run that fits was taken for one that does not."""

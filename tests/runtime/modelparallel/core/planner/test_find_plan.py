@@ -227,6 +227,7 @@ def test_stages_by_hand_are_kept():
     assert 2 == plan.pipeline_parallel_degree
 
 
+@pytest.mark.slow
 def test_thousand_ranks_are_planned_in_seconds():
     """A hundred layers on 128 hosts of 8, in processor time of one core."""
     model = Model((1e-2,) * 96, batch=64, elements=400 * MIB, saved=100 * MIB)
