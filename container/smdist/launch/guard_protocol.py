@@ -212,7 +212,8 @@ def parse_message(message: bytes) -> Report | int | None:
 
 
 def _fault_of(found: Any) -> RankFault:
-    return RankFault(**_checked(found, _FAULT_TYPES, ("kind",)))
+    fields = _checked(found, _FAULT_TYPES, ("kind",))
+    return RankFault(**fields | {"late_ranks": tuple(fields.get("late_ranks", ()))})
 
 
 def _checked(found: Any, types: Mapping[str, Any], needed: Iterable[str]) -> dict[str, Any]:

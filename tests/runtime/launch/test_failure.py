@@ -111,7 +111,13 @@ def test_earliest_failure_decides():
 
 
 def test_reports_travel():
-    fault = RankFault(kind="lost", culprit=2, exception="DistBackendError", operation="barrier")
+    fault = RankFault(
+        kind="lost",
+        culprit=2,
+        exception="DistBackendError",
+        operation="barrier",
+        late_ranks=({"rank": 2, "last_operation": None},),
+    )
 
     for sent in (report(error="é😀\n", frame="f", stopped=True), report(fault=fault)):
         assert sent == parse_message(sent.encode())
@@ -135,11 +141,16 @@ def test_signals_count_from_128():
 
 def test_the_sdk_knows_every_field():
     """The SDK passes on these fields of failure.json, and no others."""
-    written = fields_of(report(fault=RankFault(kind="lost")), "algo-1")
+    late = RankFault(kind="timeout", late_ranks=({"rank": 3},))
+    written = fields_of(report(fault=late), "algo-1")
     refused = OptionErrors((OptionError("a", "b", "c"),)).as_dict()
 
     restarts = {"restarts", "not_restarted"}  # of a job with max_restarts
     assert FAILURE_FIELDS == {*written, *refused, *OptionError("a", "b", "c").as_dict(), *restarts}
+
+
+def test_only_a_timeout_has_late_ranks():
+    assert "late_ranks" not in fields_of(report(fault=RankFault(kind="lost")), "algo-1")
 
 
 def test_failure_file_is_written_once(tmp_path):
