@@ -160,6 +160,13 @@ def test_hosts_that_may_leave_have_no_weights():
     assert expected == fields_raised(lambda: DataParallel(elastic_min=1, shard_weights=(1, 2)))
 
 
+def test_an_elastic_job_is_not_restarted():
+    """One policy is carried out when a rank fails."""
+    expected = [("elastic_min", "conflict")]
+
+    assert expected == fields_raised(lambda: DataParallel(elastic_min=1, max_restarts=1))
+
+
 def test_a_split_model_is_not_elastic():
     """A lost host takes stages with it."""
     expected = [("engine.elastic_min", "unsupported")]
