@@ -72,8 +72,8 @@ _RANGES: Final = {
     SILENCE: Range(
         least=5,
         most=900,
-        why="a network that loses packets may be silent for some seconds, and Linux itself gives up a"
-        " connection after 15 minutes",
+        why="a network that loses packets may be silent for some seconds, and Linux gives up a"
+        " connection after about 15 minutes",
     ),
     "lanes": Range(least=1, most=16, why="two ranks open between 1 and 16 connections"),
     "chunk_bytes": Range(
