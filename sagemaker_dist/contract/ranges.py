@@ -74,8 +74,8 @@ _RANGES: Final = {
     SILENCE: Range(
         least=5,
         most=900,
-        why="a network that loses packets may be silent for some seconds, and Linux itself gives up"
-        " a connection after 15 minutes",
+        why="a network that loses packets may be silent for some seconds, and Linux gives up a"
+        " connection after about 15 minutes",
     ),
     MAX_RESTARTS: Range(
         least=0, most=1000, why="ranks are started again at most 1000 times, and 0 turns it off"

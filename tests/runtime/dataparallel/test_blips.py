@@ -15,7 +15,8 @@ from cut_hosts import cut_hosts, fault_of_namespaces
 
 SCRIPT = str(Path(__file__).parent / "scripts" / "blips.py")
 SHORT, LONG = 1000, 25_000_000  # floats
-DEADLINE = 120
+SILENCE = 5  # seconds, the least that the option takes
+SLACK = 5  # seconds that a busy machine may take in addition
 
 pytestmark = [
     pytest.mark.timeout(600),
@@ -109,32 +110,37 @@ def interrupt(hosts, ranks, senders, seconds, count):
     return ranks.answers()
 
 
-def test_a_short_interruption_ends_nothing(two_ranks):
-    """In each direction, during a sum and without one."""
-    hosts, ranks = two_ranks(5)
-
-    assert ["sums"] * 2 == ranks.sum()
-    for senders, count in (((0,), LONG), ((1,), SHORT), ((0, 1), LONG), ((0, 1), 0)):
-        assert ["sums"] * 2 == interrupt(hosts, ranks, senders, 1.5, count)
-
-
-@pytest.mark.parametrize("count", [LONG, 0])
-def test_a_lost_host_is_named_after_the_silence(two_ranks, count):
-    """Both ranks name the other one, a second after the time of silence at the latest."""
-    hosts, ranks = two_ranks(5)
-
-    assert ["sums"] * 2 == ranks.sum()
+def check_loss(hosts, ranks, count):
+    """Cut the network for good, with a sum of `count` floats under way or, for 0, without one."""
     if count:
         ranks.begin(count)
     began = time.monotonic()
     hosts.cut(0, 1)
     if not count:
-        time.sleep(6)  # both are idle
+        time.sleep(SILENCE + 1)
         ranks.begin(SHORT)
     first, second = (each.split() for each in ranks.answers())
 
     assert (["lost", "1"], ["lost", "0"]) == (first[:2], second[:2])
-    assert 6.9 > time.monotonic() - began
+    assert SILENCE + 1 + SLACK > time.monotonic() - began
+
+
+def test_a_short_interruption_ends_nothing_and_a_lost_host_is_named(two_ranks):
+    """In each direction, during a sum and without one; each rank names the other one at the end."""
+    hosts, ranks = two_ranks(SILENCE)
+
+    assert ["sums"] * 2 == ranks.sum()
+    for senders, count in (((0,), LONG), ((1,), SHORT), ((0, 1), 0)):
+        assert ["sums"] * 2 == interrupt(hosts, ranks, senders, 1.5, count)
+    check_loss(hosts, ranks, LONG)
+
+
+@pytest.mark.slow
+def test_a_host_that_is_lost_between_sums_is_named(two_ranks):
+    hosts, ranks = two_ranks(SILENCE)
+
+    assert ["sums"] * 2 == ranks.sum()
+    check_loss(hosts, ranks, 0)
 
 
 @pytest.mark.slow
