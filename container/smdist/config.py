@@ -25,12 +25,12 @@ from sagemaker_dist.contract import KEY, DataParallel, ModelParallel, parse, par
 from sagemaker_dist.contract.option_variables import misspelt, value_faults
 from sagemaker_dist.errors import OptionError, SkewError, raise_all
 from smdist.container_files import Drivers, Resources, read_drivers, read_object, read_resources
+from smdist.debug_files import output_data, state_file
 from smdist.environment_checks import DEVICE_WAITS, device_wait_faults, hosts_without_ranks
 from smdist.tuning import TuningConfig, read_tuning
 
 PORT: Final = 7777  # default of the rendezvous port on the first host
 MODEL_PARALLEL: Final = "SMDIST_MODEL_PARALLEL"  # carries a document in the hyperparameter format
-DEBUG_FOLDER: Final = "smdist-debug"  # of each rank's history, stacks and kernel state
 STOP_SECONDS: Final = 110  # SageMaker sends SIGKILL 120 s after SIGTERM
 # torch's rendezvous method env:// needs all of these variables
 _WORLD: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -144,8 +144,7 @@ class GuardConfig:
             None for the working directory of the guard.
         is_quiet: True if TensorFlow's start-up log is hidden.
         stop_seconds: Seconds between SIGTERM and SIGKILL for the rank.
-        state_file: File in the job's output data for the kernel state of a rank that does not run;
-            None without a launcher, or for a process that is no rank.
+        state_file: File for the kernel state of a rank that does not run; None for no file.
         inherited: The environment of the guard, which the rank inherits.
     """
 
@@ -180,8 +179,7 @@ class RankConfig:
         secret: The secret itself, from SMDIST_SECRET.
         attempt: Number of times that the launcher has started the ranks again; 0 at first.
         has_guard: True if smdist's launcher started the ranks, each under a rank guard.
-        output_data: Directory of the job's output data, `<base>/output/data`; None if smdist's
-            launcher did not start the ranks.
+        output_data: Directory of the job's output data; None without smdist's launcher.
         master_address: Address of rank 0's host, torch's MASTER_ADDR.
         is_in_world: True if a launcher has set all of torch's rendezvous variables, so that
             this process is a rank that can find the others.
@@ -332,17 +330,14 @@ def read_guard_config(environ: Mapping[str, str] | None = None) -> GuardConfig:
     `environ` is os.environ by default.
     """
     environ = _environment(environ)
-    rank = _number(environ, "RANK")
-    debug = read_base(environ) / "output" / "data" / DEBUG_FOLDER
-    has_file = rank is not None and environ.get("SMDIST_GUARD_SOCKET")
     return GuardConfig(
-        rank=None if rank is None else int(rank),
+        rank=_integer(environ, "RANK"),
         host_label=environ.get("SMDIST_HOST_LABEL") or socket.gethostname(),
         socket=environ.get("SMDIST_GUARD_SOCKET") or None,
         directory=environ.get("SMDIST_GUARD_DIRECTORY") or None,
         is_quiet=bool(environ.get("SMDIST_GUARD_QUIET")),
         stop_seconds=read_stop_seconds(environ),
-        state_file=debug / f"state-rank-{rank:.0f}.json" if has_file else None,
+        state_file=state_file(read_base(environ), environ),
         inherited=environ,
     )
 
@@ -361,7 +356,6 @@ def read_rank_config(environ: Mapping[str, str] | None = None) -> RankConfig:
     raise_all((*misspelt(environ), *value_faults(environ), *device_wait_faults(environ)))
     start = _integer(environ, "SMDIST_START_TIMEOUT_SECONDS")
     secret_file, secret = read_secret_variables(environ)
-    has_guard = bool(environ.get("SMDIST_GUARD_SOCKET")) and start is not None
     socket_path = environ.get("SMDIST_ELASTIC_SOCKET")
     return RankConfig(
         address=environ.get("SMDIST_ADDRESS") or None,
@@ -378,8 +372,8 @@ def read_rank_config(environ: Mapping[str, str] | None = None) -> RankConfig:
         secret_file=secret_file,
         secret=secret,
         attempt=_integer(environ, "SMDIST_RESTART_COUNT") or 0,
-        has_guard=has_guard,
-        output_data=read_base(environ) / "output" / "data" if has_guard else None,
+        has_guard=bool(environ.get("SMDIST_GUARD_SOCKET")) and start is not None,
+        output_data=output_data(read_base(environ), environ),
         master_address=environ.get("MASTER_ADDR") or "127.0.0.1",
         is_in_world=all(environ.get(name) for name in _WORLD),
         rank=_integer(environ, "RANK"),

@@ -331,3 +331,18 @@ def test_what_a_wait_cannot_block_is_refused():
     refused = fields_raised(lambda: read_rank_config({"SMDIST_DEVICE_WAIT": "gpu"}))
 
     assert [("SMDIST_DEVICE_WAIT", "option")] == refused
+
+
+def test_files_for_an_analysis_are_in_the_output_data_under_a_launcher():
+    """Without one, the working directory has them, and there is no guard with a state to write."""
+    alone = {"RANK": "3", "SAGEMAKER_BASE_DIR": "/base"}
+    launched = {**alone, "SMDIST_GUARD_SOCKET": "/g", "SMDIST_START_TIMEOUT_SECONDS": "60"}
+    state = Path("/base/output/data/smdist-debug/state-rank-3.json")
+
+    assert (None, None) == (
+        read_rank_config(alone).output_data,
+        read_guard_config(alone).state_file,
+    )
+    assert Path("/base/output/data") == read_rank_config(launched).output_data
+    assert state == read_guard_config(launched).state_file
+    assert read_guard_config({**launched, "RANK": ""}).state_file is None

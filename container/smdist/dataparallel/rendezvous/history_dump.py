@@ -18,9 +18,10 @@ import os
 import signal
 from pathlib import Path
 
-from smdist.config import DEBUG_FOLDER, RankConfig
+from smdist.config import RankConfig
 from smdist.dataparallel.rendezvous.engine_interface import E, EngineModule, HistoryWriter
 from smdist.dataparallel.rendezvous.engine_shutdown import call_after_shutdown
+from smdist.debug_files import DEBUG_FOLDER
 
 _writers: list[HistoryWriter] = []  # at most one, which lives as long as the process
 
