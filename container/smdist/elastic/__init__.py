@@ -19,8 +19,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from smdist.elastic.elastic_error import ElasticError
+from smdist.elastic.elastic_sampler import ElasticSampler
 from smdist.elastic.run import run
-from smdist.elastic.sampler import ElasticSampler
 from smdist.elastic.state import Change, State, scale_linearly
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ import numpy as np
 from sagemaker_dist.errors import OptionError
 from smdist.dataparallel.tensorflow import basics, collectives
 from smdist.dataparallel.tensorflow.op_library import tf
+from smdist.elastic.elastic_sampler import ElasticSampler
+from smdist.elastic.framework_world import FrameworkWorld
 from smdist.elastic.keras_world import KerasWorld
-from smdist.elastic.sampler import ElasticSampler
 from smdist.elastic.state import State
-from smdist.elastic.world import World
 
 _FUNCTIONS = ("train_function", "test_function", "predict_function")  # compiled by Keras
 
@@ -64,7 +64,7 @@ class KerasState(State):
             self.optimizer.build(model.trainable_variables)
         super().__init__(sampler, values)
 
-    def world(self) -> World:
+    def world(self) -> FrameworkWorld:
         """Return the ranks that init() has connected."""
         return KerasWorld()
 

@@ -13,8 +13,8 @@ from smdist.config import RankConfig, read_rank_config, renumber_rank
 from smdist.dataparallel.rendezvous.engine_shutdown import forget_stopped_engines, last_fault
 from smdist.elastic.agent_client import AgentClient, ElasticStore, Generation
 from smdist.elastic.elastic_error import ElasticError
+from smdist.elastic.framework_world import FrameworkWorld
 from smdist.elastic.state import Callback, State, scale_linearly
-from smdist.elastic.world import World
 
 S = TypeVar("S", bound=State)
 R = TypeVar("R")
@@ -135,7 +135,7 @@ def _re_form(
         return generation
 
 
-def _first_generation(world: World, config: RankConfig) -> Generation:
+def _first_generation(world: FrameworkWorld, config: RankConfig) -> Generation:
     return Generation(
         number=0,
         session="",
@@ -172,6 +172,6 @@ def _kind_of(details: str) -> str:
 
 def _report(generation: Generation, error: Exception) -> None:
     if generation.local_rank == 0:
-        fault = last_fault()  # its text is short, and a framework puts its stack before it
+        fault = last_fault()  # with a short text: a framework puts its stack before it
         text = " ".join((fault.text if fault else str(error)).split())[:_MAX_TEXT]
         sys.stderr.write(f"smdist: generation {generation.number} has ended: {text}\n")

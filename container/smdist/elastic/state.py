@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from sagemaker_dist.errors import OptionError
 from smdist.elastic.agent_client import Generation
-from smdist.elastic.sampler import ElasticSampler
-from smdist.elastic.world import World
+from smdist.elastic.elastic_sampler import ElasticSampler
+from smdist.elastic.framework_world import FrameworkWorld
 
 _PLAIN: Final = (bool, int, float, str, type(None))
 _OWN: Final = ("model", "optimizer", "sampler", "scheduler", "num_commits")
@@ -158,7 +158,7 @@ class State(ABC):
         self.commit()
 
     @abstractmethod
-    def world(self) -> World:
+    def world(self) -> FrameworkWorld:
         """Return the ranks of this state's framework."""
 
     @abstractmethod

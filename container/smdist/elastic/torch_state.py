@@ -10,10 +10,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from smdist.elastic.sampler import ElasticSampler
+from smdist.elastic.elastic_sampler import ElasticSampler
+from smdist.elastic.framework_world import FrameworkWorld
 from smdist.elastic.state import State
 from smdist.elastic.torch_world import TorchWorld
-from smdist.elastic.world import World
 
 
 class TorchState(State):
@@ -49,7 +49,7 @@ class TorchState(State):
         self.scheduler = scheduler
         super().__init__(sampler, values)
 
-    def world(self) -> World:
+    def world(self) -> FrameworkWorld:
         """Return torch's default process group."""
         return TorchWorld()
 

@@ -47,12 +47,15 @@ class TorchWorld:
         """Make the process group of a generation."""
         hook = sys.excepthook
         dist.init_process_group(
-            NAME, store=GenerationStore(store), rank=generation.rank, world_size=generation.size
+            NAME,
+            store=TorchGenerationStore(store),
+            rank=generation.rank,
+            world_size=generation.size,
         )
         sys.excepthook = hook  # torch adds "[rank0]: " to each traceback anew
 
 
-class GenerationStore(Store):
+class TorchGenerationStore(Store):
     """Store of torch.distributed in which the ranks of one generation keep their keys.
 
     torch calls its methods, with keys that it has prefixed.

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-MAX_BYTES: Final = 1 << 26  # of all keys and values of a generation together
+MAX_BYTES: Final = 1 << 26  # limit of all keys and values of a generation together
 Reply = dict[str, Any]
 BROKEN: Final[Reply] = {"kind": "broken"}
 

@@ -8,7 +8,7 @@ from typing import Protocol
 from smdist.elastic.agent_client import ElasticStore, Generation
 
 
-class World(Protocol):
+class FrameworkWorld(Protocol):
     """The ranks of one framework that are connected with each other."""
 
     def size(self) -> int:
