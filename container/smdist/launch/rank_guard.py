@@ -39,7 +39,7 @@ from smdist.launch.nonblocking_writer import BackgroundWriter
 from smdist.launch.output_prefix import STARTING, Relay
 from smdist.launch.process_control import die_with_parent, end_by, signal_socket
 from smdist.launch.traceback_parser import find_culprit
-from smdist.restart_environment import torchelastic_variables
+from smdist.restart_environment import CONNECTED, torchelastic_variables
 
 _READ_BYTES: Final = 1 << 16
 _TAIL_BYTES: Final = 1 << 16
@@ -102,7 +102,7 @@ class Guard:
         self._streams: list[Stream] = []
         self._scratch = tempfile.TemporaryDirectory(prefix="smdist-rank-")
         self._fault_file = Path(self._scratch.name, "fault.json")
-        self._connected_file = Path(self._scratch.name, "connected")
+        self._connected_file = Path(self._scratch.name, CONNECTED)
         self._rank = self._start(command)
 
     def run(self) -> int:
@@ -137,7 +137,6 @@ class Guard:
             path = [directory, environ.get("PYTHONPATH", "")]
             environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
         environ["SMDIST_FAULT_FILE"] = str(self._fault_file)
-        environ["SMDIST_CONNECTED_FILE"] = str(self._connected_file)
         environ.update(torchelastic_variables(environ))
         rank = subprocess.Popen(
             command,
