@@ -16,8 +16,9 @@ import torch
 from jobs import ROOT, processes_of, ranks_of, wait_until
 
 from sagemaker_dist import DataParallel, ModelParallel, PyTorch, TensorFlow
+from sagemaker_dist.runners import TERMINAL, LocalRunner
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 RANKS = DataParallel(processes_per_host=1, max_restarts=2)
 SPLIT = ModelParallel(pipeline_parallel_degree=2, microbatches=2, engine=RANKS)
 JOBS = {  # script -> estimator, distribution
@@ -37,6 +38,7 @@ def job(request, source, tmp_path):
     assert text.count(STEP) == 1, "the steps last long enough for what happens to them"
     script.write_text(text.replace(STEP, f"__import__('time').sleep(0.02); {STEP}"))
     kind, distribution = JOBS[request.param]
+    made = []
 
     def make(name):
         (tmp_path / name).mkdir(exist_ok=True)
@@ -52,9 +54,15 @@ def job(request, source, tmp_path):
             environment={"TF_CPP_MIN_LOG_LEVEL": "2", "OMP_NUM_THREADS": "1"},
         )
         estimator.script, estimator.checkpoints = request.param, tmp_path / name
+        made.append(estimator)
         return estimator
 
-    return make
+    yield make
+    runner = LocalRunner()
+    for estimator in made:
+        started = estimator.latest_training_job
+        if started and runner.describe(started.name)["TrainingJobStatus"] not in TERMINAL:
+            runner.stop(started.name, now=True)
 
 
 def weights(estimator):
@@ -82,7 +90,7 @@ def finished(estimator):
     def describe():
         return estimator.latest_training_job.describe()
 
-    wait_until(lambda: describe()["TrainingJobStatus"] not in {"InProgress", "Stopping"}, 300)
+    wait_until(lambda: describe()["TrainingJobStatus"] in TERMINAL, 300)
     return describe()
 
 
@@ -110,7 +118,8 @@ def test_nothing_is_lost(job):
             {0, 1} <= (found := ranks_of(name, killed.script)).keys()
             and found[0].pid != ranks[0].pid
             and found
-        )
+        ),
+        180,
     )
     seconds = time.monotonic() - began
     kill_host(name, again[1].environ()["CURRENT_HOST"])

@@ -43,7 +43,7 @@ from smdist.launch.output_prefix import STARTING, Relay
 from smdist.launch.private_folder import remove_if_abandoned
 from smdist.launch.process_control import die_with_parent, end_by, signal_socket
 from smdist.launch.traceback_parser import find_culprit
-from smdist.restart_environment import torchelastic_variables
+from smdist.restart_environment import CONNECTED, torchelastic_variables
 
 _READ_BYTES: Final = 1 << 16
 _TAIL_BYTES: Final = 1 << 16
@@ -111,7 +111,7 @@ class Guard:
         )
         self._is_orphan = False
         self._fault_file = Path(self._scratch.name, "fault.json")
-        self._connected_file = Path(self._scratch.name, "connected")
+        self._connected_file = Path(self._scratch.name, CONNECTED)
         self._rank = self._start(command)
         self._state = StateWatch(self._rank.pid, self._say, config.state_file)
 
@@ -150,7 +150,6 @@ class Guard:
             path = [directory, environ.get("PYTHONPATH", "")]
             environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
         environ["SMDIST_FAULT_FILE"] = str(self._fault_file)
-        environ["SMDIST_CONNECTED_FILE"] = str(self._connected_file)
         environ.update(torchelastic_variables(environ))
         rank = subprocess.Popen(
             command,

@@ -85,8 +85,10 @@ class RestartCoordinator:
             self._leave()
         finally:
             self._selector.close()
-            for each in (*self._newcomers, *self._links.values()):
-                each.close()
+            for connection in self._newcomers:
+                connection.close()
+            for link in self._links.values():
+                link.close()
             if self._listener is not None:
                 self._listener.close()
 

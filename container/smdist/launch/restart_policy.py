@@ -178,7 +178,8 @@ class RestartPolicy(EndJob):
                 self.on_stop()
                 return Finish(signal=number)
             if self._link is not None:
-                select.select([self._link, self.signals], [], [], _PAUSE_SECONDS)
+                sources = (self._link.fileno(), self.signals.fileno())
+                select.select(sources, [], [], _PAUSE_SECONDS)
                 self._read()
         return GiveUp(kind="late", text=f"the launcher of {self.rules.hosts[0]} does not decide")
 

@@ -20,7 +20,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -294,7 +294,9 @@ class Supervisor:
         if self._policy.has_succeeded():
             return Outcome(status=0)
         connected = [each.connected_at for each in self._reports.values() if each.connected_at]
-        ends = {"was_ended": self._was_ended, "connected_at": max(connected, default=None)}
+        end = Outcome(
+            status=0, was_ended=self._was_ended, connected_at=max(connected, default=None)
+        )
         culprit = first_failure(self._reports.values())
         if status > 0 and culprit and culprit.distance == ENDED_ON_REQUEST:
             culprit = None  # the ranks were stopped because the starter had failed
@@ -302,11 +304,11 @@ class Supervisor:
             text = describe(culprit, self._order.label)
             fields = fields_of(culprit, self._order.label)
             code = culprit.exit_code
-            return Outcome(status=code, failure=text, fields=fields, culprit=culprit, **ends)
+            return replace(end, status=code, failure=text, fields=fields, culprit=culprit)
         if status and not self._was_ended:
             text = self._starter_failure(status)
-            return Outcome(status=exit_status(status), failure=text, **ends)
-        return Outcome(status=0, **ends)
+            return replace(end, status=exit_status(status), failure=text)
+        return end
 
     def _starter_failure(self, status: int) -> str:
         """Print the output of a command that failed although no rank did; return a failure text.

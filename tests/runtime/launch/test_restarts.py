@@ -142,7 +142,9 @@ if attempt == 0:
     assert "done in attempt 1" in runs[0].said()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
 def test_a_signal_while_ranks_end_ends_the_job(hosts, until, tmp_path, number):
     """It comes when one rank has failed and another one still has time to end."""
     runs = hosts("""
@@ -184,7 +186,7 @@ while True:
     assert [None, None] == [run.failure() for run in runs]
 
 
-@pytest.mark.parametrize("lost", [0, 1])
+@pytest.mark.parametrize("lost", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_lost_launcher_ends_the_job(hosts, until, tmp_path, lost):
     """As on SageMaker, which starts no host again."""
     runs = hosts("""

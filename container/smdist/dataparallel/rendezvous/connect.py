@@ -22,7 +22,7 @@ from typing import Any
 
 import smdist
 from sagemaker_dist.errors import DistError, LaunchError, OptionError, SkewError, raise_all
-from smdist.config import RankConfig
+from smdist.config import RankConfig, read_fault_file
 from smdist.dataparallel.rendezvous.address import own_address
 from smdist.dataparallel.rendezvous.autotune import check_agreement, fixed_by, tune
 from smdist.dataparallel.rendezvous.engine_interface import E, Engine, EngineModule
@@ -42,7 +42,7 @@ from smdist.dataparallel.rendezvous.protection import (
 )
 from smdist.dataparallel.rendezvous.secret import read_secret
 from smdist.dataparallel.rendezvous.store import Store
-from smdist.restart_environment import read_connected_file
+from smdist.restart_environment import CONNECTED
 
 _SESSION_BYTES = 16
 _SECRET_BYTES = 32
@@ -189,9 +189,9 @@ def connect(store: Store, rank: int, size: int, config: RankConfig, module: Engi
 
 def _note_connected() -> None:
     """Create the file by which this rank's guard knows that all ranks are connected."""
-    if path := read_connected_file():
+    if path := read_fault_file():
         with suppress(OSError):
-            path.touch()
+            path.with_name(CONNECTED).touch()
 
 
 def _introduce(
