@@ -13,8 +13,8 @@ Training: When a host has failed, the supervisor sends SIGTERM to the other host
 elastic and at least `elastic_min` of them are left. After 6 s, it kills every host that still runs.
 If a rank of another host caused the failure, the supervisor first waits up to 3 s for the report of
 that host. In a job with `max_restarts`, a host that was killed is no failure: the supervisor starts
-it again, and the launchers restart all ranks. After a request to stop, EOF, or the time limit of the
-job, the supervisor sends SIGTERM to all hosts, and SIGKILL 120 s later, as on SageMaker.
+it again, and the launchers restart all ranks. After a request to stop, EOF, or the time limit of
+the job, the supervisor sends SIGTERM to all hosts, and SIGKILL 120 s later, as on SageMaker.
 """
 
 from __future__ import annotations
