@@ -104,7 +104,7 @@ def interrupt(hosts, ranks, senders, seconds, count):
         ranks.begin(count)
     hosts.cut(*senders)
     time.sleep(seconds)
-    hosts.mend(*senders)
+    hosts.restore(*senders)
     if not count:
         ranks.begin(SHORT)
     return ranks.answers()
