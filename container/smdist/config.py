@@ -315,15 +315,6 @@ def read_secret_variables(
     return Path(path) if path else None, environ.get("SMDIST_SECRET") or None
 
 
-def read_silence_seconds(environ: Mapping[str, str] | None = None) -> int:
-    """Return the seconds after which a host that answers nothing counts as lost.
-
-    `environ` is os.environ by default.
-    """
-    number = _integer(_environment(environ), "SMDIST_SILENCE_SECONDS")
-    return DataParallel().silence_seconds if number is None else number
-
-
 def read_guard_config(environ: Mapping[str, str] | None = None) -> GuardConfig:
     """Read the configuration of a rank's guard, the parent process of the rank.
 
@@ -365,7 +356,8 @@ def read_rank_config(environ: Mapping[str, str] | None = None) -> RankConfig:
         fusion_bytes=_integer(environ, "SMDIST_FUSION_BYTES"),
         timeout_seconds=_integer(environ, "SMDIST_TIMEOUT_SECONDS"),
         start_timeout_seconds=start or DataParallel().start_timeout_seconds,
-        silence_seconds=read_silence_seconds(environ),
+        silence_seconds=_integer(environ, "SMDIST_SILENCE_SECONDS")
+        or DataParallel().silence_seconds,
         integrity=environ.get("SMDIST_INTEGRITY") or DataParallel().integrity,
         encrypt=environ.get("SMDIST_ENCRYPT") == "1",
         gpu_collectives=environ.get("SMDIST_GPU_COLLECTIVES") or DataParallel().gpu_collectives,

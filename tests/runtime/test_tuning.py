@@ -20,7 +20,7 @@ from sagemaker_dist.contract.option_variables import (
     with_variables,
 )
 from sagemaker_dist.errors import OptionError, OptionErrors
-from smdist.config import read_rank_config, read_silence_seconds
+from smdist.config import read_rank_config
 from smdist.tuning import TuningConfig, read_tuning, write_tuning
 
 SMALL = st.none() | st.integers(0, MiB)
@@ -96,7 +96,6 @@ def test_silence_is_read():
         ({"SMDIST_SILENCE_SECONDS": "5"}, 5),
     ):
         assert expected == read_rank_config(variables).silence_seconds
-        assert expected == read_silence_seconds(variables)
 
 
 def test_a_flag_is_one_or_zero():

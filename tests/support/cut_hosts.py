@@ -55,7 +55,7 @@ class CutHosts:
         for host in senders:
             self._neighbour(host, "replace", "lladdr", _NOWHERE, "nud", "permanent")
 
-    def mend(self, *senders: int) -> None:
+    def restore(self, *senders: int) -> None:
         """Deliver what these hosts send again."""
         for host in senders:
             self._neighbour(host, "del")

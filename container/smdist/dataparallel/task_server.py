@@ -23,7 +23,7 @@ import time
 from typing import Final
 
 from sagemaker_dist.errors import LaunchError
-from smdist.config import read_secret_variables, read_silence_seconds
+from smdist.config import read_rank_config, read_secret_variables
 from smdist.dataparallel.rendezvous.secret import read_secret
 from smdist.dataparallel.task_server_protocol import ENDED, FAILED, MAX_LINE, Greeting, watch_host
 
@@ -99,7 +99,7 @@ def _connect(host: str, port: int, timeout_seconds: float, greeting: Greeting) -
             time.sleep(_PAUSE_SECONDS)
             continue
         starter.settimeout(None)
-        watch_host(starter, read_silence_seconds())
+        watch_host(starter, read_rank_config().silence_seconds)
         return starter
 
 

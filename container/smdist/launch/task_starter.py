@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Final
 
 from sagemaker_dist.contract import DataParallel
-from smdist.config import read_guard_config, read_secret_variables, read_silence_seconds
+from smdist.config import read_guard_config, read_rank_config, read_secret_variables
 from smdist.dataparallel.rendezvous.secret import read_secret
 from smdist.dataparallel.task_server_protocol import ENDED, FAILED, MAX_LINE, Greeting, watch_host
 from smdist.launch.guard_protocol import exit_status
@@ -212,7 +212,9 @@ def main() -> int:
         if tasks.result_port is not None:
             secret = read_secret(*read_secret_variables()) or b""
             place = (tasks.result_address, tasks.result_port)
-            servers = ServerConnections(*place, tasks.num_servers, secret, read_silence_seconds())
+            servers = ServerConnections(
+                *place, tasks.num_servers, secret, read_rank_config().silence_seconds
+            )
         running = [(task, _start(task, environ)) for task in tasks.each]
         return _wait_for_all(running, servers)
 

@@ -104,7 +104,7 @@ def interrupt(hosts, ranks, senders, seconds, count):
         ranks.begin(count)
     hosts.cut(*senders)
     time.sleep(seconds)
-    hosts.mend(*senders)
+    hosts.restore(*senders)
     if not count:
         ranks.begin(SHORT)
     return ranks.answers()
@@ -149,8 +149,10 @@ def test_interruptions_below_the_default_end_nothing(two_ranks, seconds):
     hosts, ranks = two_ranks(60)
 
     assert ["sums"] * 2 == ranks.sum()
-    for senders, count in itertools.product(WAYS, (LONG, 0)):
-        assert ["sums"] * 2 == interrupt(hosts, ranks, senders, seconds, count)
+    for case in itertools.product(WAYS, (LONG, 0)):
+        senders, count = case
+        answers = interrupt(hosts, ranks, senders, seconds, count)
+        assert (case, ["sums"] * 2) == (case, answers)
     ranks.begin(LONG)
     hosts.unplug(1)
     time.sleep(seconds)

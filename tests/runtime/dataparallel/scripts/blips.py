@@ -30,6 +30,7 @@ def main():
             dist.all_reduce(values)
         except RuntimeError:
             fault = last_fault()
+            print(fault.text, file=sys.stderr, flush=True)
             print(f"{fault.kind} {fault.culprit} {time.monotonic() - begin:.2f}", flush=True)
             continue
         is_right = bool((values == 3).all())
