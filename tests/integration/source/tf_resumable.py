@@ -14,7 +14,7 @@ import smdist.dataparallel.tensorflow as sdp
 parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int)
 parser.add_argument("--save-every", type=int)
-args = parser.parse_args()
+args, _ = parser.parse_known_args()  # the SDK adds --model_dir
 sdp.init()
 tf.random.set_seed(0)
 model = tf.keras.Sequential([tf.keras.layers.Dense(8, "relu"), tf.keras.layers.Dense(1)])
