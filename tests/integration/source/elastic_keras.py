@@ -15,7 +15,7 @@ from smdist import elastic
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--killed", type=int)
-killed = parser.parse_args().killed
+killed = parser.parse_known_args()[0].killed
 hvd.init()
 first_rank = hvd.rank()
 keras.utils.set_random_seed(0)

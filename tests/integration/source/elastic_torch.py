@@ -16,7 +16,7 @@ from smdist import elastic
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--killed", type=int)
-killed = parser.parse_args().killed
+killed = parser.parse_known_args()[0].killed
 dist.init_process_group("smdist")
 first_rank = dist.get_rank()
 torch.manual_seed(0)

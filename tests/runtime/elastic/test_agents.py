@@ -134,10 +134,12 @@ def test_too_few_hosts_are_one_clear_error(hosts):
     with pytest.raises(ElasticError) as caught:
         every[1].re_form().result(SECONDS)
 
-    assert "too_few_hosts" == caught.value.kind
-    assert "1 of 3 hosts is left, and elastic_min is 2" == caught.value.what
-    assert {"algo-1", "algo-3"} == {each["host"] for each in caught.value.lost}
-    assert "algo-3: rank 2 exited with code 1: ValueError: nope" in caught.value.why
+    whys = {
+        "algo-1": "rank 0 was killed by SIGKILL",
+        "algo-3": "rank 2 exited with code 1: ValueError: nope",
+    }
+    assert ("too_few_hosts", ("elastic_min",)) == (caught.value.kind, caught.value.about)
+    assert whys == {each["host"]: each["why"] for each in caught.value.lost}
 
 
 def test_a_host_that_hangs_is_left_out_and_learns_it(hosts, monkeypatch):
@@ -165,7 +167,7 @@ def test_half_of_the_hosts_do_not_leave_out_a_silent_one(hosts, monkeypatch):
         every[1].re_form(culprit=0).result(SECONDS)
 
     assert "no_majority" == caught.value.kind
-    assert "training cannot go on with algo-2 alone" == caught.value.what
+    assert [("algo-1", False)] == [(e["host"], e["is_certain"]) for e in caught.value.lost]
 
 
 def test_a_blip_after_which_every_host_is_there_loses_nobody(hosts):
@@ -189,7 +191,7 @@ def test_a_host_that_others_needed_and_that_has_finished_is_named(hosts):
     every = ranks(job)
     job.agents[0].finish()
 
-    with pytest.raises(ElasticError, match="all ranks of algo-1 have ended already") as caught:
+    with pytest.raises(ElasticError) as caught:
         every[1].re_form().result(SECONDS)
 
     assert "finished" == caught.value.kind
@@ -261,6 +263,7 @@ def test_a_port_in_use_is_named(hosts, tmp_path):
     job = hosts(1)
     again = ElasticAgent(job.places[0], print)
 
-    with pytest.raises(LaunchError, match=f"the launcher cannot use port {job.port} of algo-1"):
+    with pytest.raises(LaunchError) as caught:
         again.start()
+    assert ("conflict", ("SMDIST_MASTER_PORT",)) == (caught.value.kind, caught.value.about)
     again.close()

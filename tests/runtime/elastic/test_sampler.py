@@ -90,5 +90,6 @@ def test_the_same_epoch_begun_again_keeps_its_position():
 
 
 def test_an_empty_dataset_is_refused():
-    with pytest.raises(OptionError, match="the length of the dataset is 0"):
+    with pytest.raises(OptionError) as caught:
         ElasticSampler([])
+    assert ("data",) == caught.value.about
