@@ -108,6 +108,7 @@ class Seen:
         complaints: Ways in which this is not what the row expects.
         stacks: Logs and stacks, if something is wrong.
         load: Load average of the machine after the row.
+        has_started: Whether the job reached the point at which the fault is caused.
         size: Number of ranks.
     """
 
@@ -121,4 +122,5 @@ class Seen:
     complaints: list[str] = field(default_factory=list)
     stacks: str = ""
     load: float = 0.0
+    has_started: bool = True
     size: int = 0

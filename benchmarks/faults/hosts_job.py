@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 PORT = 29_400
 _SCRIPT = Path(__file__).with_name("train.py")
 _MARK = "FAULTS_MARK"
-_START_SECONDS = 180.0
+_START_SECONDS = 300.0
 _LOG_LINES = 40
 # No start has to measure. A measurement takes longer than what a row measures.
 _TUNING = {
