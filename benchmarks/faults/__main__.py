@@ -116,7 +116,8 @@ def _serve(
                 seen = [Seen(complaints=[f"the row itself failed: {error!r}"]) for _ in rows]
             with printing:
                 for row, each in zip(rows, seen, strict=True):
-                    results.add(row, framework, each)
+                    if each.has_started:  # else it is no result, and the next call runs it again
+                        results.add(row, framework, each)
                     print(line(row, framework, each), flush=True)
                     if each.complaints:
                         print(f"    WRONG: {'; '.join(each.complaints)}", flush=True)

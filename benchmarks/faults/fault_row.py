@@ -29,6 +29,8 @@ class Expected:
         kinds: Kinds of the fault that ranks may report.
         culprits: Ranks that ranks other than the victim, rank 2, may name; None: any, also none.
         silent: Ranks that report no error, because the fault ends or stops them.
+        by_some: Whether it is enough that one rank reports the fault: in a broadcast, a rank may have
+            all that it needs before the others disagree.
         survives: Whether the job goes on to its end, with exit code 0 on every host.
         by_launchers: Whether launchers, not ranks, report the fault, because no rank runs yet.
         codes: Exit codes that launchers may have; (): any that is not 0.
@@ -40,6 +42,7 @@ class Expected:
     kinds: tuple[str, ...] = ()
     culprits: tuple[int, ...] | None = None
     silent: tuple[int, ...] = ()
+    by_some: bool = False
     survives: bool = False
     by_launchers: bool = False
     codes: tuple[int, ...] = ()
@@ -108,6 +111,7 @@ class Seen:
         complaints: Ways in which this is not what the row expects.
         stacks: Logs and stacks, if something is wrong.
         load: Load average of the machine after the row.
+        has_started: Whether the job reached the point at which the fault is caused.
         size: Number of ranks.
     """
 
@@ -121,4 +125,5 @@ class Seen:
     complaints: list[str] = field(default_factory=list)
     stacks: str = ""
     load: float = 0.0
+    has_started: bool = True
     size: int = 0

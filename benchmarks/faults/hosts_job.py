@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 PORT = 29_400
 _SCRIPT = Path(__file__).with_name("train.py")
 _MARK = "FAULTS_MARK"
-_START_SECONDS = 180.0
+_START_SECONDS = 300.0
 _LOG_LINES = 40
 # No start has to measure. A measurement takes longer than what a row measures.
 _TUNING = {
@@ -40,6 +40,7 @@ _TUNING = {
 }
 _LAUNCHER = (sys.executable, "-m", "smdist.launch")
 _MOUNT = ("sh", "-c", 'mount --bind "$0" /dev/shm && exec "$@"')  # a /dev/shm of each host's own
+_TORCHS_CACHE = "torchinductor_"
 _FAILURE_SECONDS = 3.0  # from a host's failure until the platform stops the others
 _STOP_SECONDS = 6.0  # from then until it removes them
 _KINDS = {  # part of the command line -> kind of process
@@ -274,7 +275,11 @@ class HostsJob:
 
     def _left(self) -> list[str]:
         running = [f"process {_kind_of(each)} {each.pid}" for each in self.processes()]
-        files = [f"file {path.name}" for path in sorted(self.folder.glob("t*/*"))]
+        files = [
+            f"file {path.name}"
+            for path in sorted(self.folder.glob("t*/*"))
+            if not path.name.startswith(_TORCHS_CACHE)
+        ]
         memory = [f"shared memory {path.name}" for path in sorted(self.folder.glob("m*/*"))]
         return running + files + memory
 

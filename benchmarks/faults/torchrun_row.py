@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -10,8 +11,11 @@ import tempfile
 import time
 from pathlib import Path
 
+import psutil
+
 from benchmarks.faults.fault_row import Seen
 
+_SECONDS = 180.0
 _SCRIPT = """
 import os, signal, time
 import torch, torch.distributed as dist
@@ -39,17 +43,36 @@ def torchrun_restarts(framework: str) -> Seen:
         options = ["--nproc-per-node=2", "--max-restarts=2", "--monitor-interval=0.1", str(script)]
         environ = {**os.environ, "TMPDIR": folder, "OMP_NUM_THREADS": "1"}
         began = time.monotonic()
-        done = subprocess.run(
-            [*command, *options], capture_output=True, text=True, env=environ, timeout=180
-        )
-        words = [line.split() for line in done.stdout.splitlines()]
+        code, output, errors = _run([*command, *options], environ)
+        words = [line.split() for line in output.splitlines()]
         fault = next((float(each[1]) for each in words if each[:1] == ["fault"]), began)
         again = [float(each[1]) for each in words if each[:1] == ["again"]]
         left = [f"file {each.name}" for each in Path(folder).glob("smdist*")]
     return Seen(
         seconds=max(again) - fault if len(again) == 2 else None,
-        codes=[done.returncode],
+        codes=[code],
         left=left,
         notes=[f"{framework}: {len(again)} ranks sum again"],
-        stacks=done.stderr[-4000:] if done.returncode else "",
+        stacks=errors[-4000:] if code else "",
     )
+
+
+def _run(command: list[str], environ: dict[str, str]) -> tuple[int, str, str]:
+    """Run torchrun, and kill it with its ranks, which have sessions of their own, if it hangs."""
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environ,
+    )
+    try:
+        output, errors = process.communicate(timeout=_SECONDS)
+    except subprocess.TimeoutExpired:
+        for each in psutil.Process(process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                each.kill()
+        process.kill()
+        process.communicate()
+        output, errors = "", f"no end within {_SECONDS:g} s"
+    return process.returncode, output, errors

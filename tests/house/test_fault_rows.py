@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.faults.fault_row import BOTH
+from benchmarks.faults.fault_row import BOTH, Seen
 from benchmarks.faults.page import BEGIN, END, PAGE_NAME
+from benchmarks.faults.play import complaints_of
 from benchmarks.faults.rows import ROWS
 from benchmarks.faults.train import AT_A_STEP, BEFORE_START, THEN
 
@@ -46,3 +47,32 @@ def test_the_page_has_the_marks():
     text = (ROOT / PAGE_NAME).read_text()
 
     assert 0 < text.index(BEGIN) < text.index(END)
+
+
+KILLED = next(row for row in ROWS if row.name == "rank gets SIGKILL")
+RIGHT = {
+    "seconds": 0.1,
+    "errors": [(rank, "lost", 2, "all_reduce", "DistBackendError") for rank in (0, 1, 3)],
+    "codes": [1, 1, 137, 1],
+    "reasons": [{"rank": 2, "exit_code": 137}],
+    "size": 4,
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "number"),
+    [
+        ({}, 0),
+        ({"seconds": 0.6}, 1),
+        ({"seconds": None, "errors": []}, 2),
+        ({"errors": RIGHT["errors"][:2]}, 1),
+        ({"errors": [(rank, "lost", 1, "", "") for rank in (0, 1, 3)]}, 3),
+        ({"errors": [(rank, "timeout", 2, "", "") for rank in (0, 1, 3)]}, 3),
+        ({"reasons": [{"rank": 2, "exit_code": 1}]}, 1),
+        ({"codes": [0, 0, 0, 0]}, 1),
+        ({"left": ["process rank 17"]}, 1),
+    ],
+)
+def test_what_is_wrong_is_seen(change, number):
+    """Late, by too few ranks, another culprit or kind, another reason, no failure, left behind."""
+    assert number == len(list(complaints_of(KILLED, Seen(**{**RIGHT, **change}))))

@@ -103,7 +103,7 @@ ROWS = (
         action=stopped("rank", None),
         options={"timeout_seconds": 15},
         expected=Expected(
-            within=ELSE_SECONDS, kinds=("timeout",), culprits=(VICTIM,), silent=(VICTIM,)
+            within=ELSE_SECONDS, kinds=("lost", "timeout"), culprits=(VICTIM,), silent=(VICTIM,)
         ),
         test=f"{_ERRORS}test_a_missing_rank_is_named_after_the_timeout",
         is_quick=False,
