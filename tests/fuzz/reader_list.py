@@ -26,16 +26,17 @@ def run(name: str, data: bytes) -> None:
     TARGETS[name](ByteSource(data))
 
 
-def written(name: str, text: str) -> Path:
+def written(name: str, content: str | bytes) -> Path:
     """Write a file of the input; the readers open it by its path.
 
     It stays open for the next input, since to open a file takes longer than to write it.
     """
+    data = encoded(content) if isinstance(content, str) else content
     path = FOLDER / name
     if name not in _files:
         path.parent.mkdir(parents=True, exist_ok=True)
         _files[name] = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
-    os.ftruncate(_files[name], os.pwrite(_files[name], encoded(text), 0))
+    os.ftruncate(_files[name], os.pwrite(_files[name], data, 0))
     return path
 
 

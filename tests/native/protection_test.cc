@@ -199,7 +199,7 @@ void different_options_are_a_clear_error() {
     Floats second(10, 2);
     TamperedPair pair(ours, theirs, nullptr);
     Result one = start(*pair.engine(1), 0, sum_of(second));
-    CHECK_CONTAINS(std::string("rank 0 rejected the connection: it uses integrity='") +
+    CHECK_CONTAINS(std::string("rank 0 on algo-1 rejected the connection: it uses integrity='") +
                        name_of(ours.integrity) +
                        "' and encrypt=" + (ours.encrypt ? "True" : "False") +
                        ", and this rank uses integrity='" + name_of(theirs.integrity),

@@ -277,7 +277,7 @@ void another_secret_is_final() {
   std::vector<float> values(10);
   Result result = start(cluster[1], 0, sum_of(values));
   const std::string text = text_of(result);
-  CHECK_CONTAINS("rank 0 does not know the job's secret", text);
+  CHECK_CONTAINS("rank 0 on algo-1 does not know the job's secret", text);
   CHECK_CONTAINS("SMDIST_SECRET_FILE", text);
   CHECK(text.find("share of the data") == std::string::npos);
   CHECK_CONTAINS(", which says it is rank 1: the remote process does not know", cluster.log());
