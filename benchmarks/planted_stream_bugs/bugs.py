@@ -110,13 +110,13 @@ BUGS = (
     Bug(
         name="the host sets the signal, not behind the copies",
         file="staged_work.cc",
-        statement="context_.signals->set_behind(context_.streams.to_device(), *signal_);",
+        statement="context_.signals->set_behind(result_stream_, *signal_);",
         instead="signal_->set();",
     ),
     Bug(
         name="the signal is set on another stream",
         file="staged_work.cc",
-        statement="context_.signals->set_behind(context_.streams.to_device(), *signal_);",
+        statement="context_.signals->set_behind(result_stream_, *signal_);",
         instead="context_.signals->set_behind(side_stream(device()), *signal_);",
     ),
     Bug(

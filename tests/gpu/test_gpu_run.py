@@ -188,7 +188,7 @@ def test_the_report_has_the_parts_of_several_calls(tmp_path):
     assert "| collectives | step of collectives | 0 | 0 | 1 | 2 |" in text
     assert "| training | step of training | 0 | 1 | 0 | 2 |" in text
     assert "a reason: a test" in text
-    assert "Not run: pipelines, benchmarks, torch-suite." in text
+    assert "Not run: pipelines, smdist-pipelines, two-levels, benchmarks, torch-suite." in text
     assert text.index("step of collectives") < text.index("step of training")
 
 
@@ -223,11 +223,24 @@ def test_each_part_names_files_that_exist(tmp_path):
         machine=replace(MACHINE, no_namespaces="no root"),
     )
     steps = [step for each in PARTS for step in each.steps(place)]
-    files = [word for step in steps for word in step.command if word.endswith(".py")]
+    files = [word for step in steps for word in step.command if word.startswith("tests/")]
 
     assert [] == [file for file in files if not (ROOT / file).exists()]
     assert 5 <= len(files)
     assert {"torch-suite-gloo", "torch-suite-smdist"} == {s.name for s in steps if s.unavailable}
+
+
+def test_two_levels_need_a_gpu_for_each_rank(tmp_path):
+    (part,) = [each for each in PARTS if each.name == "two-levels"]
+    said = []
+    for count in (3, 4):
+        machine = replace(MACHINE, gpus=("a GPU",) * count)
+        place = Place(
+            python=Path("python"), device="cuda", root=ROOT, results=tmp_path, machine=machine
+        )
+        said += [step.unavailable for step in part.steps(place)]
+
+    assert ["it needs 4 GPUs, and there are 3", ""] == said
 
 
 TESTS = """

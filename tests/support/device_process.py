@@ -72,7 +72,7 @@ class DeviceProcesses:
         staging: arguments of make_backend() for a group of smdist. If it is None, the group is a
         HostGroup.
         hosts: A letter for each rank, such as "aabb", that names its emulated host; the ranks of a
-        host have the stand-in for NCCL.
+        host have a GPU each, or the stand-in for NCCL.
         """
         answers = self.outcomes(
             function, *args, size=size, staging=staging, deadline=deadline, hosts=hosts, **environ
@@ -190,6 +190,7 @@ def _join(
 ) -> None:
     import accelerator
     import test_device
+    import torch
     import torch.distributed as dist
     from test_device import host_communicators, host_group
 
@@ -200,13 +201,19 @@ def _join(
         from smdist.dataparallel.torch import backend as smdist_backend
 
         if not accelerator.IS_GPU:
-            address = test_device.stream_memory()
-            smdist_backend._C.register_stream_memory(test_device.NAME, address)
+            register = smdist_backend._C
+            register.register_stream_memory(test_device.NAME, test_device.stream_memory())
+            if environ.get("TESTDEV_REGISTERS_MEMORY") != "0":
+                address = test_device.host_registration()
+                register.register_host_registration(test_device.NAME, address)
         smdist_backend._device_limits.update(staging)
         os.environ.update(_TUNING | environ)
         if host:
             os.environ["SMDIST_HOST_ID"] = host
-            host_communicators.register(str(Path(store).parent))
+            if accelerator.IS_GPU:
+                torch.accelerator.set_device_index(rank % torch.accelerator.device_count())
+            else:
+                host_communicators.register(str(Path(store).parent))
         backend = f"cpu:smdist,{accelerator.NAME}:smdist"
     dist.init_process_group(backend, store=dist.FileStore(store, size), rank=rank, world_size=size)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training loop by SMP's names for the test device or the CPU, and the same loop in one process."""
+"""Training loop by SMP's names for a device or the CPU, and the same loop in one process."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
+import accelerator
 import torch
 from smp_nets import Net, batch, net
 from torch import Tensor, nn
@@ -26,7 +27,7 @@ class Training:
 
     Attributes:
         degree: Number of ranks in a pipeline.
-        created_on: Type of device on which the model is created; batches are on the test device.
+        created_on: Type of device on which the model is created; batches are on the device.
         autocast: True to compute in bfloat16.
         scaled: True to scale the loss.
         steps: Numbers of the steps to train.
@@ -36,7 +37,7 @@ class Training:
     """
 
     degree: int
-    created_on: str = "testdev"
+    created_on: str = accelerator.NAME
     autocast: bool = False
     scaled: bool = False
     steps: range = range(3)
@@ -67,19 +68,19 @@ def model() -> Dropping:
 
 def model_on_device() -> Dropping:
     """Return the model on the current device. torch gives it new weights there: tie them again."""
-    made = model().to(torch.device("testdev", torch.testdev.current_device()))
+    made = model().to(torch.device(accelerator.NAME, torch.accelerator.current_device_index()))
     made.head.weight = made.layers[0][0].weight
     return made
 
 
 def data(step: int) -> list[Tensor]:
-    """Return the batch of one step on the test device."""
-    return [each.roll(step, 0).to("testdev") for each in batch()]
+    """Return the batch of one step on the device."""
+    return [each.roll(step, 0).to(accelerator.NAME) for each in batch()]
 
 
 def cast(training: Training) -> Any:
     """Return the context in which the model computes."""
-    return torch.autocast("testdev", torch.bfloat16) if training.autocast else nullcontext()
+    return torch.autocast(accelerator.NAME, torch.bfloat16) if training.autocast else nullcontext()
 
 
 def loss_of(whole: Any, x: Tensor, y: Tensor, training: Training) -> Tensor:
@@ -111,11 +112,12 @@ def plain(training: Training) -> tuple[list[float], dict[str, Tensor]]:
 
 def split(rank: int, size: int, training: Training) -> tuple[list[float], dict[str, Tensor]]:
     """Train on this rank; return this replica's losses, and the weights of the whole model."""
-    os.environ["LOCAL_RANK"] = str(rank % 2)
+    number = rank % min(2, torch.accelerator.device_count())
+    os.environ["LOCAL_RANK"] = str(number)
     count = MICROBATCHES // (size // training.degree)
     options = {"pipeline": "interleaved", "microbatches": count, **training.options}
     smp.init(smp.ModelParallel(pipeline_parallel_degree=training.degree, **options))
-    whole = model_on_device() if training.created_on == "testdev" else model()
+    whole = model_on_device() if training.created_on == accelerator.NAME else model()
     wrapped = smp.DistributedModel(whole, trace_device="cpu")
     optimizer = smp.DistributedOptimizer(torch.optim.AdamW(wrapped.parameters(), lr=0.01))
     scaler = smp.amp.GradScaler(enabled=training.scaled)
@@ -140,7 +142,7 @@ def split(rank: int, size: int, training: Training) -> tuple[list[float], dict[s
         losses.append(found.reduce_mean().item())
     if training.saved_to:
         smp.save_checkpoint(training.saved_to, "some", model=wrapped, optimizer=optimizer)
-    assert {torch.device("testdev", rank % 2)} == {p.device for p in wrapped.parameters()}
+    assert {torch.device(accelerator.NAME, number)} == {p.device for p in wrapped.parameters()}
     return losses, {name: whole_of(value).cpu() for name, value in wrapped.state_dict().items()}
 
 

@@ -157,20 +157,23 @@ void bind_history_writer(py::module_& module) {
 
 }  // namespace
 
-void bind_engine(py::module_& module) {
+void bind_engine(py::module_& module, size_t caller_memory_bytes) {
   bind_tuning(module);
   module.attr("has_openssl") = has_openssl();
   py::class_<Engine, std::shared_ptr<Engine>>(module, "Engine", py::module_local())
-      .def(py::init([](int rank, int size, const std::string& address,
+      .def(py::init([caller_memory_bytes](
+                       int rank, int size, const std::string& address,
                        const std::vector<std::string>& names, const std::vector<int>& hosts,
                        const py::bytes& secret, const py::bytes& session, int pause,
                        std::optional<size_t> arriving_bytes, std::optional<uint32_t> lanes,
                        double start_timeout_seconds, const std::string& integrity, bool encrypt,
                        double silence_seconds, double late_seconds) {
-             return make_engine(options_from(rank, size, address, names, hosts, secret, session,
-                                             pause, arriving_bytes, lanes, start_timeout_seconds,
-                                             protection_from(integrity, encrypt), silence_seconds,
-                                             late_seconds));
+             Options options = options_from(rank, size, address, names, hosts, secret, session,
+                                            pause, arriving_bytes, lanes, start_timeout_seconds,
+                                            protection_from(integrity, encrypt), silence_seconds,
+                                            late_seconds);
+             options.caller_memory_bytes = caller_memory_bytes;
+             return make_engine(std::move(options));
            }),
            py::arg("rank"), py::arg("size"), py::arg("address"), py::arg("names"), py::arg("hosts"),
            py::arg("secret"), py::arg("session"), py::arg("pause_microseconds"),

@@ -4,6 +4,7 @@
 
 #include <pybind11/pybind11.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <tuple>
@@ -13,8 +14,9 @@
 namespace smdist::python {
 
 // Add the classes Engine, Fixed, Tuning and Findings to a Python module. They are local to the
-// module, so that the modules of two frameworks can be loaded in one process.
-void bind_engine(pybind11::module_& module);
+// module, so that the modules of two frameworks can be loaded in one process. caller_memory_bytes:
+// see Options.
+void bind_engine(pybind11::module_& module, size_t caller_memory_bytes = 0);
 
 // Return the number of ended operations of a kind, and the seconds during which at least one was in
 // flight. name: name of the kind, such as "all_reduce". Raises ValueError for an unknown name.

@@ -134,12 +134,11 @@ class Backend final : public c10d::Backend {
   void stage(const Call& call, const c10::intrusive_ptr<StagedWork>& work, StagingQueue& staging);
   WorkPtr start_in_two_levels(const Name& name, const std::vector<Call>& calls,
                               const Tensors& shown, const Tensors& outputs, c10::Device device);
-  void check_lengths(const Call& call) const;
   std::shared_ptr<TwoLevelGroup> two_level_group(c10::Device device);
-  LevelGroups groups_of(const LevelDecision& decision, c10::Device device) const;
+  LevelGroups groups_of(const LevelDecision& decision, c10::Device device);
   std::vector<std::string> exchange(const std::string& text);
-  Descriptor check(Operation operation, const StagedTensors& inputs,
-                   const StagedTensors& outputs) const;
+  Descriptor check_lengths(const Call& call) const;
+  Descriptor check(Operation operation, std::vector<Span> inputs, std::vector<Span> outputs) const;
   void share_number(std::vector<Call>& calls) const;
   WorkPtr receive(const Name& name, Tensors& tensors, int from, int tag);
   WorkPtr allreduce_sparse_tensor(const at::Tensor& tensor, const c10d::AllreduceOptions& options);

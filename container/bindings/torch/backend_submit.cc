@@ -108,8 +108,9 @@ Backend::WorkPtr Backend::stage_all(const Name& name, const std::vector<Call>& c
                                     c10::Device device) {
   if (WorkPtr work = start_in_two_levels(name, calls, shown, outputs, device)) return work;
   if (!staging_) staging_ = staging_of(engine_, staging_options_);
-  auto work = c10::make_intrusive<StagedWork>(rank_, name.type, name.title, shown, outputs,
-                                              staging_->context_of(device), calls.size());
+  const DeviceContext& context = staging_->context_of(device);
+  auto work = c10::make_intrusive<StagedWork>(rank_, name.type, name.title, shown, outputs, context,
+                                              context.streams.to_device(), calls.size());
   for (const Call& call : calls) stage(call, work, *staging_);
   try {
     staging_->raise_late_error();
@@ -129,7 +130,7 @@ void Backend::stage(const Call& call, const c10::intrusive_ptr<StagedWork>& work
                          .operation = operation_of(call, work->source()),
                          .inputs = inputs.contiguous(),
                          .outputs = outputs.contiguous()};
-  const Descriptor descriptor = check(staged.operation, inputs, outputs);
+  const Descriptor descriptor = check(staged.operation, inputs.spans(), outputs.spans());
   if (!call.number && !is_point_to_point(call.kind)) {  // the pieces are operations of one call
     staged.operation.call = std::make_shared<CallNumber>(CallNumber{descriptor.bytes, 0, 0});
   }
@@ -159,19 +160,24 @@ void Backend::stage(const Call& call, const c10::intrusive_ptr<StagedWork>& work
 void Backend::share_number(std::vector<Call>& calls) const {
   auto number = std::make_shared<CallNumber>();
   for (Call& call : calls) {
-    const StagedTensors inputs(call.inputs);
-    const StagedTensors outputs(call.outputs);
-    number->call_bytes += check(operation_of(call, nullptr), inputs, outputs).bytes;
+    number->call_bytes += check_lengths(call).bytes;
     call.number = number;
   }
 }
 
 // Returns what other ranks compare. Raises ValueError if the lengths of tensors or the numbers of
 // ranks are wrong.
-Descriptor Backend::check(Operation operation, const StagedTensors& inputs,
-                          const StagedTensors& outputs) const {
-  operation.inputs = inputs.spans();
-  operation.outputs = outputs.spans();
+Descriptor Backend::check_lengths(const Call& call) const {
+  CheckedSpans spans;
+  std::vector<Span> inputs = spans.of(call.inputs);
+  return check(operation_of(call, nullptr), std::move(inputs), spans.of(call.outputs));
+}
+
+// Does the same for an operation without buffers, and its buffers.
+Descriptor Backend::check(Operation operation, std::vector<Span> inputs,
+                          std::vector<Span> outputs) const {
+  operation.inputs = std::move(inputs);
+  operation.outputs = std::move(outputs);
   operation.done = [](const std::exception_ptr&) {};
   try {
     Engine::check_operation(operation, rank_, size_);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "backend.h"
+#include "staging/registry.h"
 
 namespace smdist::torch_binding {
 namespace {
@@ -42,8 +43,11 @@ Backend::WorkPtr Backend::start_in_two_levels(const Name& name, const std::vecto
   if (bytes < level_options_.smallest_bytes) return {};
   const std::shared_ptr<TwoLevelGroup> group = two_level_group(device);
   if (!group) return {};
-  auto work = c10::make_intrusive<TwoLevelWork>(engine_, rank_, name.type, name.title, shown,
-                                                outputs, group->result_stream(), calls.size());
+  size_t pieces = 0;
+  for (const DeviceCall& call : device_calls) pieces += group->num_pieces(call);
+  auto work =
+      c10::make_intrusive<TwoLevelWork>(engine_, rank_, name.type, name.title, shown, outputs,
+                                        group->context(), group->result_stream(), pieces);
   for (const DeviceCall& call : device_calls) {
     activity().begin(call.kind);
     try {
@@ -54,21 +58,6 @@ Backend::WorkPtr Backend::start_in_two_levels(const Name& name, const std::vecto
     }
   }
   return work;
-}
-
-// Raises ValueError if the lengths of tensors or the numbers of ranks are wrong.
-void Backend::check_lengths(const Call& call) const {
-  Operation operation = operation_of(call, nullptr);
-  const StagedTensors inputs(call.inputs);
-  const StagedTensors outputs(call.outputs);
-  operation.inputs = inputs.spans();
-  operation.outputs = outputs.spans();
-  operation.done = [](const std::exception_ptr&) {};
-  try {
-    Engine::check_operation(operation, rank_, size_);
-  } catch (const Error&) {
-    std::rethrow_exception(translated(std::current_exception()));
-  }
 }
 
 // Returns the group for two levels, or null if tensors are staged. All ranks decide this together,
@@ -92,16 +81,20 @@ std::shared_ptr<TwoLevelGroup> Backend::two_level_group(c10::Device device) {
   return two_levels_;
 }
 
-LevelGroups Backend::groups_of(const LevelDecision& decision, c10::Device device) const {
+LevelGroups Backend::groups_of(const LevelDecision& decision, c10::Device device) {
+  if (!staging_) staging_ = staging_of(engine_, staging_options_);
   LevelGroups groups{.device = device,
                      .layout = decision.layout,
                      .host_group = decision.host_group,
                      .host_reduce = decision.host_reduce,
                      .host_gather = decision.host_gather,
-                     .between_hosts = {}};
+                     .between_hosts = {},
+                     .piece_bytes = level_options_.piece_bytes,
+                     .context = staging_->context_of(device)};
   if (decision.layout.num_hosts > 1) {
     StagingOptions staging_options = staging_options_;
     staging_options.wait_blocks_host = true;  // the threads of TwoLevelGroup wait on the host
+    staging_options.shares_slots = false;     // one rank on each host takes part
     auto level = c10::make_intrusive<Backend>(
         engine_, decision.between_group, decision.layout.host, decision.layout.num_hosts,
         options_->timeout, staging_options, LevelOptions{}, /*owns_engine=*/false,

@@ -6,6 +6,7 @@
 
 #include "../python/engine_bindings.h"
 #include "backend.h"
+#include "staging/host_registration.h"
 #include "staging/registry.h"
 #include "staging/stream_memory.h"
 #include "two_level/level_decision_bindings.h"
@@ -38,14 +39,17 @@ c10::intrusive_ptr<c10d::Backend> make_backend(std::shared_ptr<Engine> engine, u
                                                size_t staging_slot_bytes, size_t staging_slots,
                                                bool wait_blocks_host,
                                                const py::object& decide_levels,
-                                               int64_t two_level_bytes, bool owns_engine,
+                                               int64_t two_level_bytes,
+                                               int64_t two_level_piece_bytes, bool owns_engine,
                                                const py::object& before_shutdown) {
   const auto timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_seconds * 1000));
   return c10::make_intrusive<Backend>(
       std::move(engine), group, rank, size, timeout,
-      smdist::torch_binding::StagingOptions{staging_slot_bytes, staging_slots, wait_blocks_host},
+      smdist::torch_binding::StagingOptions{.slot_bytes = staging_slot_bytes,
+                                            .max_slots = staging_slots,
+                                            .wait_blocks_host = wait_blocks_host},
       smdist::torch_binding::LevelOptions{smdist::torch_binding::decide_levels_of(decide_levels),
-                                          two_level_bytes},
+                                          two_level_bytes, two_level_piece_bytes},
       owns_engine, callback_of(before_shutdown));
 }
 
@@ -54,12 +58,14 @@ c10::intrusive_ptr<c10d::Backend> make_backend(std::shared_ptr<Engine> engine, u
 PYBIND11_MODULE(_C, module) {
   module.attr("built_for_torch") = SMDIST_TORCH_VERSION;
 
-  smdist::python::bind_engine(module);
+  const smdist::torch_binding::StagingOptions staging;
+  smdist::python::bind_engine(module, staging.slot_bytes * staging.max_slots);
   module.def("make_backend", &make_backend, py::arg("engine"), py::arg("group"), py::arg("rank"),
              py::arg("size"), py::arg("timeout_seconds"), py::kw_only(),
              py::arg("staging_slot_bytes") = 4 << 20, py::arg("staging_slots") = 16,
              py::arg("wait_blocks_host") = false, py::arg("decide_levels") = py::none(),
-             py::arg("two_level_bytes") = 64 << 10, py::arg("owns_engine"),
+             py::arg("two_level_bytes") = 64 << 10, py::arg("two_level_piece_bytes") = 16 << 20,
+             py::arg("owns_engine"),
              py::arg("before_shutdown") = py::none());
   module.def(
       "register_stream_memory",
@@ -67,6 +73,14 @@ PYBIND11_MODULE(_C, module) {
         smdist::torch_binding::register_stream_memory(
             c10::Device(device_type).type(),
             reinterpret_cast<const smdist::torch_binding::StreamMemory*>(address));
+      },
+      py::arg("device_type"), py::arg("address"));
+  module.def(
+      "register_host_registration",
+      [](const std::string& device_type, uintptr_t address) {
+        smdist::torch_binding::register_host_registration(
+            c10::Device(device_type).type(),
+            reinterpret_cast<const smdist::torch_binding::HostRegistration*>(address));
       },
       py::arg("device_type"), py::arg("address"));
   module.def("finish_staging", &smdist::torch_binding::finish_all_staging,

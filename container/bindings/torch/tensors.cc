@@ -110,6 +110,21 @@ void check_arithmetic(const at::Tensor& tensor) {
 
 Span span_of(const at::Tensor& tensor) { return {tensor.data_ptr(), tensor.nbytes()}; }
 
+std::vector<Span> CheckedSpans::of(const std::vector<at::Tensor>& tensors) {
+  constexpr uintptr_t kAlignment = 64;  // a multiple of every dtype's size
+  std::vector<Span> spans;
+  spans.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.is_contiguous()) {
+      spans.push_back(span_of(tensor));
+      continue;
+    }
+    spans.push_back({reinterpret_cast<void*>(next_), tensor.nbytes()});
+    next_ += (tensor.nbytes() / kAlignment + 1) * kAlignment;
+  }
+  return spans;
+}
+
 StagedTensors::StagedTensors(std::vector<at::Tensor> tensors) : tensors_(std::move(tensors)) {
   contiguous_.reserve(tensors_.size());
   for (const at::Tensor& tensor : tensors_) contiguous_.push_back(tensor.contiguous());

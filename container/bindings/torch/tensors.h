@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 
+#include <cstdint>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <vector>
 
@@ -42,6 +43,19 @@ void check_arithmetic(const at::Tensor& tensor);
 
 // Return the tensor's memory. Requires: the tensor is contiguous.
 Span span_of(const at::Tensor& tensor);
+
+// Spans of tensors for checks alone, for which nothing is copied. A tensor that is not contiguous
+// gets an address where there is no memory, which overlaps with nothing, as its copy would.
+//
+// Thread safety: none.
+class CheckedSpans final {
+ public:
+  // Return the spans of tensors; call for the inputs and for the outputs of one operation.
+  std::vector<Span> of(const std::vector<at::Tensor>& tensors);
+
+ private:
+  uintptr_t next_ = uintptr_t{1} << 62;  // beyond the addresses of all processors
+};
 
 // Contiguous versions of tensors: a contiguous tensor itself, or a contiguous copy. copy_back()
 // copies results from the copies to the original tensors.

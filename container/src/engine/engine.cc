@@ -7,6 +7,7 @@
 
 #include "engine/checks.h"
 #include "engine/engine_impl.h"
+#include "memory/arena_layout.h"
 #include "transport/tcp_transport.h"
 
 namespace smdist {
@@ -51,6 +52,8 @@ OperationId id_for(uint32_t group, const Operation& operation) {
 Engine::Impl::Impl(Options options, std::unique_ptr<Transport> transport)
     : options_(checked(std::move(options))),
       transport_(transport ? std::move(transport) : std::make_unique<TcpTransport>(options_)),
+      shared_memory_{ArenaLayout(options_).caller_memory(transport_->own_arena()),
+                     transport_->arena_owner()},
       progress_(options_, *transport_, callbacks_),
       progress_lock_(*transport_),
       tuning_(options_.tuning) {}

@@ -18,7 +18,6 @@
 #include "engine/progress_engine.h"
 #include "engine/progress_lock.h"
 #include "engine/submission.h"
-#include "memory/arena_layout.h"
 #include "smdist/engine.h"
 #include "smdist/transport.h"
 
@@ -34,10 +33,7 @@ class Engine::Impl final {
 
   const Options& options() const { return options_; }
   Endpoint endpoint() const { return transport_->endpoint(); }
-  SharedMemory shared_memory() const {
-    return {ArenaLayout(options_).caller_memory(transport_->own_arena()),
-            transport_->arena_owner()};
-  }
+  const SharedMemory& shared_memory() const { return shared_memory_; }
   void join(const std::vector<Endpoint>& peers) SMDIST_EXCLUDES(mutex_);
   void add_group(uint32_t id, std::vector<int> members) SMDIST_EXCLUDES(mutex_);
   void remove_group(uint32_t id) SMDIST_EXCLUDES(mutex_);
@@ -103,6 +99,7 @@ class Engine::Impl final {
 
   const Options options_;
   const std::unique_ptr<Transport> transport_;
+  const SharedMemory shared_memory_;
   CallbackExecutor callbacks_;
   ProgressEngine progress_ SMDIST_GUARDED_BY(progress_lock_);
   SpinPolicy caller_spin_ SMDIST_GUARDED_BY(progress_lock_);  // for callers that hold the lock

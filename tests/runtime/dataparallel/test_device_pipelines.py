@@ -51,24 +51,26 @@ def on_device(rank, size, schedule, numbers):
     return loss, gradients, accelerator.take_stale_uses()
 
 
-def one_stage_each(rank, size):
-    return on_device(rank, size, Schedule1F1B, [rank])
+SCHEDULES = ((Schedule1F1B, 1), (ScheduleInterleavedZeroBubble, 2))  # stages of a rank
 
 
-def two_stages_each(rank, size):
-    return on_device(rank, size, ScheduleInterleavedZeroBubble, [rank, rank + size])
-
-
-@pytest.mark.parametrize("function", [one_stage_each, two_stages_each])
-def test_stages_on_a_device(device_processes, function):
-    answers = device_processes.run_ranks(function, size=2, staging=SLOTS)
-    stages = 2 * len(answers[0][1])
-    loss, gradients = by_one_process(stages)
-
-    assert [loss] == [
-        pytest.approx(seen, abs=accelerator.ROUNDING) for seen, _, _ in answers if seen is not None
+def each_schedule(rank, size):
+    return [
+        on_device(rank, size, schedule, range(rank, size * stages, size))
+        for schedule, stages in SCHEDULES
     ]
-    for rank, (_, found, stale) in enumerate(answers):
-        expected = gradients[rank::2]
-        torch.testing.assert_close(found, expected, rtol=0, atol=accelerator.ROUNDING)
-        assert accelerator.NEVER == stale
+
+
+def test_stages_on_a_device(device_processes):
+    ranks = device_processes.run_ranks(each_schedule, size=2, staging=SLOTS)
+    for (_, stages), answers in zip(SCHEDULES, zip(*ranks, strict=True), strict=True):
+        loss, gradients = by_one_process(2 * stages)
+
+        assert [loss] == [
+            pytest.approx(seen, abs=accelerator.ROUNDING)
+            for seen, _, _ in answers
+            if seen is not None
+        ]
+        for rank, (_, found, stale) in enumerate(answers):
+            torch.testing.assert_close(found, gradients[rank::2], rtol=0, atol=accelerator.ROUNDING)
+            assert accelerator.NEVER == stale

@@ -10,6 +10,7 @@ import pytest
 import test_device
 import torch
 import torch.distributed as dist
+from device_faults import fault_of, later_fault_of
 
 SLOTS = {"staging_slot_bytes": 4096, "staging_slots": 3}
 
@@ -20,26 +21,6 @@ def outcomes(processes, function, *args, size=2, **slots):
 
 def ones(count=5000, device=accelerator.NAME):
     return torch.ones(count, device=device)
-
-
-def fault_of(call):
-    """The type and text of the error that a call raises within ten seconds."""
-    begin = time.monotonic()
-    with pytest.raises(Exception) as raised:  # noqa: PT011  the test asks which one
-        call()
-    assert time.monotonic() - begin < 10
-    return type(raised.value).__name__, str(raised.value).split("\n")[0]
-
-
-def later_fault_of(call):
-    """The error of operations, raised by their wait() or by the next call after their end."""
-
-    def call_and_go_on():
-        call()
-        torch.accelerator.synchronize()
-        dist.all_reduce(ones(3))
-
-    return fault_of(call_and_go_on)
 
 
 def call_wrongly(rank, size):

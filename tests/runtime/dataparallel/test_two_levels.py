@@ -9,6 +9,7 @@ import time
 from functools import reduce
 from random import Random
 
+import accelerator
 import pytest
 import test_device
 import torch
@@ -16,7 +17,8 @@ import torch.distributed as dist
 from test_device import host_communicators
 
 LIMITS = {"staging_slot_bytes": 4096, "staging_slots": 3, "two_level_bytes": 512}
-NEVER = test_device.StaleUses(device=0, pinned=0)
+STAND_IN = accelerator.on_the_test_device("NCCL has no counts and no limits")
+TRACED = accelerator.on_the_test_device("the trace is that of the tests' device")
 LENGTHS = (1000, 1001, 4099)
 REDUCED = (
     *((dtype, op) for dtype in (torch.float32, torch.bfloat16) for op in ("SUM", "AVG", "MAX")),
@@ -38,6 +40,11 @@ def run(processes, function, *args, hosts="aabb", **named):
     limits = LIMITS | named.pop("limits", {})
     size = len(hosts)
     return processes.run_ranks(function, *args, size=size, staging=limits, hosts=hosts, **named)
+
+
+def num_operations():
+    """Return how many operations the stand-in has had; nothing of NCCL."""
+    return [] if accelerator.IS_GPU else host_communicators.num_operations()
 
 
 def drawn(dtype, shape, seed):
@@ -74,7 +81,7 @@ def reduce_all(rank, size):
     for number, (dtype, op) in enumerate(REDUCED):
         shape = (LENGTHS[number % 3],) if number % 2 else (7, 143 + number)
         inputs = drawn_by_all(dtype, shape, number, size)
-        tensor = inputs[rank].to("testdev")
+        tensor = inputs[rank].to(accelerator.NAME)
         if number % 3 == 0:
             tensor = strided(tensor)
         work = dist.all_reduce(tensor, getattr(dist.ReduceOp, op), async_op=True)
@@ -87,7 +94,8 @@ def scatter_all(rank, size):
     for number, (dtype, op) in enumerate(REDUCED):
         length = LENGTHS[number % 3]
         inputs = drawn_by_all(dtype, (size * length,), 100 + number, size)
-        source, output = inputs[rank].to("testdev"), torch.empty(length, dtype=dtype).to("testdev")
+        source = inputs[rank].to(accelerator.NAME)
+        output = torch.empty(length, dtype=dtype).to(accelerator.NAME)
         kind = getattr(dist.ReduceOp, op)
         expected = combined(op, inputs)[rank * length :][:length]
         if number % 3 == 0:
@@ -104,11 +112,11 @@ def gather_each(rank, size):
     for number, dtype in enumerate((torch.float32, torch.bool, torch.complex64, torch.int16)):
         length = LENGTHS[number % 3]
         inputs = drawn_by_all(dtype, (length,), 200 + number, size)
-        output = torch.empty(size * length, dtype=dtype).to("testdev")
+        output = torch.empty(size * length, dtype=dtype).to(accelerator.NAME)
         if number == 2:  # in place
             source = output[rank * length :][:length].copy_(inputs[rank])
         else:
-            source = inputs[rank].to("testdev")
+            source = inputs[rank].to(accelerator.NAME)
         if number == 3:
             parts = [strided(torch.empty_like(source)) for _ in range(size)]
             work = dist.all_gather(parts, source, async_op=True)
@@ -121,7 +129,7 @@ def gather_each(rank, size):
 
 def reduce_with_a_factor(rank, size):
     inputs = drawn_by_all(torch.float32, (2000,), 300, size)
-    tensor = inputs[rank].to("testdev")
+    tensor = inputs[rank].to(accelerator.NAME)
     work = dist.all_reduce(tensor, dist._make_nccl_premul_sum(0.5), async_op=True)
     return [(work, tensor, inputs.sum(0) * 0.5)]
 
@@ -129,8 +137,8 @@ def reduce_with_a_factor(rank, size):
 def several_at_once(rank, size):
     """One Work for two calls: FSDP2 and DeepSpeed gather several parameters so."""
     inputs = [drawn_by_all(torch.float32, (length,), 400 + length, size) for length in (100, 999)]
-    tensors = [each[rank].to("testdev") for each in inputs]
-    outputs = [torch.empty(size * each.numel(), device="testdev") for each in tensors]
+    tensors = [each[rank].to(accelerator.NAME) for each in inputs]
+    outputs = [torch.empty(size * each.numel(), device=accelerator.NAME) for each in tensors]
     with dist._coalescing_manager(async_ops=True) as works:
         for output, tensor in zip(outputs, tensors, strict=True):
             dist.all_gather_single(output, tensor)
@@ -138,7 +146,7 @@ def several_at_once(rank, size):
 
 
 def collectives(rank, size, seed):
-    test_device.set_seed(seed * 10 + rank)
+    accelerator.set_seed(seed * 10 + rank)
     pending = [
         *reduce_all(rank, size),
         *scatter_all(rank, size),
@@ -150,29 +158,30 @@ def collectives(rank, size, seed):
     for work, output, expected in pending:
         work.wait()
         check(output, expected)
-    return host_communicators.num_operations(), test_device.take_stale_uses()
+    return num_operations(), accelerator.take_stale_uses()
 
 
 @pytest.mark.parametrize("hosts", ["aabb", "aaaa", "aaabbb"])
 def test_results(device_processes, hosts):
     for operations, stale in run(device_processes, collectives, 1, hosts=hosts):
-        assert 2 == len(operations)
+        assert accelerator.IS_GPU or 2 == len(operations)
         assert all(count > 10 for count in operations)
-        assert NEVER == stale
+        assert accelerator.NEVER == stale
 
 
 def copies_of_one_sum(rank, size):
     """The copies of tensors by staging, which has streams of the pool, and not by the stand-in."""
-    dist.all_reduce(torch.ones(16384, device="testdev"))  # makes the slots
+    dist.all_reduce(torch.ones(16384, device=accelerator.NAME))  # makes the slots
     torch.accelerator.synchronize()
     test_device.start_trace()
-    dist.all_reduce(torch.ones(16384, device="testdev"))
+    dist.all_reduce(torch.ones(16384, device=accelerator.NAME))
     torch.accelerator.synchronize()
     of_staging = [each.name for each in test_device.stop_trace() if 1 <= each.stream <= 16]
     kinds = (test_device.COPY_TO_HOST, test_device.COPY_TO_DEVICE)
     return tuple(of_staging.count(kind) for kind in kinds)
 
 
+@TRACED
 def test_a_rank_stages_its_share_alone(device_processes):
     """64 KiB in pieces of 4 KiB, and each of the two ranks of a host copies half of them."""
     assert [(8, 8)] * 4 == run(device_processes, copies_of_one_sum)
@@ -185,14 +194,14 @@ def small_and_other_calls(rank, size):
     """Calls that are staged, between some that take two levels, in one group and others."""
     evens = dist.new_group([0, 2])
     pairs = [dist.new_group(pair) for pair in ([0, 1], [2, 3])]
-    long = [torch.ones(1000, device="testdev") for _ in range(3)]
-    short, on_cpu, moved = torch.ones(3, device="testdev"), torch.ones(3), long[0].clone()
+    long = [torch.ones(1000, device=accelerator.NAME) for _ in range(3)]
+    short, on_cpu, moved = torch.ones(3, device=accelerator.NAME), torch.ones(3), long[0].clone()
     works = [dist.all_reduce(long[0], async_op=True), dist.all_reduce(short, async_op=True)]
     works += [dist.all_reduce(on_cpu, async_op=True), dist.all_reduce(long[1], async_op=True)]
     works.append(dist.broadcast(moved, 1, async_op=True))
     if rank % 2 == 0:
         works.append(dist.all_reduce(long[2], group=evens, async_op=True))
-    pair = torch.full((1000,), float(rank), device="testdev")
+    pair = torch.full((1000,), float(rank), device=accelerator.NAME)
     works.append(dist.all_reduce(pair, group=pairs[rank // 2], async_op=True))
     dist.barrier()
     for work in reversed(works):
@@ -200,7 +209,7 @@ def small_and_other_calls(rank, size):
     values = [each.cpu().unique().tolist() for each in (*long, short, on_cpu, moved, pair)]
     objects = [None] * size
     dist.all_gather_object(objects, rank)
-    return values, objects, host_communicators.num_operations()
+    return values, objects, num_operations()
 
 
 def test_short_tensors_and_other_groups_keep_the_order(device_processes):
@@ -210,40 +219,74 @@ def test_short_tensors_and_other_groups_keep_the_order(device_processes):
 
         assert [[4], [4], [third], [4], [4], [1], [pair if rank < 2 else 5]] == values
         assert [0, 1, 2, 3] == objects
-        assert [2, 2, 1, 1] == operations  # of the world, then of two ranks on one host
+        of_world_and_pair = [] if accelerator.IS_GPU else [2, 2, 1, 1]
+        assert of_world_and_pair == operations
 
 
 def call_behind_held_work(rank, size):
-    with test_device.held_stream():
-        x = torch.ones(3000, device="testdev").mul_(2)
+    with accelerator.held_stream():
+        x = torch.ones(3000, device=accelerator.NAME).mul_(2)
+        part = x.clone()
         work = dist.all_reduce(x, async_op=True)
-        y = torch.empty(4 * 3000, device="testdev")
-        gathered = dist.all_gather_single(y, x.clone(), async_op=True)
+        y = torch.empty(4 * 3000, device=accelerator.NAME)
+        gathered = dist.all_gather_single(y, part, async_op=True)
+        gathered.wait()
+        work.wait()
+        total = x + y[:3000]
+        future = dist.all_reduce(total, async_op=True).get_future()
+        total = future.then(lambda done: done.value()[0] + 1).wait()
         is_early = work.is_completed() or gathered.is_completed()
-    gathered.wait()
+    return is_early, *(each.cpu().unique().tolist() for each in (x, y, total))
+
+
+def test_neither_calls_nor_waits_block_the_host(device_processes):
+    """The device does nothing before the host has gone on behind all waits."""
+    assert [(False, [8], [2], [41])] * 4 == run(device_processes, call_behind_held_work)
+
+
+def reduce_in_pieces(rank, size):
+    """Let the first piece alone run within the host, until it has been everywhere."""
+    x = strided(torch.arange(4097, device=accelerator.NAME, dtype=torch.float32))
+    dist.all_reduce(torch.ones(1000, device=accelerator.NAME))
+    torch.accelerator.synchronize()
+    before = host_communicators.num_operations()
+    host_communicators.limit_exchanges(1)
+    work = dist.all_reduce(x, async_op=True)
+    end = time.monotonic() + 30
+    while host_communicators.num_operations()[1] == before[1] and time.monotonic() < end:
+        time.sleep(0.01)
+    after = host_communicators.num_operations()
+    host_communicators.limit_exchanges(-1)
     work.wait()
-    return is_early, x.cpu().unique().tolist(), y.cpu().unique().tolist()
+    counts = [one - other for one, other in zip(after, before, strict=True)]
+    return counts, torch.equal(x.cpu(), 4.0 * torch.arange(4097)), accelerator.take_stale_uses()
 
 
-def test_calls_return_before_their_levels_run(device_processes):
-    assert [(False, [8], [2])] * 4 == run(device_processes, call_behind_held_work)
+@STAND_IN
+def test_pieces_of_a_tensor_overlap(device_processes):
+    """The second piece is within the host while the first one has been on the others."""
+    limits = {"two_level_piece_bytes": 4096}
+
+    assert [([5, 1], True, accelerator.NEVER)] * 4 == run(
+        device_processes, reduce_in_pieces, limits=limits
+    )
 
 
 def temporaries(rank, size):
     """Tensors that nobody keeps, some not even until wait(), in memory that is used again."""
-    test_device.set_seed(rank)
-    streams = [torch.Stream(device="testdev") for _ in range(2)]
+    accelerator.set_seed(rank)
+    streams = [torch.Stream(device=accelerator.NAME) for _ in range(2)]
     sums = []
     for step in range(24):
         with streams[step % 2]:
-            x = torch.full((2001,), float(rank + step), device="testdev")
+            x = torch.full((2001,), float(rank + step), device=accelerator.NAME)
             dist.all_reduce(x[::2] if step % 3 == 0 else x)
             sums.append(x[::2].sum())
             del x
-            junk = torch.full((2001,), float("nan"), device="testdev")
+            junk = torch.full((2001,), float("nan"), device=accelerator.NAME)
             del junk
-            part = torch.ones(2000, device="testdev")
-            output = torch.empty(2000 * size, device="testdev")
+            part = torch.ones(2000, device=accelerator.NAME)
+            output = torch.empty(2000 * size, device=accelerator.NAME)
             work = dist.all_gather_single(output, part, async_op=True)
             if step % 3:
                 work.wait()
@@ -251,33 +294,33 @@ def temporaries(rank, size):
     dist.barrier()
     torch.accelerator.synchronize()
     expected = [1001.0 * (4 * step + 6) for step in range(24)]
-    return expected == [total.item() for total in sums], test_device.take_stale_uses()
+    return expected == [total.item() for total in sums], accelerator.take_stale_uses()
 
 
 def test_tensors_may_be_freed_right_after_the_call(device_processes):
-    assert [(True, NEVER)] * 4 == run(device_processes, temporaries)
+    assert [(True, accelerator.NEVER)] * 4 == run(device_processes, temporaries)
 
 
 def continue_with_futures(rank, size):
     def reduce_again(future):
         return dist.all_reduce(future.value()[0], async_op=True).get_future().wait()[0]
 
-    tensors = [torch.ones(1000, device="testdev") for _ in range(4)]
+    tensors = [torch.ones(1000, device=accelerator.NAME) for _ in range(4)]
     futures = [dist.all_reduce(each, async_op=True).get_future() for each in tensors]
     results = [future.then(reduce_again).wait() for future in futures]
-    return [each.cpu().unique().tolist() for each in results], test_device.take_stale_uses()
+    return [each.cpu().unique().tolist() for each in results], accelerator.take_stale_uses()
 
 
 def test_callbacks_of_futures_may_call_collectives(device_processes):
     """On every rank in the same order, as callbacks of one thread are."""
     for values, stale in run(device_processes, continue_with_futures, hosts="aaaa"):
         assert [[16]] * 4 == values
-        assert NEVER == stale
+        assert accelerator.NEVER == stale
 
 
 def sum_of_random_numbers(rank, size, dtype):
     generator = torch.Generator().manual_seed(rank)
-    x = torch.randn(5000, generator=generator).to(dtype).to("testdev")
+    x = torch.randn(5000, generator=generator).to(dtype).to(accelerator.NAME)
     dist.all_reduce(x)
     return x.cpu()
 
@@ -295,7 +338,7 @@ def test_all_ranks_have_the_same_sums(device_processes, dtype, distance):
 
 def leave_a_group(rank, size):
     group = dist.new_group(list(range(size)))
-    x = torch.ones(5000, device="testdev")
+    x = torch.ones(5000, device=accelerator.NAME)
     begin = time.monotonic()
     work = dist.all_reduce(x, group=group, async_op=True)
     dist.destroy_process_group(group)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -14,6 +14,7 @@ PART_SECONDS = 480.0
 _SUITE_SECONDS = 40  # of one test of PyTorch's suite
 _STAGING = "tests/runtime/dataparallel/test_staging"
 _PROGRAMS = "200"
+_RANKS_IN_TWO_LEVELS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +117,22 @@ def _pipelines(place: Place) -> list[Step]:
     return [_pytest(place, "pipelines", "tests/runtime/dataparallel/test_device_pipelines.py")]
 
 
+def _smdist_pipelines(place: Place) -> list[Step]:
+    return [_pytest(place, "smdist-pipelines", "tests/runtime/modelparallel/torch/device")]
+
+
+def _two_levels(place: Place) -> list[Step]:
+    """Return the tests of two levels, for which each of four ranks needs a GPU of its own."""
+    tests = "tests/runtime/dataparallel/test_two_level"
+    files = [f"{tests}{name}.py" for name in ("s", "_training", "_faults")]
+    number = len(place.machine.gpus)
+    is_enough = number >= _RANKS_IN_TWO_LEVELS or not place.has_gpu
+    unavailable = (
+        "" if is_enough else f"it needs {_RANKS_IN_TWO_LEVELS} GPUs, and there are {number}"
+    )
+    return [replace(_pytest(place, "two-levels", *files), unavailable=unavailable)]
+
+
 def _benchmarks(place: Place) -> list[Step]:
     benchmark = (str(place.python), "-m", "benchmarks.gpu", "--device", place.device)
     tables = place.root / "build" / "benchmarks" / "gpu.md"
@@ -133,7 +150,17 @@ PARTS = (
         about="DDP and FSDP2 against one process; a script of SMDDP's shape on two hosts",
         steps=_training,
     ),
-    Part(name="pipelines", about="pipelines against one process", steps=_pipelines),
+    Part(name="pipelines", about="torch's own pipelines against one process", steps=_pipelines),
+    Part(
+        name="smdist-pipelines",
+        about="smdist's pipelines: training against one process, messages, faults, measured costs",
+        steps=_smdist_pipelines,
+    ),
+    Part(
+        name="two-levels",
+        about="NCCL within a host and smdist between two hosts: results, training, faults",
+        steps=_two_levels,
+    ),
     Part(name="benchmarks", about="benchmarks/gpu", steps=_benchmarks),
     Part(
         name="torch-suite",

@@ -125,6 +125,16 @@ def stream_memory() -> int:
     return _ops.stream_memory()
 
 
+def host_registration() -> int:
+    """The address of the device's registration of host memory, for smdist's _C."""
+    return _ops.host_registration()
+
+
+def registered_bytes() -> int:
+    """Bytes of host memory that are pinned by registration."""
+    return _ops.registered_bytes()
+
+
 def stream_from_pool(device: int = 0) -> torch.Stream:
     """One of the eight streams of a device's pool, in turn, as C++ gets them.
 

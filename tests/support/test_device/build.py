@@ -16,7 +16,8 @@ import torch
 SOURCES = Path(__file__).parent
 FOLDER = SOURCES.parents[2] / "build" / "test_device"
 LIBRARY = FOLDER / "test_device.so"
-INTERFACE = SOURCES.parents[2] / "container/bindings/torch/staging/stream_memory.h"
+_STAGING = SOURCES.parents[2] / "container/bindings/torch/staging"
+INTERFACES = [_STAGING / "host_registration.h", _STAGING / "stream_memory.h"]
 HOST_COLLECTIVES = FOLDER / "host_collectives.so"
 
 
@@ -36,7 +37,7 @@ def built_library() -> Path:
 def _state_of_sources() -> str:
     digest = hashlib.sha256(f"{torch.__version__} {torch.__file__}".encode())
     own = [*SOURCES.glob("*.cc"), *SOURCES.glob("*.h"), SOURCES / "CMakeLists.txt"]
-    for source in [*sorted(own), INTERFACE]:
+    for source in [*sorted(own), *INTERFACES]:
         digest.update(source.name.encode() + source.read_bytes())
     return digest.hexdigest()
 

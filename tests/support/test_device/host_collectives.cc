@@ -168,9 +168,16 @@ void HostCollectives::exchange_all() {
       next = std::move(exchanges_.front());
       exchanges_.pop_front();
     }
+    await_permission();
     exchange(*next);
     open_stream(next->held_stream);
   }
+}
+
+void HostCollectives::await_permission() {
+  Pauses pauses;
+  while (exchanges_left_ == 0 && !is_aborted_) pauses.pause();
+  if (exchanges_left_ > 0) --exchanges_left_;
 }
 
 void HostCollectives::exchange(const Exchange& next) {
@@ -227,6 +234,9 @@ PYBIND11_MODULE(host_collectives, module) {
              });
   module.def("fail_operation", [](const c10::intrusive_ptr<c10d::Backend>& backend, int number) {
     dynamic_cast<HostCollectives&>(*backend).fail_operation(number);
+  });
+  module.def("limit_exchanges", [](const c10::intrusive_ptr<c10d::Backend>& backend, int number) {
+    dynamic_cast<HostCollectives&>(*backend).limit_exchanges(number);
   });
   module.def("num_operations", [](const c10::intrusive_ptr<c10d::Backend>& backend) {
     return dynamic_cast<HostCollectives&>(*backend).num_operations();

@@ -4,6 +4,7 @@
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <memory>
@@ -49,6 +50,9 @@ class HostCollectives final : public c10d::Backend {
   void fail_operation(int number) { fails_in_ = number; }
   int num_operations() const { return num_operations_; }
 
+  // Let this many more exchanges of this rank run, and then none until another call; -1: all.
+  void limit_exchanges(int number) { exchanges_left_ = number; }
+
  private:
   // One operation of the thread, on host memory.
   struct Exchange {
@@ -64,11 +68,13 @@ class HostCollectives final : public c10d::Backend {
                 const c10d::ReduceOp& op);
   void exchange_all();
   void exchange(const Exchange& next);
+  void await_permission();
   void stop();
 
   SharedExchange memory_;
   int fails_in_ = 0;
-  int num_operations_ = 0;
+  std::atomic<int> num_operations_{0};
+  std::atomic<int> exchanges_left_{-1};
   std::optional<c10::Stream> stream_;
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -43,6 +43,14 @@ def fail_operation(number: int, backend: int = 0) -> None:
     module().fail_operation(made[backend], number)
 
 
+def limit_exchanges(number: int, backend: int = 0) -> None:
+    """Let so many more operations of one of `made` run, and then none until another call.
+
+    A number of -1 lets all of them run.
+    """
+    module().limit_exchanges(made[backend], number)
+
+
 def num_operations() -> list[int]:
     """How many operations each of `made` has had."""
     return [module().num_operations(backend) for backend in made]

@@ -54,7 +54,7 @@ c10::DataPtr PinnedAllocator::allocate(size_t requested_bytes) {
   return {block->pointer, block->pointer, &free_block, c10::DeviceType::CPU};
 }
 
-PinnedAllocator::BlockPtr PinnedAllocator::take_new(size_t bytes) {
+void PinnedAllocator::check_limit(size_t bytes) {
   if (bytes > limit_bytes_ || reserved_bytes_ > limit_bytes_ - bytes) return_cached();
   if (bytes > limit_bytes_ || reserved_bytes_ > limit_bytes_ - bytes) {
     throw c10::AcceleratorError(
@@ -62,6 +62,34 @@ PinnedAllocator::BlockPtr PinnedAllocator::take_new(size_t bytes) {
         c10::str("testdev error: out of pinned memory: ", limit_bytes_, " bytes may be pinned, ",
                  reserved_bytes_, " are in use, and ", bytes, " more were asked for"));
   }
+}
+
+void PinnedAllocator::add_registered(void* memory, size_t bytes) {
+  Scheduler::get();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  check_limit(bytes);
+  const bool is_new = registered_.emplace(static_cast<const char*>(memory), bytes).second;
+  TORCH_CHECK(is_new, "testdev: ", memory, " is pinned already");
+  reserved_bytes_ += bytes;
+}
+
+void PinnedAllocator::remove_registered(void* memory) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = registered_.find(static_cast<const char*>(memory));
+  if (found == registered_.end()) return;
+  reserved_bytes_ -= found->second;
+  registered_.erase(found);
+}
+
+size_t PinnedAllocator::registered_bytes() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  size_t bytes = 0;
+  for (const auto& [_, each] : registered_) bytes += each;
+  return bytes;
+}
+
+PinnedAllocator::BlockPtr PinnedAllocator::take_new(size_t bytes) {
+  check_limit(bytes);
   const size_t pages_bytes = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
   auto* pointer = static_cast<char*>(std::aligned_alloc(kPageBytes, pages_bytes));
   TORCH_CHECK(pointer != nullptr, "testdev: the host is out of memory");
@@ -157,7 +185,11 @@ bool PinnedAllocator::record_event(void* pointer, void* context, c10::Stream str
 
 bool PinnedAllocator::contains(const void* pointer) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return find(pointer) != nullptr;
+  if (find(pointer) != nullptr) return true;
+  const auto* const at = static_cast<const char*>(pointer);
+  const auto next = registered_.upper_bound(at);
+  if (next == registered_.begin()) return false;
+  return at < std::prev(next)->first + std::prev(next)->second;
 }
 
 void PinnedAllocator::set_limit(size_t bytes) {

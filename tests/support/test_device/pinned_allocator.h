@@ -38,6 +38,12 @@ class PinnedAllocator final : public at::HostAllocator {
   void reset_accumulated_stats() override;
   void reset_peak_stats() override;
 
+  // Memory of others that is pinned from now on, and counts towards the limit; nobody looks after
+  // what streams do with it.
+  void add_registered(void* memory, size_t bytes);
+  void remove_registered(void* memory);
+  size_t registered_bytes();
+
   void free(void* pointer);
   bool contains(const void* pointer);
   void set_limit(size_t bytes);  // of all blocks, handed out or cached
@@ -59,6 +65,7 @@ class PinnedAllocator final : public at::HostAllocator {
 
   BlockPtr find(const void* pointer);
   BlockPtr take_new(size_t bytes);
+  void check_limit(size_t bytes);
   void release(const BlockPtr& block);
   void release_passed();
   void return_cached();
@@ -66,6 +73,7 @@ class PinnedAllocator final : public at::HostAllocator {
   std::mutex mutex_;
   std::map<const char*, BlockPtr> blocks_;        // all, by address
   std::map<size_t, std::vector<BlockPtr>> free_;  // by size
+  std::map<const char*, size_t> registered_;      // number of bytes by address
   std::vector<FreedBlock> waiting_;               // freed, but streams have not passed
   size_t limit_bytes_;
   size_t reserved_bytes_ = 0;

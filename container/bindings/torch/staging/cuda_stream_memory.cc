@@ -3,18 +3,16 @@
 
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <dlfcn.h>
+
+#include "cuda_driver.h"
 
 namespace smdist::torch_binding {
 namespace {
-
-constexpr const char* kLibrary = "libcuda.so.1";
 
 // Types and values of the driver's interface since CUDA 11.7, for which no header is needed.
 using Address = unsigned long long;  // CUdeviceptr
 using StreamOperation = int (*)(void* stream, Address word, uint32_t value, unsigned flags);
 using GetDevicePointer = int (*)(Address* device, void* host, unsigned flags);
-constexpr int kSuccess = 0;
 constexpr unsigned kWaitUntilReached = 0;  // CU_STREAM_WAIT_VALUE_GEQ
 constexpr unsigned kWriteBehindAll = 0;    // CU_STREAM_WRITE_VALUE_DEFAULT
 
@@ -25,22 +23,11 @@ struct Driver {
   std::string missing;  // why the operations cannot be used; empty if they can
 };
 
-template <typename Function>
-void look_up(void* library, const char* name, Function* function, std::string* missing) {
-  *function = reinterpret_cast<Function>(dlsym(library, name));
-  if (*function == nullptr) *missing = std::string(kLibrary) + " has no function " + name;
-}
-
 Driver load() {
   Driver driver;
-  void* const library = dlopen(kLibrary, RTLD_NOW);
-  if (library == nullptr) {
-    driver.missing = std::string(kLibrary) + " cannot be loaded";
-    return driver;
-  }
-  look_up(library, "cuStreamWaitValue32_v2", &driver.wait, &driver.missing);
-  look_up(library, "cuStreamWriteValue32_v2", &driver.write, &driver.missing);
-  look_up(library, "cuMemHostGetDevicePointer_v2", &driver.get_device_pointer, &driver.missing);
+  look_up("cuStreamWaitValue32_v2", &driver.wait, &driver.missing);
+  look_up("cuStreamWriteValue32_v2", &driver.write, &driver.missing);
+  look_up("cuMemHostGetDevicePointer_v2", &driver.get_device_pointer, &driver.missing);
   return driver;
 }
 
@@ -63,14 +50,10 @@ class CudaStreamMemory final : public StreamMemory {
             std::atomic<uint32_t>& word, uint32_t value, unsigned flags) const {
     const c10::StreamGuard guard(stream);
     Address address = 0;
-    check(driver_.get_device_pointer(&address, &word, 0), "cuMemHostGetDevicePointer");
+    check_cuda(driver_.get_device_pointer(&address, &word, 0), "cuMemHostGetDevicePointer");
     void* const native =
         c10::impl::VirtualGuardImpl(stream.device_type()).getStreamNativeHandle(stream);
-    check(operation(native, address, value, flags), name);
-  }
-
-  static void check(int result, const char* name) {
-    TORCH_CHECK(result == kSuccess, "CUDA's driver returned error ", result, " from ", name);
+    check_cuda(operation(native, address, value, flags), name);
   }
 
   const Driver& driver_;

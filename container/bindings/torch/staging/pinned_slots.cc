@@ -23,6 +23,31 @@ at::Tensor allocate_pinned(c10::DeviceType device, size_t bytes) {
       c10::DispatchKeySet(c10::DispatchKey::CPU), at::kByte, std::nullopt));
 }
 
+// Frees the slots whose copies are complete. Shared memory that a copy may still use remains mapped
+// and pinned until the process ends; all other memory is the allocator's, which waits for copies.
+PinnedSlots::~PinnedSlots() {
+  for (Released& each : released_) {
+    if (!shared_.contains(each.slot)) continue;
+    try {
+      if (is_complete(each.after)) continue;
+    } catch (const c10::Error&) {
+      // The device has failed.
+    }
+    discarded_.push_back(std::move(each.slot));
+  }
+  for (at::Tensor& slot : discarded_) new at::Tensor(std::move(slot));
+}
+
+std::string PinnedSlots::share(SharedSlots shared) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  shared_ = std::move(shared);
+  at::Tensor first = shared_.next();
+  if (!first.defined()) return shared_.fault();
+  ++num_slots_;
+  released_.push_back({std::move(first), nullptr});
+  return {};
+}
+
 // Returns a slot whose event is complete. Requires: mutex_ is held.
 at::Tensor PinnedSlots::take_complete() {
   for (auto each = released_.begin(); each != released_.end(); ++each) {
@@ -69,6 +94,8 @@ at::Tensor PinnedSlots::acquire_additional() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     ++num_slots_;
+    at::Tensor slot = shared_.next();
+    if (slot.defined()) return slot;
   }
   try {
     return allocate_pinned(device_, slot_bytes_);
@@ -110,7 +137,7 @@ void PinnedSlots::release(at::Tensor slot, CopyStreams::EventPtr after) {
   if (static_cast<size_t>(slot.numel()) != slot_bytes_) return;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (num_slots_ > max_slots_) {
+    if (num_slots_ > max_slots_ && !shared_.contains(slot)) {
       --num_slots_;
     } else {
       released_.push_back({std::move(slot), std::move(after)});
@@ -124,6 +151,7 @@ void PinnedSlots::discard(at::Tensor slot) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     --num_slots_;
+    if (shared_.contains(slot)) discarded_.push_back(std::move(slot));
   }
   changed_.notify_all();
 }

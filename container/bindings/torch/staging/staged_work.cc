@@ -29,9 +29,11 @@ std::optional<StreamSignal> signal_for(c10d::OpType type, const DeviceContext& c
 
 StagedWork::StagedWork(int rank, c10d::OpType type, const char* title,
                        const std::vector<at::Tensor>& shown, std::vector<at::Tensor> results,
-                       const DeviceContext& context, size_t operations)
+                       const DeviceContext& context, const c10::Stream& result_stream,
+                       size_t operations)
     : Work(rank, type, title, shown),
       context_(context),
+      result_stream_(result_stream),
       results_(std::move(results)),
       signal_(signal_for(type, context, operations)),
       has_early_future_(signal_.has_value() && !results_.empty()),
@@ -58,7 +60,7 @@ std::optional<StreamSignal> StagedWork::queue_signal() {
     const std::lock_guard<std::mutex> lock(parts_mutex_);
     if (!signal_ || error_ || incomplete_parts_ > 1) return std::nullopt;
   }
-  context_.signals->set_behind(context_.streams.to_device(), *signal_);
+  context_.signals->set_behind(result_stream_, *signal_);
   return signal_;
 }
 
@@ -80,7 +82,7 @@ void StagedWork::complete_futures() {
     if (error_) {
       future_->setError(translated(error_));
     } else {
-      mark_future_completed(context_.streams.to_device());
+      mark_future_completed(result_stream_);
     }
   }
   result_future_->markCompleted(c10::IValue(static_cast<int64_t>(result_of(error_))));
@@ -94,7 +96,7 @@ void StagedWork::mark_future_completed(const c10::Stream& stream) {
 
 CopyStreams::EventPtr StagedWork::release_streams(bool writes_results) {
   const c10::InferenceMode no_autograd;
-  const c10::Stream stream = context_.streams.to_device();  // behind the copies of some results
+  const c10::Stream stream = result_stream_;  // behind the copies of some results
   const c10::StreamGuard guard(stream);
   for (const at::Tensor& result : results_) {
     if (!writes_results || !(result.is_floating_point() || result.is_complex())) continue;
@@ -114,7 +116,7 @@ c10::intrusive_ptr<c10::ivalue::Future> StagedWork::getFuture() {
     } else if (error_) {
       future_->setError(translated(error_));
     } else {
-      mark_future_completed(context_.streams.to_device());
+      mark_future_completed(result_stream_);
     }
   });
   return future_;
@@ -138,6 +140,11 @@ bool StagedWork::block_stream(const c10::Stream& stream) {
   context_.signals->wait(stream, *signal_);
   if (!std::exchange(has_waiters_, true)) context_.awaited->begin();
   return true;
+}
+
+bool StagedWork::is_awaited_by_streams() {
+  const std::lock_guard<std::mutex> lock(parts_mutex_);
+  return has_waiters_ && incomplete_parts_ > 0;
 }
 
 bool StagedWork::wait(std::chrono::milliseconds timeout) {

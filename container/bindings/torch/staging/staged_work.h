@@ -26,11 +26,13 @@ namespace smdist::torch_binding {
 // go on, and the next call raises the error.
 //
 // Thread safety: all methods may be called from any thread.
-class StagedWork final : public c10d::Work {
+class StagedWork : public c10d::Work {
  public:
   // title: name for torch's profiler. shown: tensors whose shapes the profiler shows.
+  // result_stream: the stream on which the results are complete.
   StagedWork(int rank, c10d::OpType type, const char* title, const std::vector<at::Tensor>& shown,
-             std::vector<at::Tensor> results, const DeviceContext& context, size_t operations);
+             std::vector<at::Tensor> results, const DeviceContext& context,
+             const c10::Stream& result_stream, size_t operations);
   ~StagedWork() override;
 
   // Queue the signal behind the copies of the results, if this is the last operation and none has
@@ -73,11 +75,16 @@ class StagedWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
   uint64_t getSequencenumber() const override { return sequence_; }
 
+ protected:
+  // Return whether streams wait for the Work, which has not ended.
+  bool is_awaited_by_streams();
+
  private:
   bool block_stream(const c10::Stream& stream);
   void mark_future_completed(const c10::Stream& stream);
 
   const DeviceContext context_;
+  const c10::Stream result_stream_;
   const std::vector<at::Tensor> results_;
   const std::optional<StreamSignal> signal_;  // none: wait() blocks the host
   const bool has_early_future_;               // the Future is complete before the Work

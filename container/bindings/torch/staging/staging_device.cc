@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <thread>
+#include <utility>
 
 namespace smdist::torch_binding {
 namespace {
@@ -76,10 +77,11 @@ StreamSignals* usable_signals(const CopyStreams& streams, PinnedSlots& slots,
 }  // namespace
 
 StagingDevice::StagingDevice(c10::Device device, const StagingOptions& options,
-                             const std::shared_ptr<AwaitedWorks>& awaited)
+                             const std::shared_ptr<AwaitedWorks>& awaited, SharedMemory memory)
     : slots(device.type(), options.slot_bytes, options.max_slots), context([&] {
         const CopyStreams streams(device);
         streams.current();  // raises an error before the device is used, if a graph is captured
+        why_not_shared = slots.share(SharedSlots(device, std::move(memory), options.slot_bytes));
         StreamSignals* const signals = options.wait_blocks_host
                                            ? nullptr
                                            : usable_signals(streams, slots, &why_wait_blocks_host);

@@ -93,7 +93,16 @@ StagingDevice& StagingQueue::device_of(c10::Device device) {
   const std::lock_guard<std::mutex> lock(devices_mutex_);
   std::unique_ptr<StagingDevice>& found = devices_[device];
   if (found) return *found;
-  found = std::make_unique<StagingDevice>(device, options_, awaited_);
+  const bool is_first = devices_.size() == 1;  // the shared memory has slots for one device
+  SharedMemory memory;
+  if (is_first && options_.shares_slots) memory = engine_->shared_memory();
+  found = std::make_unique<StagingDevice>(device, options_, awaited_, std::move(memory));
+  if (!found->why_not_shared.empty() && engine_->rank() == 0) {
+    TORCH_WARN("smdist copies what it stages from ", device,
+               " once more for the other ranks of the host, because the memory that they share "
+               "cannot be pinned: ",
+               found->why_not_shared, ".");
+  }
   if (!found->why_wait_blocks_host.empty() && engine_->rank() == 0) {
     TORCH_WARN(
         "wait() on an operation of smdist blocks the host until the results are on their "

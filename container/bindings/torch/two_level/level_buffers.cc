@@ -79,23 +79,40 @@ at::Tensor padded(const at::Tensor& buffer, int count) {
   return longer;
 }
 
-LevelBuffers all_reduce(const DeviceCall& call, const HostLayout& layout) {
+// Returns the number of elements of a piece of an all-reduce, but for the last one: a multiple of
+// the number of ranks of a host.
+int64_t piece_elements(const at::Tensor& tensor, const HostLayout& layout, int64_t piece_bytes) {
+  const int64_t shares = piece_bytes / static_cast<int64_t>(tensor.element_size()) /
+                         static_cast<int64_t>(layout.local_size);
+  return std::max<int64_t>(shares, 1) * layout.local_size;
+}
+
+LevelBuffers all_reduce_piece(const at::Tensor& piece, const HostLayout& layout) {
   LevelBuffers buffers;
+  const at::Tensor share = part_of(piece, layout.local_rank, layout.local_size);
+  buffers.reduce_scatters.push_back({piece, share});
+  if (layout.num_hosts > 1) buffers.between_hosts = Pair{share, share};
+  buffers.all_gathers.push_back({share, piece});
+  return buffers;
+}
+
+std::vector<LevelBuffers> all_reduce(const DeviceCall& call, const HostLayout& layout,
+                                     int64_t piece_bytes) {
   const at::Tensor& tensor = call.outputs[0];
   at::Tensor whole = flat(call.inputs[0]);
-  if (whole.numel() % layout.local_size != 0) {
-    const int64_t count = whole.numel();
-    whole = padded(whole, layout.local_size);
-    buffers.copies_back.push_back(
-        {whole.narrow(0, 0, count).view(tensor.sizes()), tensor.detach()});
-  } else if (!tensor.is_contiguous()) {
-    buffers.copies_back.push_back({whole.view(tensor.sizes()), tensor.detach()});
+  const int64_t count = whole.numel();
+  if (count % layout.local_size != 0) whole = padded(whole, layout.local_size);
+  const int64_t length = piece_elements(whole, layout, piece_bytes);
+  std::vector<LevelBuffers> pieces;
+  for (int64_t begin = 0; begin == 0 || begin < whole.numel(); begin += length) {
+    const int64_t end = std::min(begin + length, whole.numel());
+    pieces.push_back(all_reduce_piece(whole.narrow(0, begin, end - begin), layout));
   }
-  const at::Tensor share = part_of(whole, layout.local_rank, layout.local_size);
-  buffers.reduce_scatters.push_back({whole, share});
-  if (layout.num_hosts > 1) buffers.between_hosts = Pair{share, share};
-  buffers.all_gathers.push_back({share, whole});
-  return buffers;
+  if (whole.numel() != count || !tensor.is_contiguous()) {
+    pieces.back().copies_back.push_back(
+        {whole.narrow(0, 0, count).view(tensor.sizes()), tensor.detach()});
+  }
+  return pieces;
 }
 
 LevelBuffers reduce_scatter(const DeviceCall& call, const HostLayout& layout) {
@@ -158,12 +175,20 @@ std::optional<LevelOps> level_ops_of(const DeviceCall& call) {
   return std::nullopt;
 }
 
-LevelBuffers level_buffers_of(const DeviceCall& call, const HostLayout& layout) {
+size_t num_pieces(const DeviceCall& call, const HostLayout& layout, int64_t piece_bytes) {
+  if (call.kind != Collective::kAllReduce) return 1;
+  const at::Tensor& tensor = call.inputs[0];
+  const int64_t length = piece_elements(tensor, layout, piece_bytes);
+  return static_cast<size_t>(std::max<int64_t>(1, (tensor.numel() + length - 1) / length));
+}
+
+std::vector<LevelBuffers> level_buffers_of(const DeviceCall& call, const HostLayout& layout,
+                                           int64_t piece_bytes) {
   switch (call.kind) {
     case Collective::kReduceScatter:
-      return reduce_scatter(call, layout);
+      return {reduce_scatter(call, layout)};
     case Collective::kAllGather:
-      return all_gather(call, layout);
+      return {all_gather(call, layout)};
     case Collective::kAllReduce:
     case Collective::kBroadcast:
     case Collective::kReduce:
@@ -175,7 +200,7 @@ LevelBuffers level_buffers_of(const DeviceCall& call, const HostLayout& layout) 
     case Collective::kReceive:
       break;
   }
-  return all_reduce(call, layout);
+  return all_reduce(call, layout, piece_bytes);
 }
 
 }  // namespace smdist::torch_binding

@@ -66,8 +66,14 @@ struct LevelBuffers {
   std::vector<Pair> copies_back;  // to outputs that are not contiguous, in this order
 };
 
-// Return the buffers of a call. Allocates and fills temporary ones on the current stream. Never
-// reads beyond the end of a tensor: one that does not divide equally is copied to a longer one.
-LevelBuffers level_buffers_of(const DeviceCall& call, const HostLayout& layout);
+// Return the number of pieces of a call: an all-reduce is divided into pieces of at most
+// piece_bytes, whose levels overlap; the others are not divided.
+size_t num_pieces(const DeviceCall& call, const HostLayout& layout, int64_t piece_bytes);
+
+// Return the buffers of each piece of a call. Allocates and fills temporary ones on the current
+// stream. Never reads beyond the end of a tensor: one that does not divide equally is copied to a
+// longer one. Results are copied back with the last piece.
+std::vector<LevelBuffers> level_buffers_of(const DeviceCall& call, const HostLayout& layout,
+                                           int64_t piece_bytes);
 
 }  // namespace smdist::torch_binding

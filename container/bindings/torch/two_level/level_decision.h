@@ -35,6 +35,8 @@ struct LevelOptions {
   DecideLevels decide;  // empty: all tensors are staged
   // Minimum length of the buffers of a call that takes two levels.
   int64_t smallest_bytes = int64_t{64} << 10;
+  // Maximum length of a piece of an all-reduce. Must be the same on all ranks.
+  int64_t piece_bytes = int64_t{16} << 20;
 };
 
 }  // namespace smdist::torch_binding

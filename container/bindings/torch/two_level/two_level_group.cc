@@ -19,12 +19,14 @@ namespace smdist::torch_binding {
 namespace {
 
 using std::chrono::milliseconds;
-using EventPtr = TwoLevelWork::EventPtr;
+using EventPtr = CopyStreams::EventPtr;
 using Guard = c10::impl::VirtualGuardImpl;
 using Clock = std::chrono::steady_clock;
 
 // Time between two checks whether all-gathers have run, or the engine has failed.
 constexpr milliseconds kCheckInterval{5};
+// Time for which a device may end its work after a failure, before the host lets streams go on.
+constexpr std::chrono::seconds kFailurePatience{2};
 // Time for which stop() lets all-gathers run that were queued.
 constexpr std::chrono::seconds kPatience{30};
 
@@ -121,21 +123,35 @@ TwoLevelGroup::~TwoLevelGroup() {
 void TwoLevelGroup::start(const DeviceCall& call, const c10::intrusive_ptr<TwoLevelWork>& work,
                           std::function<void()> ended) {
   if (is_stopped_) throw UsageError(kStopped);
-  if (const std::exception_ptr failure = engine_->failure()) std::rethrow_exception(failure);
+  if (const std::exception_ptr failure = engine_->failure()) {
+    context().awaited->take_error();  // drops the late error, which has the same cause
+    std::rethrow_exception(failure);
+  }
   const c10::InferenceMode no_autograd;  // the only mode in which every tensor may be written
   const c10::Stream current = current_stream(groups_.device);
-  auto operation = std::make_unique<Pending>();
-  operation->call = call;
-  operation->ops = *level_ops_of(call);
-  operation->buffers = level_buffers_of(call, groups_.layout);
-  operation->work = work;
-  operation->ended = std::move(ended);
+  std::vector<LevelBuffers> pieces = level_buffers_of(call, groups_.layout, groups_.piece_bytes);
   announce(call);
-  if (!operation->buffers.reduce_scatters.empty()) reduce_within_host(*operation);
-  operation->ready = record_event(current);
   work->set_sequence(sequence_++);
-  if (!to_exchange_.push(std::move(operation))) {
-    throw UsageError(kStopped);
+  for (LevelBuffers& buffers : pieces) {
+    auto operation = std::make_unique<Pending>();
+    operation->call = call;
+    operation->ops = *level_ops_of(call);
+    operation->buffers = std::move(buffers);
+    operation->work = work;
+    if (&buffers == &pieces.back()) operation->ended = std::move(ended);
+    record_uses(operation->buffers);
+    if (!operation->buffers.reduce_scatters.empty()) reduce_within_host(*operation);
+    operation->ready = record_event(current);
+    if (!to_exchange_.push(std::move(operation))) throw UsageError(kStopped);
+  }
+}
+
+void TwoLevelGroup::record_uses(const LevelBuffers& buffers) const {
+  for (const auto* pairs : {&buffers.all_gathers, &buffers.copies_back}) {
+    for (const LevelBuffers::Pair& pair : *pairs) {
+      record_use(pair.input, result_stream_);
+      record_use(pair.output, result_stream_);
+    }
   }
 }
 
@@ -226,8 +242,9 @@ void TwoLevelGroup::exchange_between_hosts(Pending& operation) {
 void TwoLevelGroup::gather_all() {
   std::optional<Clock::time_point> last_check;
   while (true) {
-    auto next = gathers_.empty() ? to_gather_.pop() : to_gather_.pop_within(kCheckInterval);
+    auto next = has_open_ends() ? to_gather_.pop_within(kCheckInterval) : to_gather_.pop();
     check_gathers();
+    release_streams();
     if (next) {
       PendingPtr operation = std::move(*next);
       EventPtr on_device;
@@ -242,12 +259,16 @@ void TwoLevelGroup::gather_all() {
     } else if (to_gather_.is_finished()) {
       if (!last_check) last_check = Clock::now() + kPatience;
       if (Clock::now() > *last_check) abort_within_host();
-      if (gathers_.empty() || Clock::now() > *last_check) return;
+      if (!has_open_ends() || Clock::now() > *last_check) break;
     }
   }
+  for (const Gather& gather : gathers_) {  // the device will not set them
+    if (gather.signal) gather.signal->set();
+  }
+  for (const Failed& failed : failed_) failed.work->signal()->set();
 }
 
-// Queues the last level on the stream of results.
+// Queues the last level on the stream of results, and the signal behind it.
 void TwoLevelGroup::gather_within_host(Pending& operation) {
   const c10::StreamGuard guard(result_stream_);
   const c10::InferenceMode no_autograd;
@@ -260,37 +281,66 @@ void TwoLevelGroup::gather_within_host(Pending& operation) {
     gather.gathered = inputs.size() == 1 ? host._allgather_base(outputs[0], inputs[0])
                                          : host.allgather_into_tensor_coalesced(outputs, inputs);
     gather.gathered->synchronize();
-    for (const at::Tensor& tensor : inputs) record_use(tensor, result_stream_);
-    for (const at::Tensor& tensor : outputs) record_use(tensor, result_stream_);
   }
   for (const LevelBuffers::Pair& copy : operation.buffers.copies_back) {
-    record_use(copy.input, result_stream_);
-    record_use(copy.output, result_stream_);
     copy.output.copy_(copy.input, /*non_blocking=*/true);
   }
+  gather.signal = operation.work->queue_signal();
   gather.on_device = record_event(result_stream_);
   gathers_.push_back(std::move(gather));
 }
 
-// Forgets the all-gathers that have run, and ends the others if the engine has failed.
+bool TwoLevelGroup::has_run(const Gather& gather) const {
+  if (gather.gathered && !gather.gathered->isCompleted()) return false;
+  if (gather.gathered && gather.gathered->exception()) {
+    std::rethrow_exception(gather.gathered->exception());
+  }
+  return gather.on_device->query() && (!gather.signal || gather.signal->is_set());
+}
+
+// Forgets the all-gathers that have run, and ends the others if the engine has failed. A signal
+// that the host sets is not used again, because its stream may set it later.
 void TwoLevelGroup::check_gathers() {
   if (engine_->failure()) abort_within_host();
+  if (engine_->failure() && !failed_at_) failed_at_ = Clock::now();
   while (!gathers_.empty()) {
-    const auto& [gathered, on_device] = gathers_.front();
+    const Gather& gather = gathers_.front();
     try {
-      const bool has_run = gathered ? gathered->isCompleted() : on_device->query();
-      if (!has_run && !engine_->failure()) return;
-      if (gathered && gathered->exception()) std::rethrow_exception(gathered->exception());
+      if (has_run(gather)) {
+        if (gather.signal) context().signals->give_back(*gather.signal);
+      } else if (failed_at_ && Clock::now() > *failed_at_ + kFailurePatience) {
+        if (gather.signal) gather.signal->set();
+      } else {
+        return;
+      }
     } catch (...) {
       fail(std::current_exception());
+      if (gather.signal) gather.signal->set();
     }
     gathers_.pop_front();
   }
 }
 
+// Lets the streams go on that wait for a Work that has failed, once the caller's work before its
+// call is complete, which may itself wait for an earlier one.
+void TwoLevelGroup::release_streams() {
+  std::erase_if(failed_, [this](const Failed& failed) {
+    try {
+      if (!failed.ready->query()) return false;
+      gathers_.push_back({nullptr, failed.work->release_streams(true), failed.work->signal()});
+    } catch (...) {
+      failed.work->signal()->set();  // the device cannot
+    }
+    return true;
+  });
+}
+
 void TwoLevelGroup::end(PendingPtr operation, const EventPtr& on_device) {
-  operation->ended();
+  if (operation->ended) operation->ended();
   const bool is_complete = operation->work->complete_part(operation->error, on_device);
+  if (is_complete && operation->work->has_failed() && operation->work->signal()) {
+    failed_.push_back({operation->work, operation->ready});
+  }
   smdist::Operation called;
   called.done = [is_complete,
                  held = std::shared_ptr<Pending>(std::move(operation))](const std::exception_ptr&) {

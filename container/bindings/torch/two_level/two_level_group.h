@@ -9,9 +9,11 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <vector>
 
 #include "engine/callback_executor.h"
 #include "level_buffers.h"
@@ -31,6 +33,8 @@ struct LevelGroups {
   c10::intrusive_ptr<c10d::Backend> host_gather;  // all-gathers among the same ranks
   // Ranks with this local rank on all hosts; null if there is one host. stop() shuts it down.
   c10::intrusive_ptr<c10d::Backend> between_hosts;
+  int64_t piece_bytes;    // maximum length of a piece of an all-reduce
+  DeviceContext context;  // that of the engine's staging queue
 };
 
 // Runs collectives of one process group in two levels, so that each byte crosses the link between a
@@ -45,16 +49,25 @@ struct LevelGroups {
 // Two communicators are used within a host, because the all-gather of one operation and the
 // reduce-scatter of a later one come in another order on each rank.
 //
-// No deadlock. A kernel of NCCL blocks on its device until all ranks of the host have queued it.
-// So no thread and no stream that another group needs may wait behind one:
+// Pieces. An all-reduce of a long tensor is divided into pieces, each of which goes through the
+// levels like a call of its own: one is within the host while another one is between hosts.
+//
+// No deadlock. A kernel of NCCL blocks on its device until all ranks of the host have queued it, and
+// a stream that waits for a Work blocks until its all-gather has run. So nothing that this may need
+// waits behind one of them:
 //   * `between_hosts` has threads and pinned memory for staging of its own, and gets a share only
 //     after its reduce-scatter has run: shares are staged in the order of their calls, and none
 //     waits for the copy of a later one.
-//   * a Work blocks the host in wait() until its all-gather is queued, that is after its share has
-//     arrived. So a tensor that is staged for another operation, behind a stream that waits for the
-//     Work, waits for nothing that is still to be called.
+//   * the threads wait for no stream of the caller but for the work before a call. What the caller
+//     queues behind a wait() is a later call. As with any backend on streams, all ranks make the
+//     calls of groups that share ranks in one order; then the first call that has not ended waits
+//     for no other.
+//   * signals, all-gathers and copies are on streams of high priority, which share no hardware queue
+//     with streams of the usual one, which may wait.
 //   * no stream of torch waits for a reduce-scatter: streams may share a hardware queue, and would
 //     hold up an all-gather for which another rank waits.
+//   * the calling thread names the streams that use a tensor, and no thread of this class: see
+//     CopyStreams::record_use().
 //   * the device must have free processors for the kernels of both communicators of each group
 //     that is in use, as for any programs with several NCCL communicators.
 //
@@ -62,7 +75,7 @@ struct LevelGroups {
 // which nobody awaits: if ranks call different collectives, or one of them dies or does not call
 // before the timeout, the engine fails with an error that names the ranks. Whatever fails here
 // aborts the engine, so that all ranks raise an error. When the engine fails, both communicators of
-// NCCL are aborted, so that no kernel waits for ever.
+// NCCL are aborted, so that no kernel waits for ever, and streams that wait for a Work go on.
 //
 // Thread safety: start() as c10d requires: from one thread at a time; stop() from any thread.
 class TwoLevelGroup final {
@@ -76,6 +89,12 @@ class TwoLevelGroup final {
   // Return the stream on which results are complete.
   c10::Stream result_stream() const { return result_stream_; }
 
+  // Return the number of pieces of a collective; the Work counts all of them.
+  size_t num_pieces(const DeviceCall& call) const {
+    return torch_binding::num_pieces(call, groups_.layout, groups_.piece_bytes);
+  }
+  const DeviceContext& context() const { return groups_.context; }
+
   // Start a collective behind the work of the calling thread's current stream, and return at once.
   // ended: called when all levels have been queued, or one has failed, from any thread.
   // Requires: level_ops_of(call) returns operations. Throws the error if the first level fails.
@@ -87,14 +106,14 @@ class TwoLevelGroup final {
   void stop();
 
  private:
-  // One collective, from the call until its last level is queued.
+  // One piece of a collective, from the call until its last level is queued.
   struct Pending {
     DeviceCall call;
     LevelOps ops;
     LevelBuffers buffers;
     c10::intrusive_ptr<TwoLevelWork> work;
-    std::function<void()> ended;
-    TwoLevelWork::EventPtr ready;              // the caller's work before the call
+    std::function<void()> ended;               // empty but for the last piece
+    CopyStreams::EventPtr ready;               // the caller's work before the call
     c10::intrusive_ptr<c10d::Work> reduced;    // first level; null if there is none
     c10::intrusive_ptr<c10d::Work> exchanged;  // between hosts; null if there is none
     std::exception_ptr error;
@@ -102,12 +121,19 @@ class TwoLevelGroup final {
   // An all-gather that was queued on the device.
   struct Gather {
     c10::intrusive_ptr<c10d::Work> gathered;  // null if there is none
-    TwoLevelWork::EventPtr on_device;
+    CopyStreams::EventPtr on_device;
+    std::optional<StreamSignal> signal;  // set behind it, if it is the last one of a Work
+  };
+  // A Work that has failed, for which streams may wait.
+  struct Failed {
+    c10::intrusive_ptr<TwoLevelWork> work;
+    CopyStreams::EventPtr ready;
   };
   using PendingPtr = std::unique_ptr<Pending>;
 
   void announce(const DeviceCall& call);
   void reduce_within_host(Pending& operation);
+  void record_uses(const LevelBuffers& buffers) const;
   // Steps of the thread that passes shares on to other hosts:
   void exchange_all();
   void await_device(const Pending& operation) const;
@@ -116,7 +142,10 @@ class TwoLevelGroup final {
   void gather_all();
   void gather_within_host(Pending& operation);
   void check_gathers();
-  void end(PendingPtr operation, const TwoLevelWork::EventPtr& on_device);
+  bool has_run(const Gather& gather) const;
+  bool has_open_ends() const { return !gathers_.empty() || !failed_.empty(); }
+  void release_streams();
+  void end(PendingPtr operation, const CopyStreams::EventPtr& on_device);
   // Abort the engine and the communicators of the host, and return the error of all ranks.
   std::exception_ptr fail(const std::exception_ptr& cause);
   void abort_within_host();
@@ -132,7 +161,9 @@ class TwoLevelGroup final {
   std::once_flag stopped_;
   OperationQueue<PendingPtr> to_exchange_;
   OperationQueue<PendingPtr> to_gather_;
-  std::deque<Gather> gathers_;  // used by one thread only
+  std::deque<Gather> gathers_;  // used by one thread only, as are the next two
+  std::vector<Failed> failed_;
+  std::optional<std::chrono::steady_clock::time_point> failed_at_;  // first sight of a failure
   CallbackExecutor callbacks_;
   std::thread exchanging_;
   std::thread gathering_;

@@ -88,9 +88,18 @@ def make_backend(
     wait_blocks_host: bool = ...,
     decide_levels: LevelDecider | None = None,
     two_level_bytes: int = ...,
+    two_level_piece_bytes: int = ...,
     owns_engine: bool,
     before_shutdown: Callable[[], None] | None = None,
 ) -> dist.Backend: ...
+def register_host_registration(device_type: str, address: int) -> None:
+    """Let tensors of a type of device be staged in the engine's shared memory.
+
+    Args:
+        device_type: Name of the type, such as "cuda"; CUDA's own registration needs no call.
+        address: Address of a HostRegistration (host_registration.h), which is never destroyed.
+    """
+
 def register_stream_memory(device_type: str, address: int) -> None:
     """Register the stream memory operations of a type of device: `address` is that of an object of
     the C++ class smdist::torch_binding::StreamMemory, which lives as long as the process."""

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A failure on one rank's device ends the step on all ranks, and all say where it was."""
 
+import os
+import signal
 import time
 
+import accelerator
 import pytest
 import test_device
 import torch
@@ -27,9 +30,9 @@ def fail(module, args):
 
 def exhaust(module, args):
     """Leave the device no memory."""
-    torch.testdev.empty_cache()
-    test_device.set_memory_limit(torch.testdev.memory_reserved())
-    torch.empty(1 << 24, device="testdev")
+    torch.accelerator.empty_cache()
+    accelerator.set_memory_limit(torch.accelerator.memory_reserved())
+    torch.empty(1 << 24, device=accelerator.NAME)
 
 
 def break_copy(module, args):
@@ -37,13 +40,18 @@ def break_copy(module, args):
     test_device.fail_copy(1, test_device.COPY_TO_HOST)
 
 
-TROUBLES = {"stage": fail, "memory": exhaust, "copy": break_copy}
+def kill(module, args):
+    """End this rank while its device and the other ranks work."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+TROUBLES = {"stage": fail, "memory": exhaust, "copy": break_copy, "killed": kill}
 
 
 def failing_step(rank, size, trouble):
     """Fail in the second microbatch of rank 1; return the error's fields, and how long it took."""
-    model = net().to("testdev")
-    batch = torch.ones(16, 8, device="testdev")
+    model = net().to(accelerator.NAME)
+    batch = torch.ones(16, 8, device=accelerator.NAME)
     split = Split(zoo.Specimen(model=model, batch=(batch,)), Pipeline(num_ranks=size))
     split.step(loss=loss_of)
     calls = []
@@ -65,7 +73,7 @@ def failing_step(rank, size, trouble):
     with pytest.raises(StepError) as raised:
         steps()
     seconds = time.monotonic() - begin
-    test_device.clear_errors()
+    accelerator.clear_errors()
     torch.accelerator.synchronize()
     return raised.value.fault, seconds
 
@@ -75,7 +83,11 @@ def failing_step(rank, size, trouble):
     [
         ("stage", "ValueError: 2 plus 2 is 5"),
         ("memory", "OutOfMemoryError: "),
-        ("copy", "injected fault"),
+        pytest.param(
+            "copy",
+            "injected fault",
+            marks=accelerator.on_the_test_device("copies of a GPU cannot be made to fail"),
+        ),
     ],
 )
 def test_all_ranks_raise_the_same_error(pipelines, trouble, why):
@@ -87,3 +99,13 @@ def test_all_ranks_raise_the_same_error(pipelines, trouble, why):
     if trouble != "copy":
         assert 1 == len(set(faults))
         assert (CULPRIT, f"{CULPRIT}F1") == (faults[0].rank, faults[0].action)
+
+
+def test_a_killed_rank_is_an_error_on_the_others(pipelines):
+    ranks = pipelines.outcomes(failing_step, "killed", size=RANKS, staging=SLOTS, deadline=40)
+
+    assert (False, "died with exit code -9") == ranks[CULPRIT]
+    for done, answer in (ranks[0], ranks[2]):
+        assert done, answer
+        assert f"rank {CULPRIT}" in answer[0].why
+        assert answer[1] < SECONDS

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Facts about the errors of calls on a device: which one a call raises, and that it comes soon."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import accelerator
+import pytest
+import torch
+import torch.distributed as dist
+
+SECONDS = 10  # longest time until an error is raised
+
+
+def fault_of(call: Callable[[], Any]) -> tuple[str, str]:
+    """Return the type of the error that a call raises, and the first line of its text."""
+    begin = time.monotonic()
+    with pytest.raises(Exception) as raised:  # noqa: PT011  the test asks which one
+        call()
+    assert time.monotonic() - begin < SECONDS
+    return type(raised.value).__name__, str(raised.value).split("\n")[0]
+
+
+def later_fault_of(call: Callable[[], Any]) -> tuple[str, str]:
+    """Return the same of operations: their error comes in their wait(), or in a later call."""
+
+    def call_and_go_on():
+        call()
+        torch.accelerator.synchronize()
+        dist.all_reduce(torch.ones(3, device=accelerator.NAME))
+
+    return fault_of(call_and_go_on)
