@@ -41,7 +41,8 @@ class Rank final {
         buffers_(layout_, arena()),
         met_(setting.ranks) {
     const bool is_readable = (setting.readable >> number & 1) != 0;
-    values_ = is_readable ? static_cast<int32_t*>(layout_.caller_memory(arena()).data) : own_.data();
+    values_ =
+        is_readable ? static_cast<int32_t*>(layout_.caller_memory(arena()).data) : own_.data();
   }
 
   Span arena() { return {memory_.data(), layout_.bytes}; }

@@ -162,16 +162,16 @@ void bind_engine(py::module_& module, size_t caller_memory_bytes) {
   module.attr("has_openssl") = has_openssl();
   py::class_<Engine, std::shared_ptr<Engine>>(module, "Engine", py::module_local())
       .def(py::init([caller_memory_bytes](
-                       int rank, int size, const std::string& address,
-                       const std::vector<std::string>& names, const std::vector<int>& hosts,
-                       const py::bytes& secret, const py::bytes& session, int pause,
-                       std::optional<size_t> arriving_bytes, std::optional<uint32_t> lanes,
-                       double start_timeout_seconds, const std::string& integrity, bool encrypt,
-                       double silence_seconds, double late_seconds) {
-             Options options = options_from(rank, size, address, names, hosts, secret, session,
-                                            pause, arriving_bytes, lanes, start_timeout_seconds,
-                                            protection_from(integrity, encrypt), silence_seconds,
-                                            late_seconds);
+                        int rank, int size, const std::string& address,
+                        const std::vector<std::string>& names, const std::vector<int>& hosts,
+                        const py::bytes& secret, const py::bytes& session, int pause,
+                        std::optional<size_t> arriving_bytes, std::optional<uint32_t> lanes,
+                        double start_timeout_seconds, const std::string& integrity, bool encrypt,
+                        double silence_seconds, double late_seconds) {
+             Options options =
+                 options_from(rank, size, address, names, hosts, secret, session, pause,
+                              arriving_bytes, lanes, start_timeout_seconds,
+                              protection_from(integrity, encrypt), silence_seconds, late_seconds);
              options.caller_memory_bytes = caller_memory_bytes;
              return make_engine(std::move(options));
            }),

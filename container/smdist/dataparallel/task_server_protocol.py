@@ -27,20 +27,20 @@ ENDED: Final = b"ended\n"
 FAILED: Final = b"failed\n"
 MAX_LINE: Final = 512
 _NONCE_BYTES: Final = 16
-_PROBES: Final = 6  # unanswered keepalive packets after which a host counts as lost
+_PROBES_PER_SILENCE: Final = 12  # keepalive packets to an idle host in its time limit
 
 
 def watch_host(connection: socket.socket, silence_seconds: int) -> None:
     """Let a TCP connection fail once the other host has answered nothing for `silence_seconds`.
 
-    The kernel sends the first packet to an idle host after about half of that time, and then more
-    at equal distances.
+    The kernel sends a packet to an idle host in every twelfth of that time, so that an interruption
+    of up to eleven of them does not end a connection that was idle before.
     """
-    interval = max(silence_seconds // (2 * _PROBES), 1)
-    probes = min(silence_seconds * 3 // 5 // interval, _PROBES)
+    interval = max(silence_seconds // _PROBES_PER_SILENCE, 1)
+    probes = max(silence_seconds // interval - 1, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
-        (socket.TCP_KEEPIDLE, silence_seconds - probes * interval),
+        (socket.TCP_KEEPIDLE, interval),
         (socket.TCP_KEEPINTVL, interval),
         (socket.TCP_KEEPCNT, probes),
         (socket.TCP_USER_TIMEOUT, 1000 * silence_seconds),

@@ -15,7 +15,7 @@ from typing import Final
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _STOPS: Final = (signal.SIGTERM, signal.SIGINT)
-LAUNCHER_SIGNALS: Final = (*_STOPS, signal.SIGCHLD)  # what a launcher reads while ranks run
+LAUNCHER_SIGNALS: Final = (*_STOPS, signal.SIGCHLD)  # signals that a launcher reads
 _MAX_SIGNALS: Final = 4096
 _libc = ctypes.CDLL(None, use_errno=True)
 

@@ -30,7 +30,8 @@ from sagemaker_dist.contract.job_secret import (
 )
 from sagemaker_dist.contract.redaction import without_login
 from sagemaker_dist.errors import LaunchError
-from smdist.config import RuntimeConfig, Source
+from smdist.code_source import Source
+from smdist.config import RuntimeConfig
 from smdist.dataparallel.rendezvous.secret import read_secret
 
 _NOT_THERE: Final = frozenset({"403", "404", "AccessDenied", "NoSuchKey"})

@@ -19,7 +19,7 @@ from urllib.parse import unquote
 
 from sagemaker_dist.contract.redaction import without_login
 from sagemaker_dist.errors import LaunchError, closest
-from smdist.config import Source
+from smdist.code_source import Source
 from smdist.launch.launch_command import python_command
 
 _NEVER: Final = frozenset({".git", "__pycache__"})

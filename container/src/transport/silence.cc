@@ -16,7 +16,9 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr int kProbes = 6;  // packets to an idle peer, at equal distances, before it is lost
+// The kernel asks an idle peer in every twelfth of the limit, from the first one on. An
+// interruption of up to eleven of them ends no connection, however long it was idle before.
+constexpr int kProbesPerSilence = 12;
 
 // Longest time between two packets without an answer (Linux 6.15; else up to 2 minutes). Shorter
 // ones let the kernel give up too early, after 15 packets.
@@ -48,8 +50,8 @@ std::optional<AnswerState> answer_state(int fd) {
 void watch_silence(int fd, milliseconds limit) {
   const int whole =
       std::max(static_cast<int>(std::chrono::duration_cast<seconds>(limit).count()), 1);
-  const int interval = std::max(whole / (2 * kProbes), 1);
-  const int probes = std::clamp(whole * 3 / 5 / interval, 1, kProbes);
+  const int interval = std::max(whole / kProbesPerSilence, 1);
+  const int probes = std::max(whole / interval - 1, 1);
   set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
   set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, std::max(whole - probes * interval, 1));
   set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, interval);

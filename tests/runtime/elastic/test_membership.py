@@ -11,7 +11,7 @@ from smdist.launch.elastic.membership import (
     Follow,
     Loss,
     Membership,
-    Refusal,
+    ReformRefusal,
     Wait,
 )
 
@@ -69,15 +69,15 @@ def test_fewer_hosts_than_the_least_number_do_not_go_on():
     membership.lose(lost(1))
     membership.lose(lost(2))
 
-    assert Refusal(TOO_FEW, (0,)) == membership.next_step()
+    assert ReformRefusal(TOO_FEW, (0,)) == membership.next_step()
 
 
 @pytest.mark.parametrize(
     ("num_hosts", "silent", "expected"),
     [
         (3, [2], Decision(1, (0, 1))),
-        (2, [1], Refusal(NO_MAJORITY, (0,))),
-        (4, [2, 3], Refusal(NO_MAJORITY, (0, 1))),
+        (2, [1], ReformRefusal(NO_MAJORITY, (0,))),
+        (4, [2, 3], ReformRefusal(NO_MAJORITY, (0, 1))),
         (5, [3, 4], Decision(1, (0, 1, 2))),
     ],
 )
@@ -106,7 +106,7 @@ def test_a_host_that_has_finished_cannot_be_waited_for():
     membership.lose(lost(1))
     membership.finish(2)
 
-    assert Refusal(FINISHED, (2,)) == membership.next_step()
+    assert ReformRefusal(FINISHED, (2,)) == membership.next_step()
 
 
 def test_the_majority_is_that_of_the_last_generation():

@@ -9,7 +9,8 @@ import pytest
 from torch.distributed.run import config_from_args, parse_args
 
 from sagemaker_dist.contract import DataParallel, World
-from smdist.config import RuntimeConfig, Source
+from smdist.code_source import Source
+from smdist.config import RuntimeConfig
 from smdist.container_files import Resources
 from smdist.launch.launch_command import plain_command, torchrun_command
 

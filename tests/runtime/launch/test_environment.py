@@ -11,7 +11,8 @@ from error_fields import fields_of
 
 from sagemaker_dist.contract import DataParallel, ModelParallel, World
 from sagemaker_dist.errors import LaunchError, OptionError
-from smdist.config import RuntimeConfig, Source, read_rank_config
+from smdist.code_source import Source
+from smdist.config import RuntimeConfig, read_rank_config
 from smdist.container_files import Resources
 from smdist.launch.environment import (
     rank_environment,

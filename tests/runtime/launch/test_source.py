@@ -13,7 +13,7 @@ from error_fields import fields_of
 from moto.server import ThreadedMotoServer
 
 from sagemaker_dist.errors import LaunchError
-from smdist.config import Source
+from smdist.code_source import Source
 from smdist.launch import user_code
 from smdist.launch.user_code import fetch, install_requirements
 

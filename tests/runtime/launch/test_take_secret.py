@@ -15,7 +15,8 @@ from moto.server import ThreadedMotoServer
 from sagemaker_dist.contract import DataParallel
 from sagemaker_dist.contract.job_secret import FILE
 from sagemaker_dist.errors import LaunchError
-from smdist.config import RuntimeConfig, Source
+from smdist.code_source import Source
+from smdist.config import RuntimeConfig
 from smdist.container_files import Resources
 from smdist.launch.take_secret import hand_over, take_secret
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from sagemaker_dist.contract import DataParallel, World
-from smdist.config import RuntimeConfig, Source
+from smdist.code_source import Source
+from smdist.config import RuntimeConfig
 from smdist.container_files import Resources
 from smdist.launch.tf_tasks import Tasks, tasks_of
 

@@ -23,7 +23,7 @@ from typing import Any, Final
 from sagemaker_dist.errors import LaunchError
 from smdist.dataparallel.rendezvous.store_protocol import FrameError
 from smdist.launch.elastic.generation_store import BROKEN, GenerationStore, Reply
-from smdist.launch.elastic.membership import Decision, Follow, Loss, Membership, Refusal, Wait
+from smdist.launch.elastic.membership import Decision, Follow, Loss, Membership, ReformRefusal, Wait
 from smdist.launch.elastic.peer_link import PeerLink, SilentError, accept, dial
 from smdist.launch.elastic.rank_server import RankServer
 from smdist.launch.elastic.refusals import (
@@ -344,7 +344,7 @@ class ElasticAgent:
     def _step(self) -> None:
         place, membership = self._place, self._membership
         step = membership.next_step()
-        if isinstance(step, Refusal):
+        if isinstance(step, ReformRefusal):
             error = refusal_fields(step, place.labels, membership.losses, place.least)
             self._broadcast({"kind": "refused", "error": error}, membership.alive)
             self._refuse(error)

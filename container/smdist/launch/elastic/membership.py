@@ -55,7 +55,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class ReformRefusal:
     """Reason why no generation can follow.
 
     Attributes:
@@ -153,22 +153,22 @@ class Membership:
         self._ready.discard(self.me)
         return True
 
-    def next_step(self) -> Decision | Refusal | Follow | Wait | None:
+    def next_step(self) -> Decision | ReformRefusal | Follow | Wait | None:
         """Return what this host does next; None if it is not ready."""
         if not self.is_ready:
             return None
         alive = self.alive
         if len(alive) < self.least:
-            return Refusal(TOO_FEW, alive)
+            return ReformRefusal(TOO_FEW, alive)
         if finished := tuple(host for host in alive if host in self.finished):
-            return Refusal(FINISHED, finished)
+            return ReformRefusal(FINISHED, finished)
         leader = alive[0]
         if leader != self.me:
             return Follow(leader)
         if missing := tuple(host for host in alive if host not in self._ready):
             return Wait(missing)
         if self._has_silent() and 2 * len(alive) <= len(self.members):
-            return Refusal(NO_MAJORITY, alive)
+            return ReformRefusal(NO_MAJORITY, alive)
         decision = Decision(self.generation + 1, alive)
         self._ready.difference_update(alive)
         self._learn(decision.generation, alive)

@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from smdist.launch.elastic.membership import FINISHED, NO_MAJORITY, TOO_FEW, Loss, Refusal
+from smdist.launch.elastic.membership import FINISHED, NO_MAJORITY, TOO_FEW, Loss, ReformRefusal
 
 DROPPED = "dropped"
 
 
 def refusal_fields(
-    refusal: Refusal, labels: Sequence[str], losses: Mapping[int, Loss], least: int
+    refusal: ReformRefusal, labels: Sequence[str], losses: Mapping[int, Loss], least: int
 ) -> dict[str, Any]:
     """Return the fields of the error that the ranks raise: kind, what, why, hint, about and lost.
 
