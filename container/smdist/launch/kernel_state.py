@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 CHECK_SECONDS: Final = 2.0  # between two looks at the process
-FIRST_SECONDS: Final = 10.0  # of the same state without any work, until it is reported
+FIRST_SECONDS: Final = 10.0  # in one state, without any work, until it is reported
 AGAIN_SECONDS: Final = 60.0
 _MEANINGS: Final = {
     "T": ("has been stopped", "SIGCONT (kill -CONT PID) lets it go on"),

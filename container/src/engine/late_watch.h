@@ -21,8 +21,8 @@ namespace smdist {
 // operations that wait to be passed on or logged. Its owner, ProgressEngine, looks and sends.
 //
 // Reports of several ranks on one operation are collected for a while, so that one line names all
-// late ranks: for a twentieth of Options::late_after, and on rank 0 for a fifth. The same ranks of an operation are not logged again within
-// Options::late_again.
+// late ranks: for a twentieth of Options::late_after, and on rank 0 for a fifth. The same ranks of
+// an operation are not logged again within Options::late_again.
 //
 // Thread safety: none.
 class LateWatch final {
@@ -70,7 +70,7 @@ class LateWatch final {
   };
   struct Collected {
     LateReport report;
-    std::set<int> senders;  // these ranks wait themselves
+    std::set<int> senders;  // ranks that wait themselves
     Clock::time_point due;
   };
   struct Logged {

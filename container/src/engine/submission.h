@@ -32,7 +32,7 @@ struct Submission {
 
   Clock::time_point late_at;   // when its late ranks are reported next; collectives only
   uint64_t late_progress = 0;  // see ProgressEngine::look_for_late()
-  uint64_t record = 0;         // its number in the FlightRecorder
+  uint64_t record = 0;         // number in the FlightRecorder
 
   bool may_be_shared() const { return choice.is_shareable; }
   int rank_of(int member) const { return group->members[static_cast<size_t>(member)]; }
