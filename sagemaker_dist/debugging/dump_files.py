@@ -22,7 +22,7 @@ from sagemaker_dist.debugging.operations import RankHistory, parse_history
 from sagemaker_dist.errors import JobError
 
 FOLDER: Final = "smdist-debug"
-MAX_BYTES: Final = 16 << 20  # limit of one file; a rank writes less than one mebibyte
+MAX_BYTES: Final = 16 << 20  # maximum of one file; a rank writes less than one mebibyte
 _NAME: Final = re.compile(r"(operations|stacks|state)-rank-(\d{1,9})\.(json|txt)")
 
 

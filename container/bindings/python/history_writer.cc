@@ -24,7 +24,7 @@ constexpr char kSignal = 's';
 constexpr char kFailure = 'f';
 constexpr char kStop = 'q';
 
-std::atomic<int> wake_fd{-1};  // descriptor of the writer; a signal handler may use nothing else
+std::atomic<int> wake_fd{-1};  // pipe of the one writer; a signal handler may use nothing else
 std::atomic<pid_t> raising_thread{0};  // the thread that raises the signal in itself; 0: none
 
 void wake(char event) {
@@ -37,7 +37,7 @@ void wake(char event) {
 // Returns whether a timeout has ended the engine because this rank did not come.
 bool is_late(const Fault& fault, int rank) {
   const std::string entry =
-      "{\"rank\":" + std::to_string(rank) + ",";  // entry of LateRanks as JSON
+      "{\"rank\":" + std::to_string(rank) + ",";  // see json_of() of LateRanks
   return fault.kind == FaultKind::kTimeout && fault.details.find(entry) != std::string::npos;
 }
 

@@ -61,7 +61,7 @@ class HistoryWriter final {
   const int stacks_;
   const bool writes_failures_;
   int wake_[2] = {-1, -1};
-  int64_t request_time_ = 0;  // time of the last change of the request, in nanoseconds
+  int64_t request_time_ = 0;  // last change of the request, in nanoseconds
   int signal_ = 0;
   void (*trusted_)(int) = nullptr;
   std::mutex mutex_;

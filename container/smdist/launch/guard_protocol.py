@@ -20,6 +20,7 @@ import os
 import re
 import signal
 import socket
+import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -266,6 +267,13 @@ def _short(path: Path) -> Iterator[str]:
         yield f"/proc/self/fd/{directory}/{path.name}"
     finally:
         os.close(directory)
+
+
+def pid_of(guard: socket.socket) -> int:
+    """Return the number of the process at the other end of a Unix socket."""
+    size = struct.calcsize("3i")
+    pid, _, _ = struct.unpack("3i", guard.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return int(pid)
 
 
 def give_output(guard: socket.socket) -> None:

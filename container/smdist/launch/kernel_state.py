@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 CHECK_SECONDS: Final = 2.0  # between two looks at the process
-FIRST_SECONDS: Final = 10.0  # time in the same state without any work until it is reported
+FIRST_SECONDS: Final = 10.0  # in one state, without any work, until it is reported
 AGAIN_SECONDS: Final = 60.0
 _MEANINGS: Final = {
     "T": ("has been stopped", "SIGCONT (kill -CONT PID) lets it go on"),
@@ -64,6 +64,7 @@ class StateWatch:
         record: File for the last reported state, as JSON: {"pid", "letter", "seconds", "text"}. It
             is written with each line, and removed when the process runs again. None for no file.
         clock: Function that returns the time in seconds.
+        subject: What the process is, at the beginning of a line.
     """
 
     def __init__(
@@ -72,11 +73,14 @@ class StateWatch:
         say: Callable[[str], None],
         record: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        subject: str = "this process",
     ) -> None:
         self._pid = pid
         self._say = say
         self._record = record
         self._clock = clock
+        self._subject = subject
         self._state: KernelState | None = None
         self._since = self._checked = clock()
         self._next_line = float("inf")
@@ -111,7 +115,7 @@ class StateWatch:
     def _report(self, letter: str, seconds: float) -> None:
         what, hint = _MEANINGS[letter]
         hint = hint.replace("PID", str(self._pid))
-        text = f"this process {what} for {seconds:.0f} s (kernel state {letter}): {hint}"
+        text = f"{self._subject} {what} for {seconds:.0f} s (kernel state {letter}): {hint}"
         self._say(f"smdist: {text}")
         if self._record is not None:
             found = {"pid": self._pid, "letter": letter, "seconds": round(seconds), "text": text}

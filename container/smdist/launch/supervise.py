@@ -37,8 +37,10 @@ from smdist.launch.guard_protocol import (
     give_output,
     listen,
     parse_message,
+    pid_of,
     signal_name,
 )
+from smdist.launch.kernel_state import StateWatch
 from smdist.launch.nonblocking_writer import write_whole
 from smdist.launch.outcome import Outcome
 from smdist.launch.process_control import (
@@ -104,6 +106,7 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._ranks: dict[socket.socket, int | None] = {}  # connected guard -> its rank
         self._reports: dict[socket.socket, Report] = {}
+        self._states: dict[socket.socket, StateWatch] = {}
         self._stop_signal = 0
         self._deadline = float("inf")
         self._ending = False
@@ -162,6 +165,8 @@ class Supervisor:
             gone = starter.poll() is not None  # read before the guards' last messages
             for key, _ in self._selector.select(0 if gone else _TICK_SECONDS):
                 key.data(key.fileobj)
+            for state in self._states.values():
+                state.check()
             if self._stop_signal and not self._ending:
                 self._pass_on(starter)
             self._check_policy()
@@ -250,6 +255,8 @@ class Supervisor:
             self._on_report(guard, content)
             return
         self._ranks[guard] = content
+        subject = "the guard" if content is None else f"the guard of rank {content}"
+        self._states[guard] = StateWatch(pid_of(guard), self._print_line, subject=subject)
         with contextlib.suppress(OSError):
             give_output(guard)
         if self._ending:
@@ -285,6 +292,7 @@ class Supervisor:
     def _disconnect(self, guard: socket.socket) -> int | None:
         """Close the connection of a guard, and return the number of its rank."""
         self._selector.unregister(guard)
+        self._states.pop(guard, None)
         guard.close()
         return self._ranks.pop(guard)
 

@@ -42,7 +42,7 @@ class FlightRecorder final {
     Dtype dtype = Dtype::kUint8;
     ReduceOp op = ReduceOp::kSum;
     int root = 0;
-    int peer = 0;  // the peer's rank in the group, of a send or receive
+    int peer = 0;  // rank in the group; sends and receives only
     uint64_t bytes = 0;
     Clock::time_point submitted;
     Clock::time_point started;  // time_point(): not yet

@@ -26,7 +26,7 @@ struct LastOperation {
 
 // Rank for which others wait.
 struct LateRank {
-  bool has_come = false;  // posted the operation, but its data are missing
+  bool has_come = false;  // true: the rank has posted the operation, but its data are missing
   std::optional<LastOperation> last;
 };
 

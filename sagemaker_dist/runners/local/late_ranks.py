@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts about ranks that did not come to an operation before its timeout.
+"""Stacks and kernel states of ranks that did not come to an operation before its timeout.
 
 The ranks that waited name them in the fields of the failure. Their own stacks, and the kernel state
 of a process that did not run, are in files of their hosts, which may not have failed.

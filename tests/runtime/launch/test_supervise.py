@@ -10,6 +10,7 @@ import signal
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from smdist.launch.supervise import Order
@@ -264,3 +265,19 @@ if os.fork() == 0:
     os._exit(0)
 """
     assert 0 == supervise(script).wait()
+
+
+def test_a_stopped_guard_is_named_by_the_launcher(supervise, both_ready, until):
+    """Nothing else would say why the rank's output does not come."""
+    run = supervise("ready()\ntime.sleep(60)")
+    _, rank = both_ready()
+    guard = psutil.Process(rank).parent()
+    guard.suspend()
+    try:
+        until(lambda: "kernel state T" in run.said(), 60)
+    finally:
+        guard.resume()
+        run.process.terminate()
+    run.wait()
+
+    assert "the guard of rank 3 has been stopped for 1" in run.said()
