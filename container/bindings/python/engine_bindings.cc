@@ -145,11 +145,11 @@ void bind_engine(py::module_& module, size_t caller_memory_bytes) {
   module.attr("has_openssl") = has_openssl();
   py::class_<Engine, std::shared_ptr<Engine>>(module, "Engine", py::module_local())
       .def(py::init([caller_memory_bytes](
-                       int rank, int size, const std::string& address,
-                       const std::vector<std::string>& names, const std::vector<int>& hosts,
-                       const py::bytes& secret, const py::bytes& session, int pause,
-                       std::optional<size_t> arriving_bytes, std::optional<uint32_t> lanes,
-                       double start_timeout_seconds, const std::string& integrity, bool encrypt) {
+                        int rank, int size, const std::string& address,
+                        const std::vector<std::string>& names, const std::vector<int>& hosts,
+                        const py::bytes& secret, const py::bytes& session, int pause,
+                        std::optional<size_t> arriving_bytes, std::optional<uint32_t> lanes,
+                        double start_timeout_seconds, const std::string& integrity, bool encrypt) {
              Options options = options_from(rank, size, address, names, hosts, secret, session,
                                             pause, arriving_bytes, lanes, start_timeout_seconds,
                                             protection_from(integrity, encrypt));

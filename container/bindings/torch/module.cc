@@ -34,14 +34,11 @@ std::function<void()> callback_of(const py::object& callable) {
   };
 }
 
-c10::intrusive_ptr<c10d::Backend> make_backend(std::shared_ptr<Engine> engine, uint32_t group,
-                                               int rank, int size, double timeout_seconds,
-                                               size_t staging_slot_bytes, size_t staging_slots,
-                                               bool wait_blocks_host,
-                                               const py::object& decide_levels,
-                                               int64_t two_level_bytes,
-                                               int64_t two_level_piece_bytes, bool owns_engine,
-                                               const py::object& before_shutdown) {
+c10::intrusive_ptr<c10d::Backend> make_backend(
+    std::shared_ptr<Engine> engine, uint32_t group, int rank, int size, double timeout_seconds,
+    size_t staging_slot_bytes, size_t staging_slots, bool wait_blocks_host,
+    const py::object& decide_levels, int64_t two_level_bytes, int64_t two_level_piece_bytes,
+    bool owns_engine, const py::object& before_shutdown) {
   const auto timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_seconds * 1000));
   return c10::make_intrusive<Backend>(
       std::move(engine), group, rank, size, timeout,
@@ -65,8 +62,7 @@ PYBIND11_MODULE(_C, module) {
              py::arg("staging_slot_bytes") = 4 << 20, py::arg("staging_slots") = 16,
              py::arg("wait_blocks_host") = false, py::arg("decide_levels") = py::none(),
              py::arg("two_level_bytes") = 64 << 10, py::arg("two_level_piece_bytes") = 16 << 20,
-             py::arg("owns_engine"),
-             py::arg("before_shutdown") = py::none());
+             py::arg("owns_engine"), py::arg("before_shutdown") = py::none());
   module.def(
       "register_stream_memory",
       [](const std::string& device_type, uintptr_t address) {

@@ -68,8 +68,8 @@ class Engine final {
 
   // Return memory of Options::caller_memory_bytes bytes, which begins on a page; empty if this rank
   // shares no memory with others. It is for buffers of operations: other ranks read a buffer in it
-  // where it lies, if it is both input and output of an all-reduce among ranks of this host. Such an
-  // operation ends when they have read its results.
+  // where it lies, if it is both input and output of an all-reduce among ranks of this host. Such
+  // an operation ends when they have read its results.
   SharedMemory shared_memory() const;
 
   // Start the threads. peers: the endpoints of all ranks in rank order. Connections are made later,

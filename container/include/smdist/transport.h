@@ -117,7 +117,8 @@ class Transport {
   // none.
   virtual Span own_arena() { return {}; }
 
-  // Return the owner of the arena: the memory of own_arena() exists at least as long as this object.
+  // Return the owner of the arena: the memory of own_arena() exists at least as long as this
+  // object.
   virtual std::shared_ptr<const void> arena_owner() { return nullptr; }
 
   // Return whether the peer can read this rank's arena when the next message to it arrives.

@@ -115,7 +115,8 @@ bool SharedSum::give(size_t owner) {
 // Returns whether the next add() has to wait for the member.
 bool SharedSum::must_wait_for(size_t member) const {
   if (!all_joined() || given_by(member) <= added_) return true;
-  return !task_.is_readable && added_ >= own_.window() && taken_by(member) + own_.window() <= added_;
+  return !task_.is_readable && added_ >= own_.window() &&
+         taken_by(member) + own_.window() <= added_;
 }
 
 // Returns whether this rank's memory is kept until the member has read this rank's sums there.
@@ -149,8 +150,7 @@ bool SharedSum::add() {
 void SharedSum::add_slice(uint64_t chunk, size_t at, size_t bytes) {
   const size_t offset = offset_of(member_, chunk) + at;
   for (size_t i = 0; i < size(); ++i) {
-    sources_[i] =
-        i == member_ ? task_.input + offset : chunk_at(i, member_, chunk) + at;
+    sources_[i] = i == member_ ? task_.input + offset : chunk_at(i, member_, chunk) + at;
   }
   uint8_t* sum = task_.output + offset;
   reduce(task_.dtype, task_.op, task_.scale, sources_, sum, bytes / element_bytes(task_.dtype));
@@ -168,8 +168,8 @@ bool SharedSum::take(size_t owner) {
 }
 
 // Returns only the first of the members for which the next add() waits: the others may be ready
-// before it. Asks no counter whether others have read this rank's sums: between a look at it and the
-// sleep, its member would signal to a rank that seems to await nothing.
+// before it. Asks no counter whether others have read this rank's sums: between a look at it and
+// the sleep, its member would signal to a rank that seems to await nothing.
 SharedSum::MemberSet SharedSum::awaited() const {
   if (!all_joined()) return 0;
   MemberSet members = 0;

@@ -49,8 +49,8 @@ class SharedSum final {
   SharedSum(SumTask task, size_t member, const ReductionBuffer& own, uint64_t count);
 
   // Record that another member takes part, with its reduction buffer, whose counters have the value
-  // `count`. data: the member's readable data; null: they come to its slots. Data of others are read
-  // only after all members have joined.
+  // `count`. data: the member's readable data; null: they come to its slots. Data of others are
+  // read only after all members have joined.
   void join(size_t member, const ReductionBuffer& theirs, uint64_t count,
             const uint8_t* data = nullptr);
 
@@ -90,10 +90,10 @@ class SharedSum final {
   struct MemberProgress {
     std::optional<ReductionBuffer> buffer;
     const uint8_t* data = nullptr;  // null: in slots of the buffer
-    uint64_t count = 0;   // initial value of its counters
-    uint64_t chunks = 0;  // number of chunks of its shard
-    uint64_t given = 0;   // number of chunks that this rank gave it
-    uint64_t taken = 0;   // number of chunks that this rank took from it
+    uint64_t count = 0;             // initial value of its counters
+    uint64_t chunks = 0;            // number of chunks of its shard
+    uint64_t given = 0;             // number of chunks that this rank gave it
+    uint64_t taken = 0;             // number of chunks that this rank took from it
   };
 
   size_t size() const { return progress_.size(); }

@@ -40,15 +40,15 @@ SumTask SharedSums::task_of(const Submission& submission) const {
   const Operation& operation = submission.operation;
   const AlgorithmChoice& choice = submission.choice;
   const void* const input = operation.inputs[0].data;
-  return {operation.dtype,
-          operation.op,
-          operation.scale,
-          static_cast<const uint8_t*>(input),
-          static_cast<uint8_t*>(operation.outputs[0].data),
-          shard_boundaries(operation.inputs[0].bytes, choice.weights),
-          std::min(choice.segmentation.chunk_bytes, reduction_buffers_.slot_bytes()),
-          input == operation.outputs[0].data &&
-              reduction_buffers_.is_readable(operation.inputs[0])};
+  return {
+      operation.dtype,
+      operation.op,
+      operation.scale,
+      static_cast<const uint8_t*>(input),
+      static_cast<uint8_t*>(operation.outputs[0].data),
+      shard_boundaries(operation.inputs[0].bytes, choice.weights),
+      std::min(choice.segmentation.chunk_bytes, reduction_buffers_.slot_bytes()),
+      input == operation.outputs[0].data && reduction_buffers_.is_readable(operation.inputs[0])};
 }
 
 void SharedSums::join(SharedSum& sum, int member, int rank, const SharedSumTicket& ticket) {
@@ -77,6 +77,7 @@ SharedSums::Advance SharedSums::advance(const OperationId& id) {
     const SharedSum::MemberSet readers = active->sum->advance();
     signal(*active->group, readers);
     if (active->sum->is_done()) {  // perhaps because others have read what this rank has
+      reduction_buffers_.end(*active->sum);
       active_.erase(active);
       return Advance::kDone;
     }

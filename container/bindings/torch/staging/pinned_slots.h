@@ -22,8 +22,8 @@ at::Tensor allocate_pinned(c10::DeviceType device, size_t bytes);
 
 // Pinned memory in pieces of equal size (slots), which are allocated when they are first needed and
 // then kept: first those in memory that other ranks can read. A slot that is released with an event
-// is used again when the event is complete. If no more memory can be pinned, the pool stays as small
-// as it is then.
+// is used again when the event is complete. If no more memory can be pinned, the pool stays as
+// small as it is then.
 //
 // Thread safety: all methods may be called from any thread.
 class PinnedSlots final {

@@ -34,7 +34,7 @@ struct LevelGroups {
   // Ranks with this local rank on all hosts; null if there is one host. stop() shuts it down.
   c10::intrusive_ptr<c10d::Backend> between_hosts;
   int64_t piece_bytes;    // maximum length of a piece of an all-reduce
-  DeviceContext context;  // that of the engine's staging queue
+  DeviceContext context;  // from the engine's staging queue
 };
 
 // Runs collectives of one process group in two levels, so that each byte crosses the link between a
@@ -52,9 +52,9 @@ struct LevelGroups {
 // Pieces. An all-reduce of a long tensor is divided into pieces, each of which goes through the
 // levels like a call of its own: one is within the host while another one is between hosts.
 //
-// No deadlock. A kernel of NCCL blocks on its device until all ranks of the host have queued it, and
-// a stream that waits for a Work blocks until its all-gather has run. So nothing that this may need
-// waits behind one of them:
+// No deadlock. A kernel of NCCL blocks on its device until all ranks of the host have queued it,
+// and a stream that waits for a Work blocks until its all-gather has run. So nothing that this may
+// need waits behind one of them:
 //   * `between_hosts` has threads and pinned memory for staging of its own, and gets a share only
 //     after its reduce-scatter has run: shares are staged in the order of their calls, and none
 //     waits for the copy of a later one.
@@ -62,8 +62,8 @@ struct LevelGroups {
 //     queues behind a wait() is a later call. As with any backend on streams, all ranks make the
 //     calls of groups that share ranks in one order; then the first call that has not ended waits
 //     for no other.
-//   * signals, all-gathers and copies are on streams of high priority, which share no hardware queue
-//     with streams of the usual one, which may wait.
+//   * signals, all-gathers and copies are on streams of high priority, which share no hardware
+//     queue with streams of the usual one, which may wait.
 //   * no stream of torch waits for a reduce-scatter: streams may share a hardware queue, and would
 //     hold up an all-gather for which another rank waits.
 //   * the calling thread names the streams that use a tensor, and no thread of this class: see
