@@ -77,6 +77,7 @@ class Rank final {
   }
   // Forgets the sum. From now on its memory belongs to the caller, who overwrites it.
   void end() {
+    buffers_.end(*sum_);
     std::fill(values_, values_ + setting_.count, -1);
     sum_ = nullptr;
   }
@@ -302,6 +303,7 @@ void an_reduction_buffer_is_in_use_until_the_last_rank_has_read_it() {
     if (signalled == 0) ranks[2].sum().advance();  // only when the others need it
   }
   CHECK(!ranks[2].sum().is_done());
+  ranks[0].end();
   CHECK(ranks[0].begin());
   CHECK_EQ(1u, ranks[0].ticket().buffer);
   ranks[0].cancel();
@@ -320,6 +322,8 @@ void a_rank_with_readable_data_is_done_when_all_have_read_its_sums() {
   }
   CHECK(ranks[0].sum().is_done());
   CHECK(ranks[1].data() == ranks[1].values_of(3, 1, 2));
+  CHECK(ranks[0].begin());  // before the engine has noticed the end of the first sum
+  CHECK_EQ(1u, ranks[0].ticket().buffer);
 }
 
 void data_outside_of_the_memory_of_callers_are_refused() {
@@ -369,6 +373,41 @@ void engines_sum_data_in_shared_memory_where_they_lie() {
         std::fill(at, at + kCount, -1.0F);
       }
     }
+  }
+}
+
+// A rank begins further sums while earlier ones wait for others to read their results.
+void several_sums_in_shared_memory_overlap() {
+  constexpr size_t kRanks = 3;
+  constexpr size_t kPlaces = 4;
+  constexpr size_t kCount = 20'000;
+  testing::Cluster cluster(kRanks, testing::Network::kLocal, [](Options& options) {
+    options.tuning.one_shot_bytes = options.tuning.single_owner_bytes = 0;
+    options.caller_memory_bytes = kPlaces * 4 * kCount;
+  });
+  std::deque<std::vector<testing::Result>> running;
+  for (size_t number = 0; number < 300; ++number) {
+    if (running.size() == kPlaces) {
+      for (testing::Result& result : running.front()) CHECK(testing::text_of(result).empty());
+      running.pop_front();
+    }
+    std::vector<testing::Result> results;
+    for (size_t rank = 0; rank < kRanks; ++rank) {
+      Engine& engine = cluster[static_cast<int>(rank)];
+      auto* const memory = static_cast<float*>(engine.shared_memory().span.data);
+      float* const place = memory + number % kPlaces * kCount;
+      const auto last = static_cast<float>(3 + 3 * (number - kPlaces));
+      if (number >= kPlaces) CHECK(place[0] == last && place[kCount - 1] == last);
+      std::fill(place, place + kCount, static_cast<float>(rank + number));
+      std::vector<float> none;
+      Operation operation = testing::sum_of(none);
+      operation.inputs = operation.outputs = {{place, 4 * kCount}};
+      results.push_back(testing::start(engine, 0, operation));
+    }
+    running.push_back(std::move(results));
+  }
+  for (auto& results : running) {
+    for (testing::Result& result : results) CHECK(testing::text_of(result).empty());
   }
 }
 
@@ -457,6 +496,7 @@ int main() {
   RUN(data_outside_of_the_memory_of_callers_are_refused);
   RUN(an_reduction_buffer_that_does_not_exist_is_refused);
   RUN(engines_sum_data_in_shared_memory_where_they_lie);
+  RUN(several_sums_in_shared_memory_overlap);
   RUN(shared_memory_outlives_its_engine);
   RUN(sums_without_a_free_reduction_buffer_follow_a_plan);
   RUN(engines_rest_after_a_burst);

@@ -15,7 +15,7 @@ ReductionBufferPool::ReductionBufferPool(ArenaLayout layout, Span own_arena)
       entries_(holds_all(own_arena) ? layout_.num_reduction_buffers : 0) {}
 
 bool ReductionBufferPool::is_free(const BufferUse& entry) {
-  return !entry.sum || (entry.sum->is_done() && entry.sum->is_drained());
+  return !entry.is_running && (!entry.sum || entry.sum->is_drained());
 }
 
 SharedSum* ReductionBufferPool::begin(SumTask task, size_t member) {
@@ -25,15 +25,23 @@ SharedSum* ReductionBufferPool::begin(SumTask task, size_t member) {
     if (entry.sum) entry.count = entry.sum->end();
     entry.sum = std::make_unique<SharedSum>(std::move(task), member,
                                             layout_.reduction_buffer(arena_, i), entry.count);
+    entry.is_running = true;
     return entry.sum.get();
   }
   return nullptr;
 }
 
-SharedSumTicket ReductionBufferPool::ticket_of(const SharedSum& sum) const {
+size_t ReductionBufferPool::index_of(const SharedSum& sum) const {
   const auto entry = std::find_if(entries_.begin(), entries_.end(),
                                   [&](const BufferUse& each) { return each.sum.get() == &sum; });
-  SharedSumTicket ticket{static_cast<uint32_t>(entry - entries_.begin()), entry->count};
+  return static_cast<size_t>(entry - entries_.begin());
+}
+
+void ReductionBufferPool::end(const SharedSum& sum) { entries_[index_of(sum)].is_running = false; }
+
+SharedSumTicket ReductionBufferPool::ticket_of(const SharedSum& sum) const {
+  const size_t index = index_of(sum);
+  SharedSumTicket ticket{static_cast<uint32_t>(index), entries_[index].count};
   if (const uint8_t* const data = sum.readable_data()) {
     const auto* const begin = static_cast<const uint8_t*>(layout_.caller_memory(arena_).data);
     ticket.data_at = static_cast<uint64_t>(data - begin);
@@ -71,8 +79,9 @@ ReductionBuffer ReductionBufferPool::at(const Span& arena, const SharedSumTicket
 
 void ReductionBufferPool::cancel(SharedSum& sum) {
   sum.cancel();
-  BufferUse& entry = entries_[ticket_of(sum).buffer];
+  BufferUse& entry = entries_[index_of(sum)];
   entry.count = sum.end();
+  entry.is_running = false;
   entry.sum.reset();
 }
 

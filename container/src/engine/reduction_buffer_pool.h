@@ -30,6 +30,8 @@ class ReductionBufferPool final {
   // Begin a sum in a free buffer, and return it; null if no buffer is free. member: this rank's
   // number in the group.
   SharedSum* begin(SumTask task, size_t member);
+  // Record that this rank has finished a sum; until then the buffer is in use, whatever others do.
+  void end(const SharedSum& sum);
   // Return the ticket by which the other ranks find this rank's reduction buffer of a sum.
   SharedSumTicket ticket_of(const SharedSum& sum) const;
   // Return the reduction buffer of another rank that a ticket names. Throws PeerError if there is
@@ -47,7 +49,10 @@ class ReductionBufferPool final {
   struct BufferUse {
     uint64_t count = 0;              // value of the counters between two sums
     std::unique_ptr<SharedSum> sum;  // the current or last sum
+    bool is_running = false;         // end() or cancel() has yet to be called for the sum
   };
+
+  size_t index_of(const SharedSum& sum) const;
 
   static bool is_free(const BufferUse& entry);
   bool holds_all(const Span& arena) const { return arena.bytes >= layout_.bytes; }

@@ -77,6 +77,7 @@ SharedSums::Advance SharedSums::advance(const OperationId& id) {
     const SharedSum::MemberSet readers = active->sum->advance();
     signal(*active->group, readers);
     if (active->sum->is_done()) {  // perhaps because others have read what this rank has
+      reduction_buffers_.end(*active->sum);
       active_.erase(active);
       return Advance::kDone;
     }

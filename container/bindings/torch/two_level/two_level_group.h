@@ -34,7 +34,7 @@ struct LevelGroups {
   // Ranks with this local rank on all hosts; null if there is one host. stop() shuts it down.
   c10::intrusive_ptr<c10d::Backend> between_hosts;
   int64_t piece_bytes;    // maximum length of a piece of an all-reduce
-  DeviceContext context;  // context of the engine's staging queue
+  DeviceContext context;  // from the engine's staging queue
 };
 
 // Runs collectives of one process group in two levels, so that each byte crosses the link between a
@@ -63,8 +63,7 @@ struct LevelGroups {
 //     calls of groups that share ranks in one order; then the first call that has not ended waits
 //     for no other.
 //   * signals, all-gathers and copies are on streams of high priority, which share no hardware
-//   queue
-//     with streams of the usual one, which may wait.
+//     queue with streams of the usual one, which may wait.
 //   * no stream of torch waits for a reduce-scatter: streams may share a hardware queue, and would
 //     hold up an all-gather for which another rank waits.
 //   * the calling thread names the streams that use a tensor, and no thread of this class: see
