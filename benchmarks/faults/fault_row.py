@@ -29,8 +29,8 @@ class Expected:
         kinds: Kinds of the fault that ranks may report.
         culprits: Ranks that ranks other than the victim, rank 2, may name; None: any, also none.
         silent: Ranks that report no error, because the fault ends or stops them.
-        by_some: Whether it is enough that one rank reports the fault: in a broadcast, a rank may have
-            all that it needs before the others disagree.
+        by_some: Whether it is enough that one rank reports the fault: in a broadcast, a rank may
+            have all that it needs before the others disagree.
         survives: Whether the job goes on to its end, with exit code 0 on every host.
         by_launchers: Whether launchers, not ranks, report the fault, because no rank runs yet.
         codes: Exit codes that launchers may have; (): any that is not 0.
