@@ -39,7 +39,7 @@ def main() -> None:
     print(f"{len(work)} jobs", flush=True)
     _run(work, results, options.lanes, nullcontext() if options.crowded else threading.Lock())
     write_page(results)
-    wrong = results.wrong()
+    wrong = results.wrong(ROWS)
     print(f"\n{len(results)} results, {len(wrong)} not as they should be")
     for name, complaints in wrong:
         print(f"* {name}: {'; '.join(complaints)}")

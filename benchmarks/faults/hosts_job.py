@@ -236,6 +236,11 @@ class HostsJob:
         paths = [self.base(number) / "output/failure.json" for number in range(self.size)]
         return [json.loads(path.read_text()) for path in paths if path.exists()]
 
+    def failures(self) -> list[str]:
+        """Return the text of each host's output/failure."""
+        paths = [self.base(number) / "output/failure" for number in range(self.size)]
+        return [path.read_text() for path in paths if path.exists()]
+
     def stacks(self) -> str:
         """Let ranks print their stacks, and return the last lines of all logs."""
         for each in self.processes("rank"):

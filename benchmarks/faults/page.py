@@ -57,7 +57,8 @@ def _culprit(culprit: int | None) -> str:
 
 def _reason(seen: Seen) -> str:
     kinds = {str(each.get("kind")) for each in seen.reasons if not each.get("is_secondary")}
-    return "launchers " + ", ".join(f"`{kind}`" for kind in sorted(kinds))
+    named = ", ".join(f"`{kind}`" for kind in sorted(kinds))
+    return f"launchers: {named}" if named else "launchers, as a text without fields"
 
 
 def _left(seen: Seen) -> str:

@@ -84,7 +84,9 @@ def _measure(job: HostsJob, rows: Sequence[Row]) -> list[Seen]:
     if None in codes:
         hang = f"a hang: exit codes {codes} after {row.deadline:g} s"
         return [Seen(codes=codes, stacks=job.stacks(), complaints=[hang]) for _ in rows]
-    seen = [Seen(codes=codes, reasons=job.reasons(), size=job.size) for _ in rows]
+    seen = [
+        Seen(codes=codes, reasons=job.reasons(), notes=job.failures(), size=job.size) for _ in rows
+    ]
     for each_row, each in zip(rows, seen, strict=True):
         _read_errors(job, each_row, each)
     left = [*job.left_behind(), *_descriptors(job)]

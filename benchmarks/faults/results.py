@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -50,10 +51,11 @@ class Results:
         found = [each["load"] for each in self._found.values()] or [0.0]
         return min(found), max(found)
 
-    def wrong(self) -> list[tuple[str, list[str]]]:
-        """Return the names of rows that are not as they should be, and why."""
-        found = self._found.items()
-        return [(key, each["complaints"]) for key, each in found if each["complaints"]]
+    def wrong(self, rows: Iterable[Row]) -> list[tuple[str, list[str]]]:
+        """Return the names of those rows that are not as they should be, and why."""
+        keys = [_key(row, framework) for row in rows for framework in row.frameworks]
+        found = {key: self._found[key]["complaints"] for key in keys if key in self._found}
+        return [(key, complaints) for key, complaints in found.items() if complaints]
 
 
 def _key(row: Row, framework: str) -> str:

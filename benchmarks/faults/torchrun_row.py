@@ -16,6 +16,7 @@ import psutil
 from benchmarks.faults.fault_row import Seen
 
 _SECONDS = 180.0
+# One write for each line: lines of two ranks do not mix.
 _SCRIPT = """
 import os, signal, time
 import torch, torch.distributed as dist
@@ -26,10 +27,10 @@ restarts, rank = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), dist.get_rank()
 for step in range(10):
     dist.all_reduce(numbers := torch.ones(1000))
 if rank == 1 and restarts == 0:
-    print("fault", time.monotonic(), flush=True)
+    os.write(1, f"fault {time.monotonic()}\\n".encode())
     os.kill(os.getpid(), signal.SIGKILL)
 dist.all_reduce(numbers := torch.ones(1000))
-print("again", time.monotonic(), restarts, numbers[0].item(), flush=True)
+os.write(1, f"again {time.monotonic()} {restarts} {numbers[0].item()}\\n".encode())
 dist.destroy_process_group()
 """
 

@@ -70,7 +70,7 @@ ROWS = (
     Row(
         name="firewall resets connections between two hosts",
         action=connections_rejected(),
-        expected=Expected(within=CRASH_SECONDS, kinds=("lost",), culprits=(VICTIM, 1)),
+        expected=Expected(within=NETWORK_SECONDS, kinds=("lost",), culprits=(VICTIM, 1)),
         test="tests/native/lanes_test.cc::a_lost_lane_is_a_lost_peer",
     ),
     Row(

@@ -44,11 +44,11 @@ def _two_hosts_apart(job: HostsJob) -> None:
 
 ROWS = (
     Row(
-        name="host that never starts, start timeout of 20 s",
+        name="host that never starts, start timeout of 12 s",
         begin=_without_the_victim,
         until="",
         action=nothing,
-        options={"start_timeout_seconds": 20},
+        options={"start_timeout_seconds": 12},
         expected=Expected(within=ELSE_SECONDS, by_launchers=True, lost="the start"),
         test="tests/runtime/dataparallel/test_errors.py::"
         "test_a_missing_rank_is_named_after_the_timeout",
@@ -98,11 +98,11 @@ ROWS = (
         frameworks=BOTH,
     ),
     Row(
-        name="host unreachable at the start, start timeout of 20 s",
+        name="host unreachable at the start, start timeout of 12 s",
         begin=_two_hosts_apart,
         until="",
         action=nothing,
-        options={"start_timeout_seconds": 20},
+        options={"start_timeout_seconds": 12},
         expected=Expected(within=ELSE_SECONDS, by_launchers=True, lost="the start"),
         test=f"{_STARTS}a_start_ends_at_its_time_limit",
         is_quick=False,
