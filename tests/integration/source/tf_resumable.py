@@ -16,7 +16,7 @@ parser.add_argument("--steps", type=int)
 parser.add_argument("--save-every", type=int)
 args, _ = parser.parse_known_args()  # the SDK adds --model_dir
 sdp.init()
-tf.random.set_seed(0)
+tf.keras.utils.set_random_seed(0)
 model = tf.keras.Sequential([tf.keras.layers.Dense(8, "relu"), tf.keras.layers.Dense(1)])
 optimizer = tf.keras.optimizers.Adam(1e-3)
 model.build((None, 4))
