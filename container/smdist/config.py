@@ -25,7 +25,15 @@ from sagemaker_dist.contract import KEY, DataParallel, ModelParallel, parse, par
 from sagemaker_dist.contract.option_variables import misspelt, value_faults
 from sagemaker_dist.errors import OptionError, SkewError, raise_all
 from smdist.code_source import Source, code_source
-from smdist.container_files import Drivers, Resources, read_drivers, read_object, read_resources
+from smdist.container_files import (
+    Drivers,
+    Resources,
+    decode_value,
+    log_level,
+    read_drivers,
+    read_object,
+    read_resources,
+)
 from smdist.debug_files import output_data, state_file
 from smdist.environment_checks import DEVICE_WAITS, device_wait_faults, hosts_without_ranks
 from smdist.tuning import TuningConfig, read_tuning
@@ -227,7 +235,7 @@ def read_runtime_config(environ: Mapping[str, str] | None = None) -> RuntimeConf
     environ = _environment(environ)
     folder = read_base(environ) / "input" / "config"
     raw = read_object(folder / "hyperparameters.json")
-    decoded = {key: _decode(value) for key, value in raw.items()}
+    decoded = {key: decode_value(value) for key, value in raw.items()}
     drivers = read_drivers(read_base(environ))
     document = _document(raw, drivers)
     requested = parse(document) if document else None
@@ -245,7 +253,7 @@ def read_runtime_config(environ: Mapping[str, str] | None = None) -> RuntimeConf
         framework=parse_framework(document) if document else None,
         document=document,
         job_name=str(decoded.get("sagemaker_job_name") or environ.get("TRAINING_JOB_NAME", "")),
-        log_level=_log_level(decoded.get("sagemaker_container_log_level", 20)),
+        log_level=log_level(decoded.get("sagemaker_container_log_level", 20)),
         port=int(_number(environ, "SMDIST_MASTER_PORT") or PORT),
         stop_seconds=read_stop_seconds(environ),
         secret_file=environ.get("SMDIST_SECRET_FILE") or None,
@@ -415,19 +423,6 @@ def _model_parallel(document: str | None) -> ModelParallel | None:
     return options if isinstance(options, ModelParallel) else None
 
 
-def _decode(value: Any) -> Any:
-    """Return a hyperparameter's value without the SDK's JSON encoding.
-
-    A string that is not JSON, and a value that is no string, are returned unchanged.
-    """
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value)
-    except ValueError:
-        return value
-
-
 def _undecoded(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
@@ -452,10 +447,3 @@ def _is_users(key: str) -> bool:
 
 def _is_frameworks(key: str) -> bool:
     return key.startswith(_PREFIX) and key not in _READ_HERE and key != KEY
-
-
-def _log_level(value: Any) -> int:
-    try:
-        return int(value)
-    except (TypeError, ValueError):
-        return 20

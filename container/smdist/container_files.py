@@ -190,3 +190,24 @@ def _host_names(document: Mapping[str, Any], path: Path) -> list[str]:
     if not isinstance(hosts, list):
         raise _broken(path, f"hosts is a {type(hosts).__name__}, not a list")
     return [str(host) for host in hosts]
+
+
+def decode_value(value: Any) -> Any:
+    """Return a hyperparameter's value without the SDK's JSON encoding.
+
+    A string that is not JSON, and a value that is no string, are returned unchanged.
+    """
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
+def log_level(value: Any) -> int:
+    """Return a value as one of Python's logging levels; 20, which is INFO, if it is no number."""
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        return 20

@@ -83,7 +83,7 @@ class Supervisor:
     fleet: Fleet
     driver: int | None
     state: State
-    losses: HostLosses
+    losses: HostLosses = field(default_factory=lambda: HostLosses(None))
     failures: list[Failure] = field(default_factory=list)
     lost: list[Host] = field(default_factory=list)
     num_succeeded: int = 0
