@@ -256,7 +256,7 @@ class TrainingJob(TrainingOptions):
 
     @property
     def has_secret(self) -> bool:
-        """Whether the ranks get a secret of this job's own, by which they recognize each other.
+        """True if the ranks get a secret of this job's own, by which they recognize each other.
 
         The secret lies next to the code that the job uploads. Code that is in S3 already may have
         one too, which is not known here.

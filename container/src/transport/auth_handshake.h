@@ -88,7 +88,7 @@ class AuthHandshake final {
   bool is_dialling_;
   Phase state_;
   Hello hello_;
-  bool has_read_hello_ = false;  // of the other side
+  bool has_read_hello_ = false;  // hello of the other side
   Nonce nonce_{};                // nonce of the accepting side
   std::vector<uint8_t> incoming_;
   size_t expected_ = 0;
