@@ -100,8 +100,9 @@ class LauncherLink:
         Raises:
             LinkError: The other side has closed the connection, or a message is not its own.
         """
+        self._connection.setblocking(False)  # `send` has set a timeout, which recv would wait for
         try:
-            data = self._connection.recv(_READ_BYTES, socket.MSG_DONTWAIT)
+            data = self._connection.recv(_READ_BYTES)
         except BlockingIOError:
             return []
         except OSError as error:

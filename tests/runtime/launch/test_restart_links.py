@@ -132,6 +132,19 @@ def test_a_changed_message_ends_the_connection():
         receiver.close()
 
 
+def test_silence_is_no_loss():
+    """A launcher that has sent its message may wait for the answer as long as it takes."""
+    one, two = pair(SECRET, "algo-1")
+    one.send({"n": 1})
+    began = time.monotonic()
+
+    assert [] == one.receive()
+    assert time.monotonic() - began < 4  # the time limit of a message is five seconds
+    assert [{"n": 1}] == two.receive()
+    one.close()
+    two.close()
+
+
 def test_messages_cross_whole():
     """Several at once, and one of many pieces."""
     one, two = pair(SECRET, "algo-1")
