@@ -158,7 +158,10 @@ class Rank:
 
         fault = last_fault()
         names = ("kind", "culprit", "operation")
-        fields = {"kind": "raised", "culprit": self.number, "operation": None}
+        is_ours = hasattr(error, "about")  # smdist's own error before there is an engine
+        kind = error.kind if is_ours else "raised"
+        culprit = None if is_ours else self.number
+        fields = {"kind": kind, "culprit": culprit, "operation": None}
         if fault:
             fields = {name: getattr(fault, name) for name in names}
         text = fault.text if fault else str(error)

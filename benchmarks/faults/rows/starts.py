@@ -49,7 +49,10 @@ ROWS = (
         until="",
         action=nothing,
         options={"start_timeout_seconds": 12},
-        expected=Expected(within=ELSE_SECONDS, by_launchers=True, lost="the start"),
+        expected=Expected(
+            within=ELSE_SECONDS, by_launchers=True, reason={"kind": "timeout"}, lost="the start"
+        ),
+        deadline=150,
         test="tests/runtime/dataparallel/test_errors.py::"
         "test_a_missing_rank_is_named_after_the_timeout",
         is_quick=False,
@@ -103,7 +106,10 @@ ROWS = (
         until="",
         action=nothing,
         options={"start_timeout_seconds": 12},
-        expected=Expected(within=ELSE_SECONDS, by_launchers=True, lost="the start"),
+        expected=Expected(
+            within=ELSE_SECONDS, by_launchers=True, reason={"kind": "timeout"}, lost="the start"
+        ),
+        deadline=150,
         test=f"{_STARTS}a_start_ends_at_its_time_limit",
         is_quick=False,
     ),
