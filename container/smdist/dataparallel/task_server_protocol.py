@@ -40,7 +40,7 @@ def watch_host(connection: socket.socket, silence_seconds: int) -> None:
     probes = max(silence_seconds // interval - 1, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
-        (socket.TCP_KEEPIDLE, interval),
+        (socket.TCP_KEEPIDLE, silence_seconds - probes * interval),
         (socket.TCP_KEEPINTVL, interval),
         (socket.TCP_KEEPCNT, probes),
         (socket.TCP_USER_TIMEOUT, 1000 * silence_seconds),

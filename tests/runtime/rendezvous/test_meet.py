@@ -12,7 +12,7 @@ from meetings import free_port
 
 from sagemaker_dist.errors import LaunchError, OptionError
 from smdist.config import RankConfig
-from smdist.dataparallel.rendezvous import engine_shutdown
+from smdist.dataparallel.rendezvous import engine_shutdown, history_dump
 from smdist.dataparallel.rendezvous.connect import connect
 from smdist.dataparallel.rendezvous.engine_setup import connect_world
 from smdist.dataparallel.rendezvous.store_protocol import NO_MATCH
@@ -66,13 +66,35 @@ class Recording:
         return self.running
 
 
-MODULE = SimpleNamespace(Engine=Recording, Fixed=SimpleNamespace, has_openssl=True)
+class NoHistory:
+    """A history of operations that is never written."""
+
+    def __init__(self, folder, stacks, writes_failures):
+        pass
+
+    def install(self, signal):
+        return False
+
+    def watch(self, engine):
+        pass
+
+    def stop(self):
+        pass
+
+    def close_in_child(self):
+        pass
+
+
+MODULE = SimpleNamespace(
+    Engine=Recording, Fixed=SimpleNamespace, HistoryWriter=NoHistory, has_openssl=True
+)
 
 
 @pytest.fixture(autouse=True)
 def no_engines(monkeypatch):
     """Engines registered here are not shut down at the end: recordings have no shutdown()."""
     monkeypatch.setattr(engine_shutdown, "_live", [])
+    monkeypatch.setattr(history_dump, "_writers", [])
 
 
 def meet_all(size, *, ranks=None, **options):
