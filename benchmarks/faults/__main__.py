@@ -113,7 +113,8 @@ def _serve(
             try:
                 seen = play(rows, framework, emulated, machine)
             except Exception as error:
-                seen = [Seen(complaints=[f"the row itself failed: {error!r}"]) for _ in rows]
+                failed = [f"the row itself failed: {error!r}"]
+                seen = [Seen(complaints=failed, has_started=False) for _ in rows]
             with printing:
                 for row, each in zip(rows, seen, strict=True):
                     if each.has_started:  # else it is no result, and the next call runs it again

@@ -11,7 +11,7 @@ from typing import Any
 # Time between the cause and the last rank's error, in seconds.
 CRASH_SECONDS = 0.5  # a process that ended, while its host lives
 AT_ONCE_SECONDS = 0.5  # ranks that disagree
-SILENCE_SECONDS = 10.0  # silence of a peer's kernel that counts as its loss
+SILENCE_SECONDS = 10  # silence of a peer's kernel that counts as its loss, in all rows
 NETWORK_SECONDS = SILENCE_SECONDS + 1.0
 ELSE_SECONDS = 30.0  # everything else
 

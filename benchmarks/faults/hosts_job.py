@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.faults.fault_row import Row
+from benchmarks.faults.fault_row import SILENCE_SECONDS, Row
 from benchmarks.harness.hosts import INTERFACE, EmulatedHosts, Host
 from sagemaker_dist.contract import KEY, DataParallel, render
 from smdist.launch.private_folder import remove_abandoned
@@ -102,6 +102,7 @@ class HostsJob:
             "TF_CPP_MIN_LOG_LEVEL": "2",
             "CUDA_VISIBLE_DEVICES": "",
             "OMP_NUM_THREADS": "1",
+            "SMDIST_SILENCE_SECONDS": str(SILENCE_SECONDS),
             _MARK: self.mark,
             **_TUNING,
         }

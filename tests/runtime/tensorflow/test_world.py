@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks of TensorFlow join, leave and join again; a rank that ends with an error is named."""
 
+import json
 import os
 import subprocess
 import sys
@@ -171,3 +172,33 @@ def test_a_rank_that_raises_is_named_with_its_reason():
     assert [1, 1] == [process.returncode for process in processes]
     assert "FAULT aborted 1 \n" == fields
     assert "raised ValueError: no such file" in said
+
+
+FAILS_ALONE = """
+from smdist.config import read_rank_config
+from smdist.dataparallel.rendezvous.engine_setup import connect_world
+from smdist.dataparallel.rendezvous.world import world_of
+
+config = read_rank_config()
+connect_world(world_of(config), config, None)  # no module: it fails before there is an engine
+"""
+
+
+def test_an_error_of_the_start_leaves_its_fields(tmp_path):
+    """The launcher reads the kind of the error from there, not from its text."""
+    own = {
+        "RANK": "0",
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "SMDIST_START_TIMEOUT_SECONDS": "1",
+        "SMDIST_FAULT_FILE": str(tmp_path / "fault.json"),
+    }
+    command = [sys.executable, "-c", FAILS_ALONE]
+    done = subprocess.run(command, env=os.environ | own, capture_output=True, timeout=60)
+
+    assert 1 == done.returncode, done.stderr
+    fault = json.loads((tmp_path / "fault.json").read_text())
+    assert ("LaunchError", "timeout") == (fault["exception"], fault["kind"])

@@ -10,7 +10,7 @@ from smdist.config import RankConfig
 from smdist.dataparallel.rendezvous.address import listening_address, own_address
 from smdist.dataparallel.rendezvous.connect import connect, rank_name
 from smdist.dataparallel.rendezvous.engine_interface import E, EngineModule
-from smdist.dataparallel.rendezvous.engine_shutdown import register_engine
+from smdist.dataparallel.rendezvous.engine_shutdown import register_engine, register_shutdown
 from smdist.dataparallel.rendezvous.participants import Participant, RendezvousConfig
 from smdist.dataparallel.rendezvous.secret import read_secret
 from smdist.dataparallel.rendezvous.store import OwnStore, Store
@@ -38,6 +38,7 @@ def connect_world(
         SkewError: Ranks run different releases of the runtime.
         OptionError: Ranks have different options.
     """
+    register_shutdown()  # the exit handler also records the fields of an error of the start
     with nullcontext(store) if store is not None else _store(world, config) as reached:
         engine = connect(reached, world.rank, world.size, config, module)
     engine.add_group(ALL_RANKS, list(range(world.size)))
