@@ -113,7 +113,7 @@ def _place(event: dict) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class ReformRefusal:
+class Refusal:
     """Error response of AWS."""
 
     code: str
@@ -163,7 +163,7 @@ class _Answer(BaseHTTPRequestHandler):
         answer = answer(body) if callable(answer) else answer
         if answer is HANG_UP:
             self.close_connection = True
-        elif isinstance(answer, ReformRefusal):
+        elif isinstance(answer, Refusal):
             self._send(answer.status, {"__type": answer.code, "message": answer.message})
         else:
             self._send(200, answer)
