@@ -135,6 +135,7 @@ void the_line_is_repeated_while_the_rank_is_late() {
   }
   CHECK(count_of(cluster.log(), "not come") >= 3);
   for (Result& result : start_sums(cluster, data, {1})) CHECK(text_of(result).empty());
+  for (Result& result : results) CHECK(text_of(result).empty());
 }
 
 // More ranks than one line names.

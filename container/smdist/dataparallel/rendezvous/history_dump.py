@@ -29,6 +29,8 @@ _writers: list[HistoryWriter] = []  # at most one, which lives as long as the pr
 def start_history(engine: E, module: EngineModule[E], config: RankConfig) -> None:
     """Let a thread of this process write the engine's history when it is requested.
 
+    A process with engines of both frameworks writes the history of those of the first one.
+
     Args:
         engine: This rank's engine; a later call replaces it by another one.
         module: smdist's compiled module for torch or for TensorFlow.
@@ -46,7 +48,8 @@ def start_history(engine: E, module: EngineModule[E], config: RankConfig) -> Non
         _writers.append(writer)
         call_after_shutdown(_stop)
         os.register_at_fork(after_in_child=_leave)
-    _writers[0].watch(engine)
+    if type(_writers[0]) is module.HistoryWriter:
+        _writers[0].watch(engine)
 
 
 def _stop() -> None:
