@@ -110,7 +110,9 @@ def lose(world, hosts):
     def lose(size, kills, *, least=1, deadly=None):
         started, stop = hosts(size, least=least), threading.Event()
         sockets = [str(place.socket) for place in started.places]
-        call = partial(world.outcomes, job, sockets, kills, deadly, size=size, hosts="abcd")
+        call = partial(
+            world.outcomes, job, sockets, kills, deadly, size=size, hosts="abcd", deadline=150
+        )
         pids = [child.pid for child in world._ranks[:size]]
         watcher = threading.Thread(target=watch, args=(pids, started.agents, stop))
         watcher.start()
