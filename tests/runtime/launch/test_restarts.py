@@ -187,7 +187,7 @@ while True:
 
 
 @pytest.mark.parametrize("lost", [pytest.param(0, marks=pytest.mark.slow), 1])
-def test_a_lost_launcher_ends_the_job(hosts, until, tmp_path, lost):
+def test_a_lost_launcher_ends_the_job(hosts, stage, until, tmp_path, lost):
     """As on SageMaker, which starts no host again."""
     runs = hosts("""
 meet(f"start-{attempt}")
@@ -203,3 +203,4 @@ while True:
     assert f"the launcher of algo-{lost + 1} was lost" in other.failure()
     assert "lost" == other.fields()["not_restarted"]
     runs[lost].wait()
+    until(lambda: not stage.processes(), 60)  # its guards end its ranks
