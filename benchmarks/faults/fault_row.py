@@ -98,7 +98,7 @@ class Row:
 
 @dataclass(slots=True)
 class Seen:
-    """What happened in a row.
+    """Outcome of one row: what ranks reported, and what was left behind.
 
     Attributes:
         seconds: Seconds from the cause until the last rank had its error; None without errors.

@@ -238,7 +238,7 @@ def _run_ranks(
     """Run this host's ranks as the job's options say: until they end, elastic, or with restarts."""
     options = place.config.options
     if options and options.elastic_min is not None:
-        elastic = _elastic_place(place, options, addresses, order.directory)
+        elastic = _elastic_place(place, options.elastic_min, addresses, order.directory)
         return run_elastic(order, elastic, place.config.base, print_line)
     if options and options.max_restarts:
         return run_attempts(_attempts(place, addresses, script, order), print_line)
@@ -246,16 +246,17 @@ def _run_ranks(
 
 
 def _elastic_place(
-    place: HostPlace, options: DataParallel, addresses: dict[str, str], directory: Path
+    place: HostPlace, least: int, addresses: dict[str, str], directory: Path
 ) -> ElasticPlace:
     config, world = place.config, place.world
+    options = config.options or DataParallel()
     file = Path(config.secret_file) if config.secret_file else None
     return ElasticPlace(
         me=world.hosts.index(config.resources.current_host),
         labels=tuple(map(world.label, world.hosts)),
         addresses=tuple(addresses[host] for host in world.hosts),
         port=config.port + 1,
-        least=options.elastic_min or 1,
+        least=least,
         local_size=world.processes_per_host,
         start_timeout_seconds=options.start_timeout_seconds,
         timeout_seconds=options.timeout_seconds,

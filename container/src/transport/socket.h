@@ -44,8 +44,8 @@ int connect_error(int fd);
 // Accept a connection. Returns a closed descriptor if there is none. Throws SystemError.
 UniqueFd accept_from(int listener);
 
-// Set the options of a connection between ranks: no delay of short messages, and the time after
-// which a silent host is lost (see watch_silence()).
+// Set the options of a connection between ranks. Short messages are sent without a delay. A host
+// that is silent for a time limit is lost: see watch_silence().
 void set_peer_options(int fd, std::chrono::milliseconds silence);
 
 // Limit the bytes that the peer may have in flight; 0: the kernel decides. Only for a listener or
