@@ -1,18 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Emulated hosts of an elastic job: their agents as threads of this process."""
 
-import socket
 from concurrent.futures import ThreadPoolExecutor
+
+from ports import free_port
 
 from smdist.launch.elastic.agent import ElasticAgent, ElasticPlace
 
 SECRET = b"a secret of sixteen bytes or more"
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Hosts:

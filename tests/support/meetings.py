@@ -1,18 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks that rendezvous through the core's own store: threads, or processes that can be killed."""
 
-import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
 from smdist.dataparallel.rendezvous.participants import Participant, RendezvousConfig
 from smdist.dataparallel.rendezvous.tcp_store import open_store
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]
 
 
 def meeting_of(rank, size, port, *, timeout_seconds=10.0, job="", report_seconds=10.0, **options):

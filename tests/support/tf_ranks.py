@@ -11,7 +11,6 @@ import gc
 import os
 import pickle
 import signal
-import socket
 import sys
 import time
 import traceback
@@ -22,6 +21,7 @@ from typing import Any
 
 import ranks
 from fork_server import Child, ForkServer
+from ports import free_port
 
 # Imported before ranks are forked.
 _MODULES = ("tensorflow", "keras", "smdist.dataparallel.tensorflow")
@@ -127,8 +127,7 @@ def _environment(rank: int, size: int) -> dict[str, str]:
     """Return the environment that a launcher sets for ranks of one host."""
     here = meeting()
     if rank == 0:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            here.tell("port", server.getsockname()[1])
+        here.tell("port", free_port())
     return {
         "RANK": str(rank),
         "WORLD_SIZE": str(size),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -24,6 +25,7 @@ from sagemaker_dist.runners.local.process_tree import die_with_parent, kill_desc
 LAUNCHER: Final = "smdist.launch"
 _PORTS_PER_HOST: Final = 3  # TensorFlow's servers: chief, worker and parameter server
 _OTHER_PORTS: Final = 1  # coordinator of restarts
+_PORTS: Final = range(10_000, 30_000)  # below those that kernels give to connections
 _TRIES: Final = 20
 
 
@@ -135,18 +137,18 @@ class ProcessFleet:
 
 
 def _free_port(following: int) -> int:
-    """Return a free TCP port of 127.0.0.1.
+    """Return a free TCP port of 127.0.0.1, which no connection takes before the job listens there.
 
     If possible, the `following` ports after it are free, too.
     """
-    port = 0
     for _ in range(_TRIES):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        if all(_is_free(port + number) for number in range(1, following + 1)):
-            break
-    return port
+        port = secrets.choice(_PORTS)
+        if all(_is_free(port + number) for number in range(following + 1)):
+            return port
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        chosen: int = probe.getsockname()[1]
+        return chosen
 
 
 def _is_free(port: int) -> bool:

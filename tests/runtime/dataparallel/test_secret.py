@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from engine_faults import fault_fields
-from meetings import free_port
+from ports import free_port
 
 from sagemaker_dist.errors import LaunchError
 from smdist.dataparallel.rendezvous.protection import UNPROTECTED, warn_unprotected, warn_weak

@@ -2,9 +2,9 @@
 """Launchers of an elastic job on three emulated hosts; the ranks import no framework."""
 
 import json
-import socket
 
 import pytest
+from ports import free_port
 
 from sagemaker_dist.contract import DataParallel, render
 from sagemaker_dist.contract.hyperparameter_format import KEY
@@ -44,9 +44,7 @@ def start(stage):
     """Start the launchers of three hosts with two ranks each, and return them."""
 
     def start(how, least=1):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         options = DataParallel(processes_per_host=2, elastic_min=least)
         launched = []
         for number, host in enumerate(HOSTS):

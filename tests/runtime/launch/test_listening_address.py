@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 from error_fields import fields_of
-from meetings import free_port
+from ports import free_port
 from torch.distributed import DistNetworkError, TCPStore
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 from error_fields import fields_of
+from ports import free_port
 
 import sagemaker_dist
 import smdist
@@ -30,7 +31,7 @@ def taken(request):
 def taken_elsewhere(request):
     """A port that this process listens on, at an address that no host of the job has."""
     family = socket.AF_INET6 if ":" in request.param else socket.AF_INET
-    with socket.create_server((request.param, 0), family=family) as server:
+    with socket.create_server((request.param, free_port("")), family=family) as server:
         yield server.getsockname()[1]
 
 
@@ -52,10 +53,10 @@ def test_one_address_is_enough(taken_elsewhere):
 
 def test_a_free_port_stays_free():
     """The check can be repeated, also right after a connection to the port."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        with socket.create_connection(("127.0.0.1", port)):
-            server.accept()[0].close()
+    port = free_port()
+    address = ("127.0.0.1", port)
+    with socket.create_server(address) as server, socket.create_connection(address):
+        server.accept()[0].close()
     require_port(port, "algo-1")
     require_port(port, "algo-1")
 

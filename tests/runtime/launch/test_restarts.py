@@ -9,7 +9,7 @@ import json
 import signal
 
 import pytest
-from meetings import free_port
+from ports import free_port
 
 from sagemaker_dist.contract import KEY, DataParallel, render
 

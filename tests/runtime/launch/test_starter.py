@@ -9,6 +9,7 @@ import time
 from contextlib import suppress
 
 import pytest
+from ports import free_port
 
 from sagemaker_dist.contract import KEY, DataParallel, render
 from smdist.dataparallel.task_server_protocol import ENDED, FAILED, MAX_LINE, Greeting, watch_host
@@ -44,9 +45,7 @@ print("level", os.environ["TF_CPP_MIN_LOG_LEVEL"])
 
 @pytest.fixture
 def port():
-    with socket.socket() as free:
-        free.bind(("", 0))
-        return free.getsockname()[1]
+    return free_port("")
 
 
 @pytest.fixture
@@ -159,9 +158,7 @@ def test_mirrored_workers_have_one_rank_per_host(start):
 @pytest.fixture
 def servers():
     """Connections of two servers, and a function that connects one and sends some bytes."""
-    with socket.socket() as free:
-        free.bind(("", 0))
-        port = free.getsockname()[1]
+    port = free_port("")
     callers = []
 
     def connect(first):

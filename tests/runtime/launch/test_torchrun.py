@@ -8,6 +8,7 @@ import socket
 import time
 
 import pytest
+from ports import free_port
 
 from sagemaker_dist.contract import DataParallel
 
@@ -43,9 +44,7 @@ with open(os.path.join(os.environ["SM_MODEL_DIR"], "seen.json"), "w") as file:
 
 @pytest.fixture
 def port():
-    with socket.socket() as free:
-        free.bind(("", 0))
-        return free.getsockname()[1]
+    return free_port("")
 
 
 @pytest.fixture
@@ -220,9 +219,7 @@ def test_weights_are_for_hosts_with_ranks(stage, port):
 @pytest.mark.slow
 def test_without_named_groups_each_is_a_world(start_flagged, port):
     """They share this machine here, so each needs a port of its own."""
-    with socket.socket() as free:
-        free.bind(("", 0))
-        other = free.getsockname()[1]
+    other = free_port("")
     groups = {"a": HOSTS, "b": ["127.0.0.3"]}
     runs = start_flagged(
         [*HOSTS, "127.0.0.3"],

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
-from meetings import free_port
+from ports import free_port
 
 from sagemaker_dist.errors import LaunchError, OptionError
 from smdist.config import RankConfig

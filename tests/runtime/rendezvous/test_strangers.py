@@ -9,7 +9,8 @@ import time
 from contextlib import ExitStack, suppress
 
 import pytest
-from meetings import free_port, meet, meeting_of
+from meetings import meet, meeting_of
+from ports import free_port
 
 from sagemaker_dist.errors import LaunchError
 from smdist.dataparallel.rendezvous import store_server

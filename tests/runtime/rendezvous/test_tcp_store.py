@@ -11,7 +11,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from meetings import free_port, meet, meeting_of, start
+from meetings import meet, meeting_of, start
+from ports import free_port
 
 from sagemaker_dist.errors import LaunchError
 from smdist.dataparallel.rendezvous import store_server

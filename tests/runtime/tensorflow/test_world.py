@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from meetings import free_port
+from ports import free_port
 
 from sagemaker_dist.errors import LaunchError, OptionError
 

@@ -3,10 +3,11 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
+
+from ports import free_port
 
 import smdist
 
@@ -89,9 +90,7 @@ def test_a_plain_process_is_a_world_of_one_that_works():
 
 def test_ranks_of_a_launcher_meet_by_themselves():
     """Two processes with torchrun's variables: smp.init starts torch.distributed on both."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     ranks = [
         _start(
             RANK,
