@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import sys
 import time
@@ -14,22 +13,16 @@ from smdist.dataparallel.rendezvous.participants import (
     report_times,
     waiting_message,
 )
+from smdist.dataparallel.rendezvous.secret_handshake import RANK_AND_FIRST, DialerHandshake
 from smdist.dataparallel.rendezvous.store_protocol import (
     HEAD_BYTES,
-    NO_MATCH,
-    NONCE_BYTES,
-    ONE_SIDED,
     UNAUTHENTICATED_BYTES,
     VALUE_BYTES,
     Frame,
     FrameError,
     FrameKind,
-    greeting,
-    has_secret,
-    is_proof,
     parse_frame,
     parse_head,
-    proof,
     require_kind,
 )
 
@@ -134,7 +127,10 @@ def _join(
     )
     try:
         end = time.monotonic() + timeout_seconds
-        _prove(link, rendezvous, end)
+        handshake = DialerHandshake(rendezvous.secret, RANK_AND_FIRST)
+        proof = handshake.proof(_request(link, handshake.greeting, end))
+        if proof is not None:
+            handshake.check(_request(link, proof, end))
         reply = _request(link, rendezvous.participant.to_frame(), end)
         if reply.kind is FrameKind.REFUSED:
             raise FrameError(reply.value.decode(errors="replace"))
@@ -142,19 +138,6 @@ def _join(
     except BaseException:
         link.close()
         raise
-
-
-def _prove(link: StoreConnection, rendezvous: RendezvousConfig, end: float) -> None:
-    secret = rendezvous.secret
-    ours = greeting(os.urandom(NONCE_BYTES), secret)
-    theirs = _request(link, ours, end)
-    if has_secret(theirs) != (secret is not None):
-        raise FrameError(ONE_SIDED)
-    if secret is None:
-        return
-    reply = _request(link, Frame(FrameKind.PROOF, value=proof(secret, "rank", ours, theirs)), end)
-    if not is_proof(reply, proof(secret, "rank 0", ours, theirs)):
-        raise FrameError(NO_MATCH)
 
 
 def _request(link: StoreConnection, frame: Frame, end: float) -> Frame:

@@ -9,7 +9,6 @@ set a key nor read one. All values together have a limit, too.
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import sys
 import threading
@@ -22,23 +21,19 @@ from smdist.dataparallel.rendezvous.participants import (
     report_times,
     waiting_message,
 )
+from smdist.dataparallel.rendezvous.secret_handshake import (
+    RANK_AND_FIRST,
+    authenticate_dialer,
+    read_frame,
+    write_frame,
+)
 from smdist.dataparallel.rendezvous.store_protocol import (
-    HEAD_BYTES,
-    NO_MATCH,
-    NONCE_BYTES,
-    ONE_SIDED,
     STORE_BYTES,
     UNAUTHENTICATED_BYTES,
     VALUE_BYTES,
     Frame,
     FrameError,
     FrameKind,
-    greeting,
-    has_secret,
-    is_proof,
-    parse_frame,
-    parse_head,
-    proof,
     require_kind,
 )
 
@@ -177,20 +172,8 @@ class StoreServer:
     async def _admit(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> Participant | None:
-        theirs = await _read(reader, UNAUTHENTICATED_BYTES)
-        knows, secret = has_secret(theirs), self._rendezvous.secret
-        ours = greeting(os.urandom(NONCE_BYTES), secret)
-        await _write(writer, ours)
-        if knows != (secret is not None):
-            raise _RefusedError(ONE_SIDED)
-        if secret is not None:
-            received = await _read(reader, UNAUTHENTICATED_BYTES)
-            if not is_proof(received, proof(secret, "rank", theirs, ours)):
-                raise _RefusedError(NO_MATCH)
-            await _write(
-                writer, Frame(FrameKind.PROOF, value=proof(secret, "rank 0", theirs, ours))
-            )
-        participant = parse_participant(await _read(reader, UNAUTHENTICATED_BYTES))
+        await authenticate_dialer(reader, writer, self._rendezvous.secret, RANK_AND_FIRST)
+        participant = parse_participant(await read_frame(reader, UNAUTHENTICATED_BYTES))
         return await self._join(participant, writer)
 
     async def _join(
@@ -205,7 +188,7 @@ class StoreServer:
             label = self._participants[participant.rank].label
             raise _RefusedError(f"rank {participant.rank} has joined already, as {label}")
         self._participants[participant.rank] = participant
-        await _write(writer, Frame(FrameKind.WELCOME, value=self._first.label.encode()))
+        await write_frame(writer, Frame(FrameKind.WELCOME, value=self._first.label.encode()))
         return participant
 
     async def _serve_rank(
@@ -215,11 +198,11 @@ class StoreServer:
         try:
             while True:
                 timeout = _LEAVE_SECONDS + 2 * self._rendezvous.timeout_seconds
-                frame = await asyncio.wait_for(_read(reader, VALUE_BYTES), timeout)
+                frame = await asyncio.wait_for(read_frame(reader, VALUE_BYTES), timeout)
                 if frame.kind is FrameKind.LEAVE:
                     reason = frame.value.decode(errors="replace")[:_MAX_REASON]
                     return
-                await _write(writer, await self._answer(frame))
+                await write_frame(writer, await self._answer(frame))
         finally:
             self._left.add(participant.rank)
             self._changed.set()
@@ -284,16 +267,6 @@ class StoreServer:
         self._lines += 1
         if self._lines <= _MAX_LINES:
             sys.stderr.write(f"smdist: store server of {self._first.label}: {line}\n")
-
-
-async def _read(reader: asyncio.StreamReader, max_bytes: int) -> Frame:
-    head = parse_head(await reader.readexactly(HEAD_BYTES), max_bytes)
-    return parse_frame(head, await reader.readexactly(head.body_bytes))
-
-
-async def _write(writer: asyncio.StreamWriter, frame: Frame) -> None:
-    writer.write(frame.to_bytes())
-    await writer.drain()
 
 
 def _name(writer: asyncio.StreamWriter) -> str:

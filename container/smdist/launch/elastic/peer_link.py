@@ -2,47 +2,43 @@
 """Connection between the launchers of two hosts of an elastic job, open as long as both run.
 
 Each launcher listens, and dials the hosts with lower numbers. Both sides prove that they have the
-job's secret, as ranks do at the store of the start (`rendezvous.store_protocol`). The frames after
-that carry JSON objects. The kernel closes the connection when the launcher ends in any way, so its
-end proves that the host is lost; a connection without replies of the other kernel does not.
+job's secret, as ranks do at the store of the start (`rendezvous.secret_handshake`). The frames
+after that carry JSON objects. The kernel closes the connection when the launcher ends in any way,
+so its end proves that the host is lost; a connection without replies of the other kernel does not.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 import socket
+from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+from smdist.dataparallel.rendezvous.secret_handshake import (
+    DialerHandshake,
+    Roles,
+    authenticate_dialer,
+    read_frame,
+)
 from smdist.dataparallel.rendezvous.store_protocol import (
-    HEAD_BYTES,
-    NO_MATCH,
-    NONCE_BYTES,
-    ONE_SIDED,
     UNAUTHENTICATED_BYTES,
     VALUE_BYTES,
     Frame,
     FrameError,
     FrameKind,
-    greeting,
-    has_secret,
-    is_proof,
-    parse_frame,
-    parse_head,
-    proof,
     require_kind,
 )
 
 Message = dict[str, Any]
+_Result = TypeVar("_Result")
 
 _HANDSHAKE_SECONDS: Final = 15.0
 _PROBE_SECONDS: Final = 10  # silence before the kernel asks the other kernel for a reply
 _PROBES: Final = 3
 _SILENT_MILLISECONDS: Final = 40_000  # silence of the other kernel that ends the connection
-_DIALER: Final = "launcher that dials"
-_LISTENER: Final = "launcher that listens"
+_ROLES: Final = Roles("launcher that dials", "launcher that listens")
 
 
 class SilentError(Exception):
@@ -76,7 +72,7 @@ class PeerLink:
                 this protocol.
         """
         try:
-            return _message(await _read(self._reader, VALUE_BYTES))
+            return _message(await read_frame(self._reader, VALUE_BYTES))
         except (EOFError, ConnectionResetError, BrokenPipeError):
             return None
         except (OSError, FrameError) as error:
@@ -105,14 +101,10 @@ async def dial(address: str, port: int, me: int, host: int, secret: bytes | None
     """
     reader, writer = await asyncio.open_connection(address, port)
     try:
-        ours = greeting(os.urandom(NONCE_BYTES), secret)
-        theirs = await _ask(reader, writer, ours)
-        _check_sides(theirs, secret)
-        if secret is not None:
-            mine = Frame(FrameKind.PROOF, value=proof(secret, _DIALER, ours, theirs))
-            reply = await _ask(reader, writer, mine)
-            if not is_proof(reply, proof(secret, _LISTENER, ours, theirs)):
-                raise FrameError(NO_MATCH)
+        handshake = DialerHandshake(secret, _ROLES)
+        proof = handshake.proof(await _ask(reader, writer, handshake.greeting))
+        if proof is not None:
+            handshake.check(await _ask(reader, writer, proof))
         reply = await _ask(reader, writer, _frame({"from": me, "to": host}))
         require_kind(reply, FrameKind.WELCOME)
     except BaseException:
@@ -137,15 +129,7 @@ async def accept(
         OSError: The connection was closed, or the other side did not reply in 15 seconds.
         EOFError: The connection was closed.
     """
-    theirs = await _read_in_time(reader)
-    ours = greeting(os.urandom(NONCE_BYTES), secret)
-    writer.write(ours.to_bytes())
-    _check_sides(theirs, secret)
-    if secret is not None:
-        if not is_proof(await _read_in_time(reader), proof(secret, _DIALER, theirs, ours)):
-            raise FrameError(NO_MATCH)
-        mine = proof(secret, _LISTENER, theirs, ours)
-        writer.write(Frame(FrameKind.PROOF, value=mine).to_bytes())
+    await _in_time(authenticate_dialer(reader, writer, secret, _ROLES))
     hello = _message(await _read_in_time(reader))
     if hello.get("to") != me or type(hello.get("from")) is not int:
         raise FrameError("a launcher of another job has connected")
@@ -167,26 +151,20 @@ def _link(host: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
     return PeerLink(host, reader, writer)
 
 
-def _check_sides(theirs: Frame, secret: bytes | None) -> None:
-    if has_secret(theirs) != (secret is not None):
-        raise FrameError(ONE_SIDED)
-
-
 async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, frame: Frame) -> Frame:
     writer.write(frame.to_bytes())
     return await _read_in_time(reader)
 
 
 async def _read_in_time(reader: asyncio.StreamReader) -> Frame:
+    return await _in_time(read_frame(reader, UNAUTHENTICATED_BYTES))
+
+
+async def _in_time(step: Coroutine[Any, Any, _Result]) -> _Result:
     try:
-        return await asyncio.wait_for(_read(reader, UNAUTHENTICATED_BYTES), _HANDSHAKE_SECONDS)
+        return await asyncio.wait_for(step, _HANDSHAKE_SECONDS)
     except asyncio.TimeoutError:
         raise TimeoutError("the other side did not reply in time") from None
-
-
-async def _read(reader: asyncio.StreamReader, max_bytes: int) -> Frame:
-    head = parse_head(await reader.readexactly(HEAD_BYTES), max_bytes)
-    return parse_frame(head, await reader.readexactly(head.body_bytes))
 
 
 def _frame(message: Message) -> Frame:
