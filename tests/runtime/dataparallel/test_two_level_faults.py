@@ -90,11 +90,10 @@ def test_the_choice_is_printed_once(device_processes):
 
 
 def call_with_failing_level(rank, size, backend):
-    dist.all_reduce(ones())
-    if rank == 1:
-        host_communicators.fail_operation(2, backend)
-
     def train():
+        dist.all_reduce(ones())
+        if rank == 1:
+            host_communicators.fail_operation(2, backend)
         for _ in range(50):
             dist.all_reduce(ones())
 
@@ -122,15 +121,18 @@ def slow_down():
 
 
 def kill_one(rank, size, calls_first):
-    dist.all_reduce(ones())
-    if rank == 1:
-        if calls_first:
-            slow_down()
-            dist.all_reduce(ones(50_000), async_op=True)
-        time.sleep(0.2)
-        os.kill(os.getpid(), signal.SIGKILL)
-    works = [dist.all_reduce(ones(50_000), async_op=True) for _ in range(5)]
-    return later_fault_of(lambda: [work.wait() for work in works])
+    def until_the_end():
+        dist.all_reduce(ones())
+        if rank == 1:
+            if calls_first:
+                slow_down()
+                dist.all_reduce(ones(50_000), async_op=True)
+            time.sleep(0.2)
+            os.kill(os.getpid(), signal.SIGKILL)
+        for work in [dist.all_reduce(ones(50_000), async_op=True) for _ in range(5)]:
+            work.wait()
+
+    return later_fault_of(until_the_end)
 
 
 @pytest.mark.parametrize("calls_first", [False, True])
@@ -145,8 +147,9 @@ def test_a_killed_rank_is_an_error_on_the_others(device_processes, calls_first):
 
 
 def call_differently(rank, size):
-    dist.all_reduce(ones())
-    return later_fault_of(lambda: dist.all_reduce(ones(5000 + 1000 * (rank == 1))))
+    """A slow rank may still be in the first call when the others have had their error."""
+    lengths = [5000, 5000 + 1000 * (rank == 1)]
+    return later_fault_of(lambda: [dist.all_reduce(ones(length)) for length in lengths])
 
 
 def test_different_lengths_are_an_error_on_every_rank(device_processes):
@@ -199,15 +202,18 @@ def test_wrong_calls_raise_at_once_and_later_calls_work(device_processes):
 
 
 def abort_held_work(rank, size):
-    dist.all_reduce(ones())
-    backend = dist.group.WORLD._get_backend(torch.device(accelerator.NAME))
-    if rank == 1:
-        with accelerator.held_stream():
-            work = dist.all_reduce(ones().mul_(2), async_op=True)
-            backend.abort()
-    else:
-        work = dist.all_reduce(ones(), async_op=True)
-    return later_fault_of(work.wait)
+    def until_the_abort():
+        dist.all_reduce(ones())
+        backend = dist.group.WORLD._get_backend(torch.device(accelerator.NAME))
+        if rank == 1:
+            with accelerator.held_stream():
+                work = dist.all_reduce(ones().mul_(2), async_op=True)
+                backend.abort()
+        else:
+            work = dist.all_reduce(ones(), async_op=True)
+        work.wait()
+
+    return later_fault_of(until_the_abort)
 
 
 def test_abort_ends_operations_that_have_not_started(device_processes):
