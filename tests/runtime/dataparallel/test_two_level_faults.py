@@ -12,7 +12,7 @@ import pytest
 import test_device
 import torch
 import torch.distributed as dist
-from device_faults import fault_of, later_fault_of
+from device_faults import fault_of, later_fault_of, sum_on_all
 from test_device import host_communicators
 
 LIMITS = {"staging_slot_bytes": 4096, "staging_slots": 3, "two_level_bytes": 512}
@@ -90,7 +90,7 @@ def test_the_choice_is_printed_once(device_processes):
 
 
 def call_with_failing_level(rank, size, backend):
-    dist.all_reduce(ones())
+    sum_on_all(rank, size)
     if rank == 1:
         host_communicators.fail_operation(2, backend)
 
@@ -122,7 +122,7 @@ def slow_down():
 
 
 def kill_one(rank, size, calls_first):
-    dist.all_reduce(ones())
+    sum_on_all(rank, size)
     if rank == 1:
         if calls_first:
             slow_down()
@@ -144,8 +144,32 @@ def test_a_killed_rank_is_an_error_on_the_others(device_processes, calls_first):
         assert "rank 1" in answer[1]
 
 
+def kill_one_of_several_groups(rank, size):
+    """Rank 3 dies behind its calls of two groups, for which the others wait in either order."""
+    second = dist.new_group(list(range(size)))
+    dist.all_reduce(ones(), group=second)
+    sum_on_all(rank, size)
+    slow_down()
+    works = [dist.all_reduce(ones(50_000), group=g, async_op=True) for g in (None, second) * 3]
+    if rank == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if rank % 2:
+        works.reverse()
+    return later_fault_of(lambda: [work.wait() for work in works])
+
+
+def test_a_killed_rank_ends_the_waits_of_all_groups(device_processes):
+    ranks = outcomes(device_processes, kill_one_of_several_groups)
+
+    assert (False, "died with exit code -9") == ranks[3]
+    for done, answer in ranks[:3]:
+        assert done, answer
+        assert "DistBackendError" == answer[0]
+        assert "rank 3" in answer[1]
+
+
 def call_differently(rank, size):
-    dist.all_reduce(ones())
+    sum_on_all(rank, size)
     return later_fault_of(lambda: dist.all_reduce(ones(5000 + 1000 * (rank == 1))))
 
 
@@ -157,7 +181,7 @@ def test_different_lengths_are_an_error_on_every_rank(device_processes):
 
 
 def call_late(rank, size):
-    dist.all_reduce(ones())
+    sum_on_all(rank, size)
     if rank == 1:
         time.sleep(4)
         return None
@@ -199,7 +223,7 @@ def test_wrong_calls_raise_at_once_and_later_calls_work(device_processes):
 
 
 def abort_held_work(rank, size):
-    dist.all_reduce(ones())
+    sum_on_all(rank, size)
     backend = dist.group.WORLD._get_backend(torch.device(accelerator.NAME))
     if rank == 1:
         with accelerator.held_stream():
