@@ -26,8 +26,8 @@ class Bug:
 BUGS = (
     Bug(
         name="a copy does not wait for the caller's work",
-        file="copy_streams.cc",
-        statement="after->block(stream);",
+        file="staging_queue.cc",
+        statement="staged.ready->synchronize();",
     ),
     Bug(
         name="the allocator does not know which stream writes a target",

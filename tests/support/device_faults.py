@@ -13,6 +13,15 @@ import torch.distributed as dist
 SECONDS = 10  # longest time until an error is raised
 
 
+def sum_on_all(rank: int, size: int) -> None:
+    """Sum once, and wait until all ranks have the sum: a later fault is no error of this call."""
+    dist.all_reduce(torch.ones(5000, device=accelerator.NAME))
+    torch.accelerator.synchronize()
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"rank {rank} has the sum", "")
+    store.wait([f"rank {each} has the sum" for each in range(size)])
+
+
 def fault_of(call: Callable[[], Any]) -> tuple[str, str]:
     """Return the type of the error that a call raises, and the first line of its text."""
     begin = time.monotonic()

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
+OPTIONS = {"lr": 0.1, "momentum": 0.9}
+
 
 def net(width: int = 96) -> nn.Module:
     """Return three layers with the same values on every rank. width: outputs of the second one."""
@@ -26,9 +28,14 @@ def shard_of_batch(rank: int, size: int, device: str) -> Iterator[torch.Tensor]:
     return (part[rank::size].to(device) for part in batch())
 
 
-def train(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
-    """Train for three steps, and return the parameters."""
-    steps = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+def train(
+    model: nn.Module,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    optimizer: torch.optim.Optimizer | None = None,
+) -> list[torch.Tensor]:
+    """Train for three steps, and return the parameters. optimizer: by default SGD with OPTIONS."""
+    steps = optimizer or torch.optim.SGD(model.parameters(), **OPTIONS)
     for _ in range(3):
         steps.zero_grad()
         nn.functional.mse_loss(model(x), y).backward()

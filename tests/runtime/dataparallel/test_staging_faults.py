@@ -35,6 +35,29 @@ def call_wrongly(rank, size):
     return faults, x.cpu().unique().tolist()
 
 
+def call_while_a_graph_is_captured(rank, size):
+    x = ones()
+    work = dist.all_reduce(x, async_op=True)
+    y = ones()
+    test_device.set_capturing(True)
+    faults = [fault_of(lambda: dist.all_reduce(y)), fault_of(work.wait)]
+    test_device.set_capturing(False)
+    work.wait()
+    dist.all_reduce(y)
+    return faults, x.cpu().unique().tolist(), y.cpu().unique().tolist()
+
+
+@accelerator.on_the_test_device("a capture on a GPU ends with an error after these calls")
+def test_calls_and_waits_while_a_graph_is_captured_raise(device_processes):
+    for done, (faults, *values) in outcomes(device_processes, call_while_a_graph_is_captured):
+        assert done
+        assert [[2], [2]] == values
+        for kind, text in faults:
+            assert "ValueError" == kind
+            assert "captures a graph" in text
+            assert "Capture the graph without collectives" in text
+
+
 def call_with_two_devices(rank, size):
     second = ones(3, accelerator.second_device())
     return fault_of(lambda: dist.all_gather([ones(3), second], ones(3)))

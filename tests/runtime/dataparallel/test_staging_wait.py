@@ -69,7 +69,7 @@ def test_wait_blocks_the_host_where_the_option_says_so(device_processes):
 
 
 def wait_on_a_shared_queue(rank, size):
-    test_device.share_queue(True)
+    test_device.share_queues(True)
     x = ones()
     for _ in range(3):
         dist.all_reduce(x)
@@ -79,6 +79,24 @@ def wait_on_a_shared_queue(rank, size):
 
 def test_wait_blocks_the_host_where_a_waiting_stream_holds_up_copies(device_processes):
     assert [[15]] * 2 == run(device_processes, wait_on_a_shared_queue)
+
+
+def wait_on_a_queue_for_each_priority(rank, size):
+    """The second call waits for the caller's stream, which waits for the results of the first."""
+    dist.all_reduce(ones())  # makes the slots
+    torch.accelerator.synchronize()
+    test_device.share_queues(True, for_each_priority=True)
+    with test_device.held_stream():
+        x = ones()
+        for _ in range(3):
+            dist.all_reduce(x)
+            x += 1
+    return x.cpu().unique().tolist()
+
+
+def test_copies_to_the_host_hold_up_no_earlier_results(device_processes):
+    """Though both streams of copies share one queue of the device, and wait() does not block."""
+    assert [[15]] * 2 == run(device_processes, wait_on_a_queue_for_each_priority)
 
 
 def wait_for_a_peer_that_never_calls(rank, size):

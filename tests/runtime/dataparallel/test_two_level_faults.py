@@ -12,7 +12,7 @@ import pytest
 import test_device
 import torch
 import torch.distributed as dist
-from device_faults import fault_of, later_fault_of
+from device_faults import fault_of, later_fault_of, sum_on_all
 from test_device import host_communicators
 
 LIMITS = {"staging_slot_bytes": 4096, "staging_slots": 3, "two_level_bytes": 512}
@@ -90,10 +90,11 @@ def test_the_choice_is_printed_once(device_processes):
 
 
 def call_with_failing_level(rank, size, backend):
+    sum_on_all(rank, size)
+    if rank == 1:
+        host_communicators.fail_operation(2, backend)
+
     def train():
-        dist.all_reduce(ones())
-        if rank == 1:
-            host_communicators.fail_operation(2, backend)
         for _ in range(50):
             dist.all_reduce(ones())
 
@@ -121,8 +122,9 @@ def slow_down():
 
 
 def kill_one(rank, size, calls_first):
+    sum_on_all(rank, size)
+
     def until_the_end():
-        dist.all_reduce(ones())
         if rank == 1:
             if calls_first:
                 slow_down()
@@ -146,10 +148,40 @@ def test_a_killed_rank_is_an_error_on_the_others(device_processes, calls_first):
         assert "rank 1" in answer[1]
 
 
+def kill_one_of_several_groups(rank, size):
+    """Rank 3 dies behind its calls of two groups, for which the others wait in either order."""
+    second = dist.new_group(list(range(size)))
+    dist.all_reduce(ones(), group=second)
+    sum_on_all(rank, size)
+    if rank == 3:
+        slow_down()
+
+    def until_the_end():
+        calls = (None, second) * 3
+        works = [dist.all_reduce(ones(50_000), group=each, async_op=True) for each in calls]
+        if rank == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if rank % 2:
+            works.reverse()
+        for work in works:
+            work.wait()
+
+    return later_fault_of(until_the_end)
+
+
+def test_a_killed_rank_ends_the_waits_of_all_groups(device_processes):
+    ranks = outcomes(device_processes, kill_one_of_several_groups)
+
+    assert (False, "died with exit code -9") == ranks[3]
+    for done, answer in ranks[:3]:
+        assert done, answer
+        assert "DistBackendError" == answer[0]
+        assert "rank 3" in answer[1]
+
+
 def call_differently(rank, size):
-    """A slow rank may still be in the first call when the others have had their error."""
-    lengths = [5000, 5000 + 1000 * (rank == 1)]
-    return later_fault_of(lambda: [dist.all_reduce(ones(length)) for length in lengths])
+    sum_on_all(rank, size)
+    return later_fault_of(lambda: dist.all_reduce(ones(5000 + 1000 * (rank == 1))))
 
 
 def test_different_lengths_are_an_error_on_every_rank(device_processes):
@@ -160,7 +192,7 @@ def test_different_lengths_are_an_error_on_every_rank(device_processes):
 
 
 def call_late(rank, size):
-    dist.all_reduce(ones())
+    sum_on_all(rank, size)
     if rank == 1:
         time.sleep(4)
         return None
@@ -202,8 +234,9 @@ def test_wrong_calls_raise_at_once_and_later_calls_work(device_processes):
 
 
 def abort_held_work(rank, size):
+    sum_on_all(rank, size)
+
     def until_the_abort():
-        dist.all_reduce(ones())
         backend = dist.group.WORLD._get_backend(torch.device(accelerator.NAME))
         if rank == 1:
             with accelerator.held_stream():

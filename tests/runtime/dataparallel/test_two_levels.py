@@ -6,6 +6,7 @@ every order, except where a test is about rounding.
 """
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 from random import Random
 
@@ -19,6 +20,7 @@ from test_device import host_communicators
 LIMITS = {"staging_slot_bytes": 4096, "staging_slots": 3, "two_level_bytes": 512}
 STAND_IN = accelerator.on_the_test_device("NCCL has no counts and no limits")
 TRACED = accelerator.on_the_test_device("the trace is that of the tests' device")
+QUEUES = accelerator.on_the_test_device("streams of a GPU cannot be made to share queues")
 LENGTHS = (1000, 1001, 4099)
 REDUCED = (
     *((dtype, op) for dtype in (torch.float32, torch.bfloat16) for op in ("SUM", "AVG", "MAX")),
@@ -161,9 +163,12 @@ def collectives(rank, size, seed):
     return num_operations(), accelerator.take_stale_uses()
 
 
-@pytest.mark.parametrize("hosts", ["aabb", "aaaa", "aaabbb"])
-def test_results(device_processes, hosts):
-    for operations, stale in run(device_processes, collectives, 1, hosts=hosts):
+@pytest.mark.parametrize(
+    ("hosts", "piece_bytes"), [("aabb", 16 << 20), ("aaaa", 4096), ("aaabbb", 4096)]
+)
+def test_results(device_processes, hosts, piece_bytes):
+    limits = {"two_level_piece_bytes": piece_bytes}
+    for operations, stale in run(device_processes, collectives, 1, hosts=hosts, limits=limits):
         assert accelerator.IS_GPU or 2 == len(operations)
         assert all(count > 10 for count in operations)
         assert accelerator.NEVER == stale
@@ -269,6 +274,124 @@ def test_pieces_of_a_tensor_overlap(device_processes):
 
     assert [([5, 1], True, accelerator.NEVER)] * 4 == run(
         device_processes, reduce_in_pieces, limits=limits
+    )
+
+
+def awaited(condition):
+    """Return whether a condition becomes true within half a minute."""
+    end = time.monotonic() + 30
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+    return condition()
+
+
+def gather_in_pieces(rank, size):
+    """Let nothing be gathered within the host, until all pieces have been on the other hosts."""
+    inputs = drawn_by_all(torch.float32, (4097,), 500, size)
+    output = torch.empty(size * 4097, device=accelerator.NAME)
+    dist.all_reduce(torch.ones(1000, device=accelerator.NAME))
+    torch.accelerator.synchronize()
+    before = host_communicators.num_operations()[1]
+    host_communicators.limit_exchanges(0, backend=1)
+    work = dist.all_gather_single(output, inputs[rank].to(accelerator.NAME), async_op=True)
+    has_all = awaited(lambda: host_communicators.num_operations()[1] == before + 17)
+    is_early = work.is_completed()
+    host_communicators.limit_exchanges(-1, backend=1)
+    work.wait()
+    is_equal = torch.equal(output.cpu(), inputs.view(-1))
+    return has_all, is_early, is_equal, accelerator.take_stale_uses()
+
+
+@STAND_IN
+def test_pieces_of_an_all_gather_overlap(device_processes):
+    """The last of 17 pieces has been on the other hosts before the first one is gathered."""
+    limits = {"two_level_piece_bytes": 4096}
+
+    assert [(True, False, True, accelerator.NEVER)] * 4 == run(
+        device_processes, gather_in_pieces, limits=limits
+    )
+
+
+def scatter_twice(rank, size):
+    """Let the first reduce-scatter alone run within the host, one part for each of two hosts."""
+    dist.all_reduce(torch.ones(1000, device=accelerator.NAME))
+    torch.accelerator.synchronize()
+    host_communicators.limit_exchanges(2)
+    outputs = [torch.empty(1000, device=accelerator.NAME) for _ in range(2)]
+    works = [
+        dist.reduce_scatter_single(
+            output, torch.ones(1000 * size, device=accelerator.NAME), async_op=True
+        )
+        for output in outputs
+    ]
+    is_first_done = awaited(works[0].is_completed)
+    is_second_done = works[1].is_completed()
+    host_communicators.limit_exchanges(-1)
+    for work in works:
+        work.wait()
+    return is_first_done, is_second_done, [each.cpu().unique().tolist() for each in outputs]
+
+
+@STAND_IN
+def test_reduce_scatters_overlap_with_those_that_follow(device_processes):
+    """The first one has been between hosts while the second one has not been within a host."""
+    assert [(True, False, [[4], [4]])] * 4 == run(device_processes, scatter_twice)
+
+
+def wait_in_any_order(rank, size, seed, share_queues):
+    """Calls of several groups and messages; waits in another order on each rank and thread."""
+    accelerator.set_seed(seed * 10 + rank)
+    dist.all_reduce(torch.ones(1000, device=accelerator.NAME))
+    second = dist.new_group(list(range(size)))
+    pairs = [dist.new_group(pair) for pair in ([0, 1], [2, 3])]
+    groups = [None] if share_queues else [None, second, pairs[rank // 2]]
+    if share_queues:
+        test_device.share_queues(True, for_each_priority=True)
+    ring = [(rank + 1) % size, (rank - 1) % size]
+    pending = []
+    for step in range(8):
+        group = groups[step % len(groups)]
+        x = torch.full((1500,), float(rank + step), device=accelerator.NAME)
+        total = sum(each + step for each in dist.get_process_group_ranks(group))
+        pending.append((dist.all_reduce(x, group=group, async_op=True), x, [total]))
+        sent = torch.full((700,), float(rank), device=accelerator.NAME)
+        received = torch.empty(700, device=accelerator.NAME)
+        messages = [
+            dist.P2POp(dist.isend, sent, ring[0]),
+            dist.P2POp(dist.irecv, received, ring[1]),
+        ]
+        pending += [(work, received, [ring[1]]) for work in dist.batch_isend_irecv(messages)]
+    Random(seed * 10 + rank).shuffle(pending)
+    half = len(pending) // 2
+    with ThreadPoolExecutor(1) as other:
+        later = other.submit(values_of, pending[half:])
+        is_right = values_of(pending[:half]) and later.result()
+    if share_queues:
+        test_device.share_queues(False)
+    return is_right, accelerator.take_stale_uses()
+
+
+def values_of(pending):
+    """Wait on a stream of this thread, and return whether all results are right."""
+    with torch.Stream(device=accelerator.NAME):
+        for work, _, _ in pending:
+            work.wait()
+        return all(expected == x.cpu().unique().tolist() for _, x, expected in pending)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_waits_in_any_order_and_thread_do_not_block_each_other(device_processes, seed):
+    """Of several groups that share ranks, and of messages."""
+    assert [(True, accelerator.NEVER)] * 4 == run(
+        device_processes, wait_in_any_order, seed, False, deadline=60
+    )
+
+
+@QUEUES
+def test_one_queue_for_each_priority_is_enough_for_a_group(device_processes):
+    """Streams that wait for calls hold up no stream without which the calls do not end."""
+    assert [(True, accelerator.NEVER)] * 4 == run(
+        device_processes, wait_in_any_order, 1, True, deadline=60
     )
 
 

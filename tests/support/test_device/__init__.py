@@ -79,12 +79,18 @@ def set_seed(seed: int) -> None:
     _ops.set_seed(seed)
 
 
-def share_queue(is_shared: bool) -> None:
+def share_queues(is_shared: bool, for_each_priority: bool = False) -> None:
     """Let the streams of a device share one queue, as on a GPU that has fewer queues than streams.
 
-    A stream that waits then holds up what is queued on others later.
+    A stream that waits then holds up what is queued on others later. With `for_each_priority`, the
+    streams of high priority share one queue, and the others another one.
     """
-    _ops.share_queue(is_shared)
+    _ops.share_queues(is_shared, for_each_priority)
+
+
+def set_capturing(is_capturing: bool) -> None:
+    """Let streams say that they capture a graph, as while torch.cuda.graph() is open."""
+    _ops.set_capturing(is_capturing)
 
 
 def set_max_delay(milliseconds: float) -> None:

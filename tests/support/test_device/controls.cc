@@ -60,7 +60,11 @@ void open_stream(int64_t number) {
 
 void set_seed(int64_t seed) { Scheduler::get().set_seed(static_cast<uint64_t>(seed)); }
 
-void share_queue(bool is_shared) { Scheduler::get().share_queue(is_shared); }
+void share_queues(bool is_shared, bool for_each_priority) {
+  using Shared = Scheduler::SharedQueues;
+  const Shared shared = for_each_priority ? Shared::kOneForEachPriority : Shared::kOne;
+  Scheduler::get().share_queues(is_shared ? shared : Shared::kNone);
+}
 
 void set_max_delay(double milliseconds) {
   Scheduler::get().set_max_delay(from_milliseconds(milliseconds));
@@ -128,7 +132,8 @@ TORCH_LIBRARY(testdev, library) {
   library.def("hold_stream() -> int", hold_stream);
   library.def("open_stream(int number) -> ()", open_stream);
   library.def("set_seed(int seed) -> ()", set_seed);
-  library.def("share_queue(bool is_shared) -> ()", share_queue);
+  library.def("share_queues(bool is_shared, bool for_each_priority) -> ()", share_queues);
+  library.def("set_capturing(bool is_capturing) -> ()", set_capturing);
   library.def("set_max_delay(float milliseconds) -> ()", set_max_delay);
   library.def("set_copy_bandwidth(float bytes_per_second) -> ()", set_copy_bandwidth);
   library.def("set_memory_limit(int bytes, int device) -> ()", set_memory_limit);

@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include <array>
+#include <atomic>
 
 #include "device_memory.h"
 
@@ -12,6 +13,7 @@ namespace {
 
 thread_local c10::DeviceIndex device_now = 0;
 thread_local std::array<int64_t, kNumDevices> streams_now{};
+std::atomic<bool> capturing{false};
 
 }  // namespace
 
@@ -39,6 +41,9 @@ c10::Stream current_stream(c10::DeviceIndex device) {
   check_device(device);
   return stream_of(device, streams_now[device]);
 }
+
+bool is_capturing() { return capturing; }
+void set_capturing(bool is_capturing) { capturing = is_capturing; }
 
 void set_current_stream(const c10::Stream& stream) {
   check_device(stream.device_index());

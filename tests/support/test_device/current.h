@@ -15,6 +15,10 @@ void set_current_stream(const c10::Stream& stream);
 c10::Stream stream_of(c10::DeviceIndex device, int64_t id);
 c10::Device device_at(c10::DeviceIndex device);
 
+// Whether all streams capture a graph: they only say so, and run what is queued.
+bool is_capturing();
+void set_capturing(bool is_capturing);
+
 // Throws c10::Error where there is no such device.
 void check_device(c10::DeviceIndex device);
 

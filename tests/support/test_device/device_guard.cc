@@ -53,8 +53,9 @@ class DeviceGuard final : public c10::impl::DeviceGuardImplInterface {
     return stream_of(index, Scheduler::get().pool_stream(index, has_high_priority));
   }
 
-  c10::Stream getNewStream(c10::Device device, int) const override {
-    return stream_of(index_of(device), Scheduler::get().new_stream(index_of(device)));
+  c10::Stream getNewStream(c10::Device device, int priority) const override {
+    const c10::DeviceIndex index = index_of(device);
+    return stream_of(index, Scheduler::get().new_stream(index, priority < 0));
   }
 
   c10::Stream exchangeStream(c10::Stream stream) const override {
@@ -71,6 +72,8 @@ class DeviceGuard final : public c10::impl::DeviceGuardImplInterface {
   bool queryStream(const c10::Stream& stream) const override {
     return Scheduler::get().is_idle(stream);
   }
+
+  bool isStreamCapturing(const c10::Stream&) const override { return is_capturing(); }
 
   void synchronizeStream(const c10::Stream& stream) const override {
     Scheduler::get().synchronize(stream);

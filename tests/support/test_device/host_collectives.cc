@@ -96,8 +96,11 @@ class HostWork final : public c10d::Work {
 
 }  // namespace
 
-HostCollectives::HostCollectives(const std::string& path, int rank, int size)
-    : Backend(rank, size), memory_(path, rank, size), thread_([this] { exchange_all(); }) {}
+HostCollectives::HostCollectives(const std::string& path, int rank, int size, int priority)
+    : Backend(rank, size),
+      memory_(path, rank, size),
+      priority_(priority),
+      thread_([this] { exchange_all(); }) {}
 
 HostCollectives::~HostCollectives() { stop(); }
 
@@ -135,7 +138,7 @@ HostCollectives::WorkPtr HostCollectives::start(const char* title, Tensors outpu
                     outputs[i].device() == device,
                 "host_collectives: wrong tensors in ", title);
   }
-  if (!stream_) stream_ = Guard(device.type()).getNewStream(device);
+  if (!stream_) stream_ = Guard(device.type()).getNewStream(device, priority_);
   const c10::InferenceMode no_autograd;
   const std::shared_ptr<c10::Event> ready = recorded(Guard(device.type()).getStream(device));
   const c10::StreamGuard guard(*stream_);
@@ -229,8 +232,10 @@ namespace py = pybind11;
 PYBIND11_MODULE(host_collectives, module) {
   using test_device::HostCollectives;
   module.def("create",
-             [](const std::string& path, int rank, int size) -> c10::intrusive_ptr<c10d::Backend> {
-               return c10::make_intrusive<HostCollectives>(path, rank, size);
+             [](const std::string& path, int rank, int size,
+                bool has_high_priority) -> c10::intrusive_ptr<c10d::Backend> {
+               return c10::make_intrusive<HostCollectives>(path, rank, size,
+                                                           has_high_priority ? -1 : 0);
              });
   module.def("fail_operation", [](const c10::intrusive_ptr<c10d::Backend>& backend, int number) {
     dynamic_cast<HostCollectives&>(*backend).fail_operation(number);

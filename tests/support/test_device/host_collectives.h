@@ -30,7 +30,8 @@ class HostCollectives final : public c10d::Backend {
   using Tensors = std::vector<at::Tensor>;
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-  HostCollectives(const std::string& path, int rank, int size);
+  // path: file of the ranks' shared memory. priority: that of the stream; -1 is high, 0 is usual.
+  HostCollectives(const std::string& path, int rank, int size, int priority);
   ~HostCollectives() override;
 
   const std::string getBackendName() const override { return "host_collectives"; }
@@ -72,6 +73,7 @@ class HostCollectives final : public c10d::Backend {
   void stop();
 
   SharedExchange memory_;
+  const int priority_;
   int fails_in_ = 0;
   std::atomic<int> num_operations_{0};
   std::atomic<int> exchanges_left_{-1};

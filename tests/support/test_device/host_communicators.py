@@ -22,12 +22,13 @@ def register(folder: str) -> None:
     """Let groups of smdist find the stand-in. `folder` is for files of all ranks."""
     from smdist.dataparallel.torch.host_communicators import BY_DEVICE, HostCommunicators
 
-    def create(store, rank, size, timeout, device) -> dist.Backend:
+    def create(store, rank, size, timeout, device, has_high_priority) -> dist.Backend:
         if rank == 0:
             store.set("memory", f"{folder}/{uuid.uuid4()}")
         if "create" in faults:
             raise RuntimeError(faults["create"])
-        made.append(module().create(store.get("memory").decode(), rank, size))
+        path = store.get("memory").decode()
+        made.append(module().create(path, rank, size, has_high_priority))
         return made[-1]
 
     BY_DEVICE[NAME] = HostCommunicators(

@@ -60,7 +60,12 @@ bool Scheduler::accepts_work() { return started && !forked && !stopped; }
 Scheduler::Scheduler()
     : random_(from_environment("TESTDEV_SEED", 0)),
       max_delay_(std::chrono::microseconds(from_environment("TESTDEV_MAX_DELAY_US", 100))) {
-  for (std::deque<Queue>& queues : queues_) queues.resize(1 + 2 * kNumPoolStreams);
+  for (std::deque<Queue>& queues : queues_) {
+    queues.resize(1 + 2 * kNumPoolStreams);
+    for (auto high = queues.end() - kNumPoolStreams; high != queues.end(); ++high) {
+      high->has_high_priority = true;
+    }
+  }
   pthread_atfork(nullptr, nullptr, [] { forked = true; });
   started = true;
   thread_ = std::thread([this] { work(); });
@@ -189,9 +194,9 @@ double Scheduler::milliseconds_between(const Mark& first, const Mark& second) {
   return std::chrono::duration<double, std::milli>(second.time - first.time).count();
 }
 
-int64_t Scheduler::new_stream(int device) {
+int64_t Scheduler::new_stream(int device, bool has_high_priority) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  queues_[device].emplace_back();
+  queues_[device].emplace_back().has_high_priority = has_high_priority;
   return static_cast<int64_t>(queues_[device].size()) - 1;
 }
 
@@ -203,29 +208,32 @@ int64_t Scheduler::pool_stream(int device, bool has_high_priority) {
 
 bool Scheduler::can_step(const Queue& queue, Clock::time_point now) const {
   if (queue.items.empty() || queue.ready_at > now) return false;
-  if (shares_queue_ && is_behind_another(queue)) return false;
+  if (shared_queues_ != SharedQueues::kNone && is_behind_another(queue)) return false;
   const Item& first = queue.items.front();
   if (first.word != nullptr) return static_cast<int32_t>(first.word->load() - first.value) >= 0;
   return first.waits_for == nullptr || first.waits_for->is_done;
 }
 
-// Whether the host queued an item of another stream of the device before the queue's first one.
+// Whether the host queued an item of another stream that shares the queue before the first one.
 bool Scheduler::is_behind_another(const Queue& queue) const {
+  const bool is_one = shared_queues_ == SharedQueues::kOne;
   for (const std::deque<Queue>& queues : queues_) {
     if (std::none_of(queues.begin(), queues.end(),
                      [&](const Queue& of) { return &of == &queue; })) {
       continue;
     }
     return std::any_of(queues.begin(), queues.end(), [&](const Queue& other) {
-      return !other.items.empty() && other.items.front().number < queue.items.front().number;
+      const bool shares = is_one || other.has_high_priority == queue.has_high_priority;
+      return shares && !other.items.empty() &&
+             other.items.front().number < queue.items.front().number;
     });
   }
   return false;
 }
 
-void Scheduler::share_queue(bool is_shared) {
+void Scheduler::share_queues(SharedQueues shared) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  shares_queue_ = is_shared;
+  shared_queues_ = shared;
 }
 
 // A random stream of those that can go on now, or none; then *next_time says when to look again.

@@ -63,7 +63,7 @@ struct TraceEntry {
 class Scheduler final {
  public:
   // Per device and priority; their ids follow that of the default stream, 0. A high priority has no
-  // effect but that the pool has other streams for it.
+  // effect but that the pool has other streams for it, and share_queues().
   static constexpr int kNumPoolStreams = 8;
 
   static Scheduler& get();     // starts the thread at its first call
@@ -93,11 +93,13 @@ class Scheduler final {
   void drain_device(int device);      // waits until every stream is idle, and ignores errors
   double milliseconds_between(const Mark& first, const Mark& second);
 
-  int64_t new_stream(int device);
+  int64_t new_stream(int device, bool has_high_priority);
   int64_t pool_stream(int device, bool has_high_priority);  // one of the pool's, in turn
 
-  // Lets the streams of a device share one queue, so that one that waits holds up the others.
-  void share_queue(bool is_shared);
+  // Lets the streams of a device share one queue, or one for each priority, so that a stream that
+  // waits holds up the others of its queue.
+  enum class SharedQueues { kNone, kOne, kOneForEachPriority };
+  void share_queues(SharedQueues shared);
 
   void set_seed(uint64_t seed);
   void set_max_delay(Clock::duration delay);
@@ -122,6 +124,7 @@ class Scheduler final {
     std::deque<Item> items;
     Clock::time_point ready_at;  // of the first item
     bool is_running = false;
+    bool has_high_priority = false;
     std::string error;
   };
 
@@ -147,7 +150,7 @@ class Scheduler final {
   std::mt19937_64 random_;
   Clock::duration max_delay_;
   bool is_stopping_ = false;
-  bool shares_queue_ = false;
+  SharedQueues shared_queues_ = SharedQueues::kNone;
   uint64_t last_number_ = 0;
   bool is_traced_ = false;
   Clock::time_point trace_start_;

@@ -73,7 +73,7 @@ CopyStreams::EventPtr CopyStreams::copy(const c10::Stream& stream, const std::ve
                                         const EventPtr& after) const {
   const c10::StreamGuard guard(stream);
   const c10::InferenceMode no_autograd;  // the only mode in which every tensor may be written
-  after->block(stream);
+  if (after) after->block(stream);
   for (const Copy& each : copies) {
     // Without the version counter, which autograd compares, of a tensor that is in use already:
     // the caller may go on before the copy is queued.

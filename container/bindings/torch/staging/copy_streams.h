@@ -47,8 +47,9 @@ class CopyStreams final {
   // this call takes, and a stream may wait for the threads that copy.
   void record_use(const at::Tensor& tensor) const;
 
-  // Queue copies on one of the streams, behind the event `after`, and return an event that is
-  // complete when the copies are. Requires: record_use() was called for all tensors of a device.
+  // Queue copies on one of the streams, behind the event `after` unless it is null, and return an
+  // event that is complete when the copies are. Requires: record_use() was called for all tensors
+  // of a device.
   EventPtr copy_to_host(const std::vector<Copy>& copies, const EventPtr& after) const;
   EventPtr copy_to_device(const std::vector<Copy>& copies, const EventPtr& after) const;
 

@@ -217,8 +217,13 @@ std::unique_ptr<StagingQueue::Entry> StagingQueue::next_entry(bool may_wait) {
   return entry;
 }
 
-// Queues the copy of the entry's next piece to the host. Returns false if no memory is free until
-// one of the pieces in `copying` ends.
+// Queues the copy of the entry's next piece to the host. Returns false if the caller's work before
+// the call is not complete, or no memory is free, and pieces in `copying` can be submitted
+// meanwhile.
+//
+// No stream of staging waits for the caller's work, because the thread does: the caller's stream
+// may wait for an earlier operation, whose results are copied to the device on a stream that may
+// share a queue of the device with this one.
 bool StagingQueue::copy_piece(const Entry& entry, std::deque<PieceInFlight>& copying) {
   StagedOperation& staged = *entry.staged;
   PieceInFlight next;
@@ -226,10 +231,12 @@ bool StagingQueue::copy_piece(const Entry& entry, std::deque<PieceInFlight>& cop
   next.is_last = entry.next_piece + 1 == staged.pieces.count();
   try {
     check_running();
+    if (!copying.empty() && !staged.ready->query()) return false;
+    staged.ready->synchronize();
     next.slot = memory_for(staged, entry.next_piece, copying.empty());
     if (!next.slot.defined()) return false;
     next.piece = staged.pieces.piece(entry.next_piece, next.slot);
-    next.on_host = staged.device.context.streams.copy_to_host(next.piece.to_host, staged.ready);
+    next.on_host = staged.device.context.streams.copy_to_host(next.piece.to_host, nullptr);
     copying.push_back(std::move(next));
   } catch (const Error&) {
     fail_piece(std::move(next), copying, std::current_exception());

@@ -10,6 +10,12 @@ namespace {
 using Tensors = std::vector<at::Tensor>;
 using Pair = LevelBuffers::Pair;
 
+constexpr int64_t kAlignment = 64;  // bytes: a multiple of every dtype's size
+
+int64_t num_ranks(const HostLayout& layout) {
+  return int64_t{layout.num_hosts} * layout.local_size;
+}
+
 int64_t bytes_of(const Tensors& tensors) {
   int64_t bytes = 0;
   for (const at::Tensor& tensor : tensors) bytes += static_cast<int64_t>(tensor.nbytes());
@@ -129,10 +135,9 @@ LevelBuffers reduce_scatter(const DeviceCall& call, const HostLayout& layout) {
   return buffers;
 }
 
-LevelBuffers all_gather(const DeviceCall& call, const HostLayout& layout) {
+LevelBuffers all_gather_undivided(const at::Tensor& input, const at::Tensor& output,
+                                  const HostLayout& layout) {
   LevelBuffers buffers;
-  const at::Tensor input = as_bytes(flat(call.inputs));
-  const at::Tensor output = as_bytes(buffer_for(call.outputs, buffers.copies_back));
   const int hosts = layout.num_hosts;
   const at::Tensor parts = hosts == 1 ? input : at::empty({hosts * input.numel()}, input.options());
   if (hosts > 1) buffers.between_hosts = Pair{input, parts};
@@ -140,6 +145,56 @@ LevelBuffers all_gather(const DeviceCall& call, const HostLayout& layout) {
     buffers.all_gathers.push_back({part_of(parts, host, hosts), part_of(output, host, hosts)});
   }
   return buffers;
+}
+
+// Returns the length of a piece of an all-gather in each rank's part, but for the last one.
+int64_t gather_piece_bytes(int64_t part_bytes, const HostLayout& layout, int64_t piece_bytes) {
+  if (layout.num_hosts == 1) return std::max<int64_t>(part_bytes, 1);  // one level alone
+  const int64_t share = piece_bytes / num_ranks(layout) / kAlignment * kAlignment;
+  return std::max(share, kAlignment);
+}
+
+// Returns one piece for each range of a rank's part. A piece is gathered in `gathered`, a buffer as
+// long as a piece, and copied from there to the parts of all ranks. All pieces use the same buffer:
+// the stream of results copies one out before it gathers the next one.
+std::vector<LevelBuffers> all_gather_pieces(const at::Tensor& input, const at::Tensor& output,
+                                            const HostLayout& layout, int64_t length) {
+  const int64_t ranks = num_ranks(layout);
+  const int hosts = layout.num_hosts;
+  const at::Tensor parts = at::empty({hosts * input.numel()}, input.options());
+  const at::Tensor gathered = at::empty({ranks * length}, input.options());
+  std::vector<LevelBuffers> pieces;
+  for (int64_t begin = 0; begin < input.numel(); begin += length) {
+    const int64_t bytes = std::min(length, input.numel() - begin);
+    const at::Tensor between = parts.narrow(0, hosts * begin, hosts * bytes);
+    const at::Tensor whole = gathered.narrow(0, 0, ranks * bytes);
+    LevelBuffers piece;
+    piece.between_hosts = Pair{input.narrow(0, begin, bytes), between};
+    for (int host = 0; host < hosts; ++host) {
+      piece.all_gathers.push_back({part_of(between, host, hosts), part_of(whole, host, hosts)});
+    }
+    piece.copies_back.push_back(
+        {whole.view({ranks, bytes}), output.view({ranks, -1}).narrow(1, begin, bytes)});
+    pieces.push_back(std::move(piece));
+  }
+  return pieces;
+}
+
+std::vector<LevelBuffers> all_gather(const DeviceCall& call, const HostLayout& layout,
+                                     int64_t piece_bytes) {
+  std::vector<Pair> copies_back;
+  const at::Tensor input = as_bytes(flat(call.inputs));
+  const at::Tensor output = as_bytes(buffer_for(call.outputs, copies_back));
+  const int64_t length = gather_piece_bytes(input.numel(), layout, piece_bytes);
+  std::vector<LevelBuffers> pieces;
+  if (length < input.numel()) {
+    pieces = all_gather_pieces(input, output, layout, length);
+  } else {
+    pieces.push_back(all_gather_undivided(input, output, layout));
+  }
+  std::vector<Pair>& last = pieces.back().copies_back;
+  last.insert(last.end(), copies_back.begin(), copies_back.end());
+  return pieces;
 }
 
 }  // namespace
@@ -176,10 +231,15 @@ std::optional<LevelOps> level_ops_of(const DeviceCall& call) {
 }
 
 size_t num_pieces(const DeviceCall& call, const HostLayout& layout, int64_t piece_bytes) {
-  if (call.kind != Collective::kAllReduce) return 1;
+  if (call.kind == Collective::kReduceScatter) return 1;
   const at::Tensor& tensor = call.inputs[0];
-  const int64_t length = piece_elements(tensor, layout, piece_bytes);
-  return static_cast<size_t>(std::max<int64_t>(1, (tensor.numel() + length - 1) / length));
+  int64_t whole = tensor.numel();
+  int64_t length = piece_elements(tensor, layout, piece_bytes);
+  if (call.kind == Collective::kAllGather) {
+    whole = bytes_of(call.inputs);
+    length = gather_piece_bytes(whole, layout, piece_bytes);
+  }
+  return static_cast<size_t>(std::max<int64_t>(1, (whole + length - 1) / length));
 }
 
 std::vector<LevelBuffers> level_buffers_of(const DeviceCall& call, const HostLayout& layout,
@@ -188,7 +248,7 @@ std::vector<LevelBuffers> level_buffers_of(const DeviceCall& call, const HostLay
     case Collective::kReduceScatter:
       return {reduce_scatter(call, layout)};
     case Collective::kAllGather:
-      return {all_gather(call, layout)};
+      return all_gather(call, layout, piece_bytes);
     case Collective::kAllReduce:
     case Collective::kBroadcast:
     case Collective::kReduce:

@@ -48,13 +48,15 @@ std::optional<LevelOps> level_ops_of(const DeviceCall& call);
 // Contiguous buffers of one collective at each level. The device copies nothing for tensors that
 // are contiguous and divide equally.
 //
-//   all_reduce      within: tensor -> share      between: share -> share      gather: share ->
-//   tensor reduce_scatter  within: input -> parts       between: parts -> output all_gather
-//   between: input -> parts      gather: parts -> output
+//   all_reduce:     within: tensor -> share, between: share -> share, gather: share -> tensor
+//   reduce_scatter: within: input -> parts, between: parts -> output
+//   all_gather:     between: input -> parts, gather: parts -> output
 //
 // "Share" is one of local_size equal parts of the tensor. "Parts" are those of the ranks that have
 // this local rank, one on each host: an all-reduce has one pair of buffers within the host, the
-// others have one for each host. With a single host nothing goes between hosts.
+// others have one for each host. With a single host nothing goes between hosts. A piece of an
+// all-gather is gathered in a buffer of its own and copied back, since its ranges lie apart in the
+// output.
 struct LevelBuffers {
   struct Pair {
     at::Tensor input;
@@ -63,11 +65,18 @@ struct LevelBuffers {
   std::vector<Pair> reduce_scatters;  // within the host, first
   std::optional<Pair> between_hosts;
   std::vector<Pair> all_gathers;  // within the host, last
-  std::vector<Pair> copies_back;  // to outputs that are not contiguous, in this order
+  std::vector<Pair> copies_back;  // to where the device gathers nothing, in this order
 };
 
-// Return the number of pieces of a call: an all-reduce is divided into pieces of at most
-// piece_bytes, whose levels overlap; the others are not divided.
+// Return the number of pieces of a call, whose levels overlap: an all-reduce or an all-gather is
+// divided into pieces of at most piece_bytes, of the longer buffer.
+//
+// A reduce-scatter is not divided. The first level of a piece would read a range of each rank's
+// part, and these lie apart in the input. The device copies all of them before the first level of
+// the first piece has run, so they take as much memory again as the input; and a stream that waits
+// for a first level, to use the memory again, could hold up a last one. Pieces that are whole parts
+// are contiguous, but then all hosts send to one at a time. The levels of one call overlap with
+// those of the next.
 size_t num_pieces(const DeviceCall& call, const HostLayout& layout, int64_t piece_bytes);
 
 // Return the buffers of each piece of a call. Allocates and fills temporary ones on the current

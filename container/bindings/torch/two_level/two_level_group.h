@@ -33,7 +33,7 @@ struct LevelGroups {
   c10::intrusive_ptr<c10d::Backend> host_gather;  // all-gathers among the same ranks
   // Ranks with this local rank on all hosts; null if there is one host. stop() shuts it down.
   c10::intrusive_ptr<c10d::Backend> between_hosts;
-  int64_t piece_bytes;    // maximum length of a piece of an all-reduce
+  int64_t piece_bytes;    // maximum length of a piece of a collective
   DeviceContext context;  // from the engine's staging queue
 };
 
@@ -43,33 +43,48 @@ struct LevelGroups {
 // NCCL's all-gather among the devices of a host.
 //
 // Order. All ranks call the collectives of a group in the same order. Each level keeps it:
-//   * the reduce-scatter is queued on the device by the call itself, on `host_reduce`
+//   * the reduce-scatter is queued on the device by the call itself, on `host_reduce`, whose stream
+//     has the usual priority
 //   * a thread waits on the host until it has run, then passes the share on to `between_hosts`
 //   * another thread queues the all-gather on `host_gather`, behind the share's arrival
 // Two communicators are used within a host, because the all-gather of one operation and the
 // reduce-scatter of a later one come in another order on each rank.
 //
-// Pieces. An all-reduce of a long tensor is divided into pieces, each of which goes through the
-// levels like a call of its own: one is within the host while another one is between hosts.
+// Pieces. An all-reduce or an all-gather of long tensors is divided into pieces, each of which goes
+// through the levels like a call of its own: one is within the host while another one is between
+// hosts. level_buffers.h says why a reduce-scatter is not.
 //
 // No deadlock. A kernel of NCCL blocks on its device until all ranks of the host have queued it,
-// and a stream that waits for a Work blocks until its all-gather has run. So nothing that this may
-// need waits behind one of them:
+// and a stream that waits for a Work blocks until its all-gather has run. A device has fewer queues
+// than streams, and what waits in a queue holds up the streams behind it; but streams of different
+// priorities share none. So this holds for each kind of step:
+//   * Of usual priority are the streams of the caller and those of reduce-scatters. The call queues
+//     its reduce-scatters, all pieces of them, before it returns. So a queue has them in the order
+//     of the calls on this rank, from whichever threads, and in front of every wait for their Work.
+//     What is in front of them belongs to earlier calls, or waits for these.
+//   * Of high priority are staging, signals and all-gathers. None of these streams waits for the
+//     caller's streams or for a reduce-scatter: threads wait on the host until that has run, and
+//     queue copies afterwards. (StagingQueue waits so, too.) Then these queues hold copies, which
+//     end by themselves, and all-gathers. An all-gather is queued when its share has come, and all
+//     ranks of the host get there without it: it is queued by a thread that waits for no device,
+//     but for the shares of earlier pieces.
 //   * `between_hosts` has threads and pinned memory for staging of its own, and gets a share only
 //     after its reduce-scatter has run: shares are staged in the order of their calls, and none
 //     waits for the copy of a later one.
-//   * the threads wait for no stream of the caller but for the work before a call. What the caller
-//     queues behind a wait() is a later call. As with any backend on streams, all ranks make the
-//     calls of groups that share ranks in one order; then the first call that has not ended waits
-//     for no other.
-//   * signals, all-gathers and copies are on streams of high priority, which share no hardware
-//     queue with streams of the usual one, which may wait.
-//   * no stream of torch waits for a reduce-scatter: streams may share a hardware queue, and would
-//     hold up an all-gather for which another rank waits.
-//   * the calling thread names the streams that use a tensor, and no thread of this class: see
-//     CopyStreams::record_use().
-//   * the device must have free processors for the kernels of both communicators of each group
-//     that is in use, as for any programs with several NCCL communicators.
+//   * The calling thread allocates, and names the streams that use a tensor, and no thread of this
+//     class does: see CopyStreams::record_use().
+// All ranks make the calls of groups that share ranks in one order, and a send in it before its
+// receive ends, as with any backend on streams. Consider the first call in this order that has not
+// ended on some rank. On each rank its reduce-scatter has only ended calls and the caller's work in
+// front of it, so it runs; its shares pass between hosts, as no other call of the group is in front
+// of it; its all-gather is queued, and runs. In which order and from which threads wait() is called
+// does not matter: a wait is behind its own call in every queue, and in front of later calls alone.
+//
+// Two conditions remain. The device must have free processors for the kernels of both communicators
+// of each group that is in use, as for any programs with several NCCL communicators. And the
+// all-gathers of two groups with the same ranks come in either order, each on the device of another
+// rank: they may not share a queue. A group needs 5 queues of high priority, two more are for
+// staging, and a device has CUDA_DEVICE_MAX_CONNECTIONS.
 //
 // Faults. Each call also starts an all-reduce of 8 bytes of the engine among the ranks of the host,
 // which nobody awaits: if ranks call different collectives, or one of them dies or does not call

@@ -30,13 +30,13 @@ class HostCommunicators:
             use the same one.
         create: Makes and connects the communicator of this rank. Arguments: a store of the ranks
             of this host, the rank's number among them, their number, the longest duration of a
-            collective, and the device.
+            collective, the device, and whether the communicator's stream has a high priority.
     """
 
     name: str
     fault: Callable[[torch.device], str]
     identity: Callable[[torch.device], str]
-    create: Callable[[Store, int, int, timedelta, torch.device], Backend]
+    create: Callable[[Store, int, int, timedelta, torch.device, bool], Backend]
 
 
 def _nccl_fault(_: torch.device) -> str:
@@ -48,11 +48,16 @@ def _cuda_identity(device: torch.device) -> str:
 
 
 def _create_nccl(
-    store: Store, rank: int, size: int, timeout: timedelta, device: torch.device
+    store: Store,
+    rank: int,
+    size: int,
+    timeout: timedelta,
+    device: torch.device,
+    has_high_priority: bool,
 ) -> Backend:
     from torch._C._distributed_c10d import ProcessGroupNCCL  # a build without NCCL has none
 
-    options = ProcessGroupNCCL.Options(is_high_priority_stream=True)
+    options = ProcessGroupNCCL.Options(is_high_priority_stream=has_high_priority)
     options._timeout = timeout + _LATER
     group = ProcessGroupNCCL(store, rank, size, options)
     group.eager_connect_single_device(device)

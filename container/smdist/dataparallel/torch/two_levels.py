@@ -28,7 +28,9 @@ from smdist.dataparallel.torch.host_communicators import BY_DEVICE, HostCommunic
 AUTO: Final = "auto"
 STAGED: Final = "staged"
 _MAX_REASON: Final = 300  # characters
-_COMMUNICATORS: Final = ("reduce", "gather")  # names of the two of each host
+# The two communicators of each host, and whether their streams have a high priority. The stream of
+# "reduce" waits for the caller's work, so it may share no queue of the device with the others.
+_COMMUNICATORS: Final = {"reduce": False, "gather": True}
 _HINT: Final = (
     "Call torch.cuda.set_device(LOCAL_RANK) before the first collective, give every host as many"
     " ranks as every other one, at least two, or set gpu_collectives to auto or staged"
@@ -192,13 +194,12 @@ class LevelDecider:
         Return None and the reason if a rank of the group could not make its own.
         """
         made: list[Backend] = []
-        for name in _COMMUNICATORS:
+        rank, size = layout.local_rank, layout.local_size
+        for name, has_priority in _COMMUNICATORS.items():
             store = PrefixStore(f"smdist/{name}/{layout.host}", self.store)
             fault = ""
             try:
-                made.append(
-                    means.create(store, layout.local_rank, layout.local_size, self.timeout, device)
-                )
+                made.append(means.create(store, rank, size, self.timeout, device, has_priority))
             except Exception as error:  # the other ranks must learn of it, and not wait
                 fault = f"{type(error).__name__}: {error}"[:_MAX_REASON]
             for number, text in enumerate(exchange(fault)):
