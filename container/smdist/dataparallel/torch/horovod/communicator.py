@@ -96,6 +96,11 @@ class Communicator:
             engine, number, self.rank, self.size, timeout_seconds, owns_engine=False
         )
 
+    @property
+    def num_started(self) -> int:
+        """Number of operations that this rank has started, without those of `control`."""
+        return self._number
+
     # Collectives -------------------------------------------------------------------------------
 
     def reduce(self, pack: Callable[[], torch.Tensor], op: Any) -> Started:

@@ -39,7 +39,7 @@ class _CurrentJob:
         engine: The connected engine.
         owns_engine: True if shutdown() also shuts down the engine.
         timeout_seconds: Seconds that an operation waits for a peer.
-        session: Number of the call of init() in this process, from 1.
+        session: Number of the call of init() with this engine, from 1.
         process: The process id at init(); a forked child has another one.
         sets: The registered process sets by number.
         next_set: Number of the next process set.
@@ -56,7 +56,7 @@ class _CurrentJob:
 
 
 _current: list[_CurrentJob] = []  # at most one
-_sessions: list[None] = []  # one entry for each init()
+_sessions: list[tuple[Any, int]] = []  # (engine, calls of init() with it) of the last engine
 
 
 def init(comm: Any = None, process_sets: Iterable[ProcessSet] | str | None = None) -> None:
@@ -85,10 +85,9 @@ def init(comm: Any = None, process_sets: Iterable[ProcessSet] | str | None = Non
     shared = world_engine() if _shares_engine() else None
     engine = shared[0] if shared else connect_world(world, config, _C)
     seconds = shared[1] if shared else config.timeout_seconds or DataParallel().timeout_seconds
-    _sessions.append(None)
-    job = _CurrentJob(
-        world, engine, shared is None, float(seconds), len(_sessions), os.getpid(), {}
-    )
+    last = next((number for each, number in _sessions if each is engine), 0)
+    _sessions[:] = [(engine, last + 1)]
+    job = _CurrentJob(world, engine, shared is None, float(seconds), last + 1, os.getpid(), {})
     _current.append(job)
     _register(job, global_process_set, list(range(world.size)))
     for each in sets:
@@ -108,6 +107,7 @@ def shutdown() -> None:
         each.bind(None, each.ranks, -1, None)
     if job.owns_engine:
         job.engine.shutdown()
+        _sessions.clear()
 
 
 def is_initialized() -> bool:
