@@ -97,6 +97,9 @@ def corners(rank, size):
         model(batch(rank)).sum().backward()
         race = caught(AssertionError, optimizer.zero_grad)
         twice = caught(AssertionError, lambda: model(batch(rank)).sum().backward())
+        with optimizer.skip_synchronize():
+            unreduced = caught(AssertionError, optimizer.step)
+        assert "skip_synchronize" == unreduced.about[0]
         optimizer.synchronize()
         reduced = [each.grad.clone() for each in model.parameters()]
         nn.utils.clip_grad_norm_(model.parameters(), 0.01)

@@ -10,14 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from threading import RLock
-from typing import Any
+from typing import Any, Final
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from smdist.dataparallel.torch.horovod.allreduce_calls import Scaling, start
 from smdist.dataparallel.torch.horovod.handles import synchronize
 from smdist.dataparallel.torch.horovod.hvd_errors import GradientRaceError
 from smdist.dataparallel.torch.horovod.sparse_calls import sparse_allreduce_async
+
+# Hook of each parameter. A second optimizer of a parameter replaces it; the first one then reduces
+# the gradient in its step().
+_hooks: Final = WeakIdKeyDictionary()
 
 
 @dataclass(eq=False)
@@ -93,7 +98,10 @@ class GradientReducer:
             for each in members:
                 self._left[id(each)] = self._passes
                 self._place[id(each)] = bucket
-                each.register_post_accumulate_grad_hook(self._take)  # type: ignore[no-untyped-call]
+                if each in _hooks:
+                    _hooks[each].remove()
+                hook = each.register_post_accumulate_grad_hook(self._take)  # type: ignore[no-untyped-call]
+                _hooks[each] = hook
         return new
 
     def set_passes(self, passes: int) -> None:

@@ -74,11 +74,16 @@ class ReducingMixin:
         Args:
             closure: Function that computes the loss and the gradients, which are reduced after
                 each call of it.
+
+        Raises:
+            GradientRaceError: It was called in skip_synchronize() without synchronize() before.
         """
         inherited: Any = super()
         if closure is not None:
             return inherited.step(lambda: self._reduced_loss(closure))
-        if not self._is_skipping:
+        if self._is_skipping:
+            self._check_reduced()
+        else:
             if self._is_reduced and not self._reducer.is_running:
                 warnings.warn(
                     "optimizer.step() called without optimizer.skip_synchronize() context after"
@@ -105,6 +110,15 @@ class ReducingMixin:
             )
         inherited: Any = super()
         inherited.zero_grad(*args, **kwargs)
+
+    def _check_reduced(self) -> None:
+        if self._reducer.is_running:
+            raise GradientRaceError(
+                "step() was called in skip_synchronize() before synchronize()",
+                "gradients are still being reduced",
+                "Call synchronize() before skip_synchronize()",
+                about="skip_synchronize",
+            )
 
     def _reduced_loss(self, closure: Callable[[], Any]) -> Any:
         with torch.enable_grad():

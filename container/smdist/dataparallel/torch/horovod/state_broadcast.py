@@ -93,8 +93,13 @@ def broadcast_optimizer_state(
     _without_tensors(state, found)
     if found:
         synchronize(start_broadcast(found, root_rank, None, process_set, is_in_place=True))
-    if not is_root:
-        optimizer.load_state_dict(state)
+    if is_root:
+        return
+    groups = optimizer.param_groups  # a learning rate scheduler may have these very dicts
+    optimizer.load_state_dict(state)
+    for group, loaded in zip(groups, optimizer.param_groups, strict=True):
+        group.update(loaded)
+    optimizer.param_groups = groups
 
 
 def _check_model(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None) -> None:
