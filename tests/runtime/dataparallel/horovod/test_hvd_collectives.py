@@ -2,8 +2,6 @@
 """Collectives under Horovod's names give what one process would compute."""
 
 import os
-import subprocess
-import sys
 
 import torch
 import torch.distributed as dist
@@ -193,18 +191,23 @@ def test_own_engine_beside_torch(world):
         assert [(rank, 4, rank % 2, 2), (rank // 2, 2, True)] * 2 == facts
 
 
-def test_lone_process():
-    """A script that is started by hand is the only rank."""
-    code = (
-        "import torch, smdist.dataparallel.torch.horovod as hvd\n"
-        "hvd.init()\n"
-        "assert 2.0 == hvd.allreduce(torch.tensor([2.0])).item()\n"
-        "assert [3] == hvd.allgather(torch.tensor([3])).tolist()\n"
-        "assert 0 == hvd.join()\n"
-        "print(hvd.rank(), hvd.size(), hvd.cross_size(), hvd.nccl_built(), hvd.mpi_enabled())\n"
-    )
-    environ = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=120
-    )
-    assert ("0 1 1 0 False", 0) == (done.stdout.strip(), done.returncode), done.stderr
+def alone(rank, size):
+    dist.destroy_process_group()
+    with initialized() as hvd:
+        assert 2.0 == hvd.allreduce(torch.tensor([2.0])).item()
+        assert [3] == hvd.allgather(torch.tensor([3])).tolist()
+        assert 0 == hvd.join()
+        model = torch.nn.Linear(1, 1)
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1))
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.ones(1, 1)).sum().backward()
+            optimizer.step()
+        assert [1.0] == model.bias.grad.tolist()
+        built = hvd.nccl_built(), hvd.mpi_enabled(), hvd.gloo_built(), hvd.rocm_built()
+        return (hvd.rank(), hvd.size(), hvd.cross_size()), built
+
+
+def test_lone_process(world):
+    """A process without the variables of a launcher is the only rank."""
+    assert [((0, 1, 1), (0, False, False, False))] == world.run(alone, size=1)

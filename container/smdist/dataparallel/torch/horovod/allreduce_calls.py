@@ -30,7 +30,7 @@ from smdist.dataparallel.torch.horovod.process_set import ProcessSet, global_pro
 from smdist.dataparallel.torch.horovod.reductions import (
     Adasum,
     Average,
-    Reduction,
+    HorovodOp,
     as_reduction,
     divided,
     engine_op,
@@ -43,7 +43,7 @@ Combine = Callable[[torch.Tensor], list[torch.Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """What an all-reduce does with its tensors.
+    """Reduce operation of an all-reduce, and factors around it.
 
     Attributes:
         reduction: The reduce operation.
@@ -52,7 +52,7 @@ class Scaling:
         process_set: The ranks that take part.
     """
 
-    reduction: Reduction
+    reduction: HorovodOp
     before: float
     after: float
     process_set: ProcessSet

@@ -36,7 +36,7 @@ _JOIN: Final = "join"
 _HEADER: Final = 3  # numbers of a header: the kind, a checksum of the signature, a value
 _KINDS: Final = (_JOIN, "allgather", "broadcast", "alltoall", "reducescatter", "adasum", "barrier")
 
-Call = dict[str, Any]  # what a rank has called: kind, op, dtype, count, device
+Call = dict[str, Any]  # description of a call: kind, op, dtype, count, device
 
 
 @dataclass(eq=False)
@@ -87,7 +87,7 @@ class Communicator:
         self._joined: set[int] = set()  # ranks of this set that have joined
         self._unannounced: list[Call] = []  # calls that some ranks had started before they knew
         self._announced_from = 0  # number of the first operation that is announced
-        self._device = torch.device("cpu")  # of zeros for tensors that are not on the CPU
+        self._device = torch.device("cpu")  # device of zeros for tensors that are not on the CPU
 
     def _group(self, engine: Any, name: str, timeout_seconds: float) -> Any:
         number = group_number(name)

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from sagemaker_dist.errors import OptionError, require
 
 
-class Reduction(Enum):
+class HorovodOp(Enum):
     """Reduce operation: Average, Sum, Adasum, Min, Max or Product."""
 
     AVERAGE = "average"
@@ -24,12 +24,12 @@ class Reduction(Enum):
     PRODUCT = "product"
 
 
-Average: Final = Reduction.AVERAGE
-Sum: Final = Reduction.SUM
-Adasum: Final = Reduction.ADASUM
-Min: Final = Reduction.MIN
-Max: Final = Reduction.MAX
-Product: Final = Reduction.PRODUCT
+Average: Final = HorovodOp.AVERAGE
+Sum: Final = HorovodOp.SUM
+Adasum: Final = HorovodOp.ADASUM
+Min: Final = HorovodOp.MIN
+Max: Final = HorovodOp.MAX
+Product: Final = HorovodOp.PRODUCT
 
 LINEAR: Final = (Average, Sum)  # a rank can leave by contributing zeros
 _OF_ENGINE: Final = {
@@ -41,7 +41,7 @@ _OF_ENGINE: Final = {
 }
 
 
-def as_reduction(op: Any, average: bool | None = None) -> Reduction:
+def as_reduction(op: Any, average: bool | None = None) -> HorovodOp:
     """Return the reduction of the arguments `op` and `average`; by default Average.
 
     Args:
@@ -68,7 +68,7 @@ def as_reduction(op: Any, average: bool | None = None) -> Reduction:
         return Average if average else Sum
     if op is None:
         return Average
-    if isinstance(op, Reduction):
+    if isinstance(op, HorovodOp):
         return op
     raise OptionError(
         f"op is {op!r}",
@@ -79,7 +79,7 @@ def as_reduction(op: Any, average: bool | None = None) -> Reduction:
     )
 
 
-def engine_op(reduction: Reduction, dtype: torch.dtype) -> Any:
+def engine_op(reduction: HorovodOp, dtype: torch.dtype) -> Any:
     """Return torch's ReduceOp for a reduction of tensors of this dtype.
 
     Whole numbers are summed for an average; finish() then divides the sum.

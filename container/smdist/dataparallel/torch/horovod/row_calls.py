@@ -24,7 +24,7 @@ from smdist.dataparallel.torch.horovod.process_set import ProcessSet, global_pro
 from smdist.dataparallel.torch.horovod.reductions import (
     LINEAR,
     Average,
-    Reduction,
+    HorovodOp,
     Sum,
     as_reduction,
     divided,
@@ -374,7 +374,7 @@ class _ScatterFunction(torch.autograd.Function):
 
 
 def _scatter_scaling(op: Any, before: float, after: float, process_set: ProcessSet) -> Scaling:
-    reduction: Reduction = as_reduction(op)
+    reduction: HorovodOp = as_reduction(op)
     if reduction not in LINEAR:
         raise OptionError(
             f"reducescatter was called with op={reduction.value!r}",
