@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HorovodOp of gradients in buckets, which begins during the backward pass.
+"""Reduction of gradients in buckets, which begins during the backward pass.
 
 Buckets are started in the same order on all ranks, whatever the order in which gradients become
 ready: each begins when its gradients are there and the bucket before it has begun.

@@ -23,7 +23,7 @@ def sparse_allreduce_async(
     sparse tensor of all of them; rows of the same index are added when it is coalesced.
 
     Args:
-        tensor: A sparse tensor (COO), of the same dense shape on all ranks.
+        tensor: A sparse tensor in torch's coordinate format, of the same dense shape on all ranks.
         name: Name that no other operation has at the same time.
         op: Average or Sum; None for Average.
         process_set: The ranks that take part.
@@ -36,7 +36,7 @@ def sparse_allreduce_async(
     require(
         isinstance(tensor, torch.Tensor) and tensor.layout is torch.sparse_coo,
         what="sparse_allreduce_async() was called with a tensor that is not sparse",
-        why="it takes sparse tensors in torch's COO format",
+        why="it takes sparse tensors in torch's coordinate format",
         hint="Use allreduce_async()",
         about="tensor",
     )
