@@ -193,7 +193,8 @@ def test_files_fit_the_budget():
 def test_functions_fit_on_a_screen():
     """No function over 40 lines after its docstring, no more than five positional parameters.
 
-    A constructor that stands in for one of SageMaker's or SMDDP's takes what that one takes.
+    A constructor that stands in for one of SageMaker's or SMDDP's takes what that one takes, and
+    so does a function of Horovod's.
     """
     functions = [
         (path, node)
@@ -211,6 +212,7 @@ def test_functions_fit_on_a_screen():
         for path, function in functions
         if len(function.args.posonlyargs + function.args.args) > 6
         and not ({"estimators", "parallel"} & set(path.parts) and function.name == "__init__")
+        and not ("horovod" in path.parts and not function.name.startswith("_"))
     ]
 
     assert [] == long

@@ -42,6 +42,11 @@ _world: list[tuple[_C.Engine, float]] = []
 _device_limits: dict[str, Any] = {}
 
 
+def world_engine() -> tuple[_C.Engine, float] | None:
+    """Return (engine, timeout in seconds) of the default group; None if it has another backend."""
+    return _world[0] if _world and _world[0][0].is_running() else None
+
+
 def register(name: str = NAME) -> None:
     """Register the backend with torch under `name`, for CPU and CUDA tensors.
 

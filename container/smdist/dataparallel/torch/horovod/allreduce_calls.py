@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All-reduces with the names and arguments of Horovod.
+
+Each call copies its tensors into one flat buffer for each dtype, which travels as one operation.
+Names with a trailing underscore write the result into the tensor itself, and those with "async"
+return a handle for synchronize().
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from smdist.dataparallel.torch.horovod import handles
+from smdist.dataparallel.torch.horovod.adaptive_sum import check_world, combined
+from smdist.dataparallel.torch.horovod.communicator import Communicator, Started
+from smdist.dataparallel.torch.horovod.compressors import Compression
+from smdist.dataparallel.torch.horovod.flat_buffers import (
+    by_kind,
+    check_tensors,
+    packed,
+    unpacked,
+)
+from smdist.dataparallel.torch.horovod.handles import synchronize
+from smdist.dataparallel.torch.horovod.process_set import ProcessSet, global_process_set
+from smdist.dataparallel.torch.horovod.reductions import (
+    Adasum,
+    Average,
+    HorovodOp,
+    as_reduction,
+    divided,
+    engine_op,
+    is_fraction,
+    scaled,
+)
+
+Combine = Callable[[torch.Tensor], list[torch.Tensor]]
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """Reduce operation of an all-reduce, and factors around it.
+
+    Attributes:
+        reduction: The reduce operation.
+        before: Factor of each tensor before it is reduced.
+        after: Factor of the result.
+        process_set: The ranks that take part.
+    """
+
+    reduction: HorovodOp
+    before: float
+    after: float
+    process_set: ProcessSet
+
+
+def start(
+    tensors: Sequence[torch.Tensor], scaling: Scaling, finish: Callable[[list[torch.Tensor]], Any],
+    name: str | None = None, function: str = "allreduce",
+) -> int:  # fmt: skip
+    """Start one all-reduce of several tensors and return its handle.
+
+    Args:
+        tensors: The tensors, which must not be changed before the handle is synchronized.
+        scaling: The reduce operation and its factors.
+        finish: Function from the reduced tensors to the result of synchronize().
+        name: Name that no other operation has until the handle is synchronized.
+        function: Name of the caller, for errors.
+
+    Raises:
+        OptionError: An argument is wrong.
+    """
+    check_tensors(tensors, function)
+    key = handles.claim(function, name, scaling.process_set)
+    communicator = scaling.process_set.communicator()
+    groups = by_kind(tensors)
+    started: list[Started] = []
+    combines: list[Combine] = []
+    for positions in groups:
+        part, combine = _start([tensors[each] for each in positions], scaling, communicator)
+        started.append(part)
+        combines.append(combine)
+
+    def collect(buffers: list[torch.Tensor]) -> Any:
+        results: list[Any] = [None] * len(tensors)
+        for positions, combine, buffer in zip(groups, combines, buffers, strict=True):
+            for position, result in zip(positions, combine(buffer), strict=True):
+                results[position] = result
+        return finish(results)
+
+    return handles.add(key, communicator, started, collect)
+
+
+def _start(
+    tensors: list[torch.Tensor], scaling: Scaling, communicator: Communicator
+) -> tuple[Started, Combine]:
+    """Start the all-reduce of tensors of one dtype; return it and what makes results of it."""
+
+    def pack() -> torch.Tensor:
+        return scaled(packed(tensors), scaling.before)
+
+    if scaling.reduction is Adasum:
+        return _start_adasum(tensors, pack(), scaling, communicator)
+    dtype, size = tensors[0].dtype, communicator.size
+    started = communicator.reduce(pack, engine_op(scaling.reduction, dtype))
+
+    def combine(buffer: torch.Tensor) -> list[torch.Tensor]:
+        if scaling.reduction is Average and not is_fraction(dtype):
+            buffer = divided(buffer, size)
+        return unpacked(scaled(buffer, scaling.after), tensors)
+
+    return started, combine
+
+
+def _start_adasum(
+    tensors: list[torch.Tensor], buffer: torch.Tensor, scaling: Scaling, communicator: Communicator
+) -> tuple[Started, Combine]:
+    check_world(communicator.size)
+    signature = f"{[tuple(each.shape) for each in tensors]} {buffer.dtype}"
+    communicator.header("adasum", signature)
+    started = communicator.gather(buffer)
+
+    def combine(every: torch.Tensor) -> list[torch.Tensor]:
+        rows = [unpacked(row, tensors) for row in every.view(communicator.size, -1)]
+        sums = [
+            combined([row[position].reshape(-1) for row in rows]).view(tensor.shape)
+            for position, tensor in enumerate(tensors)
+        ]
+        return [scaled(each, scaling.after) for each in sums]
+
+    return started, combine
+
+
+def _scaling(
+    average: bool | None, op: Any, before: float, after: float, process_set: ProcessSet
+) -> Scaling:
+    return Scaling(as_reduction(op, average), float(before), float(after), process_set)
+
+
+def _first(results: list[torch.Tensor]) -> torch.Tensor:
+    return results[0]
+
+
+def _written(
+    tensors: Sequence[torch.Tensor], results: list[torch.Tensor]
+) -> Sequence[torch.Tensor]:
+    with torch.no_grad():
+        for tensor, result in zip(tensors, results, strict=True):
+            tensor.copy_(result)
+    return tensors
+
+
+class _ReduceFunction(torch.autograd.Function):
+    """All-reduce with a gradient: the all-reduce of the gradients with the same operation."""
+
+    @staticmethod
+    def forward(ctx: Any, scaling: Scaling, name: str | None, *tensors: torch.Tensor) -> Any:
+        """Return the reduced tensors."""
+        ctx.scaling = scaling
+        return tuple(synchronize(start(tensors, scaling, list, name)))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        """Return the reduced gradients."""
+        return (None, None, *synchronize(start(gradients, ctx.scaling, list)))
+
+
+def allreduce(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: Any = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Return the tensor reduced over all ranks; it has a gradient.
+
+    Args:
+        tensor: The tensor, of the same shape and dtype on all ranks.
+        average: Deprecated: True for op=Average, False for op=Sum.
+        name: Name that no other operation has at the same time.
+        compression: `Compression.none`, `.fp16` or `.bf16` for the way.
+        op: Average (the default), Sum, Adasum, Min, Max or Product. The average of integers is
+            rounded towards minus infinity.
+        prescale_factor: Factor of the tensor before it is reduced.
+        postscale_factor: Factor of the result.
+        process_set: The ranks that take part.
+
+    Raises:
+        OptionError: An argument is wrong.
+        HorovodMismatchError: Ranks called different things; the next call works.
+        HorovodInternalError: A rank was lost.
+    """
+    scaling = _scaling(average, op, prescale_factor, postscale_factor, process_set)
+    return _reduced([tensor], scaling, name, compression)[0]
+
+
+def grouped_allreduce(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: Any = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """Return several tensors reduced by one operation for each dtype; see allreduce()."""
+    scaling = _scaling(average, op, prescale_factor, postscale_factor, process_set)
+    return _reduced(tensors, scaling, name, compression)
+
+
+def _reduced(
+    tensors: Sequence[torch.Tensor], scaling: Scaling, name: str | None, compression: Any
+) -> list[torch.Tensor]:
+    check_tensors(tensors, "allreduce")
+    small, contexts = zip(*map(compression.compress, tensors), strict=True)
+    results = _ReduceFunction.apply(scaling, name, *small)  # type: ignore[no-untyped-call]
+    return [compression.decompress(*pair) for pair in zip(results, contexts, strict=True)]
+
+
+def allreduce_async(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: Any = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Start allreduce() without a gradient; synchronize() of the handle returns a new tensor."""
+    scaling = _scaling(average, op, prescale_factor, postscale_factor, process_set)
+    return start([tensor], scaling, _first, name)
+
+
+def allreduce_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: Any = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Reduce the tensor in place and return it; see allreduce()."""
+    scaling = _scaling(average, op, prescale_factor, postscale_factor, process_set)
+    return _in_place([tensor], scaling, name)[0]
+
+
+def allreduce_async_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: Any = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Start allreduce_(); synchronize() of the handle writes the result into the tensor."""
+    scaling = _scaling(average, op, prescale_factor, postscale_factor, process_set)
+    return start([tensor], scaling, lambda results: _written([tensor], results)[0], name)
+
+
+def grouped_allreduce_async(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: Any = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Start grouped_allreduce() without a gradient; synchronize() returns new tensors."""
+    scaling = _scaling(average, op, prescale_factor, postscale_factor, process_set)
+    return start(tensors, scaling, list, name)
+
+
+def grouped_allreduce_(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: Any = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Sequence[torch.Tensor]:
+    """Reduce several tensors in place and return them; see grouped_allreduce()."""
+    scaling = _scaling(average, op, prescale_factor, postscale_factor, process_set)
+    return _in_place(tensors, scaling, name)
+
+
+def grouped_allreduce_async_(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: Any = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Start grouped_allreduce_(); synchronize() writes the results into the tensors."""
+    scaling = _scaling(average, op, prescale_factor, postscale_factor, process_set)
+    return start(tensors, scaling, partial(_written, tensors), name)
+
+
+def _in_place(
+    tensors: Sequence[torch.Tensor], scaling: Scaling, name: str | None
+) -> Sequence[torch.Tensor]:
+    result: Sequence[torch.Tensor] = synchronize(
+        start(tensors, scaling, partial(_written, tensors), name)
+    )
+    return result

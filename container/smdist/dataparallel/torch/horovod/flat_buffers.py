@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors of one dtype and device in one flat buffer, so that one operation carries all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from sagemaker_dist.errors import require
+
+
+def by_kind(tensors: Sequence[torch.Tensor]) -> list[list[int]]:
+    """Return positions of tensors with the same dtype and device, in the order of the first."""
+    groups: dict[tuple[torch.dtype, torch.device], list[int]] = {}
+    for position, tensor in enumerate(tensors):
+        groups.setdefault((tensor.dtype, tensor.device), []).append(position)
+    return list(groups.values())
+
+
+def packed(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return a new flat buffer with copies of all elements."""
+    flat = [tensor.detach().reshape(-1) for tensor in tensors]
+    return torch.cat(flat) if len(flat) > 1 else flat[0].clone()
+
+
+def unpacked(buffer: torch.Tensor, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return views of the buffer with the shapes of `like`."""
+    parts = buffer.split([tensor.numel() for tensor in like])  # type: ignore[no-untyped-call]
+    return [part.view(tensor.shape) for part, tensor in zip(parts, like, strict=True)]
+
+
+def check_tensors(tensors: Sequence[torch.Tensor], function: str) -> None:
+    """Check that all arguments are dense tensors, and that there is one at least.
+
+    Raises:
+        OptionError: An argument is no tensor, or is sparse, or there is none.
+    """
+    wrong = [each for each in tensors if not isinstance(each, torch.Tensor) or each.is_sparse]
+    require(
+        bool(tensors) and not wrong,
+        what=f"{function}() was called with {_kind(wrong[0]) if wrong else 'an empty list'}",
+        why="it takes dense tensors of torch",
+        hint="Pass tensors; for sparse gradients there is sparse_allreduce_async()",
+        about="tensor",
+    )
+
+
+def _kind(value: object) -> str:
+    return "a sparse tensor" if isinstance(value, torch.Tensor) else repr(value)

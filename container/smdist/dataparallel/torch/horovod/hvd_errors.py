@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors of smdist.dataparallel.torch.horovod, some under the names and base classes of Horovod.
+
+HorovodInternalError (RuntimeError)      a rank was lost or an operation failed -> read the reason
+└── HorovodMismatchError (ValueError)    ranks called different operations     -> call the same
+GradientRaceError (AssertionError)       gradients are still being reduced     -> call step() first
+
+Wrong arguments raise OptionError, which is a ValueError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+from sagemaker_dist.errors import DistError
+from smdist.dataparallel.rendezvous.engine_shutdown import last_fault
+
+
+class HorovodInternalError(DistError, RuntimeError):
+    """Error of a collective that has failed on this rank; Horovod has the same name.
+
+    Attributes:
+        rank: Number of the rank that caused the failure; None if it is not known.
+    """
+
+    default_kind = "collective"
+    own_fields: ClassVar[tuple[str, ...]] = ("rank",)
+    rank: int | None = None
+
+
+class HorovodMismatchError(HorovodInternalError, ValueError):
+    """Error raised on all ranks whose calls differ; the next call works.
+
+    Attributes:
+        calls: The calls of the ranks in the order of the ranks, as far as they are known.
+    """
+
+    default_kind = "mismatch"
+    own_fields: ClassVar[tuple[str, ...]] = ("rank", "calls")
+    calls: tuple[Any, ...] = ()
+
+
+class GradientRaceError(DistError, AssertionError):
+    """Error raised when a script changes gradients that are still being reduced."""
+
+    default_kind = "race"
+
+
+class CallFailed(Exception):  # noqa: N818 - a signal within the package
+    """Signal that one call has failed because ranks called different things."""
+
+
+@contextmanager
+def start_errors() -> Iterator[None]:
+    """Convert the error of an engine that has failed before.
+
+    Raises:
+        HorovodInternalError: No more collectives work on this rank.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        raise _internal(error) from error
+
+
+@contextmanager
+def engine_errors() -> Iterator[None]:
+    """Convert the errors of waiting for the engine.
+
+    Raises:
+        CallFailed: Ranks called different things; the engine still works.
+        HorovodInternalError: A rank was lost, or the engine has failed for another reason.
+    """
+    try:
+        yield
+    except ValueError as error:
+        raise CallFailed(str(error)) from error
+    except RuntimeError as error:
+        raise _internal(error) from error
+
+
+def _internal(error: RuntimeError) -> HorovodInternalError:
+    fault = last_fault()
+    return HorovodInternalError(
+        "a collective has failed",
+        " ".join((fault.text if fault else str(error)).split()),
+        "Look for the first error in the log of the job; no more collectives work on this rank",
+        kind=fault.kind if fault else "",
+        rank=fault.culprit if fault else None,
+    )

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Wrong calls raise errors with fields, and the next call works; ranks may join."""
+
+import os
+import signal
+import warnings
+
+import pytest
+import torch
+from hvd_ranks import caught, initialized
+
+from sagemaker_dist.errors import OptionError
+
+
+def wrong_arguments(rank, size):
+    with initialized() as hvd:
+        one = torch.ones(size)
+        handle = hvd.allreduce_async(one, name="same")
+        found = [
+            caught(ValueError, hvd.allreduce_async, one, name="same"),
+            caught(ValueError, hvd.allreduce, one, True, op=hvd.Sum),
+            caught(ValueError, hvd.allreduce, one, op="sum"),
+            caught(ValueError, hvd.allreduce, [1.0]),
+            caught(ValueError, hvd.grouped_allreduce, []),
+            caught(ValueError, hvd.broadcast, one, size),
+            caught(ValueError, hvd.alltoall, torch.ones(size + 1)),
+            caught(ValueError, hvd.alltoall, one, torch.full((size,), 2)),
+            caught(ValueError, hvd.alltoall, one, torch.ones(size)),
+            caught(ValueError, hvd.allgather, torch.tensor(1.0)),
+            caught(ValueError, hvd.reducescatter, one, op=hvd.Max),
+            caught(ValueError, hvd.sparse_allreduce_async, one, None, hvd.Sum),
+            caught(ValueError, hvd.broadcast_object, lambda: 0),
+            caught(ValueError, hvd.allgather_object, (lambda: 0) if rank == 1 else 0),
+            caught(ValueError, hvd.synchronize, 10**9),
+            caught(ValueError, hvd.broadcast_parameters, 3, 0),
+            caught(ValueError, hvd.ProcessSet, [0, 0]),
+            caught(ValueError, hvd.add_process_set, [size]),
+            caught(ValueError, hvd.add_process_set, range(size)),
+        ]
+        with warnings.catch_warnings(record=True) as found_warnings:
+            warnings.simplefilter("always")
+            assert size == hvd.allreduce(one, average=False)[0]
+        assert [DeprecationWarning] == [each.category for each in found_warnings]
+        hvd.synchronize(handle)
+        assert 1 == hvd.allreduce(one)[0]
+        return [(each.about[0], each.kind) for each in found]
+
+
+def test_wrong_arguments(world):
+    """Each error names the argument; no collective is left half started."""
+    expected = [
+        ("name", "twice"), ("average", "conflict"), ("op", "unknown"), ("tensor", "option"),
+        ("tensor", "option"), ("root_rank", "option"), ("splits", "option"), ("splits", "option"),
+        ("splits", "option"), ("tensor", "scalar"), ("op", "option"), ("tensor", "option"),
+        ("obj", "not_picklable"), ("obj", "not_picklable"), ("handle", "unknown"),
+        ("params", "option"), ("ranks", "option"), ("process_set", "option"),
+        ("process_set", "twice"),
+    ]  # fmt: skip
+    assert [expected] * 4 == world.run(wrong_arguments)
+
+
+def test_before_init():
+    """A function that needs the other ranks says that init() is missing."""
+    import smdist.dataparallel.torch.horovod as hvd
+
+    for function in (hvd.rank, hvd.size, hvd.local_rank, hvd.cross_size):
+        with pytest.raises(OptionError) as caught_error:
+            function()
+        assert "too_early" == caught_error.value.kind
+    with pytest.raises(OptionError):
+        hvd.allreduce(torch.ones(1))
+    with pytest.raises(AttributeError):
+        _ = hvd.start_timeline
+
+
+def disagreements(rank, size):
+    with initialized() as hvd:
+        last = rank == size - 1
+        calls = [
+            (lambda: hvd.allreduce(torch.ones(4 + last))),
+            (lambda: hvd.allreduce(torch.ones(4).to(torch.int32 if last else torch.float32))),
+            (lambda: hvd.allreduce(torch.ones(4), op=hvd.Max if last else hvd.Sum)),
+            (lambda: hvd.allgather(torch.ones(4, 2 + last))),
+            (lambda: hvd.allgather(torch.ones(4).to(torch.int32 if last else torch.float32))),
+            (lambda: hvd.broadcast(torch.ones(4 + last), 0)),
+            (lambda: hvd.broadcast(torch.ones(4), int(last))),
+            (lambda: hvd.alltoall(torch.ones(size, 1 + last))),
+            (lambda: hvd.reducescatter(torch.ones(size + last))),
+            (lambda: hvd.barrier() if last else hvd.allreduce(torch.ones(4))),
+            (lambda: hvd.allgather(torch.ones(4)) if last else hvd.broadcast(torch.ones(4), 0)),
+        ]
+        kinds = []
+        for call in calls:
+            error = caught(hvd.HorovodMismatchError, call)
+            assert isinstance(error, RuntimeError)
+            kinds.append((error.kind, error.rank is not None))
+            assert size == hvd.allreduce(torch.ones(3), op=hvd.Sum)[0]
+        return kinds
+
+
+def test_disagreements_raise_and_the_next_call_works(world):
+    """Shapes, dtypes, operations, roots and kinds of collectives that differ."""
+    assert [[("mismatch", True)] * 11] * 4 == world.run(disagreements)
+
+
+def ranks_join(rank, size):
+    with initialized() as hvd:
+        results = []
+        handles = [
+            hvd.allreduce_async(torch.full((length,), float(rank + 1)), op=hvd.Sum)
+            for length in range(1, 2 + 2 * rank)  # rank 0 has 1 batch, the last one 7
+        ]
+        results = [hvd.synchronize(each) for each in handles]
+        assert [*range(1, 2 + 2 * rank)] == [each.numel() for each in results]
+        last = hvd.join()
+        after = hvd.allreduce(torch.ones(2), op=hvd.Sum)
+        one = torch.ones(3)
+        averages = [hvd.allreduce(one).tolist()[0] for _ in range(rank)]
+        whole = hvd.allreduce(torch.tensor([4, 4])) if rank == size - 1 else None
+        again = hvd.join()
+        return [each[0].item() for each in results], last, after[0].item(), averages, again, whole
+
+
+def test_ranks_join(world):
+    """Ranks that have joined contribute zeros, until all have; then everything is as before."""
+    sums = [10.0, 9.0, 9.0, 7.0, 7.0, 4.0, 4.0]
+    averages = [0.75, 0.5, 0.25]
+    for rank, answer in enumerate(world.run(ranks_join)):
+        whole = torch.tensor([1, 1]) if rank == 3 else None
+        assert (sums[: 1 + 2 * rank], 3, 4.0, averages[:rank], 3) == answer[:-1]
+        assert whole is None or torch.equal(whole, answer[-1])
+
+
+def join_and_others(rank, size):
+    with initialized() as hvd:
+        others = [
+            (lambda: hvd.allgather(torch.ones(2))),
+            (lambda: hvd.broadcast(torch.ones(2), 1)),
+            (lambda: hvd.allreduce(torch.ones(2), op=hvd.Max)),
+            (lambda: hvd.alltoall(torch.ones(size))),
+            (lambda: hvd.barrier()),
+        ]
+        kinds = []
+        for call in others:
+            if rank > 0:
+                for _ in range(2):
+                    error = caught(hvd.HorovodInternalError, call)
+                    kinds.append((error.kind, error.rank))
+                assert size - 1 == hvd.allreduce(torch.ones(1), op=hvd.Sum)
+            hvd.join()
+            assert size == hvd.allreduce(torch.ones(1), op=hvd.Sum)
+        joined_at_once = hvd.join()
+        return kinds, joined_at_once
+
+
+def test_other_collectives_fail_while_a_rank_has_joined(world):
+    """Only sums and averages go on; the error names the rank that has joined."""
+    assert [([("joined", 0)] * (10 if rank else 0), 3) for rank in range(4)] == world.run(
+        join_and_others
+    )
+
+
+def loses_a_rank(rank, size):
+    with initialized() as hvd:
+        hvd.allreduce(torch.ones(2))
+        if rank == size - 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        error = caught(hvd.HorovodInternalError, hvd.allreduce, torch.ones(1000))
+        later = caught(hvd.HorovodInternalError, hvd.allgather, torch.ones(2))
+        return error.kind, error.rank, later.rank
+
+
+def test_lost_rank(world):
+    """Ranks that are left get HorovodInternalError with the lost rank."""
+    answers = world.outcomes(loses_a_rank, size=3)
+
+    assert [(True, ("lost", 2, 2))] * 2 == answers[:2]
