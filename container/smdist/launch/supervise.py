@@ -106,7 +106,7 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._ranks: dict[socket.socket, int | None] = {}  # connected guard -> its rank
         self._reports: dict[socket.socket, Report] = {}
-        self._states: dict[socket.socket, StateWatch] = {}
+        self._states: dict[int, StateWatch] = {}  # process number -> the starter, or a guard
         self._stop_signal = 0
         self._deadline = float("inf")
         self._ending = False
@@ -161,6 +161,8 @@ class Supervisor:
 
     def _watch(self, starter: subprocess.Popen[bytes]) -> None:
         start = reported = time.monotonic()
+        subject = f"{self._order.starter}, which starts the ranks,"
+        self._states[starter.pid] = StateWatch(starter.pid, self._print_line, subject=subject)
         while True:
             gone = starter.poll() is not None  # read before the guards' last messages
             for key, _ in self._selector.select(0 if gone else _TICK_SECONDS):
@@ -256,7 +258,8 @@ class Supervisor:
             return
         self._ranks[guard] = content
         subject = "the guard" if content is None else f"the guard of rank {content}"
-        self._states[guard] = StateWatch(pid_of(guard), self._print_line, subject=subject)
+        pid = pid_of(guard)
+        self._states[pid] = StateWatch(pid, self._print_line, subject=subject)
         with contextlib.suppress(OSError):
             give_output(guard)
         if self._ending:
@@ -292,7 +295,7 @@ class Supervisor:
     def _disconnect(self, guard: socket.socket) -> int | None:
         """Close the connection of a guard, and return the number of its rank."""
         self._selector.unregister(guard)
-        self._states.pop(guard, None)
+        self._states.pop(pid_of(guard), None)
         guard.close()
         return self._ranks.pop(guard)
 

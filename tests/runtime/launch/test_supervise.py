@@ -267,17 +267,50 @@ if os.fork() == 0:
     assert 0 == supervise(script).wait()
 
 
-def test_a_stopped_guard_is_named_by_the_launcher(supervise, both_ready, until):
+def test_a_stopped_guard_and_a_stopped_starter_are_named_by_the_launcher(
+    supervise, both_ready, until
+):
     """Nothing else would say why the rank's output does not come."""
     run = supervise("ready()\ntime.sleep(60)")
     _, rank = both_ready()
     guard = psutil.Process(rank).parent()
-    guard.suspend()
+    stopped = [guard, guard.parent()]
+    for each in stopped:
+        each.suspend()
     try:
-        until(lambda: "kernel state T" in run.said(), 60)
+        until(lambda: run.said().count("kernel state T") == 2, 60)
     finally:
-        guard.resume()
+        for each in stopped:
+            each.resume()
         run.process.terminate()
     run.wait()
 
     assert "the guard of rank 3 has been stopped for 1" in run.said()
+    assert "torchrun, which starts the ranks, has been stopped for 1" in run.said()
+
+
+SOON = """
+import sys
+from smdist.launch import kernel_state, rank_guard
+kernel_state.CHECK_SECONDS = kernel_state.FIRST_SECONDS = 0.3
+rank_guard.main()
+"""
+
+
+def test_a_stopped_launcher_is_named_by_the_guard_of_its_first_rank(supervise, both_ready, until):
+    """The other guards of the host, and all other hosts, say nothing."""
+    guards = STARTER.replace('"-m", "smdist.launch.rank_guard"', f'"-c", {SOON!r}')
+    guards = guards.replace('"RANK": str(rank)', '"RANK": str(rank), "LOCAL_RANK": str(rank - 2)')
+    run = supervise("ready()\ntime.sleep(60)", starter=guards)
+    both_ready()
+    os.kill(run.process.pid, signal.SIGSTOP)
+    try:
+        until(lambda: "kernel state T" in run.said(), 60)
+    finally:
+        os.kill(run.process.pid, signal.SIGCONT)
+        run.process.terminate()
+    run.wait()
+    (line,) = [line for line in run.said().splitlines() if "kernel state T" in line]
+
+    assert line.startswith("[algo-2 rank 2] smdist: the launcher of this host has been stopped for")
+    assert f"kill -CONT {run.process.pid}" in line
