@@ -56,8 +56,9 @@ def _culprit(culprit: int | None) -> str:
 
 
 def _reason(seen: Seen) -> str:
-    kinds = {str(each.get("kind")) for each in seen.reasons if not each.get("is_secondary")}
-    named = ", ".join(f"`{kind}`" for kind in sorted(kinds))
+    causes = [each for each in seen.reasons if not each.get("is_secondary")] or seen.reasons
+    found = {(str(each.get("kind")), each.get("culprit")) for each in causes}
+    named = "; ".join(sorted(f"`{kind}`, {_culprit(culprit)}" for kind, culprit in found))
     return f"launchers: {named}" if named else "launchers, as a text without fields"
 
 

@@ -160,7 +160,7 @@ class Rank:
         names = ("kind", "culprit", "operation")
         is_ours = hasattr(error, "about")  # smdist's own error before there is an engine
         kind = error.kind if is_ours else "raised"
-        culprit = None if is_ours else self.number
+        culprit = getattr(error, "culprit", None) if is_ours else self.number
         fields = {"kind": kind, "culprit": culprit, "operation": None}
         if fault:
             fields = {name: getattr(fault, name) for name in names}

@@ -115,7 +115,9 @@ class Guard:
         self._rank = self._start(command)
         self._states = [StateWatch(self._rank.pid, self._say, config.state_file)]
         if config.is_first and (launcher := self._launcher.pid):
-            self._states.append(StateWatch(launcher, self._say, subject="the launcher of this host"))
+            self._states.append(
+                StateWatch(launcher, self._say, subject="the launcher of this host")
+            )
 
     def run(self) -> int:
         """Watch until the rank ends; return its exit code, or -n if signal n ended it."""
