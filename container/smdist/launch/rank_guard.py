@@ -8,8 +8,8 @@ each line of the rank's output. A signal that the guard receives is sent to the 
 to the rank's children (a rank ends its DataLoader workers itself). When the rank has ended, the
 guard kills the remaining processes of the rank's process group and sends a report to the launcher.
 A rank that is stopped, or does not run for another reason, is named in its output, and so is the
-launcher. If the guard is killed, the kernel kills the rank. If the launcher was killed, the guard ends the rank and removes
-the launcher's folder. This module imports little, to start fast.
+launcher. If the guard is killed, the kernel kills the rank. If the launcher was killed, the guard
+ends the rank and removes the launcher's folder. This module imports little, to start fast.
 """
 
 from __future__ import annotations
