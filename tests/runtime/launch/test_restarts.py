@@ -142,6 +142,7 @@ if attempt == 0:
     assert "done in attempt 1" in runs[0].said()
 
 
+@pytest.mark.slow
 def test_another_rank_killed_while_all_restart(hosts):
     """The second failure counts as one more, though not all ranks have begun."""
     runs = hosts("""
