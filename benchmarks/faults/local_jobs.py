@@ -126,7 +126,7 @@ class _LocalJob:
         command = [sys.executable, "-m", __name__, *arguments]
         environ = {**os.environ, "TMPDIR": str(self.folder / "tmp"), "OMP_NUM_THREADS": "1"}
         done = subprocess.run(
-            command, capture_output=True, text=True, env=environ, timeout=60, check=False
+            command, capture_output=True, text=True, env=environ, timeout=180, check=False
         )
         if done.returncode:
             raise StartError(done.stderr)

@@ -55,6 +55,7 @@ ROWS = (
         action=nothing,
         expected=Expected(within=ELSE_SECONDS, survives=True, lost="nothing"),
         says=r"algo-1\] .*these have not joined yet: algo-3",
+        deadline=240.0,
         test="tests/runtime/launch/test_host_arrivals.py::"
         "test_two_that_do_not_come_are_named_on_the_others",
         is_quick=False,
