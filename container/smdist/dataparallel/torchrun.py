@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -59,7 +60,7 @@ class OneAddressRendezvous(StaticTCPRendezvous):
             number=self.rank,
             ranks_per_host=int(parameters.get("ranks_per_host", 1)),
             timeout_seconds=self.timeout.total_seconds(),
-            note=lambda missing: write_report(Path(), StarterReport(missing=tuple(missing))),
+            note=_note if "hosts" in parameters.config else lambda _: None,
         )
 
     def get_backend(self) -> str:
@@ -100,6 +101,10 @@ class OneAddressRendezvous(StaticTCPRendezvous):
             if is_first:
                 raise
             raise self._arrivals.absent([0]) from error
+
+
+def _note(missing: Sequence[str]) -> None:
+    write_report(Path(), StarterReport(missing=tuple(missing)))
 
 
 def _listener(address: str, port: int) -> socket.socket:
