@@ -128,14 +128,22 @@ class JobError(DistError):
 
     default_kind = "job"
 
-    own_fields = ("cause",)
+    own_fields: ClassVar[tuple[str, ...]] = ("cause",)
     cause: Mapping[str, Any] = MappingProxyType({})
 
 
 class LaunchError(JobError):
-    """Error raised when a host of a job could not start its ranks."""
+    """Error raised when a host of a job could not start its ranks.
+
+    Attributes:
+        culprit: The rank because of which it could not, such as one that never joined; None if it
+            is this host's own fault, or no rank is known.
+    """
 
     default_kind = "launch"
+
+    own_fields: ClassVar[tuple[str, ...]] = ("cause", "culprit")
+    culprit: int | None = None
 
 
 def require(

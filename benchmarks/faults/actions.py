@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import psutil
 
-from benchmarks.faults.hosts_job import PORT, HostsJob, memory_group
+from benchmarks.faults.hosts_job import PORT, HostsJob, memory_group, wait_until
 
 Action = Callable[[HostsJob], None]
 _LEAST_MEMORY = 512 << 10
@@ -95,6 +95,45 @@ def terminated() -> Action:
     return act
 
 
+def killed_when_restarted(host: int = 1) -> Action:
+    """Kill the victim's rank, and another rank as soon as it has started anew."""
+
+    def act(job: HostsJob) -> None:
+        _restart(job, host)
+        job.signal("rank", host, signal.SIGKILL)
+
+    return act
+
+
+def terminated_when_restarted() -> Action:
+    """Kill the victim's rank, and send SIGTERM to every launcher while all ranks start anew."""
+
+    def act(job: HostsJob) -> None:
+        _restart(job, VICTIM)
+        for launcher in job.launchers.values():
+            launcher.terminate()
+
+    return act
+
+
+def _restart(job: HostsJob, host: int) -> None:
+    """Kill the victim's rank, and wait until the rank of a host has started anew."""
+    job.signal("rank", VICTIM, signal.SIGKILL)
+    wait_until(
+        lambda: any(each["attempt"] > 0 for each in job.events(host)), 120, "ranks that start anew"
+    )
+
+
+def all_of(*actions: Action) -> Action:
+    """Cause several faults, one after the other."""
+
+    def act(job: HostsJob) -> None:
+        for each in actions:
+            each(job)
+
+    return act
+
+
 def unplugged(host: int = VICTIM) -> Action:
     """Take the link of a host down; its processes run on."""
 
@@ -105,14 +144,19 @@ def unplugged(host: int = VICTIM) -> Action:
     return act
 
 
-def host_killed(host: int = VICTIM, *, network: str) -> Action:
-    """Kill all processes of a host at once; "dies": its kernel answers nothing after that."""
+def host_killed(host: int = VICTIM, *, network: str, is_noticed: bool = True) -> Action:
+    """Kill all processes of a host at once; "dies": its kernel answers nothing after that.
+
+    The platform ends the other hosts if the loss `is_noticed`, as SageMaker does; a local job that
+    is elastic goes on.
+    """
 
     def act(job: HostsJob) -> None:
         processes = job.processes(host=host)
         job.note_fault()
-        if network == "dies":
+        if network == "dies" or not is_noticed:
             job.vanished.add(host)
+        if network == "dies":
             _link(job, host, "down")
         for each in processes:
             with contextlib.suppress(psutil.Error):

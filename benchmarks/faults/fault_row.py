@@ -36,6 +36,7 @@ class Expected:
         codes: Exit codes that launchers may have; (): any that is not 0.
         reason: Fields of failure.json that one host must have.
         lost: What a user loses.
+        lost_hosts: Hosts whose exit codes do not count, because the job goes on without them.
     """
 
     within: float | None
@@ -48,6 +49,7 @@ class Expected:
     codes: tuple[int, ...] = ()
     reason: Mapping[str, Any] = field(default_factory=dict)
     lost: str = "the job ends; steps since the last checkpoint"
+    lost_hosts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +76,10 @@ class Row:
         deadline: Seconds after the fault when a job that still runs is a hang.
         run: Function that does the whole row without a job on hosts, and returns what was seen.
         is_quick: Whether the time limit is so short that nothing else may start meanwhile.
+        says: Regular expression of a line that names the culprit in the job's log; its time is
+            the time of the row, instead of that of the errors. "": none.
+        again: Number of ranks that must sum again after the fault, in new processes or in a smaller
+            world; 0: none.
     """
 
     name: str
@@ -94,6 +100,8 @@ class Row:
     deadline: float = 60.0
     run: Callable[..., Seen] | None = None
     is_quick: bool = True
+    says: str = ""
+    again: int = 0
 
 
 @dataclass(slots=True)
@@ -113,6 +121,8 @@ class Seen:
         load: Load average of the machine after the row.
         has_started: Whether the job reached the point at which the fault is caused.
         size: Number of ranks.
+        again_seconds: Seconds from the cause until all ranks that are left sum again; None if they
+            do not.
     """
 
     seconds: float | None = None
@@ -127,3 +137,4 @@ class Seen:
     load: float = 0.0
     has_started: bool = True
     size: int = 0
+    again_seconds: float | None = None

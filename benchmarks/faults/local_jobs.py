@@ -17,12 +17,14 @@ from typing import Any
 
 import psutil
 
-from benchmarks.faults.fault_row import Seen
+from benchmarks.faults.fault_row import ELSE_SECONDS, Seen
 from benchmarks.faults.hosts_job import StartError, wait_until
+from benchmarks.faults.log_watch import LogWatch
 
 _SCRIPT = Path(__file__).with_name("train.py")
 _MARK = "FAULTS_MARK"
-_STOPPED_SECONDS = 10.0
+_STOPPED_SECONDS = 15.0
+_STOP_LINE = "the supervisor of this job has been stopped"
 _END_SECONDS = 60.0
 _FINAL = {"Completed", "Failed", "Stopped"}
 
@@ -35,11 +37,26 @@ def supervisor_signalled(what: str, status: str, framework: str) -> Seen:
     except StartError as error:
         return Seen(complaints=["the job did not start"], stacks=str(error))
     finally:
-        for each in _processes(mark):
-            with contextlib.suppress(psutil.Error):
-                each.kill()
-        subprocess.run(["umount", "-q", folder / "jobs"], check=False)
-        shutil.rmtree(folder, ignore_errors=True)
+        _clean(folder, mark)
+
+
+def _clean(folder: Path, mark: str) -> None:
+    for each in _processes(mark):
+        with contextlib.suppress(psutil.Error):
+            each.kill()
+    subprocess.run(["umount", "-q", folder / "jobs"], check=False)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def host_replaced(framework: str) -> Seen:
+    """Kill the launcher of a host of a job with max_restarts; the time is until both sum again."""
+    mark, folder = uuid.uuid4().hex, Path(tempfile.mkdtemp(prefix="flt-"))
+    try:
+        return _LocalJob(folder, mark, framework).play_replaced()
+    except StartError as error:
+        return Seen(complaints=["the job did not start, or not again"], stacks=str(error))
+    finally:
+        _clean(folder, mark)
 
 
 class _LocalJob:
@@ -63,12 +80,35 @@ class _LocalJob:
         self._submit()
         wait_until(lambda: self._count("ready") == 2, 120, "two ranks that train")
         at = time.monotonic()
-        self._cause(what)
+        says = _STOP_LINE if what == "SIGSTOP" else ""
+        with LogWatch(self._log, says) as said:
+            self._cause(what)
+            said.wait(at + ELSE_SECONDS)
         if status == "Completed":
             time.sleep(2)
             (self.folder / "stop").touch()
         wait_until(lambda: self._status() in _FINAL, _END_SECONDS, f"the end after {what}")
+        seconds: float | None = time.monotonic() - at
+        if says:
+            seconds = None if said.at is None else said.at - at
+        return self._seen(status, seconds)
+
+    def play_replaced(self) -> Seen:
+        self._submit(max_restarts=2)
+        wait_until(lambda: self._count("ready") == 2, 120, "two ranks that train")
+        at = time.monotonic()
+        launcher = next(each for each in _processes(self.mark) if _is_launcher(each, "algo-2"))
+        launcher.kill()
+        wait_until(lambda: self._count("ready") == 4, 180, "two ranks that train again")
         seconds = time.monotonic() - at
+        (self.folder / "stop").touch()
+        wait_until(lambda: self._status() in _FINAL, _END_SECONDS, "the end after a restart")
+        seen = self._seen("Completed", seconds)
+        restarts = self.runner.describe("job").get("Restarts", [])
+        seen.notes += [str(each.get("text")) for each in restarts]
+        return seen
+
+    def _seen(self, status: str, seconds: float | None) -> Seen:
         end = time.monotonic() + 8
         while (left := self._left()) and time.monotonic() < end:
             time.sleep(0.1)
@@ -76,12 +116,17 @@ class _LocalJob:
         wrong = [] if found == status else [f"the job is {found}, not {status}"]
         return Seen(seconds=seconds, left=left, notes=[f"status {found}"], complaints=wrong)
 
-    def _submit(self) -> None:
+    def _log(self) -> str:
+        path = Path(self.runner.logs_at("job"), "all.log")
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def _submit(self, max_restarts: int = 0) -> None:
         """Submit from a process of its own: a driver that was started with the mark."""
-        command = [sys.executable, "-m", __name__, str(self.folder), self.framework]
+        arguments = [str(self.folder), self.framework, str(max_restarts)]
+        command = [sys.executable, "-m", __name__, *arguments]
         environ = {**os.environ, "TMPDIR": str(self.folder / "tmp"), "OMP_NUM_THREADS": "1"}
         done = subprocess.run(
-            command, capture_output=True, text=True, env=environ, timeout=60, check=False
+            command, capture_output=True, text=True, env=environ, timeout=180, check=False
         )
         if done.returncode:
             raise StartError(done.stderr)
@@ -113,6 +158,13 @@ class _LocalJob:
         return running + [f"file {each.name}" for each in (self.folder / "tmp").glob("*")]
 
 
+def _is_launcher(process: psutil.Process, host: str) -> bool:
+    with contextlib.suppress(psutil.Error):
+        base = process.environ().get("SAGEMAKER_BASE_DIR", "")
+        return process.cmdline()[1:3] == ["-m", "smdist.launch"] and Path(base).name == host
+    return False
+
+
 def _processes(mark: str) -> list[psutil.Process]:
     found = []
     for each in psutil.process_iter():
@@ -123,7 +175,7 @@ def _processes(mark: str) -> list[psutil.Process]:
     return found
 
 
-def submit(folder: Path, framework: str) -> None:
+def submit(folder: Path, framework: str, max_restarts: int) -> None:
     """Start the job, which outlives this process."""
     from sagemaker_dist import DataParallel
     from sagemaker_dist.jobs import TrainingJob
@@ -135,7 +187,7 @@ def submit(folder: Path, framework: str) -> None:
         instance_type="local_process",
         instance_count=2,
         framework=framework,
-        distribution=DataParallel(processes_per_host=1),
+        distribution=DataParallel(processes_per_host=1, max_restarts=max_restarts),
         hyperparameters={"framework": framework, "folder": str(folder)},
         output_path=(folder / "output").as_uri(),
         job_name="job",
@@ -145,4 +197,4 @@ def submit(folder: Path, framework: str) -> None:
 
 
 if __name__ == "__main__":
-    submit(Path(sys.argv[1]), sys.argv[2])
+    submit(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

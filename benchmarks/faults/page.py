@@ -26,7 +26,7 @@ def line(row: Row, framework: str, seen: Seen) -> str:
         {"tensorflow": "TensorFlow"}.get(framework, framework),
         _seconds(row, seen),
         _errors(row, seen),
-        row.expected.lost,
+        row.expected.lost + _again(seen),
         _left(seen),
     )
     return f"| {' | '.join(cells)} |"
@@ -44,7 +44,9 @@ def _errors(row: Row, seen: Seen) -> str:
     if not seen.errors:
         if seen.complaints and row.expected.within is None:
             return "**not as it should be**"
-        return _reason(seen) if row.expected.by_launchers else "none"
+        if row.expected.by_launchers:
+            return _reason(seen)
+        return "none; a line in the log" if row.says else "none"
     found = Counter((kind, culprit) for rank, kind, culprit, *_ in seen.errors if rank != VICTIM)
     found = found or Counter((kind, culprit) for _, kind, culprit, *_ in seen.errors)
     shown = [f"`{kind}`, {_culprit(culprit)}" for (kind, culprit), _ in found.most_common()]
@@ -56,9 +58,14 @@ def _culprit(culprit: int | None) -> str:
 
 
 def _reason(seen: Seen) -> str:
-    kinds = {str(each.get("kind")) for each in seen.reasons if not each.get("is_secondary")}
-    named = ", ".join(f"`{kind}`" for kind in sorted(kinds))
+    causes = [each for each in seen.reasons if not each.get("is_secondary")] or seen.reasons
+    found = {(str(each.get("kind")), each.get("culprit")) for each in causes}
+    named = "; ".join(sorted(f"`{kind}`, {_culprit(culprit)}" for kind, culprit in found))
     return f"launchers: {named}" if named else "launchers, as a text without fields"
+
+
+def _again(seen: Seen) -> str:
+    return "" if seen.again_seconds is None else f"; all sum again after {seen.again_seconds:.1f} s"
 
 
 def _left(seen: Seen) -> str:

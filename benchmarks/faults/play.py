@@ -9,11 +9,13 @@ from contextlib import AbstractContextManager
 
 from benchmarks.faults import actions
 from benchmarks.faults.actions import VICTIM
-from benchmarks.faults.fault_row import Row, Seen
+from benchmarks.faults.fault_row import ELSE_SECONDS, Row, Seen
 from benchmarks.faults.hosts_job import HostsJob, StartError, wait_until
+from benchmarks.faults.log_watch import LogWatch
 from benchmarks.harness.hosts import EmulatedHosts
 
 _SCRIPT_SECONDS = 60.0
+_AGAIN_SECONDS = 180.0  # for the imports of all ranks, on a busy machine
 _NEW_FILES = 2  # descriptors that a survivor may have more, such as those of a second group
 
 
@@ -50,11 +52,12 @@ def _play_on_hosts(
 ) -> list[Seen]:
     job = HostsJob(emulated, rows, framework)
     try:
-        with machine:
-            _start(job)
-            if rows[0].is_quick:
-                return _measure(job, rows)
-        return _measure(job, rows)
+        with LogWatch(job.logs, rows[0].says) as said:
+            with machine:
+                _start(job)
+                if rows[0].is_quick:
+                    return _measure(job, rows, said)
+            return _measure(job, rows, said)
     except StartError as error:
         no_start = ["the job did not start"]
         return [Seen(stacks=str(error), complaints=no_start, has_started=False) for _ in rows]
@@ -69,13 +72,15 @@ def _start(job: HostsJob) -> None:
         job.wait_for_event(job.row.until)
 
 
-def _measure(job: HostsJob, rows: Sequence[Row]) -> list[Seen]:
+def _measure(job: HostsJob, rows: Sequence[Row], said: LogWatch) -> list[Seen]:
     row = job.row
     if row.action is not None:
         row.action(job)
     else:
         _wait_for_faults(job, rows)
     assert job.fault_at is not None
+    again_at = _wait_until_again(job, job.fault_at)
+    said.wait(job.fault_at + 2 * ELSE_SECONDS)
     if row.expected.survives:
         time.sleep(row.stop_after)
         job.stop()
@@ -89,6 +94,10 @@ def _measure(job: HostsJob, rows: Sequence[Row]) -> list[Seen]:
     ]
     for each_row, each in zip(rows, seen, strict=True):
         _read_errors(job, each_row, each)
+        if row.says:
+            each.seconds = None if said.at is None else said.at - job.fault_at
+            each.notes.append(said.line)
+        each.again_seconds = None if again_at is None else again_at - job.fault_at
     left = [*job.left_behind(), *_descriptors(job)]
     abandoned = job.abandoned()
     for each_row, each in zip(rows, seen, strict=True):
@@ -114,6 +123,22 @@ def _wait_for_faults(job: HostsJob, rows: Sequence[Row]) -> None:
         return wanted <= at.keys()
 
     wait_until(caused, _SCRIPT_SECONDS, "the script's faults")
+
+
+def _wait_until_again(job: HostsJob, fault_at: float) -> float | None:
+    """Return when the last rank of a row with `again` summed again; None if too few ranks do."""
+
+    def times() -> list[float]:
+        events = [each for rank in range(job.size) for each in job.events(rank)]
+        return [each["at"] for each in events if each["event"] == "ready" and each["at"] > fault_at]
+
+    if not job.row.again:
+        return None
+    try:
+        wait_until(lambda: len(times()) >= job.row.again, _AGAIN_SECONDS, "ranks that sum again")
+    except StartError:
+        return None
+    return max(times())
 
 
 def _read_errors(job: HostsJob, row: Row, seen: Seen) -> None:
@@ -162,6 +187,10 @@ def complaints_of(row: Row, seen: Seen) -> Iterator[str]:
 
 def _of_times(row: Row, seen: Seen) -> Iterator[str]:
     expected = row.expected
+    if row.again and seen.again_seconds is None:
+        yield f"fewer than {row.again} ranks sum again"
+    elif row.again and (seen.again_seconds or 0.0) > ELSE_SECONDS:
+        yield f"ranks sum again after {seen.again_seconds:.1f} s, more than {ELSE_SECONDS:g} s"
     if expected.within is None:
         if seen.errors and not expected.kinds:
             yield f"errors of a fault that no rank should see: {seen.errors}"
@@ -169,6 +198,8 @@ def _of_times(row: Row, seen: Seen) -> Iterator[str]:
     wanted = (
         set() if row.run or expected.by_launchers else set(range(seen.size)) - set(expected.silent)
     )
+    if row.says:  # a line in the log, and not the errors, must come in time
+        wanted = set() if expected.survives else wanted
     named = {rank for rank, *_ in seen.errors}
     if (missing := sorted(wanted - named)) and not (expected.by_some and named):
         yield f"no error on ranks {missing}"
@@ -195,7 +226,8 @@ def _of_fields(row: Row, seen: Seen) -> Iterator[str]:
 
 def _of_codes(row: Row, seen: Seen) -> Iterator[str]:
     expected = row.expected
-    if expected.survives and any(seen.codes):
+    counted = [code for host, code in enumerate(seen.codes) if host not in expected.lost_hosts]
+    if expected.survives and any(counted):
         yield f"the job should go on; exit codes are {seen.codes}"
     if not expected.survives and seen.codes and not any(seen.codes):
         yield "the job ends as if nothing had happened"

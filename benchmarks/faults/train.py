@@ -21,6 +21,7 @@ import sys
 import time
 from pathlib import Path
 
+LATE_SECONDS = 20.0
 READY_STEPS, FAULT_STEP = 3, 20
 ALIVE_SECONDS = 0.2
 
@@ -41,6 +42,13 @@ class Torch:
 
     def start(self):
         self.dist.init_process_group("smdist")
+
+    def elastic_state(self):
+        """Return what an elastic job restores; this script has no model that matters."""
+        from smdist import elastic
+
+        model = self.torch.nn.Linear(2, 1)
+        return elastic.TorchState(model, self.torch.optim.SGD(model.parameters(), lr=0.1))
 
     def start_again(self, store, rank, size):
         self.dist.destroy_process_group()
@@ -99,6 +107,15 @@ class TensorFlow:
     def start(self):
         self.sdp.init()
 
+    def elastic_state(self):
+        """Return what an elastic job restores; this script has no model that matters."""
+        import keras
+
+        from smdist import elastic
+
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        return elastic.KerasState(model, keras.optimizers.SGD(0.1))
+
     def leave(self):
         self.sdp.shutdown()
 
@@ -138,6 +155,8 @@ class Rank:
         self._alive = 0.0
         self.step = 0
         self.fault = options.fault
+        self.attempt = int(os.environ.get("SMDIST_RESTART_COUNT", "0"))
+        self.generation = 0
 
     @property
     def is_victim(self):
@@ -149,6 +168,7 @@ class Rank:
             "at": time.monotonic(),
             "step": self.step,
             "fault": self.fault,
+            "attempt": self.attempt,
             **fields,
         }
         self._events.write(json.dumps(line) + "\n")
@@ -160,7 +180,7 @@ class Rank:
         names = ("kind", "culprit", "operation")
         is_ours = hasattr(error, "about")  # smdist's own error before there is an engine
         kind = error.kind if is_ours else "raised"
-        culprit = None if is_ours else self.number
+        culprit = getattr(error, "culprit", None) if is_ours else self.number
         fields = {"kind": kind, "culprit": culprit, "operation": None}
         if fault:
             fields = {name: getattr(fault, name) for name in names}
@@ -176,7 +196,10 @@ class Rank:
                 self.note("fault")
                 BEFORE_START[self.options.fault](self, framework)
             framework.start()
-            self.loop(framework)
+            if self.options.elastic:
+                self.run_elastic(framework)
+            else:
+                self.loop(framework)
         except BaseException as error:
             if not isinstance(error, SystemExit):
                 self.note_error(error)
@@ -186,8 +209,28 @@ class Rank:
                 raise
         self.note("end", files=open_files())
 
+    def run_elastic(self, framework):
+        """Sum with the ranks that are left after each loss."""
+        from smdist import elastic
+
+        def train(_):
+            self.step = 0
+            try:
+                self.loop(framework)
+            except framework.errors as error:
+                self.note_error(error)
+                self.generation += 1
+                raise
+
+        elastic.run(train, framework.elastic_state())
+
     def due(self):
-        """Return the fault of this step, or "": the first at step 20, others 5 steps later each."""
+        """Return the fault of this step, or "": the first at step 20, others 5 steps later each.
+
+        After a restart, and in a smaller world, there are no faults but those of each attempt.
+        """
+        if (self.attempt or self.generation) and not self.options.fault.endswith(EACH_ATTEMPT):
+            return ""
         number, rest = divmod(self.step - FAULT_STEP, 5)
         names = self.options.fault.split(",")
         name = names[number] if rest == 0 and 0 <= number < len(names) else ""
@@ -213,6 +256,9 @@ class Rank:
 
 def open_files():
     return len(os.listdir("/proc/self/fd"))  # noqa: PTH208  # a count
+
+
+EACH_ATTEMPT = " in each attempt"
 
 
 def of_victim(cause):
@@ -286,6 +332,8 @@ AT_A_STEP = {
     "raise": of_victim(raise_error),
     "exit 0": of_victim(lambda *_: sys.exit(0)),
     "exit 3": of_victim(lambda *_: os._exit(3)),
+    f"exit 3{EACH_ATTEMPT}": of_victim(lambda *_: os._exit(3)),
+    "late": of_victim(lambda *_: time.sleep(LATE_SECONDS)),
     "segfault": of_victim(lambda *_: os.kill(os.getpid(), signal.SIGSEGV)),
     "bus error": of_victim(lambda *_: os.kill(os.getpid(), signal.SIGBUS)),
     "interrupt": of_victim(lambda *_: os.kill(os.getpid(), signal.SIGINT)),
@@ -337,6 +385,7 @@ def main():
     parser.add_argument("--count", type=int, default=250_000, help="numbers in each sum")
     parser.add_argument("--pause", type=float, default=0.02, help="seconds between sums")
     parser.add_argument("--then", choices=["", *THEN], default="")
+    parser.add_argument("--elastic", default="", help="yes: go on without ranks that are lost")
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     Rank(parser.parse_args()).run()
 

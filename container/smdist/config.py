@@ -126,6 +126,7 @@ class GuardConfig:
         is_quiet: True if TensorFlow's start-up log is hidden.
         stop_seconds: Seconds between SIGTERM and SIGKILL for the rank.
         state_file: File for the kernel state of a rank that does not run; None for no file.
+        is_first: True for the first rank of its host, whose guard watches the launcher, too.
         inherited: The environment of the guard, which the rank inherits.
     """
 
@@ -136,6 +137,7 @@ class GuardConfig:
     is_quiet: bool = False
     stop_seconds: float = STOP_SECONDS
     state_file: Path | None = None
+    is_first: bool = True
     inherited: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
@@ -310,6 +312,7 @@ def read_guard_config(environ: Mapping[str, str] | None = None) -> GuardConfig:
         is_quiet=bool(environ.get("SMDIST_GUARD_QUIET")),
         stop_seconds=read_stop_seconds(environ),
         state_file=state_file(read_base(environ), environ),
+        is_first=not _integer(environ, "LOCAL_RANK"),
         inherited=environ,
     )
 

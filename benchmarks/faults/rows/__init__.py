@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from benchmarks.faults.fault_row import Row
-from benchmarks.faults.rows import checkpoints, networks, processes, scripts, starts
+from benchmarks.faults.rows import checkpoints, networks, processes, restarts, scripts, starts
 
 ROWS: tuple[Row, ...] = (
     *processes.ROWS,
     *scripts.ROWS,
     *networks.ROWS,
     *starts.ROWS,
+    *restarts.ROWS,
     *checkpoints.ROWS,
 )

@@ -46,10 +46,13 @@ ROWS = (
         test=f"{_ENDINGS}test_killed_driver_takes_its_job_along",
     ),
     Row(
-        name="supervisor of a local job stopped for 10 s",
+        name="supervisor of a local job stopped for 15 s",
         run=partial(supervisor_signalled, "SIGSTOP", "Completed"),
-        expected=Expected(within=None, lost="nothing"),
-        test=f"{_ENDINGS}test_detached_job_outlives_its_driver",
+        expected=Expected(within=ELSE_SECONDS, lost="nothing"),
+        says="the supervisor of this job has been stopped",
+        test="tests/sdk/runners/test_supervisor_watch.py::"
+        "test_a_stopped_supervisor_is_named_and_the_watch_ends_with_it",
+        is_quick=False,
     ),
     Row(
         name="disk of a local job full: logs and state",

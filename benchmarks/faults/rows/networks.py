@@ -30,6 +30,21 @@ _VANISHES = "tests/runtime/dataparallel/test_fault_rows.py::test_row_on_three_ho
 _WAYS = {"both": "both ways", "from": "one way, from the host", "to": "one way, to the host"}
 
 
+def _blip(seconds: float, ways: str, *, both: bool = False) -> Row:
+    """Return the row of an interruption that the default of silence_seconds allows."""
+    return Row(
+        name=f"blip of {seconds:g} s, {_WAYS[ways]}, silence_seconds of 60",
+        action=partitioned(seconds, ways),
+        environ={"SMDIST_SILENCE_SECONDS": "60"},
+        expected=_SAFE,
+        test="tests/runtime/dataparallel/test_blips.py::test_interruptions_below_the_default_end_nothing",
+        frameworks=BOTH if both else TORCH,
+        is_quick=False,
+        stop_after=seconds / 2 + 5.0,  # until TCP tries again
+        deadline=180.0,
+    )
+
+
 def _partition(seconds: float | None, ways: str, *, both: bool = False) -> Row:
     is_short = seconds is not None and seconds < SILENCE_SECONDS
     length = "for good" if seconds is None else f"of {seconds:g} s"
@@ -57,6 +72,8 @@ ROWS = (
         frameworks=BOTH,
     ),
     *(_partition(5, ways, both=ways == "both") for ways in _WAYS),
+    *(_blip(seconds, ways) for seconds in (15, 40) for ways in ("from", "to")),
+    *(_blip(seconds, "both", both=True) for seconds in (15, 40)),
     *(_partition(15, ways, both=ways == "both") for ways in _WAYS),
     *(_partition(40, ways) for ways in _WAYS),
     *(_partition(None, ways) for ways in _WAYS),

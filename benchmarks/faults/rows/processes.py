@@ -48,14 +48,16 @@ def _killed(kind: str, number: signal.Signals, test: str, *, both: bool = False)
     )
 
 
-def _lives_on(kind: str, seconds: float, test: str) -> Row:
+def _lives_on(kind: str, seconds: float, test: str, says: str = "") -> Row:
+    within = ELSE_SECONDS if says else None
     return Row(
         name=f"{kind} stopped for {seconds:g} s",
         action=stopped(kind, seconds),
-        expected=Expected(within=None, survives=True, lost="nothing; the other ranks wait"),
+        expected=Expected(within=within, survives=True, lost="nothing; the other ranks wait"),
         test=test,
         is_quick=False,
-        deadline=90,
+        deadline=120,
+        says=says,
     )
 
 
@@ -121,8 +123,18 @@ ROWS = (
         is_quick=False,
     ),
     _lives_on("rank", 5, f"{_SHORT}test_a_stopped_process_goes_on"),
-    _lives_on("guard", 15, f"{_SHORT}test_row_on_three_hosts"),
-    _lives_on("launcher", 15, f"{_SHORT}test_row_on_three_hosts"),
+    _lives_on("rank", 20, "tests/runtime/launch/test_rank.py::"
+              "test_a_stopped_rank_is_named_in_its_output",
+              rf"algo-3 rank {VICTIM}\] smdist: this process has been stopped for \d+ s"),
+    _lives_on("guard", 15, f"{_SUPERVISE}"
+              "test_a_stopped_guard_and_a_stopped_starter_are_named_by_the_launcher",
+              rf"algo-3\] smdist: the guard of rank {VICTIM} has been stopped for \d+ s"),
+    _lives_on("starter", 15, f"{_SUPERVISE}"
+              "test_a_stopped_guard_and_a_stopped_starter_are_named_by_the_launcher",
+              r"algo-3\] smdist: torchrun, which starts the ranks, has been stopped for \d+ s"),
+    _lives_on("launcher", 15, f"{_SUPERVISE}"
+              "test_a_stopped_launcher_is_named_by_the_guard_of_its_first_rank",
+              r"algo-3 rank 2\] smdist: the launcher of this host has been stopped for \d+ s"),
     Row(
         name="job stopped (SIGTERM to all launchers)",
         action=terminated(),

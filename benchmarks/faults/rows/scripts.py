@@ -95,6 +95,18 @@ ROWS = (
     _late("rank that never comes (endless loop)", "spin",
           "tests/runtime/dataparallel/test_errors.py::"
           "test_a_missing_rank_is_named_after_the_timeout"),
+    Row(
+        name="rank comes 20 s late",
+        script={"fault": "late"},
+        expected=Expected(
+            within=ELSE_SECONDS, survives=True, lost="nothing; the other ranks wait"
+        ),
+        says=rf"algo-1 rank 0\].*rank {VICTIM} on algo-3 \(last operation: .*has not come after",
+        test="tests/native/late_test.cc::a_late_rank_is_named_with_its_last_operation",
+        is_quick=False,
+        frameworks=BOTH,
+        stop_after=15.0,
+    ),
     _differs("shape", "shape"),
     _differs("dtype", "dtype"),
     _differs("reduction", "op"),

@@ -31,6 +31,12 @@ def _victim_late(job: HostsJob) -> None:
     job.start([VICTIM])
 
 
+def _victim_very_late(job: HostsJob) -> None:
+    _without_the_victim(job)
+    time.sleep(40)
+    job.start([VICTIM])
+
+
 def _victim_with_another_secret(job: HostsJob) -> None:
     job.start([n for n in range(job.size) if n != VICTIM], SMDIST_SECRET="a" * 64)
     job.start([VICTIM], SMDIST_SECRET="b" * 64)
@@ -44,17 +50,31 @@ def _two_hosts_apart(job: HostsJob) -> None:
 
 ROWS = (
     Row(
+        name="host 40 s late",
+        begin=_victim_very_late,
+        action=nothing,
+        expected=Expected(within=ELSE_SECONDS, survives=True, lost="nothing"),
+        says=r"algo-1\] .*these have not joined yet: algo-3",
+        deadline=240.0,
+        test="tests/runtime/launch/test_host_arrivals.py::"
+        "test_two_that_do_not_come_are_named_on_the_others",
+        is_quick=False,
+    ),
+    Row(
         name="host that never starts, start timeout of 12 s",
         begin=_without_the_victim,
         until="",
         action=nothing,
         options={"start_timeout_seconds": 12},
         expected=Expected(
-            within=ELSE_SECONDS, by_launchers=True, reason={"kind": "timeout"}, lost="the start"
+            within=ELSE_SECONDS,
+            by_launchers=True,
+            reason={"kind": "timeout", "culprit": VICTIM},
+            lost="the start",
         ),
         deadline=150,
-        test="tests/runtime/dataparallel/test_errors.py::"
-        "test_a_missing_rank_is_named_after_the_timeout",
+        test="tests/runtime/launch/test_host_arrivals.py::"
+        "test_two_that_do_not_come_are_named_on_the_others",
         is_quick=False,
         frameworks=BOTH,
     ),
@@ -63,7 +83,13 @@ ROWS = (
         script={"fault": "never starts"},
         until="",
         options={"start_timeout_seconds": 20},
-        expected=Expected(within=ELSE_SECONDS, silent=(VICTIM,), lost="the start"),
+        expected=Expected(
+            within=ELSE_SECONDS,
+            kinds=("timeout", "lost"),
+            culprits=(VICTIM,),
+            silent=(VICTIM,),
+            lost="the start",
+        ),
         test="tests/runtime/tensorflow/test_world.py::test_a_rank_that_never_joins_is_named",
         is_quick=False,
         frameworks=BOTH,

@@ -2,11 +2,13 @@
 """Program that runs torchrun with a store that listens at one address of its host alone.
 
     python -m smdist.dataparallel.torchrun --rdzv-backend smdist --rdzv-endpoint 10.0.0.1:7777 \\
-        --rdzv-conf rank=0,timeout=600,listen=10.0.0.1 ... -- program
+        --rdzv-conf rank=0,timeout=600,hosts=algo-1|algo-2,ranks_per_host=8,listen=10.0.0.1 \\
+        ... -- program
 
-torchrun itself, with its static rendezvous, makes a TCPStore that listens at all addresses. This
-program registers a rendezvous "smdist" with torchrun, which differs only in that. All other
-arguments are torchrun's. The launcher runs this program; it is not meant for users.
+torchrun itself, with its static rendezvous, makes a TCPStore that listens at all addresses, and
+does not say which hosts are missing. This program registers a rendezvous "smdist" with torchrun,
+which differs only in that. All other arguments are torchrun's. The launcher runs this program;
+users do not. In its working directory it leaves a `starter_report` for the launcher.
 """
 
 from __future__ import annotations
@@ -14,10 +16,11 @@ from __future__ import annotations
 import errno
 import socket
 import sys
-from datetime import timedelta
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
-from torch._C._distributed_c10d import TCPStore
+from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.distributed.elastic.rendezvous import (
     RendezvousInfo,
     RendezvousParameters,
@@ -27,7 +30,9 @@ from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCP
 from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 from torch.distributed.run import main
 
-from sagemaker_dist.errors import LaunchError
+from sagemaker_dist.errors import DistError, LaunchError
+from smdist.dataparallel.host_arrivals import HostArrivals
+from smdist.dataparallel.starter_report import StarterReport, write_error, write_report
 
 BACKEND: Final = "smdist"
 
@@ -48,6 +53,15 @@ class OneAddressRendezvous(StaticTCPRendezvous):
             int(parameters.get("timeout")),
         )
         self._listen = str(parameters.get("listen", ""))
+        names = str(parameters.get("hosts", "")).split("|")
+        numbered = [f"host {number}" for number in range(parameters.max_nodes)]
+        self._arrivals = HostArrivals(
+            hosts=names if len(names) == len(numbered) else numbered,
+            number=self.rank,
+            ranks_per_host=int(parameters.get("ranks_per_host", 1)),
+            timeout_seconds=self.timeout.total_seconds(),
+            note=_note if "hosts" in parameters.config else lambda _: None,
+        )
 
     def get_backend(self) -> str:
         """Return the name of this rendezvous for --rdzv-backend."""
@@ -57,25 +71,40 @@ class OneAddressRendezvous(StaticTCPRendezvous):
         """Start the store if this is the first host, and wait for the other hosts.
 
         Raises:
-            LaunchError: The port is in use or cannot be used.
+            LaunchError: The port cannot be used, or hosts are missing after the start timeout.
         """
-        if self.rank == 0 and self._store is None and self._listen:
-            self._store = _store(self)
+        if self._store is None:
+            self._store = self._join()
+            self._arrivals.wait(PrefixStore(f"{self.run_id}/arrivals", self._store))
         return super().next_rendezvous()
 
+    def _join(self) -> TCPStore:
+        """Start the store on the first host; connect to it on the other hosts."""
+        is_first = self.rank == 0
+        listener: int | None = None
+        if is_first and self._listen:
+            listener = _listener(self._listen, self.master_port).detach()
+        if not is_first:
+            self._arrivals.note(self._arrivals.hosts[:1])
+        try:
+            return TCPStore(
+                self.master_addr,
+                self.master_port,
+                self.world_size,
+                is_master=is_first,
+                timeout=self.timeout,
+                wait_for_workers=False,
+                multi_tenant=True,
+                master_listen_fd=listener,
+            )
+        except RuntimeError as error:
+            if is_first:
+                raise
+            raise self._arrivals.absent([0]) from error
 
-def _store(rendezvous: OneAddressRendezvous) -> TCPStore:
-    listener = _listener(rendezvous._listen, rendezvous.master_port)
-    timeout: timedelta = rendezvous.timeout
-    return TCPStore(
-        rendezvous.master_addr,
-        rendezvous.master_port,
-        rendezvous.world_size,
-        is_master=True,
-        timeout=timeout,
-        multi_tenant=True,
-        master_listen_fd=listener.detach(),
-    )
+
+def _note(missing: Sequence[str]) -> None:
+    write_report(Path(), StarterReport(missing=tuple(missing)))
 
 
 def _listener(address: str, port: int) -> socket.socket:
@@ -99,4 +128,8 @@ def _create(parameters: RendezvousParameters) -> OneAddressRendezvous:
 
 if __name__ == "__main__":
     rendezvous_handler_registry.register(BACKEND, _create)
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except DistError as error:
+        write_error(Path(), error)
+        raise

@@ -315,6 +315,11 @@ class LauncherConnection:
         """Return the connected socket, for a selector, or None without a launcher."""
         return self._socket
 
+    @property
+    def pid(self) -> int | None:
+        """Return the number of the launcher's process, or None without a launcher."""
+        return pid_of(self._socket) if self._socket else None
+
     def receive_signal(self) -> int | None:
         """Receive the number of a signal for the rank; None if the launcher has ended."""
         assert self._socket

@@ -65,6 +65,8 @@ def torchrun_command(
     rendezvous = [
         f"rank={world.hosts.index(host)}",
         f"timeout={config.options.start_timeout_seconds}",
+        f"hosts={'|'.join(map(world.label, world.hosts))}",
+        f"ranks_per_host={world.processes_per_host}",
     ]
     if address := listening_address(world, addresses):
         rendezvous.append(f"listen={address}")

@@ -7,9 +7,9 @@ torchrun, the task starter or the launcher starts the guard. The guard puts the 
 each line of the rank's output. A signal that the guard receives is sent to the rank, once, and not
 to the rank's children (a rank ends its DataLoader workers itself). When the rank has ended, the
 guard kills the remaining processes of the rank's process group and sends a report to the launcher.
-A rank that is stopped, or does not run for another reason, is named in its output. If the guard is
-killed, the kernel kills the rank. If the launcher was killed, the guard ends the rank and removes
-the launcher's folder. This module imports little, to start fast.
+A rank that is stopped, or does not run for another reason, is named in its output, and so is the
+launcher. If the guard is killed, the kernel kills the rank. If the launcher was killed, the guard
+ends the rank and removes the launcher's folder. This module imports little, to start fast.
 """
 
 from __future__ import annotations
@@ -113,7 +113,11 @@ class Guard:
         self._fault_file = Path(self._scratch.name, "fault.json")
         self._connected_file = Path(self._scratch.name, CONNECTED)
         self._rank = self._start(command)
-        self._state = StateWatch(self._rank.pid, self._say, config.state_file)
+        self._states = [StateWatch(self._rank.pid, self._say, config.state_file)]
+        if config.is_first and (launcher := self._launcher.pid):
+            self._states.append(
+                StateWatch(launcher, self._say, subject="the launcher of this host")
+            )
 
     def run(self) -> int:
         """Watch until the rank ends; return its exit code, or -n if signal n ended it."""
@@ -121,8 +125,10 @@ class Guard:
         if self._launcher.socket:
             self._watch(self._launcher.socket, self._on_launcher)
         while self._rank.poll() is None:
-            self._turn(min(self._state.seconds_left, self._kill_at - time.monotonic()))
-            self._state.check()
+            left = min(state.seconds_left for state in self._states)
+            self._turn(min(left, self._kill_at - time.monotonic()))
+            for state in self._states:
+                state.check()
             if time.monotonic() >= self._kill_at:
                 self._kill_group()
                 self._kill_at = time.monotonic() + 1.0

@@ -22,9 +22,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from sagemaker_dist.errors import LaunchError
+from smdist.dataparallel.starter_report import read_report
 from smdist.launch.failure_file import describe, fields_of, first_failure, shorten
 from smdist.launch.failure_policy import FailurePolicy
 from smdist.launch.guard_protocol import (
@@ -106,7 +107,7 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._ranks: dict[socket.socket, int | None] = {}  # connected guard -> its rank
         self._reports: dict[socket.socket, Report] = {}
-        self._states: dict[socket.socket, StateWatch] = {}
+        self._states: dict[int, StateWatch] = {}  # process number -> the starter, or a guard
         self._stop_signal = 0
         self._deadline = float("inf")
         self._ending = False
@@ -161,6 +162,8 @@ class Supervisor:
 
     def _watch(self, starter: subprocess.Popen[bytes]) -> None:
         start = reported = time.monotonic()
+        subject = f"{self._order.starter}, which starts the ranks,"
+        self._states[starter.pid] = StateWatch(starter.pid, self._print_line, subject=subject)
         while True:
             gone = starter.poll() is not None  # read before the guards' last messages
             for key, _ in self._selector.select(0 if gone else _TICK_SECONDS):
@@ -174,9 +177,11 @@ class Supervisor:
                 return
             now = time.monotonic()
             if not self._reports and not self._ranks and now - reported >= _PROGRESS_SECONDS:
+                missing = ", ".join(read_report(self._order.directory).missing)
                 self._print_line(
                     f"has waited {now - start:.0f} s for its first rank;"
                     " ranks start when all hosts are ready"
+                    + (f", and these have not joined yet: {missing}" if missing else "")
                 )
                 reported = now
 
@@ -256,7 +261,8 @@ class Supervisor:
             return
         self._ranks[guard] = content
         subject = "the guard" if content is None else f"the guard of rank {content}"
-        self._states[guard] = StateWatch(pid_of(guard), self._print_line, subject=subject)
+        pid = pid_of(guard)
+        self._states[pid] = StateWatch(pid, self._print_line, subject=subject)
         with contextlib.suppress(OSError):
             give_output(guard)
         if self._ending:
@@ -292,7 +298,7 @@ class Supervisor:
     def _disconnect(self, guard: socket.socket) -> int | None:
         """Close the connection of a guard, and return the number of its rank."""
         self._selector.unregister(guard)
-        self._states.pop(guard, None)
+        self._states.pop(pid_of(guard), None)
         guard.close()
         return self._ranks.pop(guard)
 
@@ -314,19 +320,26 @@ class Supervisor:
             code = culprit.exit_code
             return replace(end, status=code, failure=text, fields=fields, culprit=culprit)
         if status and not self._was_ended:
-            text = self._starter_failure(status)
-            return replace(end, status=exit_status(status), failure=text)
+            return replace(end, status=exit_status(status), **self._starter_failure(status))
         return end
 
-    def _starter_failure(self, status: int) -> str:
-        """Print the output of a command that failed although no rank did; return a failure text.
+    def _starter_failure(self, status: int) -> dict[str, Any]:
+        """Return text and fields of the failure of a command that failed although no rank did.
 
-        `status` is the command's exit code, or -n if signal n ended it.
+        The command's own output is printed, unless its report has an error. `status` is the
+        command's exit code, or -n if signal n ended it.
         """
+        report = read_report(self._order.directory)
+        if report.error:
+            place = {"host": self._order.label, "rank": None, "exit_code": exit_status(status)}
+            is_secondary = report.fields.get("culprit") is not None
+            fields = {**place, "is_secondary": is_secondary, **report.fields}
+            text = f"{self._order.label} could not start its ranks: {report.error}"
+            return {"failure": shorten(text), "fields": fields}
         tail = (self._order.directory / _LOG).read_bytes()[-_LOG_BYTES:]
         write_whole(2, tail, None, _PRINT_SECONDS)
         error, _ = find_culprit(tail, "")
         how = f"was killed by {signal_name(-status)}" if status < 0 else f"ended with code {status}"
         did = "had to stop" if self._reports else "could not start"
         who = f"{self._order.label} {did} its ranks: {self._order.starter}"
-        return shorten(f"{who} {how}: {error}")
+        return {"failure": shorten(f"{who} {how}: {error}")}

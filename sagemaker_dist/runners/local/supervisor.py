@@ -44,6 +44,7 @@ from sagemaker_dist.runners.local.opt_ml_tree import MAX_CHARACTERS, Failure
 from sagemaker_dist.runners.local.private_input import PrivateInput, take_input
 from sagemaker_dist.runners.local.process_fleet import ProcessFleet
 from sagemaker_dist.runners.local.process_tree import adopt_orphans, hide_memory
+from sagemaker_dist.runners.local.supervisor_watch import start_watch
 from sagemaker_dist.runners.local.tree_reader import remove_tree
 
 FAILURE_GRACE_SECONDS: Final = 6.0
@@ -349,7 +350,8 @@ class Supervisor:
 def main() -> None:
     """Run the job whose folder is given on the command line, in a process of its own.
 
-    The process that LocalRunner started forks a child and exits at once; the child runs the job.
+    The process that LocalRunner started forks two children and exits at once. The first one runs
+    the job; the second one watches the first.
     """
     parser = argparse.ArgumentParser(description="Supervises one job of sagemaker_dist.")
     parser.add_argument("folder", type=Path)
@@ -359,8 +361,12 @@ def main() -> None:
     private = PrivateInput.decode(take_input())
     folder = JobFolder(arguments.folder)
     job = replace(folder.job(), environment=dict(private.environment))
-    if os.fork():
+    alive, held = os.pipe()  # closed by the end of the child that runs the job
+    if child := os.fork():
+        os.close(held)
+        start_watch(child, alive, folder.all_log)
         os._exit(0)  # the driver waits only for this process
+    os.close(alive)
     adopt_orphans()
     data = Data(folder, job, private.downloads)
     fleet = _fleet(folder, job, data)

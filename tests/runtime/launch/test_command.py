@@ -46,7 +46,8 @@ def test_torchrun_command():
     expected = shlex.split(
         "-m smdist.dataparallel.torchrun --nnodes 2 --nproc-per-node 8"
         " --rdzv-id attempt-0 --rdzv-backend smdist --rdzv-endpoint 10.0.0.1:7777"
-        " --rdzv-conf rank=1,timeout=77,listen=10.0.0.1 --local-addr 10.0.0.2"
+        " --rdzv-conf 'rank=1,timeout=77,hosts=algo-1|algo-2,ranks_per_host=8,listen=10.0.0.1'"
+        " --local-addr 10.0.0.2"
         " --max-restarts 0 --monitor-interval 0.1"
         " --log-dir /run/logs --shutdown-timeout 110 --no-python --"
     )

@@ -142,6 +142,20 @@ if attempt == 0:
     assert "done in attempt 1" in runs[0].said()
 
 
+@pytest.mark.slow
+def test_another_rank_killed_while_all_restart(hosts):
+    """The second failure counts as one more, though not all ranks have begun."""
+    runs = hosts("""
+if attempt < 2 and rank != attempt:
+    os.kill(os.getpid(), signal.SIGKILL)
+meet(f"start-{attempt}")
+print("done in attempt", attempt)
+""")
+
+    assert [0, 0] == [run.wait(60) for run in runs]
+    assert all("done in attempt 2" in run.said() for run in runs)
+
+
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
 )

@@ -62,10 +62,10 @@ def wait_for(*ranks):
 def supervise(stage, tmp_path, monkeypatch):
     """Run a script as ranks 2 and 3 of host algo-2."""
 
-    def start(script, *, stop_seconds=20, failure_seconds=5.0, starter=STARTER):
+    def start(script, *, stop_seconds=20, failure_seconds=5.0, starter=STARTER, driver=DRIVER):
         folder = tmp_path / "run"
         folder.mkdir()
-        files = {"starter.py": starter, "driver.py": DRIVER, "script.py": RANK + script}
+        files = {"starter.py": starter, "driver.py": driver, "script.py": RANK + script}
         for name, text in files.items():
             (tmp_path / name).write_text(text)
         paths = [str(tmp_path / name) for name in ("driver.py", "starter.py", "script.py")]
@@ -255,6 +255,39 @@ def test_starter_that_fails_alone_is_quoted(supervise):
     assert "RuntimeError: port 7777 is taken" in run.said().splitlines()[-1]
 
 
+REPORTING = """
+import os, sys, time
+from pathlib import Path
+from sagemaker_dist.errors import LaunchError
+from smdist.dataparallel.starter_report import StarterReport, write_error, write_report
+write_report(Path(), StarterReport(missing=("algo-3", "algo-4")))
+while not os.path.exists("../has-waited"):
+    time.sleep(0.02)
+write_error(Path(), LaunchError("algo-3 has not joined", "why", "Hint", kind="timeout", culprit=4))
+raise RuntimeError("noise")
+"""
+
+
+def test_hosts_that_a_starter_waits_for_are_named_and_its_error_is_the_hosts(
+    supervise, tmp_path, until
+):
+    """torchrun prints neither where anybody sees it."""
+    driver = DRIVER.replace("outcome.failure,", "outcome.failure, dict(outcome.fields),")
+    driver = driver.replace(
+        "starter, script, f", "supervise._PROGRESS_SECONDS = 0.2\nstarter, script, f"
+    )
+    run = supervise("", starter=REPORTING, driver=f"from smdist.launch import supervise\n{driver}")
+    until(lambda: "ready, and these have not joined yet: algo-3, algo-4\n" in run.said())
+    (tmp_path / "has-waited").touch()
+
+    assert 1 == run.wait()
+    last = run.said().splitlines()[-1]
+    assert "outcome: algo-2 could not start its ranks: algo-3 has not joined: why." in last
+    fields = {"host": "algo-2", "exit_code": 1, "kind": "timeout", "culprit": 4}
+    assert all(f"{name!r}: {value!r}" in last for name, value in fields.items())
+    assert "noise" not in run.said()
+
+
 def test_daemons_are_gone(supervise):
     """A process that left its group and its parent is found and killed: the stage checks."""
     script = """
@@ -267,17 +300,50 @@ if os.fork() == 0:
     assert 0 == supervise(script).wait()
 
 
-def test_a_stopped_guard_is_named_by_the_launcher(supervise, both_ready, until):
+def test_a_stopped_guard_and_a_stopped_starter_are_named_by_the_launcher(
+    supervise, both_ready, until
+):
     """Nothing else would say why the rank's output does not come."""
     run = supervise("ready()\ntime.sleep(60)")
     _, rank = both_ready()
     guard = psutil.Process(rank).parent()
-    guard.suspend()
+    stopped = [guard, guard.parent()]
+    for each in stopped:
+        each.suspend()
     try:
-        until(lambda: "kernel state T" in run.said(), 60)
+        until(lambda: run.said().count("kernel state T") == 2, 60)
     finally:
-        guard.resume()
+        for each in stopped:
+            each.resume()
         run.process.terminate()
     run.wait()
 
     assert "the guard of rank 3 has been stopped for 1" in run.said()
+    assert "torchrun, which starts the ranks, has been stopped for 1" in run.said()
+
+
+SOON = """
+import sys
+from smdist.launch import kernel_state, rank_guard
+kernel_state.CHECK_SECONDS = kernel_state.FIRST_SECONDS = 0.3
+rank_guard.main()
+"""
+
+
+def test_a_stopped_launcher_is_named_by_the_guard_of_its_first_rank(supervise, both_ready, until):
+    """The other guards of the host, and all other hosts, say nothing."""
+    guards = STARTER.replace('"-m", "smdist.launch.rank_guard"', f'"-c", {SOON!r}')
+    guards = guards.replace('"RANK": str(rank)', '"RANK": str(rank), "LOCAL_RANK": str(rank - 2)')
+    run = supervise("ready()\ntime.sleep(60)", starter=guards)
+    both_ready()
+    os.kill(run.process.pid, signal.SIGSTOP)
+    try:
+        until(lambda: "kernel state T" in run.said(), 60)
+    finally:
+        os.kill(run.process.pid, signal.SIGCONT)
+        run.process.terminate()
+    run.wait()
+    (line,) = [line for line in run.said().splitlines() if "kernel state T" in line]
+
+    assert line.startswith("[algo-2 rank 2] smdist: the launcher of this host has been stopped for")
+    assert f"kill -CONT {run.process.pid}" in line

@@ -213,13 +213,14 @@ def test_a_missing_rank_is_named_on_all_others():
     for error in meet_all(4, ranks=[0, 1, 3], start_timeout_seconds=1):
         assert isinstance(error, LaunchError)
         assert error.kind in {"timeout", "lost"}
+        assert 2 == error.culprit
         assert "rank 2 " in error.what
 
 
 def test_several_missing_ranks_are_named():
     (error,) = meet_all(3, ranks=[0], start_timeout_seconds=0.3)
 
-    assert ("timeout", ("start_timeout_seconds",)) == (error.kind, error.about)
+    assert ("timeout", ("start_timeout_seconds",), 1) == (error.kind, error.about, error.culprit)
     assert (
         "rank 1, rank 2 have not joined the job within 0.3 s: training starts only after all ranks"
         " have joined. Search the logs of all hosts for the reason why these ranks did not start;"

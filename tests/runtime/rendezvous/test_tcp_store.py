@@ -238,7 +238,7 @@ def test_the_reason_of_one_rank_ends_the_wait_of_all(port):
     assert isinstance(one, ValueError)
     for error in (first, two):
         assert isinstance(error, LaunchError)
-        assert "lost" == error.kind
+        assert ("lost", 1) == (error.kind, error.culprit)
         assert (
             "rank 1 on host 1 raised ValueError: no such file: a job starts only if all ranks"
             " connect, and this rank has ended before. Read the log of the rank that this error"

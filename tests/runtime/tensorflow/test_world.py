@@ -202,3 +202,4 @@ def test_an_error_of_the_start_leaves_its_fields(tmp_path):
     assert 1 == done.returncode, done.stderr
     fault = json.loads((tmp_path / "fault.json").read_text())
     assert ("LaunchError", "timeout") == (fault["exception"], fault["kind"])
+    assert 1 == fault["culprit"]  # the rank that is late, not the one that reports it

@@ -329,6 +329,7 @@ def _missing(missing: list[int], timeout_seconds: float) -> LaunchError:
         " if they only start slowly, raise start_timeout_seconds",
         about="start_timeout_seconds",
         kind="timeout",
+        culprit=missing[0],
     )
 
 
@@ -358,13 +359,14 @@ def _check_presence(others: list[dict[str, Any]]) -> None:
 
     `others` has the dict that each rank has published about itself.
     """
-    for other in others:
+    for number, other in enumerate(others):
         if faults := other.get("faults"):
             raise LaunchError(
                 f"{other['label']} could not start",
                 "; ".join(faults),
                 "Correct these settings of that rank, and start the job again",
                 kind="peer",
+                culprit=number,
             )
 
 

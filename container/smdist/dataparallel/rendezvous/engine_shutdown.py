@@ -135,7 +135,8 @@ def _record(error: BaseException) -> None:
     path, fault = read_fault_file(), last_fault()
     if path is None:
         return
-    fields: dict[str, Any] = {**_named(error), "culprit": getattr(error, "rank", None)}
+    culprit = getattr(error, "culprit", getattr(error, "rank", None))
+    fields: dict[str, Any] = {**_named(error), "culprit": culprit}
     if fault is not None:
         fields |= {"kind": fault.kind, "culprit": fault.culprit, "operation": fault.operation}
         if fault.late_ranks:

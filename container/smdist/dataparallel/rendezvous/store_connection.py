@@ -155,6 +155,7 @@ def _unreachable(rendezvous: RendezvousConfig, error: OSError) -> LaunchError:
         " rank 0 only starts slowly, raise start_timeout_seconds",
         about="MASTER_ADDR",
         kind="timeout",
+        culprit=0,
     )
 
 

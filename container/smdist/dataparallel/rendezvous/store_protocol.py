@@ -18,11 +18,13 @@ Order of the frames. Rank 0 answers every frame of a rank except LEAVE:
     ADD       key, number to add                  VALUE     the new sum
     GET       key, timeout                        VALUE     the value; or TIMED_OUT
     DELETE    key                                 VALUE     empty
-    LEAVE     reason of a failure, or empty
+    LEAVE     reason of a failure, or empty;
+              number of the rank that caused it
 
 Both sides send PROOF only if the job has a secret. Rank 0 may answer any frame with REFUSED and a
-reason. The proofs exclude processes that do not have the secret. They do not protect against a
-network that alters packets.
+reason, and a GET with REFUSED, the reason of a failure, and the number of the rank that caused it.
+The proofs exclude processes that do not have the secret. They do not protect against a network that
+alters packets.
 """
 
 from __future__ import annotations

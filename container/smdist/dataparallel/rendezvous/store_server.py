@@ -66,6 +66,7 @@ class StoreServer:
         self._participants: dict[int, Participant] = {}
         self._left: set[int] = set()
         self._failure = ""
+        self._culprit = 0  # the rank that caused the failure
         self._unjoined: dict[asyncio.Task[None] | None, None] = {}  # the oldest first
         self._lines = 0
         self._loop = asyncio.new_event_loop()
@@ -75,14 +76,15 @@ class StoreServer:
         self._thread = threading.Thread(target=self._run, name="smdist-store", daemon=True)
         self._thread.start()
 
-    def close(self, reason: str = "") -> None:
+    def close(self, reason: str = "", culprit: int = 0) -> None:
         """Stop the server when all ranks have disconnected, or after 30 seconds.
 
-        A `reason` that is not empty means that the job has failed. Ranks that wait for a key then
-        receive the reason and raise an error. The server stops after at most two seconds.
+        A `reason` that is not empty means that the job has failed because of rank `culprit`. Ranks
+        that wait for a key then receive both and raise an error. The server stops after at most
+        two seconds.
         """
         if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._end, reason)
+            self._loop.call_soon_threadsafe(self._end, reason, culprit)
             self._thread.join()
 
     def _run(self) -> None:
@@ -132,9 +134,9 @@ class StoreServer:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _end(self, reason: str) -> None:
+    def _end(self, reason: str, culprit: int) -> None:
         if reason:
-            self._fail(reason)
+            self._fail(reason, culprit)
         self._closing.set()
 
     async def _receive(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -195,19 +197,21 @@ class StoreServer:
         self, participant: Participant, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         reason = f"{participant.label} has ended before all ranks were connected"
+        culprit = participant.rank
         try:
             while True:
                 timeout = _LEAVE_SECONDS + 2 * self._rendezvous.timeout_seconds
                 frame = await asyncio.wait_for(read_frame(reader, VALUE_BYTES), timeout)
                 if frame.kind is FrameKind.LEAVE:
                     reason = frame.value.decode(errors="replace")[:_MAX_REASON]
+                    culprit = frame.number
                     return
                 await write_frame(writer, await self._answer(frame))
         finally:
             self._left.add(participant.rank)
             self._changed.set()
             if reason:
-                self._fail(reason)
+                self._fail(reason, culprit)
 
     async def _answer(self, frame: Frame) -> Frame:
         require_kind(frame, FrameKind.SET, FrameKind.ADD, FrameKind.GET, FrameKind.DELETE)
@@ -250,15 +254,17 @@ class StoreServer:
         if key in self._values:
             return Frame(FrameKind.VALUE, value=self._values[key])
         if self._failure:
-            return Frame(FrameKind.REFUSED, value=self._failure.encode())
+            return Frame(FrameKind.REFUSED, self._culprit, value=self._failure.encode())
         return Frame(FrameKind.TIMED_OUT)
 
-    def _fail(self, reason: str) -> None:
-        """Send the reason of a failure to all ranks that wait for a key, now or later.
+    def _fail(self, reason: str, culprit: int) -> None:
+        """Send the reason and the culprit of a failure to all ranks that wait for a key.
 
-        If there was a failure before, its reason is sent instead of this one.
+        Ranks that wait later receive them as well. If there was a failure before, its
+        reason is sent instead of this one.
         """
-        self._failure = self._failure or reason[:_MAX_REASON]
+        if not self._failure:
+            self._failure, self._culprit = reason[:_MAX_REASON], culprit
         for waiter in self._waiters.values():
             waiter.set_result(None)
         self._waiters.clear()

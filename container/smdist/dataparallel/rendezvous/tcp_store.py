@@ -73,14 +73,15 @@ class TcpStore:
         """
         self._request(Frame(FrameKind.DELETE, 0, key))
 
-    def leave(self, reason: str = "") -> None:
+    def leave(self, reason: str = "", culprit: int = 0) -> None:
         """Close the connection to the server.
 
-        If `reason` is not empty, this rank has failed, and all other ranks raise an error with the
-        reason.
+        If `reason` is not empty, this rank has failed because of rank `culprit`, and all other
+        ranks raise an error with the reason.
         """
         with suppress(OSError):
-            self._link.send(Frame(FrameKind.LEAVE, value=reason.encode()), _REPLY_SECONDS)
+            frame = Frame(FrameKind.LEAVE, culprit, value=reason.encode())
+            self._link.send(frame, _REPLY_SECONDS)
         self._link.close()
 
     def _request(self, frame: Frame, timeout_seconds: float = 0) -> Frame:
@@ -89,10 +90,10 @@ class TcpStore:
             require_kind(reply, FrameKind.VALUE, FrameKind.TIMED_OUT, FrameKind.REFUSED)
         except (OSError, FrameError) as error:
             what = f"{self._first} has ended before all ranks were connected"
-            raise _ended(what, str(error)) from error
+            raise _ended(what, str(error), 0) from error
         if reply.kind is FrameKind.REFUSED:
             why = "a job starts only if all ranks connect, and this rank has ended before"
-            raise _ended(reply.value.decode(errors="replace"), why)
+            raise _ended(reply.value.decode(errors="replace"), why, reply.number)
         return reply
 
 
@@ -106,7 +107,8 @@ def open_store(rendezvous: RendezvousConfig) -> Iterator[TcpStore]:
     Raises:
         LaunchError: The port is in use, rank 0 does not reply, or this rank is refused.
     """
-    is_first = rendezvous.participant.rank == 0
+    culprit = rendezvous.participant.rank
+    is_first = culprit == 0
     server = StoreServer(_listen(rendezvous), rendezvous) if is_first else None
     reason = f"{rendezvous.participant.label} has ended"
     store: TcpStore | None = None
@@ -117,12 +119,14 @@ def open_store(rendezvous: RendezvousConfig) -> Iterator[TcpStore]:
         reason = ""
     except BaseException as error:
         reason = reason_of(rendezvous.participant.label, error)
+        found = getattr(error, "culprit", None)
+        culprit = culprit if found is None else found
         raise
     finally:
         if store is not None:
-            store.leave(reason)
+            store.leave(reason, culprit)
         if server is not None:
-            server.close(reason)
+            server.close(reason, culprit)
 
 
 def _listen(rendezvous: RendezvousConfig) -> socket.socket:
@@ -167,6 +171,6 @@ def _bind(port: int) -> socket.socket:
     return socket.create_server(("", port), backlog=backlog)
 
 
-def _ended(what: str, why: str) -> LaunchError:
+def _ended(what: str, why: str, culprit: int) -> LaunchError:
     hint = "Read the log of the rank that this error names; the first error in it is the cause"
-    return LaunchError(what, why, hint, kind="lost")
+    return LaunchError(what, why, hint, kind="lost", culprit=culprit)
