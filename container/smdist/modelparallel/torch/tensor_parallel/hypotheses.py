@@ -4,9 +4,8 @@
 The output of the products before (columns) is split over ranks, and the product after them (row)
 sums over its rows. Several products may be fused into one, whose output then has sections:
 
-    attention                q, k, v of their own, or one of sections (q, k, v)
-    grouped-query attention  sections (q, k, v), of which k and v are shorter
-    gated MLP                gate and up of their own, or one of sections (gate, up)
+    attention    q, k, v of their own, or one of sections (q, k, v)
+    gated MLP    gate and up of their own, or one of sections (gate, up)
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def pairs(
         origin: "model" if the model's own plan has these roles, else "found".
     """
     inputs, _ = widths(block.get_submodule(row))
-    for sections in _sections(block, columns, inputs, degree):
+    for sections in _sections(block, columns, inputs):
         modules = (
             *(column(block, name, Role.COLUMN, sections.get(name)) for name in columns),
             _row(block, row),
@@ -87,7 +86,7 @@ def _row(block: nn.Module, name: str) -> ModuleSplit:
 
 
 def _sections(
-    block: nn.Module, columns: Sequence[str], inputs: int, degree: int
+    block: nn.Module, columns: Sequence[str], inputs: int
 ) -> Iterator[dict[str, tuple[int, ...]]]:
     """Yield the sections of fused products; none for products whose output is one range."""
     if len(columns) == 1:
@@ -95,9 +94,6 @@ def _sections(
         _, outputs = widths(block.get_submodule(name))
         if outputs > inputs and outputs % inputs == 0:
             yield {name: (inputs,) * (outputs // inputs)}
-        elif outputs > inputs and (outputs - inputs) % (2 * degree) == 0:
-            rest = (outputs - inputs) // 2
-            yield {name: (inputs, rest, rest)}
     yield {}
 
 

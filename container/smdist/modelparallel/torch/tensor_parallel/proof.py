@@ -213,5 +213,3 @@ def _same_gradient(whole: Tensor, parts: Sequence[Tensor]) -> bool:
     if split is not None:
         return _is_close(split.joined(given), whole.grad)
     return all(_is_close(grad, whole.grad) for grad in given)
-
-

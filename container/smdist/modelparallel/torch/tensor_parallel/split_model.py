@@ -53,8 +53,9 @@ def split_modules(model: nn.Module, splits: Sequence[ModuleSplit], peers: Peers)
             parameter = module._parameters[name]
             if parameter is not None and id(parameter) not in new:
                 split = TensorSplit(
-                    dim=dim, sections=each.sections, degree=peers.size, rank=peers.rank
-                )
+                    dim=dim, sections=each.sections, degree=peers.size, rank=peers.rank,
+                    peers=peers,
+                )  # fmt: skip
                 new[id(parameter)] = (parameter, _part(parameter, split))
     replace(model.modules(), {key: part for key, (_, part) in new.items()})
     for each in splits:

@@ -12,11 +12,13 @@ device carry it, too, so code that has only a copy knows the shape of the whole 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import torch
 from torch import Tensor
+
+from smdist.modelparallel.torch.tensor_splits.peers import Peers
 
 _SPLIT: Final = "_smp_tensor_split"  # attribute of a parameter that is split
 
@@ -31,12 +33,14 @@ class TensorSplit:
             rank holds its part of every section. A tensor without sections has a single one.
         degree: Number of ranks over which the tensor is split; it divides every section.
         rank: Number of this rank among these ranks.
+        peers: These ranks; None if parts are not exchanged by this object.
     """
 
     dim: int
     sections: tuple[int, ...]
     degree: int
     rank: int
+    peers: Peers | None = field(default=None, repr=False, compare=False)
 
     @property
     def is_contiguous(self) -> bool:
