@@ -115,7 +115,7 @@ def alone(name, *, dtype=torch.float64, steps=3, kind="sgd"):
         if not found.grads:
             found.grads = {key: p.grad.clone() for key, p in model.named_parameters()}
         found.norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), 0.5)))
-        found.losses.append(float(loss))
+        found.losses.append(loss.item())
         optimizer.step()
     found.state = model.state_dict()
     return found
@@ -130,7 +130,9 @@ def train_step(model, ids):
 
 def start(degree, **options):
     """Start a session with split layers."""
-    smp.init({"tensor_parallel_degree": degree, "ddp": True, "microbatches": 2, **options})
+    plain = {"ddp": True, "microbatches": 2}
+    stages = {"pipeline_parallel_degree": 1} if degree == 1 else {}
+    smp.init({"tensor_parallel_degree": degree, **plain, **stages, **options})
 
 
 def split(name, *, dtype=torch.float64, dropout=0.0, kind="sgd"):
@@ -148,7 +150,7 @@ def train(model, optimizer, steps=3, first=0):
         if not found.grads:
             found.grads = {key: whole(p.grad, p) for key, p in model.named_parameters()}
         found.norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), 0.5)))
-        found.losses.append(float(loss))
+        found.losses.append(loss.item())
         optimizer.step()
     found.state = model.state_dict()
     plan = model.tensor_plan

@@ -156,7 +156,13 @@ def _job_faults(parameters: Given, where: str) -> Iterator[OptionError]:
             virtual_stages=None,
             active_microbatches=parameters.get("active_microbatches"),
         )
-    for name, why in _OF_SHARDS.items() if is_sharded else ():
+    if is_sharded:
+        yield from _shard_faults(parameters, where)
+
+
+def _shard_faults(parameters: Given, where: str) -> Iterator[OptionError]:
+    """Yield the faults of parameters that shard the state of replicas."""
+    for name, why in _OF_SHARDS.items():
         if name in parameters:
             yield OptionError(
                 f"{where} has {name}={parameters[name]!r}",
@@ -165,7 +171,7 @@ def _job_faults(parameters: Given, where: str) -> Iterator[OptionError]:
                 about=name,
                 kind="unsupported",
             )
-    if is_sharded and parameters.get(_CLIPPING) == 0:
+    if parameters.get(_CLIPPING) == 0:
         yield OptionError(
             f"{where} has {_CLIPPING}=0",
             "it would scale all gradients to zero",

@@ -27,11 +27,11 @@ from smdist.modelparallel.torch.tensor_splits.split_modules import is_product, i
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class TensorShape:
     """Stand-in for a tensor among the recorded arguments of a call.
 
     Attributes:
-        size: Shape of the tensor.
+        size: TensorShape of the tensor.
         dtype: Type of its elements.
         has_grad: True if the tensor requires a gradient.
     """
@@ -51,7 +51,7 @@ class Flow:
             from, in the order of calls.
         mixes: Names of products whose input is also computed from an embedding.
         calls: Positional and keyword arguments of the first call of each module, by name. Tensors
-            are replaced by `Shape`.
+            are replaced by `TensorShape`.
     """
 
     order: list[str] = field(default_factory=list)
@@ -182,4 +182,4 @@ class _Watch:
 def _shape(leaf: Any) -> Any:
     if not isinstance(leaf, Tensor):
         return leaf
-    return Shape(tuple(leaf.shape), leaf.dtype, leaf.requires_grad)
+    return TensorShape(tuple(leaf.shape), leaf.dtype, leaf.requires_grad)

@@ -73,8 +73,8 @@ def _check(model: nn.Module, plan: TensorPlan) -> None:
     for each in plan.modules:
         try:
             module = model.get_submodule(each.name)
-            shapes = [module._parameters[name].shape[dim] for name, dim in each.dims.items()]
-        except (AttributeError, KeyError, IndexError):
+            shapes = [getattr(module, name).shape[dim] for name, dim in each.dims.items()]
+        except (AttributeError, IndexError):
             shapes = []
         if set(shapes) != {sum(each.sections)}:
             raise OptionError(

@@ -21,7 +21,7 @@ from smdist.modelparallel.torch.capture.argument_objects import is_cache
 from smdist.modelparallel.torch.materialization.skeleton import like, replace, skeleton
 from smdist.modelparallel.torch.program.pytree import flatten, map_leaves
 from smdist.modelparallel.torch.randomness import generators_kept
-from smdist.modelparallel.torch.tensor_parallel.data_flow import Shape
+from smdist.modelparallel.torch.tensor_parallel.data_flow import TensorShape
 from smdist.modelparallel.torch.tensor_parallel.simulated_peers import (
     NumberedDraws,
     SimulatedRanks,
@@ -62,7 +62,7 @@ class WholeBlock:
 
     Args:
         block: Block of the model, also on the meta device; it stays unchanged.
-        call: Recorded arguments of a call of the block, with `Shape` in place of tensors.
+        call: Recorded arguments of a call of the block, with `TensorShape` in place of tensors.
 
     Raises:
         Exception: The block does not run alone.
@@ -151,7 +151,7 @@ def _value(leaf: Any, block: nn.Module) -> Any:
     """Return a random argument like the recorded one; no key-value cache."""
     if is_cache(leaf):
         return None
-    if not isinstance(leaf, Shape):
+    if not isinstance(leaf, TensorShape):
         return leaf
     if leaf.dtype.is_floating_point:
         return torch.randn(leaf.size, dtype=torch.float64).requires_grad_(leaf.has_grad)
@@ -170,7 +170,7 @@ def _run(block: nn.Module, call: Any) -> _Run:
         outputs = [each for each in found if isinstance(each, Tensor) and each.requires_grad]
         loss = sum((each.double() * _weights(each)).sum() for each in outputs)
         assert isinstance(loss, Tensor), "the block has no output with a gradient"
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
     inputs = [each for each in flatten((args, kwargs))[0] if isinstance(each, Tensor)]
     grads = [each.grad if each.grad is not None else each.new_zeros(()) for each in inputs]
     return _Run([each.detach() for each in outputs], grads, draws.shapes)

@@ -44,7 +44,7 @@ def find_plan(model: nn.Module, flow: Flow, degree: int) -> TensorPlan:
     Raises:
         OptionError: No module of the model can be split.
     """
-    search = _Search(model=model, flow=flow, degree=degree)
+    search = _LayoutSearch(model=model, flow=flow, degree=degree)
     search.pairs()
     search.vocabulary()
     plan = search.plan()
@@ -61,7 +61,7 @@ def find_plan(model: nn.Module, flow: Flow, degree: int) -> TensorPlan:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Search:
+class _LayoutSearch:
     """State of the search for one model.
 
     Attributes:
@@ -129,6 +129,7 @@ class _Search:
             module = self.model.get_submodule(name)
             if not is_table(module) or name in self.roles:
                 continue
+            assert isinstance(module, nn.Embedding)
             users = self._users(module.weight)
             if not all(wanted[each] for each in users):
                 self._keep(users, tensor_plan.BY_HAND, "the script keeps it whole")

@@ -67,7 +67,7 @@ class GroupPeers:
 
         Without messages, the result is `tensor` itself.
         """
-        if not _is_silent(tensor):
+        if not is_silent(tensor):
             dist.all_reduce(tensor, group=self._group)
         return tensor
 
@@ -76,7 +76,7 @@ class GroupPeers:
 
         Without messages, each element of the result is `tensor` itself.
         """
-        if _is_silent(tensor):
+        if is_silent(tensor):
             return [tensor] * self.size
         found = [torch.empty_like(tensor) for _ in range(self.size)]
         dist.all_gather(found, tensor, group=self._group)
@@ -100,5 +100,6 @@ def without_messages() -> Iterator[None]:
         _silent.pop()
 
 
-def _is_silent(tensor: Tensor) -> bool:
+def is_silent(tensor: Tensor) -> bool:
+    """Return True if collectives of this tensor send no messages now."""
     return bool(_silent) or tensor.is_meta or isinstance(tensor, FakeTensor)

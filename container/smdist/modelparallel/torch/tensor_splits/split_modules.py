@@ -13,7 +13,6 @@ hooks, `isinstance` and initialisation by type stay as they are.
 from __future__ import annotations
 
 from enum import Enum
-from functools import cache
 from typing import Any, Final
 from weakref import ReferenceType, ref
 
@@ -21,8 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from smdist.modelparallel.torch.tensor_splits.collectives import entered, joined_columns, summed
-from smdist.modelparallel.torch.tensor_splits.peers import Peers
+from smdist.modelparallel.torch.tensor_splits.peers import Peers, is_silent
+from smdist.modelparallel.torch.tensor_splits.region_borders import entered, joined_columns, summed
 
 
 class Role(str, Enum):
@@ -41,6 +40,8 @@ class RegionEntry:
         peers: Ranks over which the region is split.
     """
 
+    __slots__ = ("_latest", "_peers")  # without a dict, so that captures see no setting in it
+
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
         self._latest: tuple[ReferenceType[Tensor], ReferenceType[Tensor]] | None = None
@@ -54,10 +55,13 @@ class RegionEntry:
         """Return the input of a split region, whose gradient is summed over ranks.
 
         Projections of one input, such as those of queries, keys and values, get the same result, so
-        the sum of their gradients takes one message.
+        the sum of their gradients takes one message. A capture, on tensors without values, sees each
+        module by itself.
         """
         if not (torch.is_grad_enabled() and tensor.requires_grad):
             return tensor
+        if is_silent(tensor):
+            return entered(tensor, self._peers)
         if self._latest is not None:
             before, made = self._latest[0](), self._latest[1]()
             if before is tensor and made is not None and made._version == tensor._version:
@@ -88,20 +92,21 @@ class _Column(_SplitModule):
         return super().forward(self._smp_entry.enter(x))
 
 
-class _Joined(_SplitModule):
+class _JoinedOutput(_SplitModule):
     def forward(self, x: Tensor) -> Any:
         """Return the whole product, of which each rank has computed some columns."""
         own = super().forward(self._smp_entry.enter(x))
+        self._smp_entry.leave()
         return joined_columns(own, self._smp_entry.peers)
 
 
 class _Row(_SplitModule):
     def forward(self, x: Tensor) -> Any:
         """Return the sum over ranks of the products of their rows, with the bias added once."""
-        weight = self.weight if isinstance(self, nn.Linear) else self.weight.t()
+        weight = self.weight.t() if _is_conv1d(self) else self.weight
         self._smp_entry.leave()
         found = summed(functional.linear(x, weight), self._smp_entry.peers)
-        return found if self.bias is None else found + self.bias
+        return found if self.bias is None else found + self.bias.to(found.dtype)
 
 
 class _Vocabulary(_SplitModule):
@@ -121,17 +126,21 @@ class _Vocabulary(_SplitModule):
 
 _CLASSES: Final[dict[Role, type[_SplitModule]]] = {
     Role.COLUMN: _Column,
-    Role.JOINED: _Joined,
+    Role.JOINED: _JoinedOutput,
     Role.ROW: _Row,
     Role.VOCABULARY: _Vocabulary,
 }
 
 
-@cache
+_made: Final[dict[tuple[Role, type[nn.Module]], type[nn.Module]]] = {}
+
+
 def _class(role: Role, plain: type[nn.Module]) -> type[nn.Module]:
-    """Return the subclass of a module's class that computes a part of it."""
-    name = f"{role.value.capitalize()}{plain.__name__}"
-    return type(name, (_CLASSES[role], plain), {"__module__": __name__})
+    """Return the subclass of a module's class that computes a part of it; the same each time."""
+    if (role, plain) not in _made:
+        name = f"{role.value.capitalize()}{plain.__name__}"
+        _made[role, plain] = type(name, (_CLASSES[role], plain), {"__module__": __name__})
+    return _made[role, plain]
 
 
 def is_product(module: nn.Module) -> bool:
@@ -152,10 +161,10 @@ def is_conv1d(module: nn.Module) -> bool:
 
 def is_table(module: nn.Module) -> bool:
     """Return True for a `nn.Embedding` without options that need the whole table."""
-    is_plain = isinstance(module, nn.Embedding) and type(module).forward is nn.Embedding.forward
-    return is_plain and not (
-        module.max_norm is not None or module.scale_grad_by_freq or module.sparse
-    )
+    if not isinstance(module, nn.Embedding) or type(module).forward is not nn.Embedding.forward:
+        return False
+    options: Any = module
+    return not (options.max_norm is not None or options.scale_grad_by_freq or options.sparse)
 
 
 def turn(module: nn.Module, role: Role, entry: RegionEntry) -> None:

@@ -51,14 +51,14 @@ class TensorSplit:
         """Return this rank's part of a whole tensor, in its own memory."""
         found = [
             section.chunk(self.degree, self.dim)[self.rank]
-            for section in whole.split(list(self.sections), self.dim)
+            for section in torch.split(whole, list(self.sections), self.dim)
         ]
         return torch.cat(found, self.dim) if len(found) > 1 else found[0].contiguous().clone()
 
     def joined(self, parts: Sequence[Tensor]) -> Tensor:
         """Return the whole tensor from the parts of all ranks, in the order of ranks."""
         lengths = [length // self.degree for length in self.sections]
-        by_rank = [part.split(lengths, self.dim) for part in parts]
+        by_rank = [torch.split(part, lengths, self.dim) for part in parts]
         pieces = [piece for section in zip(*by_rank, strict=True) for piece in section]
         return torch.cat(pieces, self.dim)
 

@@ -101,7 +101,12 @@ def test_a_plan_leaves_the_model_as_it_was_and_is_the_same_on_meta(name):
     plan = plan_of(model)
 
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
-    assert plan == plan_of(made(name).to("meta"))
+    with torch.device("meta"):
+        bare = MODELS[name]()
+    for module in bare.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    assert plan == plan_of(bare)
 
 
 def test_a_wrong_split_is_refuted():
@@ -140,12 +145,11 @@ class Normed(nn.Module):
         return self.b(self.norm(self.a(x)))
 
 
-def test_a_model_without_a_split_is_refused_with_the_reasons():
+def test_a_model_without_a_split_is_refused():
     with pytest.raises(OptionError) as caught:
         plan_of(Normed(), arguments=(torch.randn(2, 8),))
 
     assert [("tensor_parallel_degree", "no_split")] == fields_of(caught.value)
-    assert "a: its parts" in str(caught.value)
 
 
 def test_the_script_chooses_modules():

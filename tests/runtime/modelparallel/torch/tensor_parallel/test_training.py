@@ -24,7 +24,7 @@ def trained(rank, size, name, dtype, degree, dropout=0.0):
     ],
 )
 def test_gradients_losses_norms_and_weights_are_as_in_one_process(world, name, dtype, degree, size):
-    found = world.run(trained, name, dtype, degree, size=size, deadline=280)
+    found = world.run(trained, name, dtype, degree, size=size, deadline=600)
     expected, limit = alone(name, dtype=dtype), TOLERANCES[dtype]
 
     assert worst(found[0].grads, expected.grads) < limit
@@ -38,10 +38,10 @@ def test_gradients_losses_norms_and_weights_are_as_in_one_process(world, name, d
 
 
 def test_dropout_outside_of_split_regions_is_that_of_whole_layers(world):
-    whole = world.run(trained, "mlp", torch.float64, 1, 0.3, size=1, deadline=280)[0]
-    parts = world.run(trained, "mlp", torch.float64, 2, 0.3, size=2, deadline=280)
+    whole = world.run(trained, "mlp", torch.float64, 1, 0.3, size=1, deadline=600)[0]
+    parts = world.run(trained, "mlp", torch.float64, 2, 0.3, size=2, deadline=600)
 
-    assert ([], 8) == (whole.split, len(parts[0].split))
+    assert ([], 7) == (whole.split, len(parts[0].split))
     assert whole.losses == pytest.approx(parts[0].losses, rel=1e-9)
     assert worst(parts[0].grads, whole.grads) < 1e-9
     assert whole.losses != pytest.approx(alone("mlp").losses, rel=1e-3)
