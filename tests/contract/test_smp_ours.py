@@ -181,8 +181,7 @@ def test_split_layers_need_no_stages_and_one_batch_for_those_that_share_them():
     model = ModelParallel.from_smp({**split, "prescaled_batch": True})
 
     assert (2, 1) == (model.tensor_parallel_degree, model.pipeline_parallel_degree)
-    with pytest.warns(UserWarning):
-        ModelParallel.from_smp(split)
+    assert 1 == len(list(smp_warnings(split)))
     assert [
         ("prescaled_batch", "unsupported"),
         ("tensor_parallel_degree", "unsupported"),
@@ -200,12 +199,11 @@ def test_without_stages_nothing_is_guessed():
 
 
 def test_faults_come_at_once():
-    wrong = {"microbatches": 0, "fp16": True, "tensor_parallel_degree": 2, "foo": 1}
+    wrong = {"microbatches": 0, "fp16": True, "foo": 1}
 
     assert [
         ("microbatches", "option"),
         ("foo", "unknown"),
-        ("tensor_parallel_degree", "conflict"),
         ("fp16", "unsupported"),
     ] == fields_of(runtime_faults({**PLAIN, **wrong}))
 

@@ -55,8 +55,8 @@ class RegionEntry:
         """Return the input of a split region, whose gradient is summed over ranks.
 
         Projections of one input, such as those of queries, keys and values, get the same result, so
-        the sum of their gradients takes one message. A capture, on tensors without values, sees each
-        module by itself.
+        the sum of their gradients takes one message. A capture, on tensors without values, sees
+        each module by itself.
         """
         if not (torch.is_grad_enabled() and tensor.requires_grad):
             return tensor
