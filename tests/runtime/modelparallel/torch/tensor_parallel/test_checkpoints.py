@@ -35,19 +35,28 @@ def resumed(rank, size, name, folder, degree, partial):
     return train(model, optimizer, steps=2, first=2).losses
 
 
-@pytest.mark.parametrize("partial", [False, True])
-@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 2)])
+@pytest.mark.parametrize(
+    ("before", "after", "partial"),
+    [
+        (2, 1, False),
+        (1, 2, True),
+        (2, 2, True),
+        pytest.param(2, 1, True, marks=pytest.mark.slow),
+        pytest.param(1, 2, False, marks=pytest.mark.slow),
+        pytest.param(2, 2, False, marks=pytest.mark.slow),
+    ],
+)
 def test_a_checkpoint_goes_on_under_another_degree(world, tmp_path, before, after, partial):
     arguments = ("gpt2", str(tmp_path))
-    losses = world.run(saved, *arguments, before, partial, size=before, deadline=600)
-    found = world.run(resumed, *arguments, after, partial, size=after, deadline=600)
+    losses = world.run(saved, *arguments, before, partial, size=before, deadline=80)
+    found = world.run(resumed, *arguments, after, partial, size=after, deadline=80)
 
     assert losses[0] == pytest.approx(found[0], rel=1e-9)
     assert all(each == found[0] for each in found)
 
 
 def test_a_full_checkpoint_loads_in_one_process(world, tmp_path):
-    world.run(saved, "gpt2", str(tmp_path), 2, False, size=2, deadline=600)
+    world.run(saved, "gpt2", str(tmp_path), 2, False, size=2, deadline=80)
     model = made("gpt2")
     stored = torch.load(tmp_path / "a")["model"]
 
@@ -71,7 +80,7 @@ def states(rank, size, name):
 
 
 def test_state_dicts_are_whole_and_load_again(world):
-    on, again, shapes, moments = world.run(states, "gpt2", size=2, deadline=600)[0]
+    on, again, shapes, moments = world.run(states, "gpt2", size=2, deadline=80)[0]
     plain = made("gpt2")
     expected = optimizer_of(plain, "adamw").param_groups[0]["params"]
 
@@ -91,7 +100,7 @@ def other_data(rank, size):
 
 
 def test_ranks_that_share_layers_need_the_same_batch(world):
-    assert [[("ids", "data")]] * 2 == world.run(other_data, size=2, deadline=600)
+    assert [[("ids", "data")]] * 2 == world.run(other_data, size=2, deadline=80)
 
 
 def meta(rank, size, degree):
@@ -105,8 +114,8 @@ def meta(rank, size, degree):
 
 
 def test_a_model_without_values_gets_those_of_whole_layers(world):
-    whole = world.run(meta, 1, size=1, deadline=600)[0]
-    parts = world.run(meta, 2, size=2, deadline=600)[0]
+    whole = world.run(meta, 1, size=1, deadline=80)[0]
+    parts = world.run(meta, 2, size=2, deadline=80)[0]
 
     assert all(torch.equal(whole[key], value) for key, value in parts.items())
     assert whole["up.weight"].std() > 0
@@ -142,4 +151,4 @@ def refused(rank, size, options):
     ],
 )
 def test_what_is_not_there_is_refused_on_every_rank(world, options, about, kind):
-    assert [[(about, kind)]] * 2 == world.run(refused, options, size=2, deadline=600)
+    assert [[(about, kind)]] * 2 == world.run(refused, options, size=2, deadline=80)
