@@ -7,15 +7,16 @@
     sagemaker_dist_config = {"version":5,"dataparallel":{...,"encrypt":true,"integrity":"off"}}
     sagemaker_dist_config = {"version":6,"dataparallel":{...,"gpu_collectives":"staged"}}
     sagemaker_dist_config = {"version":7,"dataparallel":{...,"max_restarts":3}}
+    sagemaker_dist_config = {"version":8,"modelparallel":{...,"tensor_parallel_degree":2}}
 
 Every option of version 2 or 3 is written, even if its value is the default. A job then does not
 depend on the defaults of its image. The options of version 5, "encrypt" and "integrity", are
 written only if one of them differs from its default, which no later image may change; the same is
-true of "gpu_collectives", the option of version 6, and of the options of version 7, "elastic_min",
-"max_restarts" and "silence_seconds". A reader accepts documents of its own version and of all older
-versions (tests/contract/golden has examples). It refuses newer versions and unknown keys. The
-writer uses the oldest version that has all options of the job, so that older images can still run
-the job.
+true of "gpu_collectives", the option of version 6, of the options of version 7, "elastic_min",
+"max_restarts" and "silence_seconds", and of "tensor_parallel_degree", the option of version 8. A
+reader accepts documents of its own version and of all older versions (tests/contract/golden has
+examples). It refuses newer versions and unknown keys. The writer uses the oldest version that has
+all options of the job, so that older images can still run the job.
 
 Only documents for TensorFlow have the key "framework", which needs version 4. Older images, which
 start ranks only for torch, therefore refuse these documents. Without the key "framework", the
@@ -28,7 +29,7 @@ SageMaker allows at most 2,500 characters per hyperparameter and no line break
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
 from typing import Any, Final
 
@@ -45,7 +46,7 @@ from sagemaker_dist.contract.ranges import (
 from sagemaker_dist.errors import KeyPath, OptionError, SkewError
 
 KEY: Final = "sagemaker_dist_config"
-VERSION: Final = 7  # newest version that this reader accepts
+VERSION: Final = 8  # newest version that this reader accepts
 MAX_CHARACTERS: Final = 2500
 Options = DataParallel | ModelParallel
 _DATA: Final = "dataparallel"
@@ -61,6 +62,9 @@ _LATER_OPTIONS: Final = {
     7: (ELASTIC_MIN, MAX_RESTARTS, SILENCE),
 }
 _DEFAULTS: Final = DataParallel()
+# first version that has these options of ModelParallel itself
+_LATER_MODEL_OPTIONS: Final = {8: ("tensor_parallel_degree",)}
+_MODEL_DEFAULTS: Final = ModelParallel()
 FRAMEWORKS: Final = ("torch", "tensorflow")
 
 
@@ -76,13 +80,31 @@ def spell(options: Options, framework: str | None = None) -> str:
     if framework not in (None, "torch"):
         document |= {"version": _FIRST_FRAMEWORK, _FRAMEWORK: framework}
     engine = document[section]["engine"] if section == _MODEL else document[section]
-    for first, names in _LATER_OPTIONS.items():
-        if any(engine[name] != getattr(_DEFAULTS, name) for name in names):
-            document["version"] = first
+    versions = [document["version"], *_written(engine, _LATER_OPTIONS, _DEFAULTS)]
+    if section == _MODEL:
+        versions += _written(document[section], _LATER_MODEL_OPTIONS, _MODEL_DEFAULTS)
+    document["version"] = max(versions)
+    return json.dumps(document, separators=(",", ":"), sort_keys=True)
+
+
+def _written(
+    options: dict[str, Any], later: Mapping[int, tuple[str, ...]], defaults: Options
+) -> list[int]:
+    """Remove later groups of options that have their defaults; return versions of the others.
+
+    Args:
+        options: Options by name, which is changed.
+        later: Names of the options of each later version.
+        defaults: Object with the defaults of the options.
+    """
+    versions = []
+    for first, names in later.items():
+        if any(options[name] != getattr(defaults, name) for name in names):
+            versions.append(first)
         else:
             for name in names:
-                del engine[name]
-    return json.dumps(document, separators=(",", ":"), sort_keys=True)
+                del options[name]
+    return versions
 
 
 def render(options: Options, framework: str | None = None) -> str:
@@ -206,7 +228,8 @@ def _version(document: dict[str, Any], where: str) -> int:
 
 def _keys(kind: type[Options], version: int) -> set[str]:
     """Return the names of the options of `kind` that a document of this version may have."""
-    later = {name for first, names in _LATER_OPTIONS.items() if version < first for name in names}
+    groups = _LATER_MODEL_OPTIONS if kind is ModelParallel else _LATER_OPTIONS
+    later = {name for first, names in groups.items() if version < first for name in names}
     return {field.name for field in fields(kind)}.difference(later)
 
 

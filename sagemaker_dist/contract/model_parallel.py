@@ -24,12 +24,15 @@ from sagemaker_dist.errors import OptionError, closest, raise_all, within
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelParallel(KeywordOptions):
-    """Options for splitting a model into stages on several ranks, and for training replicas of it.
+    """Options for splitting a model over several ranks, and for training replicas of it.
 
     Attributes:
         pipeline_parallel_degree: Number of ranks over which one model is split, at least 1. It must
             divide the number of ranks of the job. Default "auto": the planner chooses the fastest
-            number.
+            number; with tensor parallelism, "auto" is 1.
+        tensor_parallel_degree: Number of ranks over which each layer is split, at least 1; these
+            ranks get the same batch. It must divide the number of ranks of the job, and cannot be
+            combined with several stages or with sharding yet. Default 1: layers are whole.
         microbatches: Number of equal parts into which a replica's batch is divided, at least 1. It
             must divide the size of this batch. Default "auto": the planner chooses.
         pipeline: Pipeline schedule: "simple", "interleaved", "1f1b", "interleaved_1f1b",
@@ -80,6 +83,7 @@ class ModelParallel(KeywordOptions):
     nested: ClassVar[Mapping[str, type]] = {"engine": DataParallel}
 
     pipeline_parallel_degree: int | str = AUTO
+    tensor_parallel_degree: int = 1
     microbatches: int | str = AUTO
     pipeline: str = AUTO
     active_microbatches: int | None = None
@@ -141,7 +145,7 @@ class ModelParallel(KeywordOptions):
 
         With a `pipeline_parallel_degree` of 4, 8 ranks have 2 replicas.
 
-        Returns None if `pipeline_parallel_degree` is "auto".
+        Returns None if `pipeline_parallel_degree` is "auto" and layers are whole.
 
         Raises:
             OptionError: The degrees do not divide `world_size`, or the batch is not divisible; all

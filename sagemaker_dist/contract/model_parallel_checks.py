@@ -49,6 +49,7 @@ _COUNT_OR_AUTO: Final = Key(
 _SWITCH: Final = V1["auto_partition"]
 _KEYS: Final[Mapping[str, Key]] = {
     "pipeline_parallel_degree": _COUNT_OR_AUTO,
+    "tensor_parallel_degree": _COUNT,
     "microbatches": _COUNT_OR_AUTO,
     "pipeline": Key(
         is_valid=lambda value: value in [AUTO, *PIPELINES],
@@ -211,6 +212,29 @@ def _sharding(options: Unchecked) -> Faults:
         )
 
 
+def _tensors(options: Unchecked) -> Faults:
+    """Yield a fault for each option that cannot be combined with split layers yet."""
+    degree, stages = options.tensor_parallel_degree, options.pipeline_parallel_degree
+    if degree == 1:
+        return
+    if stages not in (AUTO, 1):
+        yield OptionError(
+            f"tensor_parallel_degree is {degree} with pipeline_parallel_degree={stages}",
+            "a model is split by layers into stages, or within layers, and not both yet",
+            "Pass pipeline_parallel_degree=1, or leave tensor_parallel_degree out",
+            about="tensor_parallel_degree",
+            kind="conflict",
+        )
+    if options.sharding != "none":
+        yield OptionError(
+            f"tensor_parallel_degree is {degree} with sharding={options.sharding!r}",
+            "parts of split layers are not sharded over replicas yet",
+            "Leave sharding out, or leave tensor_parallel_degree out",
+            about="tensor_parallel_degree",
+            kind="conflict",
+        )
+
+
 def _plan(options: Unchecked) -> Faults:
     if options.plan is None:
         return
@@ -239,5 +263,6 @@ _RULES: Final = {  # each rule, and the options that it reads
         *("pipeline_parallel_degree", "virtual_stages", "pipeline", "default_partition"),
     ),
     _sharding: ("sharding", "shard_degree", "bf16"),
+    _tensors: ("tensor_parallel_degree", "pipeline_parallel_degree", "sharding"),
     _plan: ("plan", *_OF_PLAN),
 }

@@ -16,6 +16,7 @@ from sagemaker_dist.contract.smp.rank_layout import Ranks, division_fault
 from sagemaker_dist.errors import OptionError
 
 _DEGREE = "pipeline_parallel_degree"
+_TENSOR = "tensor_parallel_degree"
 
 
 class Degrees(Protocol):
@@ -24,6 +25,10 @@ class Degrees(Protocol):
     @property
     def pipeline_parallel_degree(self) -> int | str:
         """Return the number of ranks over which a model is split; "auto" if the planner chooses."""
+
+    @property
+    def tensor_parallel_degree(self) -> int:
+        """Return the number of ranks over which each layer is split."""
 
     @property
     def microbatches(self) -> int | str:
@@ -44,10 +49,26 @@ class Degrees(Protocol):
 def replicas_of(options: Degrees, world_size: int) -> int | None:
     """Return the number of replicas on `world_size` ranks, rounded down.
 
-    Returns None if `pipeline_parallel_degree` is "auto".
+    Returns None if `pipeline_parallel_degree` is "auto" and layers are whole.
     """
+    degree = _stages(options)
+    return world_size // _product(options, degree) if isinstance(degree, int) else None
+
+
+def _stages(options: Degrees) -> int | str:
+    """Return the number of ranks of a pipeline, or "auto"; with split layers, "auto" is 1."""
     degree = options.pipeline_parallel_degree
-    return world_size // degree if isinstance(degree, int) else None
+    return degree if isinstance(degree, int) or options.tensor_parallel_degree == 1 else 1
+
+
+def _product(options: Degrees, degree: int) -> int:
+    """Return the number of ranks that hold a whole model.
+
+    Args:
+        options: Options of the job.
+        degree: Number of ranks of a pipeline.
+    """
+    return degree * options.tensor_parallel_degree
 
 
 def split_faults(
@@ -55,9 +76,9 @@ def split_faults(
 ) -> Iterator[OptionError]:
     """Yield a fault for each number that is not divisible as the options require.
 
-    The number of ranks must be divisible by `pipeline_parallel_degree`, the number of replicas by
-    `shard_degree`, the global batch by the number of replicas, and a replica's batch by
-    `microbatches`.
+    The number of ranks must be divisible by `pipeline_parallel_degree` times
+    `tensor_parallel_degree`, the number of replicas by `shard_degree`, the global batch by the
+    number of replicas, and a replica's batch by `microbatches`.
 
     Args:
         options: Options of the job.
@@ -65,16 +86,18 @@ def split_faults(
         num_hosts: Hosts of the job, for the messages; None if unknown.
     """
     ranks = Ranks(size=world_size, num_hosts=num_hosts)
-    degree, shards = options.pipeline_parallel_degree, options.shard_degree or 1
+    degree, shards = _stages(options), options.shard_degree or 1
     if not isinstance(degree, int):
         yield from _open_faults(options, ranks)
         return
-    if world_size % degree:
-        yield division_fault(ranks, {_DEGREE: degree}, "hold a whole model")
+    degrees = {_DEGREE: degree, _TENSOR: options.tensor_parallel_degree}
+    given = {name: number for name, number in degrees.items() if number > 1} or {_DEGREE: degree}
+    if world_size % _product(options, degree):
+        yield division_fault(ranks, given, "hold a whole model")
         return
-    replicas = world_size // degree
+    replicas = world_size // _product(options, degree)
     if replicas % shards:
-        degrees = {_DEGREE: degree, "shard_degree": shards}
+        degrees = {**given, "shard_degree": shards}
         yield division_fault(ranks, degrees, "hold all shards of a model")
     yield from _batch_faults(options, replicas)
 

@@ -23,6 +23,7 @@ from smdist.modelparallel.torch.planning.plan_request import read_size
 
 WRONG = {
     "pipeline_parallel_degree": (0, -1, True, 1.0, "4", None, (1 << 20) + 1),
+    "tensor_parallel_degree": (0, True, "auto", 2.0, None),
     "microbatches": (0, "all", None),
     "pipeline": ("gpipe", None, 1),
     "active_microbatches": (0, "2"),
@@ -83,6 +84,14 @@ def test_every_option_has_wrong_values():
         ),
         ({"shard_degree": 2}, [("shard_degree", "conflict")]),
         ({"bf16": True}, [("bf16", "conflict")]),
+        (
+            {
+                "tensor_parallel_degree": 2,
+                "pipeline_parallel_degree": 2,
+                "sharding": "full",
+            },
+            [("tensor_parallel_degree", "conflict"), ("tensor_parallel_degree", "conflict")],
+        ),
         (
             {"pipeline": "1f1b", "active_microbatches": 2, "virtual_stages": 2},
             [("active_microbatches", "conflict"), ("virtual_stages", "conflict")],

@@ -74,7 +74,7 @@ HAS_NO_EFFECT = [
 ]
 SHARDED = {"sharded_data_parallel_degree": 2}
 NO = [
-    ({"tensor_parallel_degree": 2}, "tensor_parallel_degree", "unsupported"),
+    ({"tensor_parallel_degree": 2, "ddp": True}, "tensor_parallel_degree", "unsupported"),
     ({"contiguous": True}, "contiguous", "unsupported"),
     ({"horovod": True}, "horovod", "unsupported"),
     ({"ddp": True, "ddp_port": 1234}, "ddp_port", "unsupported"),
@@ -173,6 +173,21 @@ def test_partitions_is_the_old_name_of_stages():
     assert ModelParallel.from_smp({"partitions": 2}) == ModelParallel.from_smp(PLAIN)
 
 
+def test_split_layers_need_no_stages_and_one_batch_for_those_that_share_them():
+    """What AWS's default of prescaled_batch would mean is refused, and its absence is warned of."""
+    split = {"tensor_parallel_degree": 2, "ddp": True}
+    wrong = {**split, "prescaled_batch": False, "shard_optimizer_state": True}
+
+    model = ModelParallel.from_smp({**split, "prescaled_batch": True})
+
+    assert (2, 1) == (model.tensor_parallel_degree, model.pipeline_parallel_degree)
+    assert 1 == len(list(smp_warnings(split)))
+    assert [
+        ("prescaled_batch", "unsupported"),
+        ("tensor_parallel_degree", "unsupported"),
+    ] == fields_raised(lambda: ModelParallel.from_smp(wrong))
+
+
 def test_without_stages_nothing_is_guessed():
     """AWS has a default where data parallelism is sharded, and none elsewhere."""
     assert [("pipeline_parallel_degree", "missing")] == fields_raised(
@@ -184,12 +199,11 @@ def test_without_stages_nothing_is_guessed():
 
 
 def test_faults_come_at_once():
-    wrong = {"microbatches": 0, "fp16": True, "tensor_parallel_degree": 2, "foo": 1}
+    wrong = {"microbatches": 0, "fp16": True, "foo": 1}
 
     assert [
         ("microbatches", "option"),
         ("foo", "unknown"),
-        ("tensor_parallel_degree", "unsupported"),
         ("fp16", "unsupported"),
     ] == fields_of(runtime_faults({**PLAIN, **wrong}))
 

@@ -184,6 +184,24 @@ def test_options_of_version_7_need_a_newer_image(option):
     assert [("dataparallel.elastic_min", "unknown")] == fields_of(caught.value)
 
 
+def test_golden_version_8_parses_forever():
+    """The eighth document: layers that are split over ranks."""
+    options = ModelParallel(tensor_parallel_degree=2, microbatches=4)
+
+    assert options == parse((GOLDEN / "v8.json").read_text())
+
+
+def test_split_layers_need_a_newer_image():
+    """A document without split layers says nothing of them; an older image refuses those with."""
+    text = render(ModelParallel(tensor_parallel_degree=2, engine=DataParallel(encrypt=True)))
+
+    assert 8 == json.loads(text)["version"]
+    assert "tensor_parallel_degree" not in render(ModelParallel())
+    with pytest.raises(SkewError) as caught:
+        parse(text.replace('"version":8', '"version":7'))
+    assert [("modelparallel.tensor_parallel_degree", "unknown")] == fields_of(caught.value)
+
+
 @pytest.mark.parametrize("options", [DataParallel(), ModelParallel()])
 def test_only_protection_needs_a_newer_image(options):
     """Older images refuse protection, which they would lack, and read everything else."""

@@ -74,6 +74,20 @@ def test_two_stages_and_two_replicas_train_what_one_process_trains(job, plain, o
         assert OURS == ModelParallel(**ranks[0]["options"])
 
 
+@pytest.mark.slow
+def test_split_layers_and_two_replicas_train_what_one_process_trains(job, plain):
+    """Layers are split over the two ranks of a host; the losses equal one process's."""
+    split = ModelParallel(tensor_parallel_degree=2, microbatches=2, engine=RANKS)
+    estimator = job("split.py", distribution=split)
+    estimator.fit()
+    ranks = facts_in(estimator.model_data)
+
+    assert [[0, 0, 1, 2], [0, 0, 1, 2], [0, 1, 1, 2], [0, 1, 1, 2]] == [r["place"] for r in ranks]
+    assert split == ModelParallel(**ranks[0]["options"])
+    for rank in ranks:
+        assert plain == pytest.approx(rank["losses"], abs=1e-6)
+
+
 def test_what_does_not_fit_starts_nothing(job):
     """3 hosts of 2 ranks are refused for 4 stages: 6 ranks are no multiple of 4."""
     options = ModelParallel(pipeline_parallel_degree=4, engine=RANKS)

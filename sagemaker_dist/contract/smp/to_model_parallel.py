@@ -21,20 +21,15 @@ Given = Mapping[str, Any]
 WHERE: Final = "the dict of modelparallel"
 _STAGES: Final = "pipeline_parallel_degree"
 _SHARDED: Final = "sharded_data_parallel_degree"
+_TENSOR: Final = "tensor_parallel_degree"
 _CLIPPING: Final = "sdp_gradient_clipping"
 _PIPELINE: Final = "interleaved"  # AWS's default
 
 _TENSORFLOW: Final = "it is an option for TensorFlow, and sagemaker_dist splits only torch models"
-_TENSORS: Final = "sagemaker_dist does not split layers: a stage consists of whole layers"
 _AUTOCAST: Final = "Use torch.autocast in the step, with smp.amp.GradScaler for float16"
 _GATHERING: Final = "FSDP2 gathers shards layer by layer, without this option"
 # Keys that are refused unless their value is among the allowed ones: allowed values, why, hint.
 REFUSED: Final[Mapping[str, tuple[tuple[object, ...], str, str]]] = {
-    "tensor_parallel_degree": (
-        (1,),
-        _TENSORS,
-        f"Leave it out, and use more stages ({_STAGES}) or sharding ({_SHARDED})",
-    ),
     "contiguous": ((), _TENSORFLOW, "Leave it out"),
     "horovod": ((False,), _TENSORFLOW, "Pass ddp=True: replicas average their gradients"),
     "ddp_port": ((), "the launcher chooses the port", "Leave it out"),
@@ -86,6 +81,7 @@ def model_parallel_options(parameters: Given, *, where: str = WHERE) -> dict[str
     shards = parameters.get(_SHARDED, 1)
     options: dict[str, Any] = {
         _STAGES: parameters.get("partitions", parameters.get(_STAGES, 1)),
+        _TENSOR: parameters.get(_TENSOR, 1),
         "microbatches": parameters.get("microbatches", 1),
         "pipeline": parameters.get("pipeline", _PIPELINE),
         "active_microbatches": parameters.get("active_microbatches"),
@@ -134,7 +130,11 @@ def runtime_faults(parameters: Given, *, where: str = WHERE) -> Iterator[OptionE
 
 def _job_faults(parameters: Given, where: str) -> Iterator[OptionError]:
     is_sharded = parameters.get(_SHARDED, 1) > 1
-    if not is_sharded and "partitions" not in parameters and _STAGES not in parameters:
+    is_split = parameters.get(_TENSOR, 1) > 1
+    if is_split:
+        yield from _tensor_faults(parameters, where)
+    has_stages = "partitions" in parameters or _STAGES in parameters
+    if not is_sharded and not is_split and not has_stages:
         yield OptionError(
             f"{where} has no {_STAGES}",
             "SMP v1 has no default for it",
@@ -156,7 +156,13 @@ def _job_faults(parameters: Given, where: str) -> Iterator[OptionError]:
             virtual_stages=None,
             active_microbatches=parameters.get("active_microbatches"),
         )
-    for name, why in _OF_SHARDS.items() if is_sharded else ():
+    if is_sharded:
+        yield from _shard_faults(parameters, where)
+
+
+def _shard_faults(parameters: Given, where: str) -> Iterator[OptionError]:
+    """Yield the faults of parameters that shard the state of replicas."""
+    for name, why in _OF_SHARDS.items():
         if name in parameters:
             yield OptionError(
                 f"{where} has {name}={parameters[name]!r}",
@@ -165,13 +171,41 @@ def _job_faults(parameters: Given, where: str) -> Iterator[OptionError]:
                 about=name,
                 kind="unsupported",
             )
-    if is_sharded and parameters.get(_CLIPPING) == 0:
+    if parameters.get(_CLIPPING) == 0:
         yield OptionError(
             f"{where} has {_CLIPPING}=0",
             "it would scale all gradients to zero",
             "Pass a number above 0, or ModelParallel(sharding='full') for no clipping",
             about=_CLIPPING,
         )
+
+
+def _tensor_faults(parameters: Given, where: str) -> Iterator[OptionError]:
+    """Yield the faults of parameters that split layers over ranks."""
+    degree = parameters[_TENSOR]
+    if parameters.get("prescaled_batch") is False:
+        yield OptionError(
+            f"{where} has prescaled_batch=False",
+            f"the ranks that share a layer get the same batch: {_TENSOR} is {degree}",
+            "Pass prescaled_batch=True, and give each replica its data by smp.rdp_rank()",
+            about="prescaled_batch",
+            kind="unsupported",
+        )
+    stages = parameters.get("partitions", parameters.get(_STAGES, 1))
+    together = {
+        f"{stages} stages": stages > 1,
+        _SHARDED: parameters.get(_SHARDED, 1) > 1,
+        "shard_optimizer_state": parameters.get("shard_optimizer_state", False),
+    }
+    for what, is_on in together.items():
+        if is_on:
+            yield OptionError(
+                f"{where} has {_TENSOR}={degree} with {what}",
+                "split layers cannot be combined with stages or shards yet",
+                f"Leave out {_TENSOR}, or the other",
+                about=_TENSOR,
+                kind="unsupported",
+            )
 
 
 def smp_warnings(parameters: Given) -> Iterator[str]:
@@ -188,6 +222,11 @@ def smp_warnings(parameters: Given) -> Iterator[str]:
         )
     if parameters.get("ddp") is False:
         yield "ddp=False has no effect: with several replicas, gradients are always averaged."
+    if parameters.get(_TENSOR, 1) > 1 and "prescaled_batch" not in parameters:
+        yield (
+            "prescaled_batch is True here: ranks that share a layer get the same batch, so give"
+            " each replica its data by smp.rdp_rank()."
+        )
     if parameters.get("ddp_dist_backend") == "nccl":
         yield "ddp_dist_backend='nccl' is used only for GPU tensors; smdist sends CPU tensors."
     yield from _unused_option_warnings(parameters)

@@ -85,10 +85,12 @@ from smdist.modelparallel.torch.smp.step_decorator import step
 from smdist.modelparallel.torch.smp.unsupported import (
     nn,
     optimizers,
-    set_tensor_parallelism,
-    tensor_parallelism,
     tp_register,
     tp_register_with_module,
+)
+from smdist.modelparallel.torch.tensor_parallel import (
+    set_tensor_parallelism,
+    tensor_parallelism,
 )
 from smdist.modelparallel.torch.verification.verify import Verified, VerifyError, verify
 

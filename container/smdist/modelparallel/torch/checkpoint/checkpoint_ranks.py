@@ -58,8 +58,8 @@ class RankReplica:
         layout = {} if found is None else {name: getattr(found, name) for name in _LAYOUT}
         return cls(
             rank=team.rank,
-            replica=None if groups is None else groups.dp_rank,
-            num_replicas=None if groups is None else groups.dp_size,
+            replica=None if groups is None else groups.rdp_rank,
+            num_replicas=None if groups is None else groups.rdp_size,
             layout={"size": team.size, **layout},
             run={"seed": split.seed, "step": split.step_number},
         )

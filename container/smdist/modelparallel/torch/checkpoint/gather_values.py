@@ -24,6 +24,7 @@ from smdist.modelparallel.torch.checkpoint.local_values import (
     local_values_of,
 )
 from smdist.modelparallel.torch.checkpoint.team import Team
+from smdist.modelparallel.torch.checkpoint.tensor_parts import joined
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ def whole(value: Any, found: ValueOwner, team: Team) -> Tensor | None:
         return None
     full = value.detach()
     if isinstance(full, DTensor):
-        full = full.full_tensor()
+        full = joined(full)
     return full.cpu() if team.rank == found.owner else None
 
 

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
@@ -46,6 +45,7 @@ from smdist.modelparallel.torch.checkpoint.optimizer_values import (
 )
 from smdist.modelparallel.torch.checkpoint.script_objects import local
 from smdist.modelparallel.torch.checkpoint.team import Team
+from smdist.modelparallel.torch.checkpoint.tensor_parts import empty_like
 
 
 def fill(target: Any, value: Any) -> Any:
@@ -146,7 +146,7 @@ class Loading:
         team, holding = Team.here(), local_values_of(self.model)
         saved = self.source.manifest
         keys = _keys(holding, saved)
-        into = {key: _empty_like(holding.values[name]) for name, key in keys.items()}
+        into = {key: empty_like(holding.values[name]) for name, key in keys.items()}
         state, groups, parameters = saved.state, None, {}
         if self.optimizer is not None and state is not None:
             groups = self._state_here(holding, team).groups
@@ -220,13 +220,3 @@ def _keys(holding: LocalValues, saved: Manifest) -> dict[str, str]:
 def _saved_names(holding: LocalValues, saved: Manifest) -> dict[str, str]:
     pairs = ((each, saved.found_for(each)) for each in holding.entries)
     return {each.name: found.name for each, found in pairs if found is not None}
-
-
-def _empty_like(value: Any) -> Any:
-    """Return an empty tensor to read a value into: on the CPU, or sharded if the value is sharded.
-
-    The result is None for a value that is no tensor.
-    """
-    if isinstance(value, DTensor):
-        return torch.empty_like(value)
-    return torch.empty_like(value, device="cpu") if isinstance(value, Tensor) else None

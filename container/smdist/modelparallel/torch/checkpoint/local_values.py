@@ -17,7 +17,9 @@ from sagemaker_dist.errors import OptionError, require
 from smdist.modelparallel.core.manifest import ManifestEntry
 from smdist.modelparallel.torch.checkpoint.checkpoint_errors import CheckpointError
 from smdist.modelparallel.torch.checkpoint.team import Team
+from smdist.modelparallel.torch.checkpoint.tensor_parts import exposed, part_for
 from smdist.modelparallel.torch.parallel import Parallel
+from smdist.modelparallel.torch.tensor_splits import whole_shape_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +33,8 @@ class LocalValues:
         title: Class name of the model, shown in errors.
         entries: Names, shapes and types of all values of the model, on all ranks.
         first: First name of a value, by each of the value's names.
-        values: Values on this rank, by first name; the tensors share memory with the model.
+        values: Values on this rank, by first name; the tensors share memory with the model. Parts
+            of split tensors are DTensors.
         pieces: Modules that contain these values: the stages on this rank, or the whole model if
             the model is not split.
         whole: The whole model; on the meta device if the model is split.
@@ -82,7 +85,12 @@ class LocalValues:
         """
         for piece in self.pieces:
             keys = {key: self.first.get(key, key) for key in piece.state_dict()}
-            own = {key: values[name] for key, name in keys.items() if name in values}
+            parameters = dict(piece.named_parameters(remove_duplicate=False))
+            own = {
+                key: part_for(values[name], parameters.get(key))
+                for key, name in keys.items()
+                if name in values
+            }
             piece.load_state_dict(own, strict=False)
 
 
@@ -180,15 +188,18 @@ def _entry(value: Any, names: list[str]) -> ManifestEntry:
     return ManifestEntry(
         name=names[0],
         aliases=tuple(names[1:]),
-        shape=tuple(value.shape) if is_tensor else None,
+        shape=tuple(whole_shape_of(value)) if is_tensor else None,
         dtype=str(value.dtype).removeprefix("torch.") if is_tensor else "",
     )
 
 
 def _values(pieces: tuple[nn.Module, ...], first: Mapping[str, str]) -> dict[str, Any]:
-    return {
-        first.get(key, key): value for piece in pieces for key, value in piece.state_dict().items()
-    }
+    found: dict[str, Any] = {}
+    for piece in pieces:
+        parameters = dict(piece.named_parameters(remove_duplicate=False))
+        for key, value in piece.state_dict().items():
+            found[first.get(key, key)] = exposed(value, parameters.get(key))
+    return found
 
 
 def unwrapped(optimizer: Any) -> Any:

@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from smdist.modelparallel.core.manifest import Group, OptimizerState, options_for
 from smdist.modelparallel.torch.checkpoint.checkpoint_errors import CheckpointError
 from smdist.modelparallel.torch.checkpoint.team import Team
+from smdist.modelparallel.torch.checkpoint.tensor_parts import exposed, part_for, target_for
 
 PREFIX = "optimizer.state."
 _NOT_OPTIONS = ("params", "param_names")
@@ -40,7 +41,7 @@ def values_of(optimizer: Any, names: Mapping[int, str]) -> dict[str, Any]:
             the first of its names.
     """
     return {
-        state_key(names[id(parameter)], key): value
+        state_key(names[id(parameter)], key): exposed(value, parameter)
         for parameter, state in optimizer.state.items()
         for key, value in state.items()
     }
@@ -145,7 +146,8 @@ def _target(parameter: nn.Parameter, stored: Any) -> Any:
         return None
     if isinstance(parameter, DTensor) and shape == parameter.shape:
         return torch.empty_like(parameter, dtype=dtype, requires_grad=False)
-    return torch.empty(shape, dtype=dtype)
+    part = target_for(parameter, torch.Size(shape), dtype)
+    return torch.empty(shape, dtype=dtype) if part is None else part
 
 
 def put(
@@ -183,6 +185,7 @@ def _placed(key: str, value: Any, parameter: nn.Parameter, group: Mapping[str, A
         parameter: The parameter.
         group: The optimizer's parameter group that contains the parameter.
     """
+    value = part_for(value, parameter)
     if not isinstance(value, Tensor) or isinstance(value, DTensor):
         return value
     if key == "step":

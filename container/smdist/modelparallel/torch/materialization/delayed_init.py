@@ -60,9 +60,10 @@ def model_creation(
     parameters of its own stages.
 
     Args:
-        tensor_parallelism: Must be False, since tensors are not split over ranks.
+        tensor_parallelism: Must be False; a block of `smp.tensor_parallelism` chooses modules to
+            split.
         dtype: Type of new floating-point parameters; None is torch's default dtype.
-        tp_config: Settings of tensor parallelism; none are supported.
+        tp_config: Options of SMP's own layers; none are supported.
 
     Raises:
         OptionError: Arguments are wrong or not supported; all faults are reported at once.
@@ -84,14 +85,14 @@ def _refused(
     if tensor_parallelism:
         yield OptionError(
             f"tensor_parallelism is {tensor_parallelism!r}",
-            "tensor parallelism is not supported: modules are placed on ranks as a whole",
-            "Leave it out, and set a larger pipeline_parallel_degree",
+            "this block only delays initialisation",
+            "Leave it out, and create the model in a smp.tensor_parallelism() block, too",
             about="tensor_parallelism",
         )
     for name, value in tp_config.items():
         yield OptionError(
             f"{name} is {value!r}",
-            "it is a setting of tensor parallelism, which is not supported",
+            "it is an option of SMP's own layers, and modules are split as they are here",
             "Leave it out, and make this setting in the model itself",
             about=name,
         )

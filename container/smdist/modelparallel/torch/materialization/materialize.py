@@ -23,6 +23,7 @@ from sagemaker_dist.errors import OptionError, raise_all
 from smdist.modelparallel.torch.materialization.seeded_init import SeededInit, memory
 from smdist.modelparallel.torch.materialization.skeleton import entries, like, replace, skeleton
 from smdist.modelparallel.torch.randomness import generators_kept
+from smdist.modelparallel.torch.tensor_splits import mark, split_of, unmark, whole_shape_of
 
 _DONE = "_is_hf_initialized"  # transformers does not initialise tensors with this attribute
 _HINT = "Load a checkpoint, define reset_parameters() in the module, or create the model on the CPU"
@@ -64,7 +65,7 @@ def materialize(
     left = _initialize(model, new, seed) if new else ()
     if strict:
         raise_all(_without_values(model, name) for name in left)
-    made = {id(tensor): new[name] for name, tensor in old.items()}
+    made = {id(tensor): _part(new[name], tensor) for name, tensor in old.items()}
     for holder in (model, *stages.values()):
         replace(holder.modules(), made)
     return left
@@ -95,12 +96,32 @@ def _first_names(model: nn.Module) -> dict[int, str]:
 
 
 def _zeros(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return zeros for a tensor; for the part of a split tensor, in the shape of the whole one."""
     with torch.no_grad():
-        bare = torch.empty_strided(
-            tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device
-        ).zero_()
+        if split_of(tensor) is None:
+            bare = torch.empty_strided(
+                tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device
+            ).zero_()
+        else:
+            bare = torch.zeros(whole_shape_of(tensor), dtype=tensor.dtype, device=device)
     made = like(tensor, bare)
+    unmark(made)
     made.__dict__.pop(_DONE, None)
+    return made
+
+
+def _part(whole: Tensor, tensor: Tensor) -> Tensor:
+    """Return this rank's part of an initialised tensor, or the tensor itself if it is not split.
+
+    Args:
+        whole: The initialised tensor.
+        tensor: The tensor of the model that it replaces.
+    """
+    split = split_of(tensor)
+    if split is None:
+        return whole
+    made = like(whole, split.part(whole.detach()))
+    mark(made, split)
     return made
 
 

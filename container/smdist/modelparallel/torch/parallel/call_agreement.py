@@ -188,7 +188,7 @@ def ending_all(groups: Groups, doing: str) -> Iterator[None]:
     except BaseException as error:
         if session.current().size == 1:
             raise
-        failure = Alarm(groups.of(Axis.PP)).error(error, doing, "the model")
+        failure = Alarm(groups.of(Axis.MP)).error(error, doing, "the model")
         if failure.rank == groups.rank:
             raise
         raise failure from error
@@ -260,7 +260,7 @@ def _differing(groups: Groups, values: dict[int, Any]) -> list[int]:
         World ranks of the pipeline's first rank and of a rank that differs from it; [] if the
         values are equal within each pipeline.
     """
-    for pipeline in groups.pipelines:
+    for pipeline in groups.replicas:
         for rank in pipeline:
             if rank in values and values[rank] != values[pipeline[0]]:
                 return [pipeline[0], rank]
@@ -376,10 +376,10 @@ def sync_frozen(split: PartitionedModel, axis: Axis) -> bool:
     views = dict(zip(groups.members(axis), answers, strict=True))
     pipelines = [
         _agreed_changes([views[rank] for rank in pipeline])
-        for pipeline in groups.pipelines
+        for pipeline in groups.replicas
         if pipeline[0] in views
     ]
-    own = _agreed_changes([views[rank] for rank in groups.members(Axis.PP)])
+    own = _agreed_changes([views[rank] for rank in groups.members(Axis.MP)])
     for name, is_frozen in own.items():
         for alias in split.aliases(name):
             split.model.get_parameter(alias).requires_grad_(not is_frozen)

@@ -57,6 +57,9 @@ from smdist.modelparallel.torch.session.rank_team import (
     raise_together,
     rank_failure,
 )
+from smdist.modelparallel.torch.tensor_parallel import TensorPlan
+from smdist.modelparallel.torch.tensor_parallel import split as split_tensors
+from smdist.modelparallel.torch.tensor_splits import without_messages
 
 _PLANNER_OPTIONS = (
     "pipeline", "active_microbatches", "virtual_stages", "optimize", "memory_weight",
@@ -168,24 +171,28 @@ def _found(model: nn.Module, batch: Batch, settings: Settings) -> Plan:
         settings: Settings of the parallel model.
     """
     options = {name: getattr(settings.options, name) for name in _PLANNER_OPTIONS}
-    if session.current().size == 1 and options["pipeline_parallel_degree"] == "auto":
+    degree = _tensor_degree(settings)
+    is_one = session.current().size == 1 or degree > 1
+    if is_one and options["pipeline_parallel_degree"] == "auto":
         options["pipeline_parallel_degree"] = 1
-    with torch.enable_grad():
-        plan = find(model, batch, _cluster(model), costs=settings.costs, **options)
+    with torch.enable_grad(), without_messages():
+        plan = find(model, batch, _cluster(model, degree), costs=settings.costs, **options)
     fields = {name: getattr(plan, name) for name in Plan.__dataclass_fields__}
     return Plan(**fields)  # without the planning problem, which is not sent to other ranks
 
 
-def _cluster(model: nn.Module) -> Cluster:
+def _cluster(model: nn.Module, tensor_degree: int) -> Cluster:
     """Return the hosts and devices of this job, for the planner.
 
-    If hosts have different numbers of ranks, all ranks are described as one host.
+    If hosts have different numbers of ranks, all ranks are described as one host. Ranks that share
+    tensors are described as one device.
 
     Args:
         model: Model of the user. If it is on a GPU, the devices are GPUs of the same type.
+        tensor_degree: Number of ranks over which tensors are split.
     """
     here = session.current()
-    size, local = here.size, here.local_size
+    size, local = here.size // tensor_degree, max(1, here.local_size // tensor_degree)
     if size % local:
         return cluster_of(size, model)
     return replace(cluster_of(local, model), num_hosts=size // local)
@@ -246,21 +253,24 @@ def prepare_for(state: ModelState, read: Callable[[], Batch]) -> None:
     model, settings = state.model, state.settings
     with raise_together(session.current().world, BEFORE):
         batch, given = read(), given_plan(settings)
+        renaming = ParameterRenaming(model)
+        _check_tensors(settings)
+    tensor_plan = _split_tensors(model, batch, settings)
     plan = given or planned(model, batch, settings)
     groups = groups_of(plan, settings)
     with raise_together(session.current().world, "the capture of the model"):
         example = batch.microbatch(plan.num_microbatches)
         captured = capture(model, example, opened=plan.opened)
         plan.check(captured.graph)
-        renaming = ParameterRenaming(model)
     with ending_all(groups, "the cut of the model"):
         split = cut(captured, plan, groups, settings, is_loaded=state.is_loaded)
         key = signature(split.skeleton, arguments_of(captured.example))
         split.add_capture(key, (split.captured, split.placement))
+        split.tensor_plan = tensor_plan
         state.split = split
         renaming.apply(split.stages)
     if session.current().rank == 0:
-        _show(plan)
+        _show(plan, tensor_plan)
     with ending_all(groups, "the functions that run after the cut of the model"):
         state.catch_up()
 
@@ -322,6 +332,53 @@ def _device_of_batch(captured: Captured) -> torch.device | None:
     return accelerator_of(leaf for leaf in leaves if isinstance(leaf, Tensor))
 
 
-def _show(plan: Plan) -> None:
-    """Print a summary of the plan to stderr."""
+def _tensor_degree(settings: Settings) -> int:
+    """Return the number of ranks over which tensors are split."""
+    groups = settings.groups
+    return session.current().options.tensor_parallel_degree if groups is None else groups.tp_size
+
+
+def _check_tensors(settings: Settings) -> None:
+    """Raise an OptionError if tensor parallelism is combined with what it does not support yet."""
+    degree, groups = _tensor_degree(settings), settings.groups
+    require(
+        degree == 1 or settings.sharding == "none",
+        what=f"tensor_parallel_degree is {degree} with sharding={settings.sharding!r}",
+        why="parts of split layers are not sharded over replicas yet",
+        hint="Leave sharding out, or leave tensor_parallel_degree out",
+        about="tensor_parallel_degree",
+    )
+    require(
+        degree == 1 or groups is None or groups.pp_size == 1,
+        what=f"tensor_parallel_degree is {degree} in process groups with pipelines",
+        why="a model is split by layers into stages, or within layers, and not both yet",
+        hint="Pass process groups with pipeline_parallel_degree=1",
+        about="tensor_parallel_degree",
+    )
+
+
+def _split_tensors(model: nn.Module, batch: Batch, settings: Settings) -> TensorPlan | None:
+    """Split the layers of the model over ranks; all ranks must call this.
+
+    Args:
+        model: The whole model.
+        batch: Batch of one replica.
+        settings: Settings of the parallel model.
+
+    Returns:
+        Plan of tensor parallelism; None if tensors are whole.
+    """
+    if _tensor_degree(settings) == 1:
+        return None
+    number = settings.options.microbatches
+    parts = number if isinstance(number, int) else 1
+    groups = session.current().groups if settings.groups is None else settings.groups
+    world = session.current().world
+    return split_tensors(model, lambda: arguments_of(batch.microbatch(parts)), groups, world)
+
+
+def _show(plan: Plan, tensor_plan: TensorPlan | None) -> None:
+    """Print a summary of the plans to stderr."""
     sys.stderr.write(summary(plan))
+    if tensor_plan is not None:
+        sys.stderr.write(tensor_plan.summary())

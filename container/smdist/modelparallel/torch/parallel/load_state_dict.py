@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from sagemaker_dist.errors import OptionError, raise_all
 from smdist.modelparallel.core.plan import Plan
 from smdist.modelparallel.torch.parallel.model_state import ModelState
+from smdist.modelparallel.torch.tensor_splits import split_of, whole_shape_of
 
 PLAN: Final = "_smp_plan"  # key of the plan in the state dict of one rank
 
@@ -61,10 +62,12 @@ def _into(state: ModelState, values: Mapping[str, Any], strict: bool) -> None:
     Raises:
         OptionError: A value is missing, or has another shape.
     """
-    own = state.local_values()
+    own = state.local_values(keep_vars=True)
     missing = [name for name in own if name not in values] if strict else []
     shaped = {name: t for name, t in own.items() if isinstance(t, Tensor) and name in values}
-    wrong = [name for name, t in shaped.items() if t.shape != values[name].shape]
+    wrong = [
+        name for name, t in shaped.items() if _shape_for(t, values[name]) != values[name].shape
+    ]
     faults = [
         _fault(
             f"{name!r} is missing in the state dict",
@@ -77,7 +80,7 @@ def _into(state: ModelState, values: Mapping[str, Any], strict: bool) -> None:
     faults += [
         _fault(
             f"{name!r} has the shape {tuple(values[name].shape)} in the state dict",
-            f"in the model, its shape is {tuple(own[name].shape)}",
+            f"in the model, its shape is {tuple(whole_shape_of(own[name]))}",
             name,
             "shape",
         )
@@ -95,11 +98,24 @@ def _copy(tensor: Tensor, value: Tensor) -> None:
     If the tensor is sharded (a DTensor) and the value is not, only this rank's part of the value is
     copied.
     """
+    split = split_of(tensor)
+    if split is not None and split.fits(value, tensor):
+        value = split.part(value)
     if isinstance(tensor, DTensor) and not isinstance(value, DTensor):
         value = distribute_tensor(
             value.to(tensor.device, tensor.dtype), tensor.device_mesh, tensor.placements
         )
     tensor.copy_(value)
+
+
+def _shape_for(tensor: Tensor, value: Tensor) -> torch.Size:
+    """Return the shape that a value needs: of the whole tensor, or of this rank's part.
+
+    Args:
+        tensor: Tensor to fill.
+        value: The value. If it has the shape of this rank's part, it is taken for this part.
+    """
+    return tensor.shape if value.shape == tensor.shape else whole_shape_of(tensor)
 
 
 def _fault(what: str, why: str, name: str, kind: str) -> OptionError:

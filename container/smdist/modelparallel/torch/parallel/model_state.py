@@ -43,6 +43,7 @@ from smdist.modelparallel.torch.parallel.step_function import MicrobatchCall, St
 from smdist.modelparallel.torch.randomness import RngStream, generators_kept, seed_generators
 from smdist.modelparallel.torch.replicas import Replicas
 from smdist.modelparallel.torch.session.process_groups import Groups
+from smdist.modelparallel.torch.tensor_parallel import TensorPlan
 
 MAX_CAPTURES = 64  # largest number of captures, by signature, that a model keeps
 
@@ -75,6 +76,7 @@ class PartitionedModel:
         frozen_names: Cached result of `frozen` as (version, names). The version is the skeleton's
             when the names were found.
         agreed_frozen: Names of the parameters that were frozen on all ranks in the latest step.
+        tensor_plan: Plan of tensor parallelism; None if layers are whole.
     """
 
     model: nn.Module
@@ -94,6 +96,7 @@ class PartitionedModel:
     latest_signature: tuple[Hashable, Hashable] | None = None
     frozen_names: tuple[int, tuple[str, ...]] = (-1, ())
     agreed_frozen: tuple[str, ...] = ()
+    tensor_plan: TensorPlan | None = None
 
     @property
     def last_rank(self) -> int:

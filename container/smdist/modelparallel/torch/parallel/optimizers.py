@@ -37,6 +37,7 @@ from smdist.modelparallel.torch.session.current_model import (
     optimizers,
     refuse_in_step,
 )
+from smdist.modelparallel.torch.tensor_splits import split_of
 
 _MOVED: Final = "_smp_moved"  # attribute with the names of a parameter that the cut replaced
 _seen: WeakSet[torch.optim.Optimizer] = WeakSet()
@@ -145,13 +146,16 @@ def _adapted(key: str, value: Any, parameter: nn.Parameter) -> Any:
 def spread(value: Any, parameter: nn.Parameter) -> Any:
     """Convert a piece of optimizer state from the whole parameter to this rank's parameter.
 
-    If the parameter is sharded, a tensor of the parameter's shape is sharded as well. Any other
-    value is returned unchanged.
+    If the parameter is sharded, or split over ranks, so is a tensor of the whole parameter's shape.
+    Any other value is returned unchanged.
 
     Args:
         value: Piece of state of the whole parameter, such as `exp_avg` of Adam.
         parameter: Parameter of this rank.
     """
+    split = split_of(parameter)
+    if split is not None and isinstance(value, Tensor) and split.fits(value, parameter):
+        return split.part(value)
     if not isinstance(value, Tensor) or not isinstance(parameter, DTensor):
         return value
     if isinstance(value, DTensor) or value.shape != parameter.shape:

@@ -23,6 +23,7 @@ from smdist.modelparallel.torch.parallel.settings import Settings
 from smdist.modelparallel.torch.parallel.step_function import normal
 from smdist.modelparallel.torch.session.current_model import current_model, refuse_in_step, register
 from smdist.modelparallel.torch.session.process_groups import Groups
+from smdist.modelparallel.torch.tensor_parallel import TensorPlan
 
 
 class Parallel(nn.Module):
@@ -115,6 +116,17 @@ class Parallel(nn.Module):
             OptionError: The model is not split yet.
         """
         return self._split.plan
+
+    @property
+    def tensor_plan(self) -> TensorPlan | None:
+        """Plan of tensor parallelism: split modules, and reasons why others stay whole.
+
+        The result is None if tensor_parallel_degree is 1.
+
+        Raises:
+            OptionError: The model is not split yet.
+        """
+        return self._split.tensor_plan
 
     @property
     def placement(self) -> Placement:

@@ -58,7 +58,7 @@ def run(state: ModelState, step_function: StepFunction, *, parts: int | None = N
         StepError: An action failed on some rank.
     """
     state.check_caught_up()
-    axis = Axis.WORLD if parts is None and torch.is_grad_enabled() else Axis.PP
+    axis = Axis.WORLD if parts is None and torch.is_grad_enabled() else Axis.MP
     if state.split is None:
         cut_for_step(state, step_function)
     assert state.split is not None

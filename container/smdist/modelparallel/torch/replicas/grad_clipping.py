@@ -30,6 +30,7 @@ from smdist.modelparallel.torch.replicas.grad_norm import total_norm
 from smdist.modelparallel.torch.replicas.gradient_buckets import numbers
 from smdist.modelparallel.torch.session.current_model import refuse_in_step
 from smdist.modelparallel.torch.session.process_groups import Groups
+from smdist.modelparallel.torch.tensor_splits import split_of
 
 
 class ClippedModel(Protocol):
@@ -131,7 +132,7 @@ def _norm(
         norm: Tensor = _plain["_get_total_norm"](found, norm_type, error_if_nonfinite, foreach)
         return norm
     refuse_in_step("clip_grad_norm_()")
-    total = total_norm(_counted(found, split), float(norm_type), split.groups)
+    total = total_norm(_counted(found, split), float(norm_type), split.groups, _parts())
     if error_if_nonfinite and not total.isfinite():
         raise RuntimeError(
             f"the norm of order {norm_type} of the gradients of all stages is {total.item()}, so "
@@ -203,6 +204,16 @@ def _split_by_caller(frame: FrameType) -> ClippedModel | None:
         known = (s for s in _live() if any(id(p) in wanted for p in s.held.values()))
         return next(known, None)
     return next(reversed(list(_live())), None)
+
+
+def _parts() -> set[int]:
+    """Return the ids of the gradients of parameters that are split over ranks."""
+    return {
+        id(parameter.grad)
+        for each in _live()
+        for parameter in each.held.values()
+        if split_of(parameter) is not None
+    }
 
 
 def _counted(gradients: list[Tensor], split: ClippedModel) -> list[Tensor]:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import torch
 import torch.distributed as dist
@@ -16,8 +16,10 @@ from smdist.modelparallel.torch.replicas.gradient_buckets import local
 from smdist.modelparallel.torch.session.process_groups import Groups
 
 
-def total_norm(tensors: Iterable[Tensor], order: float, groups: Groups) -> Tensor:
-    """Compute the norm of the gradients of all ranks of a pipeline; all these ranks must call this.
+def total_norm(
+    tensors: Iterable[Tensor], order: float, groups: Groups, parts: Collection[int] = ()
+) -> Tensor:
+    """Compute the norm of the gradients of all ranks of a replica; all these ranks must call this.
 
     As in torch, the result is the norm of the norms of the tensors. It is bitwise equal on all
     ranks.
@@ -26,10 +28,16 @@ def total_norm(tensors: Iterable[Tensor], order: float, groups: Groups) -> Tenso
         tensors: Gradients of this rank, whole or DTensors.
         order: Order of the norm, such as 2.0 or math.inf.
         groups: Process groups of this rank.
+        parts: Ids of the gradients that are parts of split tensors.
     """
     found = list(tensors)
-    parts = [_powers(group, alike, order) for group, alike in _by_shards(found)]
-    powers = torch.cat([part.cpu() for part in parts]) if parts else torch.zeros(0).double()
+    whole = [tensor for tensor in found if id(tensor) not in parts]
+    split = [tensor for tensor in found if id(tensor) in parts]
+    by_group = _by_shards(whole)
+    if split:
+        by_group.append((groups.of(Axis.TP), split))
+    values = [_powers(group, alike, order) for group, alike in by_group]
+    powers = torch.cat([each.cpu() for each in values]) if values else torch.zeros(0).double()
     one = _merged(powers, order)
     _all_reduce(one, order, groups.of(Axis.PP))
     is_wide = any(tensor.dtype is torch.float64 for tensor in found)

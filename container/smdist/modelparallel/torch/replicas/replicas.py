@@ -37,6 +37,7 @@ from smdist.modelparallel.torch.replicas.gradient_buckets import (
 )
 from smdist.modelparallel.torch.session.device_p2p import shared_p2p
 from smdist.modelparallel.torch.session.process_groups import Groups
+from smdist.modelparallel.torch.tensor_splits import split_of
 
 _TAG = 1 << 20  # no message between stages, in the same group, has this tag
 
@@ -263,13 +264,16 @@ class Replicas:
         """Make parameters equal on all ranks that hold them, then shard; all ranks must call this.
 
         First, tied parameters are copied from the rank of their first stage. Then all parameters
-        and buffers are copied from replica 0. With sharding, parameters are new objects afterwards.
+        and buffers are copied from replica 0, and whole ones from the first rank of those that
+        share split tensors. With sharding, parameters are new objects afterwards.
         """
         every = owned_params(self._stages, self._graph, trained=False)
         self._ties_of(every).broadcast()
         buffers = {id(b): b for stage in self._stages.values() for b in stage.buffers()}
         tensors = [*(each.parameter for each in every), *buffers.values()]
         broadcast(tensors, self._groups.of(Axis.RDP), self._fusion_bytes)
+        whole = [tensor for tensor in tensors if split_of(tensor) is None]
+        broadcast(whole, self._groups.of(Axis.TP), self._fusion_bytes)
         if self._sharding != "none":
             splits = self._schedule.splits_backward
             self._shards = Shards(

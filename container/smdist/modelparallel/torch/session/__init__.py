@@ -128,8 +128,11 @@ def _begin(config: Config, rank_config: RankConfig, *, is_ours: bool) -> Session
         local_size=local_size,
         is_ours=is_ours,
     )
-    if isinstance(options.pipeline_parallel_degree, int):
-        session.decide(options.pipeline_parallel_degree)
+    degree = options.pipeline_parallel_degree
+    if options.tensor_parallel_degree > 1 and not isinstance(degree, int):
+        degree = 1  # the planner does not choose it together with tensor parallelism
+    if isinstance(degree, int):
+        session.decide(degree)
     return session
 
 

@@ -34,6 +34,7 @@ class Groups:
         rank: World rank of this process.
         ranks: World ranks of this rank's group, in group order, by axis.
         pipelines: World ranks of every pipeline, in the order of stages.
+        replicas: World ranks of every replica of the model: those that need the same batch.
         by_members: Process groups that this rank is in, by the world ranks of their members.
     """
 
@@ -41,6 +42,7 @@ class Groups:
     rank: int
     ranks: Mapping[Axis, _Members]
     pipelines: tuple[_Members, ...] = field(repr=False)
+    replicas: tuple[_Members, ...] = field(repr=False)
     by_members: Mapping[_Members, dist.ProcessGroup] = field(repr=False)
 
     def of(self, axis: Axis) -> dist.ProcessGroup:
@@ -140,6 +142,7 @@ def make_groups(layout: RankLayout) -> Groups:
         rank=rank,
         ranks={axis: layout.members(axis, rank) for axis in Axis},
         pipelines=layout.all_members(Axis.PP),
+        replicas=layout.all_members(Axis.MP),
         by_members={members: group for members, group in made.items() if rank in members},
     )
 

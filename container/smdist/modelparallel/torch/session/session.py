@@ -101,6 +101,7 @@ class Session:
         layout = RankLayout(
             size=self.size,
             pipeline_parallel_degree=pipeline_parallel_degree,
+            tensor_parallel_degree=self.options.tensor_parallel_degree,
             placement_strategy=self.options.placement_strategy,
         )
         self._groups = make_groups(layout)

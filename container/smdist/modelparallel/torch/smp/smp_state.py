@@ -22,7 +22,7 @@ class Cfg:
 
     @property
     def tensor_parallel_degree(self) -> int:
-        """Number of ranks over which each tensor is split: always 1."""
+        """Number of ranks over which each layer is split."""
         return current().groups.tp_size
 
     @property
@@ -61,8 +61,8 @@ class Cfg:
 
     @property
     def prescaled_batch(self) -> bool:
-        """Always False: tensors are not split over ranks, so each replica has its own batch."""
-        return False
+        """True if layers are split over ranks, which then get the same batch."""
+        return current().groups.tp_size > 1
 
     @property
     def ddp(self) -> bool:

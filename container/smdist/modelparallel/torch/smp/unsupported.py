@@ -7,12 +7,12 @@ from typing import Any, NoReturn
 
 from sagemaker_dist.errors import OptionError
 
-_WHY = "tensor parallelism is not supported: modules are placed on ranks as a whole"
-_HINT = "Leave it out, and use a larger pipeline_parallel_degree or sharding='full'"
+_WHY = "layers of a model are split over ranks as they are, without layers of SMP's own"
+_HINT = "Leave it out: tensor_parallel_degree splits the model's own layers"
 
 
 def _unsupported(name: str, arguments: str = "") -> OptionError:
-    """Return the error for a function of tensor parallelism.
+    """Return the error for a function that registers layers of SMP.
 
     Args:
         name: Name of the function in scripts.
@@ -22,23 +22,13 @@ def _unsupported(name: str, arguments: str = "") -> OptionError:
     return OptionError(f"{name}{arguments}", _WHY, _HINT, about=about, kind="unsupported")
 
 
-def tensor_parallelism(enabled: bool = True, **_: Any) -> NoReturn:
-    """Raise OptionError, since tensor parallelism is not supported."""
-    raise _unsupported("smp.tensor_parallelism", f"(enabled={enabled!r})")
-
-
-def set_tensor_parallelism(*_: Any, **__: Any) -> NoReturn:
-    """Raise OptionError, since tensor parallelism is not supported."""
-    raise _unsupported("smp.set_tensor_parallelism")
-
-
 def tp_register(*_: Any, **__: Any) -> NoReturn:
-    """Raise OptionError, since tensor parallelism is not supported."""
+    """Raise OptionError, since SMP's own layers are not supported."""
     raise _unsupported("smp.tp_register")
 
 
 def tp_register_with_module(*_: Any, **__: Any) -> NoReturn:
-    """Raise OptionError, since tensor parallelism is not supported."""
+    """Raise OptionError, since SMP's own layers are not supported."""
     raise _unsupported("smp.tp_register_with_module")
 
 

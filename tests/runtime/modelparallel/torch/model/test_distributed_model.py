@@ -97,7 +97,7 @@ def refused(rank, size):
         for call in (
             model.join,
             lambda: model.register_comm_hook(None, None),
-            smp.tensor_parallelism,
+            smp.tp_register,
             lambda: smp.nn.DistributedLinear(2, 2),
             lambda: smp.optimizers.FusedLamb([]),
             lambda: smp.DistributedOptimizer(torch.optim.SGD(model.parameters()), 2.0, True),
@@ -114,7 +114,7 @@ def test_what_is_not_there_says_what_to_use(world):
     assert [
         (("model", "join"), "unsupported"),
         (("model", "register_comm_hook"), "unsupported"),
-        (("smp", "tensor_parallelism"), "unsupported"),
+        (("smp", "tp_register"), "unsupported"),
         (("smp", "nn", "DistributedLinear"), "unsupported"),
         (("smp", "optimizers", "FusedLamb"), "unsupported"),
     ] == [(each.about, each.kind) for each in unsupported]

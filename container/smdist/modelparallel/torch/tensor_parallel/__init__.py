@@ -1,0 +1,11 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensor parallelism of a model as it is: which layers are split over ranks, found and proved."""
+
+from smdist.modelparallel.torch.tensor_parallel.marks import (
+    set_tensor_parallelism,
+    tensor_parallelism,
+)
+from smdist.modelparallel.torch.tensor_parallel.prepare import find, split
+from smdist.modelparallel.torch.tensor_parallel.tensor_plan import TensorPlan
+
+__all__ = ["TensorPlan", "find", "set_tensor_parallelism", "split", "tensor_parallelism"]

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Flow of values between a model's products, read from the autograd graph of one forward pass.
+
+The model runs on fake tensors, which have shapes and no values. From the input of each product, the
+graph is followed back to the products whose outputs it is computed from:
+
+    gated MLP: down(act(gate(x)) * up(x))     the sources of `down` are `gate` and `up`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import ReferenceType
+
+import torch
+from torch import Tensor, nn
+
+from smdist.modelparallel.torch.capture.capture_run import clear_caches
+from smdist.modelparallel.torch.capture.fake_model import FakeModel, on_fakes
+from smdist.modelparallel.torch.capture.module_snapshot import uncompiled, untouched
+from smdist.modelparallel.torch.program.pytree import flatten, unflatten
+from smdist.modelparallel.torch.program.tracing_flag import tracing
+from smdist.modelparallel.torch.tensor_splits.split_modules import is_product, is_table
+
+
+@dataclass(frozen=True, slots=True)
+class TensorShape:
+    """Stand-in for a tensor among the recorded arguments of a call.
+
+    Attributes:
+        size: TensorShape of the tensor.
+        dtype: Type of its elements.
+        has_grad: True if the tensor requires a gradient.
+    """
+
+    size: tuple[int, ...]
+    dtype: torch.dtype
+    has_grad: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class Flow:
+    """Flow of values between the products of a model in one forward pass.
+
+    Attributes:
+        order: Names of products and embeddings, in the order of their first calls.
+        sources: For each product, the names of the products whose outputs its input is computed
+            from, in the order of calls.
+        mixes: Names of products whose input is also computed from an embedding.
+        calls: Positional and keyword arguments of the first call of each module, by name. Tensors
+            are replaced by `TensorShape`.
+    """
+
+    order: list[str] = field(default_factory=list)
+    sources: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    mixes: set[str] = field(default_factory=set)
+    calls: dict[str, Any] = field(default_factory=dict)
+
+
+def flow_of(model: nn.Module, arguments: tuple[Any, Any]) -> Flow:
+    """Run a model on fake tensors, and return the flow of values between its products.
+
+    The model is unchanged afterwards.
+
+    Args:
+        model: The whole model, also on the meta device.
+        arguments: Positional and keyword arguments of a call.
+
+    Raises:
+        Exception: The forward pass failed.
+    """
+    made: list[ReferenceType[Tensor]] = []
+    try:
+        leaves, form = flatten(arguments)
+        cpu = torch.device("cpu")
+        with on_fakes(model, cpu, made) as fake, untouched(), uncompiled():
+            args, kwargs = unflatten(form, [_fake(leaf, fake) for leaf in leaves])
+            watch = _Watch(model)
+            with fake.mode, torch.enable_grad(), tracing(), _trained(model), watch.hooked():
+                model(*args, **kwargs)
+            return watch.flow
+    finally:
+        clear_caches(made)
+
+
+def _fake(leaf: Any, fake: FakeModel) -> Any:
+    if not isinstance(leaf, Tensor):
+        return leaf
+    with fake.mode:
+        device = torch.device("cpu") if leaf.is_meta else leaf.device
+        return torch.empty(leaf.shape, dtype=leaf.dtype, device=device)
+
+
+@contextmanager
+def _trained(model: nn.Module) -> Iterator[None]:
+    """Let all floating parameters require gradients within the block, so that no path is hidden."""
+    frozen = [p for p in model.parameters() if p.is_floating_point() and not p.requires_grad]
+    for parameter in frozen:
+        parameter.requires_grad_(True)
+    try:
+        yield
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+
+
+class _Watch:
+    """Hooks that record the calls of a model's modules.
+
+    Args:
+        model: The model, whose tensors are fake.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self.flow = Flow()
+        self._made: dict[int, str] = {}  # module that made a value, by the id of its graph node
+        self._nodes: list[Any] = []  # keeps the ids valid
+
+    @contextmanager
+    def hooked(self) -> Iterator[None]:
+        """Record calls within the block."""
+        handles: list[Any] = []
+        for name, module in self._model.named_modules():
+            before = self._before(name)
+            handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
+            if is_product(module) or is_table(module):
+                handles.append(module.register_forward_hook(self._after(name)))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _before(self, name: str) -> Any:
+        def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
+            if name not in self.flow.calls:
+                leaves, form = flatten((args, kwargs))
+                self.flow.calls[name] = unflatten(form, [_shape(leaf) for leaf in leaves])
+            if is_product(module) and args and isinstance(args[0], Tensor):
+                self._trace(name, args[0])
+
+        return hook
+
+    def _after(self, name: str) -> Any:
+        def hook(module: nn.Module, args: Any, output: Any) -> None:  # noqa: ARG001  torch's
+            if name not in self.flow.order:
+                self.flow.order.append(name)
+            if isinstance(output, Tensor) and output.grad_fn is not None:
+                self._made[id(output.grad_fn)] = name
+                self._nodes.append(output.grad_fn)
+
+        return hook
+
+    def _trace(self, name: str, tensor: Tensor) -> None:
+        """Follow the graph back from the input of a product to the products before it."""
+        found: set[str] = set()
+        seen: set[int] = set()
+        waiting = [tensor.grad_fn]
+        while waiting:
+            node = waiting.pop()
+            if node is None or id(node) in seen:
+                continue
+            seen.add(id(node))
+            self._nodes.append(node)
+            if id(node) in self._made:
+                found.add(self._made[id(node)])
+            else:
+                waiting += [each for each, _ in node.next_functions]
+        products = [each for each in self.flow.order if each in found]
+        tables = [each for each in products if is_table(self._model.get_submodule(each))]
+        if tables:
+            self.flow.mixes.add(name)
+        known = self.flow.sources.get(name, ())
+        both = dict.fromkeys((*known, *(each for each in products if each not in tables)))
+        self.flow.sources[name] = tuple(both)
+
+
+def _shape(leaf: Any) -> Any:
+    if not isinstance(leaf, Tensor):
+        return leaf
+    return TensorShape(tuple(leaf.shape), leaf.dtype, leaf.requires_grad)

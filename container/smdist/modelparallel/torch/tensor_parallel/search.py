@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Search for a plan of tensor parallelism: which modules of a model are split, and how.
+
+Products that feed each other are found in one forward pass (`data_flow`). For each pair, some
+splits are tried (`hypotheses`) on a copy of the block around them, and the first that is proved
+(`proof`) is taken. Blocks that are alike are proved once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+from torch import nn
+
+from sagemaker_dist.errors import OptionError
+from smdist.modelparallel.torch.tensor_parallel import hypotheses, tensor_plan
+from smdist.modelparallel.torch.tensor_parallel.data_flow import Flow
+from smdist.modelparallel.torch.tensor_parallel.marks import chosen
+from smdist.modelparallel.torch.tensor_parallel.proof import Refutation, WholeBlock
+from smdist.modelparallel.torch.tensor_parallel.tensor_plan import (
+    ModuleSplit,
+    Region,
+    TensorPlan,
+    Whole,
+)
+from smdist.modelparallel.torch.tensor_splits import Role
+from smdist.modelparallel.torch.tensor_splits.split_modules import is_product, is_table
+
+_ROWS_PER_COLUMN: Final = 4  # smallest quotient of rows and columns of a table that is split
+_Found = Region | Refutation
+
+
+def find_plan(model: nn.Module, flow: Flow, degree: int) -> TensorPlan:
+    """Return the plan of tensor parallelism for a model, which stays unchanged.
+
+    Args:
+        model: The whole model, also on the meta device.
+        flow: Flow of values between its products.
+        degree: Number of ranks over which tensors are split.
+
+    Raises:
+        OptionError: No module of the model can be split.
+    """
+    search = _LayoutSearch(model=model, flow=flow, degree=degree)
+    search.pairs()
+    search.vocabulary()
+    plan = search.plan()
+    if not plan.regions:
+        reasons = "; ".join(f"{each.module}: {each.text}" for each in plan.whole[:3])
+        raise OptionError(
+            f"tensor_parallel_degree is {degree}, and no module of {plan.model} can be split",
+            reasons or "it has no linear layers that feed each other, and no large embedding",
+            "Leave tensor_parallel_degree out, or choose one that divides heads and widths",
+            about="tensor_parallel_degree",
+            kind="no_split",
+        )
+    return plan
+
+
+@dataclass(slots=True, kw_only=True)
+class _LayoutSearch:
+    """State of the search for one model.
+
+    Attributes:
+        model, flow, degree: As in `find_plan`.
+        regions: Proved splits so far.
+        roles: Roles of the modules in them, by name.
+        reasons: Reasons why modules stay whole, by name.
+        proved: Results for kinds of blocks, by a key that is equal for blocks that are alike.
+    """
+
+    model: nn.Module
+    flow: Flow
+    degree: int
+    regions: list[Region] = field(default_factory=list)
+    roles: dict[str, Role] = field(default_factory=dict)
+    reasons: dict[str, Whole] = field(default_factory=dict)
+    proved: dict[Any, _Found] = field(default_factory=dict)
+
+    def pairs(self) -> None:
+        """Split products that feed each other, in the order in which they are called."""
+        wanted, own = chosen(self.model), _plan_of_model(self.model)
+        for row in self.flow.order:
+            columns = self.flow.sources.get(row, ())
+            if not columns or row in self.flow.mixes or row in columns:
+                continue
+            names = (*columns, row)
+            if any(name in self.roles for name in names):
+                continue
+            if not all(wanted[name] for name in names):
+                self._keep(names, tensor_plan.BY_HAND, "the script keeps it whole")
+                continue
+            self._pair(columns, row, "model" if all(name in own for name in names) else "found")
+
+    def _pair(self, columns: tuple[str, ...], row: str, origin: str) -> None:
+        block = _around((*columns, row))
+        reason = self._undivided(columns, row) or self._shared((*columns, row))
+        if reason is not None:
+            self._keep((*columns, row), *reason)
+            return
+        inner = tuple(_within(name, block) for name in columns)
+        found = self._proved_pair(block, inner, _within(row, block), origin)
+        if isinstance(found, Refutation):
+            kind, text = found.kind, found.text
+            heads = hypotheses.undivided_heads(self.model.get_submodule(block), self.degree)
+            if heads is not None and kind == tensor_plan.UNPROVED:
+                kind = tensor_plan.INDIVISIBLE
+                text = f"its {heads[0]}, {heads[1]}, is not divisible by {self.degree}"
+            self._keep((*columns, row), kind, text)
+        else:
+            self._take(found, block)
+
+    def _proved_pair(self, block: str, columns: tuple[str, ...], row: str, origin: str) -> _Found:
+        module = self.model.get_submodule(block)
+        key = (_kind(module), columns, row, _settings(module))
+        if key not in self.proved:
+            call = self.flow.calls[block]
+            tries = hypotheses.pairs(module, columns, row, self.degree, origin)
+            self.proved[key] = _first_proved(module, call, tries, self.degree)
+        return self.proved[key]
+
+    def vocabulary(self) -> None:
+        """Split large embeddings by rows, and products that share their weights."""
+        wanted = chosen(self.model)
+        for name in self.flow.order:
+            module = self.model.get_submodule(name)
+            if not is_table(module) or name in self.roles:
+                continue
+            assert isinstance(module, nn.Embedding)
+            users = self._users(module.weight)
+            if not all(wanted[each] for each in users):
+                self._keep(users, tensor_plan.BY_HAND, "the script keeps it whole")
+            elif module.num_embeddings % self.degree:
+                text = f"its {module.num_embeddings} rows are not divisible by {self.degree}"
+                self._keep(users, tensor_plan.INDIVISIBLE, text)
+            elif len(users) == 1 and module.num_embeddings < _ROWS_PER_COLUMN * (
+                module.embedding_dim
+            ):
+                self._keep(users, tensor_plan.SMALL, "it has few rows, so a split saves little")
+            else:
+                self._vocabulary(users)
+
+    def _vocabulary(self, users: tuple[str, ...]) -> None:
+        """Split an embedding, and the products that share its weight, by rows."""
+        for name in users:
+            module = self.model.get_submodule(name)
+            called = name in self.flow.order
+            if not called or name in self.roles or not (is_table(module) or is_product(module)):
+                text = f"its weight is shared with {name!r}, which cannot be split by rows"
+                self._keep(users, tensor_plan.SHARED, text)
+                return
+        splits: list[tuple[str, ModuleSplit]] = []
+        for name in users:
+            module = self.model.get_submodule(name)
+            split = (
+                hypotheses.table(module, "")
+                if is_table(module)
+                else hypotheses.column(module, "", Role.JOINED)
+            )
+            region = Region(block="", modules=(split,))
+            found = _first_proved(module, self.flow.calls[name], [region], self.degree)
+            if isinstance(found, Refutation):
+                self._keep(users, found.kind, found.text)
+                return
+            splits.append((name, split))
+        modules = tuple(replace(split, name=name) for name, split in splits)
+        self._take(Region(block="", modules=modules), "")
+
+    def plan(self) -> TensorPlan:
+        """Return the plan, with a reason for each product and embedding that stays whole."""
+        split = {
+            id(self.model.get_submodule(each.name)._parameters[key])
+            for region in self.regions
+            for each in region.modules
+            for key in each.dims
+        }
+        sizes = {id(p): p.numel() for p in self.model.parameters()}
+        return TensorPlan(
+            model=type(self.model).__name__,
+            degree=self.degree,
+            regions=tuple(self.regions),
+            whole=tuple(self._whole()),
+            num_elements=sum(sizes.values()),
+            num_split=sum(size for key, size in sizes.items() if key in split),
+        )
+
+    def _whole(self) -> Iterator[Whole]:
+        for name, module in self.model.named_modules():
+            if not (isinstance(module, nn.Embedding) or is_product(module)) or name in self.roles:
+                continue
+            if name in self.reasons:
+                yield self.reasons[name]
+            elif name not in self.flow.order:
+                text = "the forward pass does not call it as a module"
+                yield Whole(module=name, kind=tensor_plan.NOT_CALLED, text=text)
+            else:
+                text = "no other product is its partner in a split"
+                yield Whole(module=name, kind=tensor_plan.NO_PAIR, text=text)
+
+    def _undivided(self, columns: tuple[str, ...], row: str) -> tuple[str, str] | None:
+        counts = {name: hypotheses.widths(self.model.get_submodule(name))[1] for name in columns}
+        counts[row] = hypotheses.widths(self.model.get_submodule(row))[0]
+        for name, count in counts.items():
+            if count % self.degree:
+                what = "rows" if name == row else "columns"
+                text = f"the {count} {what} of {name!r} are not divisible by {self.degree}"
+                return tensor_plan.INDIVISIBLE, text
+        return None
+
+    def _shared(self, names: tuple[str, ...]) -> tuple[str, str] | None:
+        """Return a reason if a parameter of these modules is a parameter of another one, too."""
+        for name in names:
+            for parameter in self.model.get_submodule(name).parameters():
+                others = [each for each in self._users(parameter) if each != name]
+                if others:
+                    text = f"its weight is shared with {others[0]!r}"
+                    return tensor_plan.SHARED, text
+        return None
+
+    def _users(self, parameter: Any) -> tuple[str, ...]:
+        """Return the names of the modules that have a parameter, in the model's order."""
+        return tuple(
+            name
+            for name, module in self.model.named_modules()
+            if any(each is parameter for each in module._parameters.values())
+        )
+
+    def _take(self, region: Region, block: str) -> None:
+        """Add a proved split to the plan, with the names that its modules have in the model."""
+        named = replace(
+            region,
+            block=block,
+            modules=tuple(replace(m, name=_joined(block, m.name)) for m in region.modules),
+            attributes=tuple(
+                replace(each, module=_joined(block, each.module)) for each in region.attributes
+            ),
+        )
+        self.regions.append(named)
+        self.roles.update({each.name: each.role for each in named.modules})
+
+    def _keep(self, names: Iterable[str], kind: str, text: str) -> None:
+        for name in names:
+            if name not in self.roles:
+                self.reasons.setdefault(name, Whole(module=name, kind=kind, text=text))
+
+
+def _first_proved(
+    block: nn.Module, call: Any, regions: Iterable[Region], degree: int
+) -> Region | Refutation:
+    """Return the first split that is proved; else the reason against the first one.
+
+    A reason of dropout is returned before others, since that split is right without dropout.
+    """
+    try:
+        whole = WholeBlock(block, call)
+    except Exception as error:
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        return Refutation(tensor_plan.UNPROVED, f"its block does not run alone ({first[:120]})")
+    against: Refutation | None = None
+    for region in regions:
+        found = whole.refute(region, degree)
+        if found is None:
+            return region
+        if against is None or found.kind == tensor_plan.DROPOUT:
+            against = found
+    assert against is not None
+    return against
+
+
+def _plan_of_model(model: nn.Module) -> set[str]:
+    """Return the names of modules that the model's own plan, as in transformers, splits."""
+    plans: Mapping[str, str] = {}
+    for name in ("_tp_plan", "base_model_tp_plan"):
+        own = getattr(model, name, None) or getattr(getattr(model, "config", None), name, None)
+        plans = {**plans, **(own if isinstance(own, Mapping) else {})}
+    return {
+        name
+        for name, _ in model.named_modules()
+        if any(fnmatchcase(name, f"*{pattern}") for pattern in plans)
+    }
+
+
+def _kind(block: nn.Module) -> Any:
+    """Return a key that is equal for blocks with modules and parameters that are alike."""
+    modules = tuple((name, type(each)) for name, each in block.named_modules())
+    shapes = tuple((name, tuple(p.shape)) for name, p in block.named_parameters())
+    return modules, shapes
+
+
+def _settings(block: nn.Module) -> Any:
+    """Return the plain attributes of all modules of a block, such as rates of dropout."""
+    return tuple(
+        (name, key, value)
+        for name, module in block.named_modules()
+        for key, value in sorted(vars(module).items())
+        if isinstance(value, (int, float, str)) and key not in ("layer_idx", "layer_id")
+    )
+
+
+def _around(names: tuple[str, ...]) -> str:
+    """Return the name of the smallest module that contains all of these modules."""
+    paths = [name.split(".")[:-1] for name in names]
+    shared: list[str] = []
+    for keys in zip(*paths, strict=False):
+        if len(set(keys)) > 1:
+            break
+        shared.append(keys[0])
+    return ".".join(shared)
+
+
+def _within(name: str, block: str) -> str:
+    return name.removeprefix(f"{block}.") if block else name
+
+
+def _joined(block: str, name: str) -> str:
+    return f"{block}.{name}" if block and name else block or name

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Split of a model in place, as a plan of tensor parallelism says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from smdist.modelparallel.torch.materialization.skeleton import like, replace
+from smdist.modelparallel.torch.tensor_parallel.tensor_plan import (
+    Attribute,
+    ModuleSplit,
+    TensorPlan,
+)
+from smdist.modelparallel.torch.tensor_splits import (
+    Peers,
+    RegionEntry,
+    TensorSplit,
+    mark,
+    turn,
+)
+
+
+def split_model(model: nn.Module, plan: TensorPlan, peers: Peers) -> None:
+    """Split a model in place: this rank keeps its parts of the split parameters.
+
+    The parts are new parameters, in memory of their own.
+
+    Args:
+        model: The whole model; tensors may be on the meta device.
+        plan: Plan for this model.
+        peers: Ranks over which tensors are split.
+    """
+    for region in plan.regions:
+        split_modules(model, region.modules, peers)
+        set_attributes(model, region.attributes)
+
+
+def split_modules(model: nn.Module, splits: Sequence[ModuleSplit], peers: Peers) -> None:
+    """Split the modules of one region in place.
+
+    Args:
+        model: Module around them.
+        splits: Splits of the modules, with their names in `model`.
+        peers: Ranks over which tensors are split.
+    """
+    entry, new = RegionEntry(peers), {}
+    for each in splits:
+        module = model.get_submodule(each.name)
+        for name, dim in each.dims.items():
+            parameter = module._parameters[name]
+            if parameter is not None and id(parameter) not in new:
+                split = TensorSplit(
+                    dim=dim, sections=each.sections, degree=peers.size, rank=peers.rank,
+                    peers=peers,
+                )  # fmt: skip
+                new[id(parameter)] = (parameter, _part(parameter, split))
+    replace(model.modules(), {key: part for key, (_, part) in new.items()})
+    for each in splits:
+        turn(model.get_submodule(each.name), each.role, entry)
+
+
+def set_attributes(model: nn.Module, attributes: Iterable[Attribute]) -> None:
+    """Set the attributes of modules, such as numbers of heads, to their values on one rank."""
+    for each in attributes:
+        setattr(model.get_submodule(each.module), each.name, each.part)
+
+
+def _part(parameter: nn.Parameter, split: TensorSplit) -> Tensor:
+    """Return this rank's part of a parameter, which carries its split."""
+    with torch.no_grad():
+        made = like(parameter, split.part(parameter.detach()))
+        if parameter.grad is not None:
+            made.grad = split.part(parameter.grad)
+    mark(made, split)
+    return made

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plan of tensor parallelism: which modules are split, how, and why the others stay whole.
+
+A plan is plain data. One rank finds it, and every rank applies it to its own copy of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from smdist.modelparallel.torch.tensor_splits import Role
+
+INDIVISIBLE: Final = "indivisible"
+"""Kind of a reason: a number of heads, columns or rows is not divisible by the degree."""
+DROPOUT: Final = "dropout"
+"""Kind of a reason: dropout acts on the part of one rank, and would draw other numbers."""
+SHARED: Final = "shared"
+"""Kind of a reason: a parameter is shared with a module that stays whole."""
+UNPROVED: Final = "unproved"
+"""Kind of a reason: the tried splits gave other numbers than the whole block, or failed."""
+NO_PAIR: Final = "no_pair"
+"""Kind of a reason: no product before or after this one is its partner in a split."""
+NOT_CALLED: Final = "not_called"
+"""Kind of a reason: the forward pass does not call the module as a module."""
+BY_HAND: Final = "by_hand"
+"""Kind of a reason: the script chose that the module stays whole."""
+SMALL: Final = "small"
+"""Kind of a reason: a table has too few rows for a split to save memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleSplit:
+    """Split of one module of a region.
+
+    Attributes:
+        name: Name of the module in the model.
+        role: Part that the module has in its region.
+        dims: Dimension along which each split parameter is split, by the parameter's name in the
+            module. Other parameters are whole on every rank.
+        sections: Lengths of the sections of this dimension; see `TensorSplit`.
+    """
+
+    name: str
+    role: Role
+    dims: Mapping[str, int]
+    sections: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attribute:
+    """Number in an attribute of a module, such as its number of heads, and this number on a rank.
+
+    Attributes:
+        module: Name of the module in the model.
+        name: Name of the attribute.
+        whole: Number in the whole model.
+        part: Number on each rank.
+    """
+
+    module: str
+    name: str
+    whole: int
+    part: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """Modules that are split together: the values between them are split over ranks.
+
+    Attributes:
+        block: Name of the smallest module around them, on a copy of which the split was proved.
+        modules: Modules that are split.
+        attributes: Attributes that change with the split.
+        origin: "model" if the model's own plan has these splits, else "found".
+    """
+
+    block: str
+    modules: tuple[ModuleSplit, ...]
+    attributes: tuple[Attribute, ...] = ()
+    origin: str = "found"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whole:
+    """Module that every rank has whole, and the reason.
+
+    Attributes:
+        module: Name of the module in the model.
+        kind: Kind of the reason, such as "indivisible".
+        text: Sentence for users.
+    """
+
+    module: str
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorPlan:
+    """Plan of tensor parallelism for one model.
+
+    Attributes:
+        model: Class of the model.
+        degree: Number of ranks over which tensors are split.
+        regions: Modules that are split, in the order in which they were called.
+        whole: Products and embeddings that stay whole, with the reasons.
+        num_elements: Number of elements of all parameters of the model.
+        num_split: Number of elements of the parameters that are split.
+    """
+
+    model: str
+    degree: int
+    regions: tuple[Region, ...] = field(repr=False)
+    whole: tuple[Whole, ...] = field(repr=False)
+    num_elements: int
+    num_split: int
+
+    @property
+    def modules(self) -> Iterator[ModuleSplit]:
+        """Splits of all modules, in the order of regions."""
+        return (each for region in self.regions for each in region.modules)
+
+    def summary(self) -> str:
+        """Return some lines of text for users: what is split, and what stays whole and why."""
+        share = 100 * self.num_split / max(self.num_elements, 1)
+        count = sum(1 for _ in self.modules)
+        lines = [
+            f"tensor parallelism: {count} modules of {self.model}, with {share:.0f} % of its"
+            f" parameters, are split over {self.degree} ranks"
+        ]
+        reasons: dict[tuple[str, str], list[str]] = {}
+        for each in self.whole:
+            reasons.setdefault((each.kind, each.text), []).append(each.module)
+        for (_, text), names in reasons.items():
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            lines.append(f"  whole: {names[0]}{more}: {text}")
+        return "\n".join(lines) + "\n"

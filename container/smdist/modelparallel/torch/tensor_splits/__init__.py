@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Splits of tensors over ranks, and modules of which each rank computes a part."""
+
+from smdist.modelparallel.torch.tensor_splits.peers import GroupPeers, Peers, without_messages
+from smdist.modelparallel.torch.tensor_splits.split_modules import RegionEntry, Role, turn
+from smdist.modelparallel.torch.tensor_splits.tensor_split import (
+    TensorSplit,
+    mark,
+    split_of,
+    unmark,
+    whole_shape_of,
+)
+
+__all__ = [
+    "GroupPeers",
+    "Peers",
+    "RegionEntry",
+    "Role",
+    "TensorSplit",
+    "mark",
+    "split_of",
+    "turn",
+    "unmark",
+    "whole_shape_of",
+    "without_messages",
+]

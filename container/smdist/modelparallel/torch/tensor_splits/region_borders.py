@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Autograd functions at the borders of a split region: a collective in one of the two passes.
+
+    function         forward pass                    backward pass
+    entered          identity                        all-reduce of the gradient
+    summed           all-reduce                      identity
+    joined_columns   all-gather of the last dim      this rank's part of the gradient
+
+Every rank computes what follows the region in the same way, so it has the whole gradient there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from smdist.modelparallel.torch.tensor_splits.peers import Peers
+
+
+class _Entered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, peers: Peers) -> Tensor:
+        ctx.peers = peers
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return ctx.peers.all_reduce(grads[0].contiguous().clone()), None
+
+
+class _Summed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, peers: Peers) -> Tensor:  # noqa: ARG004  torch's
+        return peers.all_reduce(tensor.contiguous().clone())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:  # noqa: ARG004  torch's
+        return grads[0], None
+
+
+class _JoinedColumns(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, peers: Peers) -> Tensor:
+        ctx.peers = peers
+        return torch.cat(peers.all_gather(tensor.contiguous()), -1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return grads[0].chunk(ctx.peers.size, -1)[ctx.peers.rank].contiguous(), None
+
+
+def entered(tensor: Tensor, peers: Peers) -> Tensor:
+    """Return a tensor unchanged; in the backward pass, its gradient is summed over ranks.
+
+    Args:
+        tensor: Input of a split region, equal on all ranks.
+        peers: Ranks over which the region is split.
+    """
+    result: Tensor = _Entered.apply(tensor, peers)  # type: ignore[no-untyped-call]
+    return result
+
+
+def summed(tensor: Tensor, peers: Peers) -> Tensor:
+    """Return the sum of a tensor over ranks; in the backward pass, the gradient is unchanged.
+
+    Args:
+        tensor: This rank's share of the output of a split region.
+        peers: Ranks over which the region is split.
+    """
+    result: Tensor = _Summed.apply(tensor, peers)  # type: ignore[no-untyped-call]
+    return result
+
+
+def joined_columns(tensor: Tensor, peers: Peers) -> Tensor:
+    """Return the last dimension of a tensor whole, from the parts of all ranks.
+
+    Args:
+        tensor: This rank's part, such as the scores of its part of the vocabulary.
+        peers: Ranks over which the dimension is split.
+    """
+    result: Tensor = _JoinedColumns.apply(tensor, peers)  # type: ignore[no-untyped-call]
+    return result

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The layout that is found for a model, its proof, and the reasons for what stays whole."""
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+from error_fields import fields_of
+from tensor_models import LENGTH, MODELS, WIDTH, made
+from torch import nn
+
+import smdist.modelparallel.torch as smp
+from sagemaker_dist.errors import OptionError
+from smdist.modelparallel.torch.tensor_parallel import find
+from smdist.modelparallel.torch.tensor_parallel.data_flow import flow_of
+from smdist.modelparallel.torch.tensor_parallel.proof import WholeBlock
+from smdist.modelparallel.torch.tensor_parallel.split_model import split_model
+from smdist.modelparallel.torch.tensor_splits import TensorSplit, split_of
+
+IDS = torch.arange(2 * LENGTH).view(2, LENGTH)
+
+
+def plan_of(model, degree=2, arguments=(IDS,)):
+    return find(model, (arguments, {}), degree)
+
+
+@cache
+def known(name):
+    """Return the plan of a model for two ranks, which several tests look at."""
+    return plan_of(made(name))
+
+
+def roles(plan):
+    return {each.name: each.role.value for each in plan.modules}
+
+
+def reasons(plan):
+    return {each.module: each.kind for each in plan.whole}
+
+
+class AloneOf:
+    """Peers of one rank that exchanges nothing."""
+
+    def __init__(self, size, rank):
+        self.size, self.rank = size, rank
+
+
+def test_the_layout_of_an_mlp_has_pairs_a_gated_pair_and_a_tied_table():
+    plan = known("mlp")
+
+    assert roles(plan) == {
+        "up": "column",
+        "down": "row",
+        "gate": "column",
+        "value": "column",
+        "out": "row",
+        "table": "vocabulary",
+        "head": "joined",
+    }
+    assert {} == reasons(plan)
+    assert 7 == sum(1 for _ in plan.modules)
+
+
+def test_the_layout_of_gpt2_has_fused_projections_in_three_sections():
+    plan = known("gpt2")
+    attention = next(each for each in plan.regions if each.block == "transformer.h.0.attn")
+    fused = attention.modules[0]
+
+    assert ("column", (WIDTH, WIDTH, WIDTH)) == (fused.role.value, fused.sections)
+    assert {"weight": 1, "bias": 0} == fused.dims
+    assert ("split_size", WIDTH, WIDTH // 2) in {
+        (each.name, each.whole, each.part) for each in attention.attributes
+    }
+    assert {"transformer.wpe": "small"} == reasons(plan)
+    assert "joined" == roles(plan)["lm_head"]
+
+
+def test_the_layout_of_llama_is_that_of_its_own_plan():
+    plan = known("llama")
+    attention, mlp = plan.regions[:2]
+
+    assert ("model.layers.0.self_attn", "model") == (attention.block, attention.origin)
+    assert ["column"] * 3 + ["row"] == [each.role.value for each in attention.modules]
+    assert ["column"] * 2 + ["row"] == [each.role.value for each in mlp.modules]
+    assert {"lm_head": "no_pair"} == reasons(plan)
+
+
+def test_heads_that_the_degree_does_not_divide_keep_attention_whole():
+    found = reasons(plan_of(made("llama"), degree=4))
+
+    assert "indivisible" == found["model.layers.0.self_attn.q_proj"]
+    assert "model.layers.0.mlp.down_proj" not in found
+
+
+def test_dropout_inside_of_a_region_keeps_it_whole():
+    found = reasons(plan_of(made("gpt2", dropout=0.1)))
+
+    assert "dropout" == found["transformer.h.0.attn.c_attn"]
+    assert "transformer.h.0.mlp.c_fc" not in found
+
+
+@pytest.mark.parametrize("name", ["mlp", "gpt2"])
+def test_a_plan_leaves_the_model_as_it_was_and_is_the_same_on_meta(name):
+    model = made(name)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+
+    plan = plan_of(model)
+
+    assert plan == known(name)
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+    with torch.device("meta"):
+        bare = MODELS[name]()
+    for module in bare.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    assert plan == plan_of(bare)
+
+
+def test_a_wrong_split_is_refuted():
+    model = made("gpt2")
+    flow = flow_of(model, ((IDS,), {}))
+    block = "transformer.h.0.attn"
+    region = next(each for each in known("gpt2").regions if each.block == block)
+    inner = replace(
+        region,
+        block="",
+        modules=tuple(
+            replace(each, name=each.name.removeprefix(f"{block}.")) for each in region.modules
+        ),
+        attributes=tuple(replace(each, module="") for each in region.attributes),
+    )
+    whole = WholeBlock(model.get_submodule(block), flow.calls[block])
+    fused, row = inner.modules
+
+    one_range = replace(inner, modules=(replace(fused, sections=(3 * WIDTH,)), row))
+    other_columns = replace(inner, modules=(fused, replace(row, dims={"weight": 1})))
+
+    assert whole.refute(inner, 2) is None
+    assert "unproved" == whole.refute(one_range, 2).kind
+    assert "unproved" == whole.refute(other_columns, 2).kind
+    assert "unproved" == whole.refute(replace(inner, attributes=()), 2).kind
+
+
+class Normed(nn.Module):
+    """A norm between two products, which needs the whole row."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.norm, self.b = nn.Linear(8, 16), nn.LayerNorm(16), nn.Linear(16, 8)
+
+    def forward(self, x):
+        return self.b(self.norm(self.a(x)))
+
+
+def test_a_model_without_a_split_is_refused():
+    with pytest.raises(OptionError) as caught:
+        plan_of(Normed(), arguments=(torch.randn(2, 8),))
+
+    assert [("tensor_parallel_degree", "no_split")] == fields_of(caught.value)
+
+
+def test_the_script_chooses_modules():
+    model = made("mlp")
+    smp.set_tensor_parallelism(model.up, False)
+    kept = plan_of(model)
+    only = made("mlp")
+    smp.set_tensor_parallelism(only.up)
+    smp.set_tensor_parallelism(only.down)
+
+    assert ("by_hand", "by_hand") == tuple(reasons(kept)[name] for name in ("up", "down"))
+    assert "out" in roles(kept)
+    assert {"up": "column", "down": "row"} == roles(plan_of(only))
+
+
+def test_modules_made_in_a_block_are_chosen():
+    with smp.tensor_parallelism():
+        first = [nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 8)]
+    model = nn.Sequential(*first, nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 8))
+
+    plan = plan_of(model, arguments=(torch.randn(2, 8),))
+
+    assert {"0": "column", "2": "row"} == roles(plan)
+    assert {"3": "by_hand", "5": "by_hand"} == reasons(plan)
+
+
+def test_options_of_layers_of_smp_are_refused():
+    with (
+        pytest.raises(OptionError) as caught,
+        smp.tensor_parallelism(fused_softmax=True, use_alibi=1),
+    ):
+        pass
+
+    assert [("fused_softmax", "unsupported"), ("use_alibi", "unsupported")] == fields_of(
+        caught.value
+    )
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_parts_are_those_of_the_whole_model(name):
+    model, parts = made(name), [made(name) for _ in range(2)]
+    plan = known(name)
+    for rank, part in enumerate(parts):
+        split_model(part, plan, AloneOf(2, rank))
+    found = [dict(part.named_parameters()) for part in parts]
+
+    split_ones = 0
+    for key, value in model.named_parameters():
+        split = split_of(found[0][key])
+        if split is None:
+            assert torch.equal(value, found[1][key])
+        else:
+            split_ones += value.numel()
+            assert torch.equal(value, split.joined([of_rank[key] for of_rank in found]))
+    assert plan.num_split == split_ones
+    assert split_ones > plan.num_elements / 2
+
+
+def test_sections_are_split_one_by_one():
+    split = TensorSplit(dim=0, sections=(4, 4), degree=2, rank=1)
+    whole = torch.arange(8)
+
+    assert [2, 3, 6, 7] == split.part(whole).tolist()
+    assert (8,) == tuple(split.whole_shape(split.part(whole)))
+
+
+def test_the_summary_says_what_stays_whole():
+    text = known("gpt2").summary()
+
+    assert "are split over 2 ranks" in text
+    assert "whole: transformer.wpe: it has few rows, so a split saves little" in text

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training with split layers gives the numbers of one process, on 2 and on 4 ranks."""
+
+import pytest
+import torch
+from tensor_models import alone, split, start, train, worst
+
+TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-5}
+
+
+def trained(rank, size, name, dtype, degree, dropout=0.0):
+    start(degree)
+    return train(*split(name, dtype=dtype, dropout=dropout))
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "degree", "size"),
+    [
+        ("mlp", torch.float64, 2, 2),
+        ("mlp", torch.float32, 2, 4),
+        ("gpt2", torch.float64, 2, 2),
+        ("llama", torch.float32, 2, 2),
+        pytest.param("gpt2", torch.float64, 4, 4, marks=pytest.mark.slow),
+        pytest.param("llama", torch.float32, 2, 4, marks=pytest.mark.slow),
+    ],
+)
+def test_gradients_losses_norms_and_weights_are_as_in_one_process(world, name, dtype, degree, size):
+    found = world.run(trained, name, dtype, degree, size=size, deadline=80)
+    expected, limit = alone(name, dtype=dtype), TOLERANCES[dtype]
+
+    assert worst(found[0].grads, expected.grads) < limit
+    assert worst(found[0].state, expected.state) < 20 * limit
+    assert expected.norms == pytest.approx(found[0].norms, rel=10 * limit)
+    means = [sum(each) / size for each in zip(*(rank.losses for rank in found), strict=True)]
+    assert expected.losses == pytest.approx(means, rel=10 * limit)
+    for rank in found:
+        assert all(torch.equal(rank.state[key], value) for key, value in found[0].state.items())
+    assert found[0].num_elements < sum(value.numel() for value in expected.grads.values())
+
+
+def test_dropout_outside_of_split_regions_is_that_of_whole_layers(world):
+    whole = world.run(trained, "mlp", torch.float64, 1, 0.3, size=1, deadline=80)[0]
+    parts = world.run(trained, "mlp", torch.float64, 2, 0.3, size=2, deadline=80)
+
+    assert ([], 7) == (whole.split, len(parts[0].split))
+    assert whole.losses == pytest.approx(parts[0].losses, rel=1e-9)
+    assert worst(parts[0].grads, whole.grads) < 1e-9
+    assert whole.losses != pytest.approx(alone("mlp").losses, rel=1e-3)
