@@ -20,7 +20,7 @@
 
 namespace smdist {
 
-constexpr uint8_t kWireVersion = 6;
+constexpr uint8_t kWireVersion = 7;
 
 // Role of the sender of a frame in the operation that the frame belongs to.
 enum class Role : uint8_t {

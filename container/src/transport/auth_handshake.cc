@@ -16,6 +16,14 @@ namespace {
 
 constexpr uint8_t kConfirm = 1;
 
+// Compares the proofs of two answers in a time that does not depend on where they differ.
+bool is_same_proof(const AnswerBytes& a, const AnswerBytes& b) {
+  Digest proofs[2];
+  std::copy_n(a.begin(), proofs[0].size(), proofs[0].begin());
+  std::copy_n(b.begin(), proofs[1].size(), proofs[1].begin());
+  return equal_in_constant_time(proofs[0], proofs[1]);
+}
+
 }  // namespace
 
 AuthHandshake::AuthHandshake(UniqueFd fd, const Credentials& credentials, bool is_dialling)
@@ -34,11 +42,14 @@ AuthHandshake AuthHandshake::accepting(UniqueFd fd, const Credentials& credentia
 }
 
 AuthHandshake AuthHandshake::dialling(UniqueFd fd, const Credentials& credentials, int rank,
-                                      int peer, uint32_t lane) {
+                                      int peer, uint32_t lane, uint64_t received,
+                                      const EngineNumber& engine) {
   AuthHandshake handshake(std::move(fd), credentials, true);
   handshake.hello_.rank = static_cast<uint32_t>(rank);
   handshake.hello_.wanted = static_cast<uint32_t>(peer);
   handshake.hello_.lane = lane;
+  handshake.hello_.received = received;
+  handshake.hello_.engine = engine;
   fill_with_random(handshake.hello_.nonce.data(), handshake.hello_.nonce.size());
   return handshake;
 }
@@ -139,7 +150,7 @@ bool AuthHandshake::take_nonce() {
   std::copy(incoming_.begin(), incoming_.end(), nonce_.begin());
   const HelloBytes hello = encode(*credentials_, hello_, nonce_);
   outgoing_.assign(hello.begin(), hello.end());
-  expected_ = sizeof(Digest);
+  expected_ = kAnswerBytes;
   state_ = Phase::kAwaitProof;
   return true;
 }
@@ -149,25 +160,27 @@ bool AuthHandshake::take_hello() {
   std::copy(incoming_.begin(), incoming_.end(), bytes.begin());
   fault_ = verify(*credentials_, bytes, nonce_, &hello_);
   if (!fault_.empty()) {
-    Digest nothing;  // a process without a proof receives nothing that depends on the secret
+    AnswerBytes nothing;  // a process without a proof receives nothing that depends on the secret
     fill_with_random(nothing.data(), nothing.size());
     reject(nothing);
     return false;
   }
-  fault_ = admit_(hello_);
+  const Admission admission = admit_(hello_);
+  fault_ = admission.rejection;
   if (!fault_.empty()) {
-    reject(reject_proof(*credentials_, hello_, nonce_));
+    reject(reject_answer(*credentials_, hello_, nonce_));
     return false;
   }
-  const Digest digest = accept_proof(*credentials_, hello_, nonce_);
-  outgoing_.assign(digest.begin(), digest.end());
+  acceptor_received_ = admission.received;
+  const AnswerBytes answer = accept_answer(*credentials_, hello_, nonce_, admission.received);
+  outgoing_.assign(answer.begin(), answer.end());
   expected_ = sizeof kConfirm;
   state_ = Phase::kAwaitConfirm;
   return true;
 }
 
 // Sends the answer that ends the handshake. It fits into the socket's empty buffer.
-void AuthHandshake::reject(const Digest& answer) {
+void AuthHandshake::reject(const AnswerBytes& answer) {
   const std::string fault = fault_;
   outgoing_.assign(answer.begin(), answer.end());
   flush();
@@ -175,14 +188,16 @@ void AuthHandshake::reject(const Digest& answer) {
 }
 
 bool AuthHandshake::take_proof() {
-  Digest theirs;
+  AnswerBytes theirs;
   std::copy(incoming_.begin(), incoming_.end(), theirs.begin());
-  if (equal_in_constant_time(reject_proof(*credentials_, hello_, nonce_), theirs)) {
+  acceptor_received_ = received_in(theirs);
+  if (is_same_proof(reject_answer(*credentials_, hello_, nonce_), theirs)) {
     failure_ = Failure::kRejected;
     fail("rejected the connection");
     return false;
   }
-  if (!equal_in_constant_time(accept_proof(*credentials_, hello_, nonce_), theirs)) {
+  const AnswerBytes accepted = accept_answer(*credentials_, hello_, nonce_, acceptor_received_);
+  if (!is_same_proof(accepted, theirs)) {
     failure_ = Failure::kWrongProof;
     fail(
         "could not prove that it belongs to this job: it has another secret, belongs to another "

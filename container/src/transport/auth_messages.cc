@@ -9,7 +9,7 @@ namespace smdist {
 namespace {
 
 constexpr uint32_t kMagic = 0x31444d53;  // "SMD1"
-constexpr uint32_t kVersion = 4;
+constexpr uint32_t kVersion = 5;
 constexpr size_t kSessionAt = 16;
 constexpr size_t kNonceAt = 32;
 constexpr size_t kProofAt = 64;
@@ -17,6 +17,9 @@ constexpr size_t kLaneAt = 96;
 constexpr size_t kIntegrityAt = 100;
 constexpr size_t kEncryptAt = 101;
 constexpr size_t kZerosAt = 102;
+constexpr size_t kReceivedAt = 104;
+constexpr size_t kEngineAt = 112;
+constexpr size_t kAnswerReceivedAt = 32;
 
 template <typename Bytes>
 std::string text(const Bytes& bytes) {
@@ -33,7 +36,10 @@ std::string text_of(uint8_t integrity, uint8_t encrypt) {
 // Returns the proof of one side, or a key. Every part of the hashed message except the role has a
 // fixed length, so different inputs give different messages.
 Digest proof(const Credentials& credentials, const std::string& role, const Hello& hello,
-             const Nonce& acceptor_nonce) {
+             const Nonce& acceptor_nonce, uint64_t acceptor_received = 0) {
+  uint8_t received[16];
+  put<uint64_t>(received, hello.received);
+  put<uint64_t>(received + 8, acceptor_received);
   uint8_t ranks[12];
   put<uint32_t>(ranks, hello.rank);
   put<uint32_t>(ranks + 4, hello.wanted);
@@ -44,8 +50,16 @@ Digest proof(const Credentials& credentials, const std::string& role, const Hell
   message.append(reinterpret_cast<const char*>(ranks), sizeof ranks);
   message.push_back(static_cast<char>(credentials.protection.integrity));
   message.push_back(static_cast<char>(credentials.protection.encrypt));
-  message += text(acceptor_nonce) + text(hello.nonce);
+  message += text(acceptor_nonce) + text(hello.nonce) + text(hello.engine);
+  message.append(reinterpret_cast<const char*>(received), sizeof received);
   return hmac_sha256(credentials.secret, message);
+}
+
+AnswerBytes answer_of(const Digest& proof, uint64_t received) {
+  AnswerBytes answer{};
+  std::copy(proof.begin(), proof.end(), answer.begin());
+  put<uint64_t>(&answer[kAnswerReceivedAt], received);
+  return answer;
 }
 
 }  // namespace
@@ -63,6 +77,8 @@ HelloBytes encode(const Credentials& credentials, const Hello& hello, const Nonc
   put<uint32_t>(&bytes[kLaneAt], hello.lane);
   bytes[kIntegrityAt] = static_cast<uint8_t>(credentials.protection.integrity);
   bytes[kEncryptAt] = static_cast<uint8_t>(credentials.protection.encrypt);
+  put<uint64_t>(&bytes[kReceivedAt], hello.received);
+  std::copy(hello.engine.begin(), hello.engine.end(), &bytes[kEngineAt]);
   return bytes;
 }
 
@@ -79,6 +95,8 @@ std::string verify(const Credentials& credentials, const HelloBytes& bytes,
   hello->wanted = get<uint32_t>(&bytes[12]);
   hello->lane = get<uint32_t>(&bytes[kLaneAt]);
   std::copy_n(&bytes[kNonceAt], hello->nonce.size(), hello->nonce.begin());
+  hello->received = get<uint64_t>(&bytes[kReceivedAt]);
+  std::copy_n(&bytes[kEngineAt], hello->engine.size(), hello->engine.begin());
   Digest theirs;
   std::copy_n(&bytes[kProofAt], theirs.size(), theirs.begin());
   const uint8_t integrity = bytes[kIntegrityAt];
@@ -97,16 +115,20 @@ std::string verify(const Credentials& credentials, const HelloBytes& bytes,
                    static_cast<uint8_t>(credentials.protection.encrypt)) +
            "; give both options the same value on all ranks";
   }
-  const bool are_zeros =
-      std::all_of(bytes.begin() + kZerosAt, bytes.end(), [](uint8_t byte) { return byte == 0; });
+  const bool are_zeros = std::all_of(bytes.begin() + kZerosAt, bytes.begin() + kReceivedAt,
+                                     [](uint8_t byte) { return byte == 0; });
   return are_zeros ? ""
                    : "the remote process sent fields that this rank does not know; use the same "
                      "version of the smdist runtime on all hosts";
 }
 
-Digest accept_proof(const Credentials& credentials, const Hello& hello,
-                    const Nonce& acceptor_nonce) {
-  return proof(credentials, "accept", hello, acceptor_nonce);
+AnswerBytes accept_answer(const Credentials& credentials, const Hello& hello,
+                          const Nonce& acceptor_nonce, uint64_t received) {
+  return answer_of(proof(credentials, "accept", hello, acceptor_nonce, received), received);
+}
+
+uint64_t received_in(const AnswerBytes& answer) {
+  return get<uint64_t>(&answer[kAnswerReceivedAt]);
 }
 
 LaneKeys lane_keys(const Credentials& credentials, const Hello& hello, const Nonce& acceptor_nonce,
@@ -120,9 +142,9 @@ LaneKeys lane_keys(const Credentials& credentials, const Hello& hello, const Non
           is_dialler};
 }
 
-Digest reject_proof(const Credentials& credentials, const Hello& hello,
-                    const Nonce& acceptor_nonce) {
-  return proof(credentials, "reject", hello, acceptor_nonce);
+AnswerBytes reject_answer(const Credentials& credentials, const Hello& hello,
+                          const Nonce& acceptor_nonce) {
+  return answer_of(proof(credentials, "reject", hello, acceptor_nonce), 0);
 }
 
 }  // namespace smdist
