@@ -113,10 +113,9 @@ void Lane::queue_acknowledgement() {
 void Lane::take_acknowledgement() {
   header_bytes_ = 0;
   const uint64_t position = acknowledged_in(incoming_.header);
-  if (!can_resume_from(position)) {
-    throw PeerError("acknowledged bytes that this rank has not sent, or has forgotten");
-  }
-  forget_until(position);
+  if (position > written_) throw PeerError("acknowledged bytes that this rank has not sent");
+  // A frame of an earlier connection that has been sent again may say less than the handshake did.
+  if (position > acknowledged_) forget_until(position);
 }
 
 // Forgets the messages that the peer has received in full.

@@ -54,6 +54,7 @@ void TcpTransport::accept_from_listener(int listener) {
     const uint64_t number =
         add_handshake(AuthHandshake::accepting(std::move(fd), credentials_, admitting), EPOLLIN,
                       Clock::now() + limit, false);
+    handshakes_.at(number).source = source_of(handshakes_.at(number).auth.fd());
     place(number);
     advance(number);
   }

@@ -40,7 +40,7 @@ uint64_t TcpTransport::add_handshake(AuthHandshake auth, uint32_t events,
   const int fd = auth.fd();
   const uint64_t number = ++last_handshake_;
   watch(fd, events, cookie(EventSource::kHandshake, number), true);
-  handshakes_.emplace(number, Handshake{std::move(auth), deadline, is_check});
+  handshakes_.emplace(number, Handshake{std::move(auth), deadline, is_check, {}});
   return number;
 }
 
@@ -104,7 +104,7 @@ void TcpTransport::fail_handshake(Handshakes::iterator handshake) {
   if (!is_dialling && !auth.is_silent()) {
     log_rejection("this rank dropped a connection from " + peer_text(auth.fd()) + ": " + fault);
   }
-  if (!is_dialling && auth.is_silent()) probe_lanes(peer_host(auth.fd()));
+  if (!is_dialling && auth.is_silent()) probe_lanes(handshake->second.source);
   end_handshake(handshake);
   if (is_dialling) dial_failed(link, failure, fault);
 }

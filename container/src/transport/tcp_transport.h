@@ -96,6 +96,7 @@ class TcpTransport final : public Transport {
     AuthHandshake auth;
     Clock::time_point deadline;
     bool is_check = false;  // only checks whether the peer listens
+    std::string source;     // address of the dialler; empty on its side
     int proven_link = -1;   // link of an accepted connection whose dialler is authenticated
   };
   using Handshakes = std::map<uint64_t, Handshake>;
