@@ -58,7 +58,8 @@ class AuthHandshake final {
   // Return the number of bytes of the lane that the other side has received; valid after
   // authentication.
   uint64_t peer_received() const { return is_dialling_ ? acceptor_received_ : hello_.received; }
-  const EngineNumber& engine() const { return hello_.engine; }  // of the dialler
+  // Return the number of the dialler's engine.
+  const EngineNumber& engine() const { return hello_.engine; }
   bool has_connected() const { return state_ != Phase::kConnecting; }
   // Return the keys of the lane; valid after authentication.
   LaneKeys keys() const { return lane_keys(*credentials_, hello_, nonce_, is_dialling_); }

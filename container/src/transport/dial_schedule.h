@@ -25,7 +25,7 @@ namespace smdist {
 
 constexpr size_t kMaxDialsUnderWay = 64;
 constexpr int kRefusalsOfEndedPeer = 10;
-constexpr int kRefusalsOfCrashedPeer = 3;  // of a peer whose connection has just ended
+constexpr int kRefusalsOfCrashedPeer = 3;  // after the end of a connection
 constexpr std::chrono::milliseconds kPauseAfterRefusal{80};
 
 // Stores the links that have to be dialled. A link is dialled by its owner, which reports the end

@@ -165,27 +165,6 @@ size_t Lane::add_parts(const Outgoing& waiting, iovec* parts) const {
   return count;
 }
 
-void Lane::release_payloads(const Transport::HeaderFilter& is_chosen) {
-  std::deque<Outgoing> kept;
-  for (Outgoing& waiting : queue_) {
-    Message& message = waiting.message;
-    if (message.payload.bytes > 0 && is_chosen(peer_, message.header)) {
-      if (waiting.sent == 0 && !waiting.has_tags) {
-        num_references_ -= waiting.is_reported;
-        continue;
-      }
-      copy_payload(waiting);
-      message.token = 0;
-    }
-    kept.push_back(std::move(waiting));
-  }
-  queue_ = std::move(kept);
-  for (Outgoing& each : sent_) {
-    if (each.message.payload.bytes > 0 && is_chosen(peer_, each.message.header)) copy_payload(each);
-  }
-  if (incoming_.is_open && is_chosen(peer_, incoming_.header)) incoming_.data = nullptr;
-}
-
 Lane::Loss Lane::write_some(Sink* sink, bool* would_block) {
   if (arena_to_send_ >= 0) {
     const FdTransfer transfer = send_fd(fd_.get(), arena_to_send_);

@@ -220,7 +220,7 @@ class Lane final {
   uint64_t written_ = 0;       // bytes that connections have taken
   uint64_t acknowledged_ = 0;  // bytes that the peer has received, as far as it has said
   uint64_t received_ = 0;      // bytes that this rank has received
-  uint64_t announced_ = 0;     // the same, as far as this rank has acknowledged
+  uint64_t announced_ = 0;     // bytes that this rank has acknowledged
   uint64_t kept_from_ = 0;     // position of the first byte of sent_, or of queue_
   std::deque<Outgoing> sent_;  // whole messages that the peer has not acknowledged
   size_t num_references_ = 0;  // messages that are reported and refer to memory of the caller

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Interruption of a lane, and its continuation over another connection.
+// Interruption of a lane, and its continuation over another connection; memory of the caller that
+// is used no longer.
 #include <algorithm>
 #include <utility>
 
@@ -94,6 +95,27 @@ void Lane::detach_payloads(const Span& memory) {
       if (kept.is_reported && payload.bytes > 0 && overlaps(payload, memory)) copy_payload(kept);
     }
   }
+}
+
+void Lane::release_payloads(const Transport::HeaderFilter& is_chosen) {
+  std::deque<Outgoing> kept;
+  for (Outgoing& waiting : queue_) {
+    Message& message = waiting.message;
+    if (message.payload.bytes > 0 && is_chosen(peer_, message.header)) {
+      if (waiting.sent == 0 && !waiting.has_tags) {
+        num_references_ -= waiting.is_reported;
+        continue;
+      }
+      copy_payload(waiting);
+      message.token = 0;
+    }
+    kept.push_back(std::move(waiting));
+  }
+  queue_ = std::move(kept);
+  for (Outgoing& each : sent_) {
+    if (each.message.payload.bytes > 0 && is_chosen(peer_, each.message.header)) copy_payload(each);
+  }
+  if (incoming_.is_open && is_chosen(peer_, incoming_.header)) incoming_.data = nullptr;
 }
 
 bool Lane::owes_acknowledgement() const {

@@ -110,7 +110,7 @@ class TcpTransport final : public Transport {
   // A TCP lane that waits for another connection.
   struct Interruption {
     Clock::time_point since;
-    std::string reason;     // of the end of its connection
+    std::string reason;     // why its connection has ended
     bool is_heard = false;  // the peer's kernel has answered since then
   };
 
@@ -240,7 +240,7 @@ class TcpTransport final : public Transport {
   std::map<int, Interruption> interruptions_;  // by link
   std::set<int> referring_;                    // links whose sent messages may refer to memory
   std::map<int, EngineNumber> engines_;        // number of the engine of each rank that dialled
-  EngineNumber engine_number_{};               // of this rank
+  EngineNumber engine_number_{};               // for diallers to be recognized again
   Clock::time_point next_probe_ = Clock::now();
   Clock::time_point next_resumption_line_ = Clock::now();
   std::set<int> wanted_;  // peers to connect to, even without a message
