@@ -217,9 +217,8 @@ void lanes_of_a_lost_rank_are_rejected() {
   Cluster cluster = cluster_with_lanes(3, 4, std::chrono::seconds(1));
   Stranger(cluster[0].endpoint()).enter(hello_of(1, 0));
   Receive receive(cluster);
-  CHECK_CONTAINS(
-      "rank 1 on algo-2 closed its connection, and there has been no other one for 1 s",
-      receive.error());
+  CHECK_CONTAINS("rank 1 on algo-2 closed its connection, and there has been no other one for 1 s",
+                 receive.error());
   check_rejected(cluster, hello_of(1, 0, 2), "rank 1 is lost already");
 }
 

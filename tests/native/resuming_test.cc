@@ -175,7 +175,8 @@ class NoMessages final : public Sink {
   void on_peer_lost(int, const std::string&) override {}
 };
 
-// Passes over a connection what a lane sends, until nothing more comes. Returns the number of bytes.
+// Passes over a connection what a lane sends, until nothing more comes. Returns the number of
+// bytes.
 size_t drain(Lane& lane, int peer) {
   static std::vector<char> buffer(1 << 20);
   size_t total = 0;

@@ -206,13 +206,11 @@ void AuthHandshake::reject(const AnswerBytes& answer) {
 
 // Returns the protection of an acceptor that rejects the connection because this rank has another
 // one; empty if the answer is no such rejection.
-std::optional<Protection> AuthHandshake::protection_behind(
-    const AnswerBytes& rejection) const {
+std::optional<Protection> AuthHandshake::protection_behind(const AnswerBytes& rejection) const {
   for (const Integrity integrity : kIntegrities) {
     for (const bool encrypt : {false, true}) {
       const Protection theirs{integrity, encrypt};
-      const AnswerBytes expected =
-          reject_protection_answer(*credentials_, theirs, hello_, nonce_);
+      const AnswerBytes expected = reject_protection_answer(*credentials_, theirs, hello_, nonce_);
       if (is_same_proof(expected, rejection)) return theirs;
     }
   }

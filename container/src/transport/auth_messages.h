@@ -17,9 +17,9 @@
 // of the lane they have received so far: none at first. The dialler also sends a number of its
 // engine, which is random, and the same whenever it dials: nobody else continues its lanes.
 //
-// A proof is HMAC-SHA256(secret, role | session | ranks | lane | protection | both nonces | engine |
-// bytes received), so it is valid only for one connection, one direction, one pair of ranks and one
-// job. The keys of a lane are made in the same way, each with a role of its own. Numbers in
+// A proof is HMAC-SHA256(secret, role | session | ranks | lane | protection | both nonces | engine
+// | bytes received), so it is valid only for one connection, one direction, one pair of ranks and
+// one job. The keys of a lane are made in the same way, each with a role of its own. Numbers in
 // parentheses are bytes.
 #pragma once
 

@@ -54,8 +54,8 @@ class Lane final {
   // A lane that continues keeps the keys of its frames' tags.
   void protect(const Protection& protection, const LaneKeys& keys);
 
-  // Let the lane continue over another connection if this one ends. most_unacknowledged: bytes after
-  // which it sends nothing new until the peer has acknowledged some; the same on both sides.
+  // Let the lane continue over another connection if this one ends. most_unacknowledged: bytes
+  // after which it sends nothing new until the peer has acknowledged some; the same on both sides.
   void make_resumable(uint64_t most_unacknowledged) {
     is_resumable_ = true;
     most_unacknowledged_ = most_unacknowledged;

@@ -3,9 +3,9 @@
 //
 // The rank that dials such a lane does so at once. A refusal means that the peer's process has
 // ended, which is reported with the reason of the end. The rank that does not dial checks meanwhile
-// whether the peer still listens; the peer then checks its lanes, so that it finds out, too, if only
-// one side has noticed the end. A lane without a connection for the time of silence is lost, also
-// if the peer's kernel answers: a peer must not keep others waiting by closing connections.
+// whether the peer still listens; the peer then checks its lanes, so that it finds out, too, if
+// only one side has noticed the end. A lane without a connection for the time of silence is lost,
+// also if the peer's kernel answers: a peer must not keep others waiting by closing connections.
 #include <algorithm>
 #include <utility>
 

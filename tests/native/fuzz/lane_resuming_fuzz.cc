@@ -19,7 +19,7 @@
 namespace smdist::fuzzing {
 namespace {
 
-constexpr size_t kMostPayload = 6 << 10;      // more than the lane's staging buffer
+constexpr size_t kMostPayload = 6 << 10;  // more than the lane's staging buffer
 constexpr uint64_t kMostUnacknowledged = 16 << 10;
 constexpr size_t kNumberAt = 4;
 
@@ -195,7 +195,8 @@ class AnyMessage final : public Sink {
   void on_peer_lost(int, const std::string&) override {}
 };
 
-// A member of the job acknowledges, and continues, what it likes: the lane ends, or keeps the rules.
+// A member of the job acknowledges, and continues, what it likes: the lane ends, or keeps the
+// rules.
 FUZZ_TARGET(lane_acknowledged) {
   AnyMessage sink;
   Lane lane(1);

@@ -144,7 +144,12 @@ def test_connections_that_are_reset_are_replaced_and_a_killed_rank_is_named(two_
     hosts, ranks = two_ranks(60)
 
     assert ["sums"] * 2 == ranks.sum()
-    for case in (((), 0, LONG, (0,)), ((), 0, 0, (1,)), ((0, 1), 1, LONG, (0,)), ((0,), 1, 0, (1,))):
+    for case in (
+        ((), 0, LONG, (0,)),
+        ((), 0, 0, (1,)),
+        ((0, 1), 1, LONG, (0,)),
+        ((0,), 1, 0, (1,)),
+    ):
         assert (case, ["sums"] * 2) == (case, interrupt(hosts, ranks, *case))
     ranks.begin(LONG)
     ranks.processes[1].kill()
