@@ -144,18 +144,13 @@ void tuning_adds_lanes_to_a_running_engine() {
   }
 }
 
-void a_lost_lane_is_a_lost_peer() {
+void a_lane_whose_connection_ends_goes_on_over_another_one() {
   Cluster cluster = cluster_with_lanes(4);
-  for (int round = 0; round < 5; ++round) check_sum(cluster);
-  ::shutdown(connections_to(cluster[0])[2], SHUT_RDWR);
-  const auto begin = std::chrono::steady_clock::now();
-  std::string error;
-  while (error.empty()) {
-    std::vector<Floats> data(3);
-    for (Result& result : start_sums(cluster, data)) error += text_of(result);
+  for (int round = 0; round < 5; ++round) {
+    check_sum(cluster);
+    ::shutdown(connections_to(cluster[0])[2], SHUT_RDWR);
   }
-  CHECK_CONTAINS("closed its connection", error);
-  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(5));
+  for (int round = 0; round < 5; ++round) check_sum(cluster);
 }
 
 }  // namespace
@@ -167,5 +162,5 @@ int main() {
   RUN(the_receive_buffer_is_set_before_the_connection_and_never_shrinks);
   RUN(ranks_of_different_hosts_have_one_connection_per_lane);
   RUN(tuning_adds_lanes_to_a_running_engine);
-  RUN(a_lost_lane_is_a_lost_peer);
+  RUN(a_lane_whose_connection_ends_goes_on_over_another_one);
 }

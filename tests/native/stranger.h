@@ -51,12 +51,16 @@ class Stranger final {
     say(bytes.data(), bytes.size());
   }
   Answer answer() {
-    Digest proof;
-    if (::recv(fd_.get(), proof.data(), proof.size(), MSG_WAITALL) != 32) return Answer::kNothing;
-    if (proof == accept_proof(kCredentials, hello_, nonce_)) return Answer::kAccepted;
-    if (proof == reject_proof(kCredentials, hello_, nonce_)) return Answer::kRejected;
+    AnswerBytes answer;
+    const ssize_t got = ::recv(fd_.get(), answer.data(), answer.size(), MSG_WAITALL);
+    if (got != static_cast<ssize_t>(answer.size())) return Answer::kNothing;
+    received_ = received_in(answer);
+    if (answer == accept_answer(kCredentials, hello_, nonce_, received_)) return Answer::kAccepted;
+    if (answer == reject_answer(kCredentials, hello_, nonce_)) return Answer::kRejected;
     return Answer::kWrongProof;
   }
+  // Returns the bytes of the lane that the engine has received, as its answer says.
+  uint64_t received() const { return received_; }
   void confirm() { say("\1", 1); }
   // Opens the connection as a member of the job.
   void enter(const Hello& hello) {
@@ -77,6 +81,7 @@ class Stranger final {
   UniqueFd fd_;
   Hello hello_;
   Nonce nonce_{};
+  uint64_t received_ = 0;
 };
 
 }  // namespace smdist::testing

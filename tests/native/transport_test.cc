@@ -42,8 +42,11 @@ void a_hello_is_good_for_one_connection_only() {
   CHECK_CONTAINS("secret", verify({"another secret", {42}}, bytes, nonce, &read).fault);
   CHECK_CONTAINS("another job", verify({kCredentials.secret, {43}}, bytes, nonce, &read).fault);
   // The two proofs differ, so neither can be reflected.
-  CHECK(accept_proof(kCredentials, sent, nonce) !=
-        hmac_sha256(kCredentials.secret, std::string(bytes.begin(), bytes.end())));
+  const AnswerBytes answer = accept_answer(kCredentials, sent, nonce, 0);
+  CHECK(!std::equal(answer.begin(), answer.begin() + 32, bytes.begin() + 64));
+  // The number of received bytes is part of the proof.
+  CHECK(accept_answer(kCredentials, sent, nonce, 5) != answer);
+  CHECK_EQ(5u, received_in(accept_answer(kCredentials, sent, nonce, 5)));
 }
 
 void a_damaged_hello_is_refused() {

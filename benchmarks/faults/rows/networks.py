@@ -15,7 +15,6 @@ from benchmarks.faults.actions import (
 from benchmarks.faults.clock_library import with_movable_clock
 from benchmarks.faults.fault_row import (
     BOTH,
-    CRASH_SECONDS,
     NETWORK_SECONDS,
     SILENCE_SECONDS,
     TORCH,
@@ -80,21 +79,21 @@ ROWS = (
     Row(
         name="all connections of a host reset",
         action=connections_reset(),
-        expected=Expected(within=CRASH_SECONDS, kinds=("lost",)),
-        test="tests/native/lanes_test.cc::a_lost_lane_is_a_lost_peer",
+        expected=_UNDISTURBED,
+        test="tests/native/lanes_test.cc::a_lane_whose_connection_ends_goes_on_over_another_one",
         frameworks=BOTH,
     ),
     Row(
         name="firewall resets connections between two hosts",
         action=connections_rejected(),
         expected=Expected(within=NETWORK_SECONDS, kinds=("lost",), culprits=(VICTIM, 1)),
-        test="tests/native/lanes_test.cc::a_lost_lane_is_a_lost_peer",
+        test="tests/native/resuming_test.cc::a_crash_is_no_interruption",
     ),
     Row(
         name="rank shuts its connections down",
         script={"fault": "shutdown"},
-        expected=Expected(within=CRASH_SECONDS, kinds=("lost",), culprits=(VICTIM,)),
-        test="tests/native/lanes_test.cc::a_lost_lane_is_a_lost_peer",
+        expected=_UNDISTURBED,
+        test="tests/native/lanes_test.cc::a_lane_whose_connection_ends_goes_on_over_another_one",
     ),
     Row(
         name="port scanner: random bytes to every port",

@@ -25,7 +25,8 @@ using HeaderBytes = std::array<uint8_t, kHeaderBytes>;
 struct Message {
   HeaderBytes header{};
   // Memory of the caller that is read in place. It must not change until on_sent() or
-  // on_peer_lost() is called, or release_payloads() has been called for it.
+  // on_peer_lost() is called, or release_payloads() has been called for it. Afterwards it may
+  // change only after detach_payloads().
   Span payload;
   // Short payload that is copied into the message; used instead of `payload`.
   std::string text;
@@ -64,6 +65,10 @@ class Sink {
 
   // Called when the whole message has been sent, and its memory may be used again.
   virtual void on_sent(int peer, uint64_t token) = 0;
+
+  // Return whether a connection to the peer that has ended should be replaced by another one, as
+  // long as the peer's process lives. False: the peer is lost at once.
+  virtual bool may_reconnect(int) const { return true; }
 
   // Called once per peer, when its connection is lost for good. reason: the rest of a sentence that
   // begins with the peer's name.
@@ -140,6 +145,10 @@ class Transport {
   // have been sent already.
   using HeaderFilter = std::function<bool(int peer, const HeaderBytes& header)>;
   virtual void release_payloads(const HeaderFilter& is_chosen) = 0;
+
+  // Stop referring to this memory for messages that have been sent: it is about to change, or to be
+  // given back. Such a message is copied if its peer may need it again.
+  virtual void detach_payloads(const Span&) {}
 
   // Send and receive data and call the sink, until an event occurs, the timeout expires, or wake()
   // is called. With a timeout of zero it never blocks.

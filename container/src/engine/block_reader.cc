@@ -31,6 +31,7 @@ bool BlockReader::deliver(PendingOperation& pending, int rank, const Frame& fram
     ++num_borrowed;
     return false;
   }
+  transport_.detach_payloads(target);
   std::memcpy(target.data, bytes, block.bytes);
   return true;
 }

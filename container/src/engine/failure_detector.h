@@ -35,6 +35,7 @@ class FailureDetector final {
   void on_peer_lost(int rank, const std::string& reason);
 
   bool is_connected(int rank) const { return peer(rank).is_connected; }
+  bool has_left(int rank) const { return peer(rank).has_left; }
   bool is_lost(int rank) const { return !peer(rank).lost_because.empty(); }
 
   // Start, and stop, watching the deadline of an operation.

@@ -11,13 +11,24 @@
 
 namespace smdist {
 
-PendingOperation::PendingOperation(Submission submission, Buffer scratch, BufferPool& pool)
+PendingOperation::PendingOperation(Submission submission, Buffer scratch, BufferPool& pool,
+                                   Transport& transport)
     : submission_(std::move(submission)),
       pool_(pool),
+      transport_(transport),
       scratch_(std::move(scratch)),
       members_(index(submission_.group->size())) {
   if (submission_.may_be_shared()) add_all_partners();
   link_all();
+}
+
+// Lets the transport copy what peers may need again, because the memory is given back.
+void PendingOperation::detach_all() {
+  const Operation& operation = submission_.operation;
+  for (const std::vector<Span>* const buffers : {&operation.inputs, &operation.outputs}) {
+    for (const Span& each : *buffers) transport_.detach_payloads(each);
+  }
+  if (scratch_.data) transport_.detach_payloads({scratch_.data.get(), scratch_.bytes});
 }
 
 PendingOperation::~PendingOperation() { pool_.give_back(std::move(scratch_)); }
@@ -281,13 +292,16 @@ void PendingOperation::complete(uint32_t step_index, Actions& actions) {
 void PendingOperation::copy(const Step& step) const {
   const uint8_t* from = address(step.sources[0]);
   uint8_t* to = address(step.target);
-  if (from != to) std::memcpy(to, from, step.target.bytes);
+  if (from == to) return;
+  transport_.detach_payloads({to, step.target.bytes});
+  std::memcpy(to, from, step.target.bytes);
 }
 
 void PendingOperation::sum(const Step& step, Actions& actions) {
   std::vector<const void*> sources;
   for (const Region& source : step.sources) sources.push_back(source_address(source));
   void* target = address(step.target);
+  transport_.detach_payloads({target, step.target.bytes});
   reduce_stage(step, sources, target);
   for (const Region& source : step.sources) {
     if (source.buffer != BufferKind::kScratch || borrowed_.empty()) continue;

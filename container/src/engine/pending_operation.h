@@ -11,6 +11,7 @@
 #include "engine/shared_sum.h"
 #include "engine/submission.h"
 #include "memory/buffer_pool.h"
+#include "smdist/transport.h"
 
 namespace smdist {
 
@@ -36,7 +37,7 @@ class PendingOperation final {
   };
 
   // scratch: memory of plan.scratch_bytes bytes; the destructor returns it to the pool.
-  PendingOperation(Submission submission, Buffer scratch, BufferPool& pool);
+  PendingOperation(Submission submission, Buffer scratch, BufferPool& pool, Transport& transport);
   ~PendingOperation();
   PendingOperation(const PendingOperation&) = delete;
   PendingOperation& operator=(const PendingOperation&) = delete;
@@ -49,6 +50,10 @@ class PendingOperation final {
   SharedSum* sum() { return sum_; }
   void replan(Buffer scratch);
   void end_sum();
+
+  // Let the transport stop referring to the memory of the operation, which is about to be given
+  // back.
+  void detach_all();
 
   // Start all steps without dependencies. Call once, before all other methods that return Actions.
   Actions begin();
@@ -142,6 +147,7 @@ class PendingOperation final {
 
   Submission submission_;
   BufferPool& pool_;
+  Transport& transport_;
   Buffer scratch_;
   SharedSum* sum_ = nullptr;  // null: the operation follows its plan
   std::vector<StepProgress> progress_;

@@ -66,7 +66,8 @@ void ProgressEngine::begin(Submission submission) {
   detector_.watch(submission);
   if (id.role == Role::kCollective) late_.plan(submission.late_at);
   PendingOperation& pending =
-      pending_.try_emplace(id, std::move(submission), std::move(scratch), pool_).first->second;
+      pending_.try_emplace(id, std::move(submission), std::move(scratch), pool_, transport_)
+          .first->second;
   if (sum != nullptr) pending.share(*sum);
   const PendingOperation::Actions actions = pending.begin();
   for (const int member : pending.partners()) send_rtr(pending, member);
@@ -136,6 +137,7 @@ void ProgressEngine::finish(const OperationId& id) {
   if (id.role == Role::kCollective) history_.add(id, submission.descriptor);
   if (submission.operation.kind == Collective::kBarrier) flush_all(*submission.group);
   faults_.set_last_error(nullptr);
+  found->second.detach_all();
   complete(submission, nullptr);
   pending_.erase(found);
 }
@@ -206,7 +208,10 @@ Span ProgressEngine::on_header(int rank, const HeaderBytes& header) {
     if (error()) return {nullptr, frame.length};
     PendingOperation* const pending = planned_operation(rank, frame, "data");
     if (pending == nullptr) return {nullptr, frame.length};
-    return pending->place(pending->member_of(rank), frame.tag, frame.offset, frame.length);
+    const Span place =
+        pending->place(pending->member_of(rank), frame.tag, frame.offset, frame.length);
+    transport_.detach_payloads(place);
+    return place;
   } catch (const PeerError& error) {
     fail(protocol_error(names_, rank, error.what()), true);
     throw;
@@ -338,7 +343,9 @@ BufferedMessage ProgressEngine::buffer_eager(int rank, const Frame& frame,
 void ProgressEngine::deliver_copy(PendingOperation& pending, int rank, uint32_t tag,
                                   const uint8_t* bytes, size_t count) {
   const int member = pending.member_of(rank);
-  std::memcpy(pending.place(member, tag, 0, count).data, bytes, count);
+  const Span place = pending.place(member, tag, 0, count);
+  transport_.detach_payloads(place);
+  std::memcpy(place.data, bytes, count);
   perform(pending, pending.arrived(member, tag, count));
 }
 

@@ -99,6 +99,7 @@ class ProgressEngine final : public Sink {
   void on_sent(int peer, uint64_t token) override;
   void on_altered(int peer, const std::string& reason) override;
   void on_peer_lost(int peer, const std::string& reason) override;
+  bool may_reconnect(int peer) const override { return !error() && !detector_.has_left(peer); }
 
  private:
   // Beginning and end of operations

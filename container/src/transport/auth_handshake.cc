@@ -17,6 +17,14 @@ namespace {
 constexpr uint8_t kConfirm = 1;
 constexpr Integrity kIntegrities[] = {Integrity::kOff, Integrity::kCrc32c, Integrity::kMac};
 
+// Compares the proofs of two answers in a time that does not depend on where they differ.
+bool is_same_proof(const AnswerBytes& a, const AnswerBytes& b) {
+  Digest proofs[2];
+  std::copy_n(a.begin(), proofs[0].size(), proofs[0].begin());
+  std::copy_n(b.begin(), proofs[1].size(), proofs[1].begin());
+  return equal_in_constant_time(proofs[0], proofs[1]);
+}
+
 }  // namespace
 
 AuthHandshake::AuthHandshake(UniqueFd fd, const Credentials& credentials, bool is_dialling)
@@ -35,11 +43,14 @@ AuthHandshake AuthHandshake::accepting(UniqueFd fd, const Credentials& credentia
 }
 
 AuthHandshake AuthHandshake::dialling(UniqueFd fd, const Credentials& credentials, int rank,
-                                      int peer, uint32_t lane) {
+                                      int peer, uint32_t lane, uint64_t received,
+                                      const EngineNumber& engine) {
   AuthHandshake handshake(std::move(fd), credentials, true);
   handshake.hello_.rank = static_cast<uint32_t>(rank);
   handshake.hello_.wanted = static_cast<uint32_t>(peer);
   handshake.hello_.lane = lane;
+  handshake.hello_.received = received;
+  handshake.hello_.engine = engine;
   fill_with_random(handshake.hello_.nonce.data(), handshake.hello_.nonce.size());
   return handshake;
 }
@@ -144,7 +155,7 @@ bool AuthHandshake::take_nonce() {
   std::copy(incoming_.begin(), incoming_.end(), nonce_.begin());
   const HelloBytes hello = encode(*credentials_, hello_, nonce_);
   outgoing_.assign(hello.begin(), hello.end());
-  expected_ = sizeof(Digest);
+  expected_ = kAnswerBytes;
   state_ = Phase::kAwaitProof;
   return true;
 }
@@ -156,7 +167,7 @@ bool AuthHandshake::take_hello() {
   has_read_hello_ = verdict.is_read;
   fault_ = verdict.fault;
   if (!verdict.is_proven) {
-    Digest nothing;  // a process without a proof receives nothing that depends on the secret
+    AnswerBytes nothing;  // a process without a proof receives nothing that depends on the secret
     fill_with_random(nothing.data(), nothing.size());
     reject(nothing);
     return false;
@@ -164,27 +175,29 @@ bool AuthHandshake::take_hello() {
   if (!(verdict.protection == credentials_->protection)) {
     Credentials theirs = *credentials_;
     theirs.protection = verdict.protection;
-    reject(reject_protection_proof(theirs, credentials_->protection, hello_, nonce_));
+    reject(reject_protection_answer(theirs, credentials_->protection, hello_, nonce_));
     return false;
   }
   if (!fault_.empty()) {
-    reject(reject_proof(*credentials_, hello_, nonce_));
+    reject(reject_answer(*credentials_, hello_, nonce_));
     return false;
   }
-  fault_ = admit_(hello_);
+  const Admission admission = admit_(hello_);
+  fault_ = admission.rejection;
   if (!fault_.empty()) {
-    reject(reject_proof(*credentials_, hello_, nonce_));
+    reject(reject_answer(*credentials_, hello_, nonce_));
     return false;
   }
-  const Digest digest = accept_proof(*credentials_, hello_, nonce_);
-  outgoing_.assign(digest.begin(), digest.end());
+  acceptor_received_ = admission.received;
+  const AnswerBytes answer = accept_answer(*credentials_, hello_, nonce_, admission.received);
+  outgoing_.assign(answer.begin(), answer.end());
   expected_ = sizeof kConfirm;
   state_ = Phase::kAwaitConfirm;
   return true;
 }
 
 // Sends the answer that ends the handshake. It fits into the socket's empty buffer.
-void AuthHandshake::reject(const Digest& answer) {
+void AuthHandshake::reject(const AnswerBytes& answer) {
   const std::string fault = fault_;
   outgoing_.assign(answer.begin(), answer.end());
   flush();
@@ -192,22 +205,23 @@ void AuthHandshake::reject(const Digest& answer) {
 }
 
 // Returns the protection of an acceptor that rejects the connection because this rank has another
-// one; empty if the digest is no such rejection.
-std::optional<Protection> AuthHandshake::protection_behind(const Digest& rejection) const {
+// one; empty if the answer is no such rejection.
+std::optional<Protection> AuthHandshake::protection_behind(const AnswerBytes& rejection) const {
   for (const Integrity integrity : kIntegrities) {
     for (const bool encrypt : {false, true}) {
       const Protection theirs{integrity, encrypt};
-      const Digest expected = reject_protection_proof(*credentials_, theirs, hello_, nonce_);
-      if (equal_in_constant_time(expected, rejection)) return theirs;
+      const AnswerBytes expected = reject_protection_answer(*credentials_, theirs, hello_, nonce_);
+      if (is_same_proof(expected, rejection)) return theirs;
     }
   }
   return std::nullopt;
 }
 
 bool AuthHandshake::take_proof() {
-  Digest theirs;
+  AnswerBytes theirs;
   std::copy(incoming_.begin(), incoming_.end(), theirs.begin());
-  if (equal_in_constant_time(reject_proof(*credentials_, hello_, nonce_), theirs)) {
+  acceptor_received_ = received_in(theirs);
+  if (is_same_proof(reject_answer(*credentials_, hello_, nonce_), theirs)) {
     failure_ = Failure::kRejected;
     fail("rejected the connection; its log has the reason");
     return false;
@@ -218,7 +232,8 @@ bool AuthHandshake::take_proof() {
          text_of(credentials_->protection) + ". Give both options the same value on all ranks");
     return false;
   }
-  if (!equal_in_constant_time(accept_proof(*credentials_, hello_, nonce_), theirs)) {
+  const AnswerBytes accepted = accept_answer(*credentials_, hello_, nonce_, acceptor_received_);
+  if (!is_same_proof(accepted, theirs)) {
     failure_ = Failure::kWrongProof;
     fail(
         "does not know the job's secret, belongs to another start of the job, or runs another "

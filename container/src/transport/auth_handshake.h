@@ -26,16 +26,20 @@ class AuthHandshake final {
     kWrongProof,  // the other side does not know the secret, or belongs to another job
   };
 
-  // Function that decides whether a rank that has proved to know the secret may connect. Returns
-  // the reason to reject it; empty: accept it.
-  using Admit = std::function<std::string(const Hello&)>;
+  // Decision about a rank that has proved to know the secret.
+  struct Admission {
+    std::string rejection;  // reason to reject it; empty: accept it
+    uint64_t received = 0;  // bytes of the lane that this rank has received so far
+  };
+  using Admit = std::function<Admission(const Hello&)>;
 
   // Make the handshake of the side that has accepted the connection.
   static AuthHandshake accepting(UniqueFd fd, const Credentials& credentials, Admit admit);
   // Make the handshake of the side that opened the connection: from `rank` to `peer`, over a socket
-  // that may still be connecting.
+  // that may still be connecting. received: bytes of the lane that this rank has received so far.
   static AuthHandshake dialling(UniqueFd fd, const Credentials& credentials, int rank, int peer,
-                                uint32_t lane = 0);
+                                uint32_t lane = 0, uint64_t received = 0,
+                                const EngineNumber& engine = {});
 
   // Continue the handshake until the socket blocks. Call when the socket is readable or writable.
   Outcome advance();
@@ -51,6 +55,12 @@ class AuthHandshake final {
   // Return the rank of the other side. On the accepting side, valid after authentication.
   int peer() const;
   uint32_t lane() const { return hello_.lane; }
+  // Return the number of bytes of the lane that the other side has received; valid after
+  // authentication.
+  uint64_t peer_received() const { return is_dialling_ ? acceptor_received_ : hello_.received; }
+  // Return the number of the dialler's engine.
+  const EngineNumber& engine() const { return hello_.engine; }
+  bool has_connected() const { return state_ != Phase::kConnecting; }
   // Return the keys of the lane; valid after authentication.
   LaneKeys keys() const { return lane_keys(*credentials_, hello_, nonce_, is_dialling_); }
   const std::string& fault() const { return fault_; }  // reason of a failure
@@ -79,8 +89,8 @@ class AuthHandshake final {
   bool take_hello();
   bool take_proof();
   bool take_confirm();
-  void reject(const Digest& answer);
-  std::optional<Protection> protection_behind(const Digest& rejection) const;
+  void reject(const AnswerBytes& answer);
+  std::optional<Protection> protection_behind(const AnswerBytes& rejection) const;
 
   UniqueFd fd_;
   const Credentials* credentials_;
@@ -90,6 +100,7 @@ class AuthHandshake final {
   Hello hello_;
   bool has_read_hello_ = false;  // hello of the other side
   Nonce nonce_{};                // nonce of the accepting side
+  uint64_t acceptor_received_ = 0;
   std::vector<uint8_t> incoming_;
   size_t expected_ = 0;
   std::vector<uint8_t> outgoing_;

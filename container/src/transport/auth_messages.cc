@@ -9,7 +9,7 @@ namespace smdist {
 namespace {
 
 constexpr uint32_t kMagic = 0x31444d53;  // "SMD1"
-constexpr uint32_t kVersion = 4;
+constexpr uint32_t kVersion = 5;
 constexpr size_t kSessionAt = 16;
 constexpr size_t kNonceAt = 32;
 constexpr size_t kProofAt = 64;
@@ -17,6 +17,9 @@ constexpr size_t kLaneAt = 96;
 constexpr size_t kIntegrityAt = 100;
 constexpr size_t kEncryptAt = 101;
 constexpr size_t kZerosAt = 102;
+constexpr size_t kReceivedAt = 104;
+constexpr size_t kEngineAt = 112;
+constexpr size_t kAnswerReceivedAt = 32;
 
 template <typename Bytes>
 std::string text(const Bytes& bytes) {
@@ -26,7 +29,10 @@ std::string text(const Bytes& bytes) {
 // Returns the proof of one side, or a key. Every part of the hashed message except the role has a
 // fixed length, so different inputs give different messages.
 Digest proof(const Credentials& credentials, const std::string& role, const Hello& hello,
-             const Nonce& acceptor_nonce) {
+             const Nonce& acceptor_nonce, uint64_t acceptor_received = 0) {
+  uint8_t received[16];
+  put<uint64_t>(received, hello.received);
+  put<uint64_t>(received + 8, acceptor_received);
   uint8_t ranks[12];
   put<uint32_t>(ranks, hello.rank);
   put<uint32_t>(ranks + 4, hello.wanted);
@@ -37,8 +43,16 @@ Digest proof(const Credentials& credentials, const std::string& role, const Hell
   message.append(reinterpret_cast<const char*>(ranks), sizeof ranks);
   message.push_back(static_cast<char>(credentials.protection.integrity));
   message.push_back(static_cast<char>(credentials.protection.encrypt));
-  message += text(acceptor_nonce) + text(hello.nonce);
+  message += text(acceptor_nonce) + text(hello.nonce) + text(hello.engine);
+  message.append(reinterpret_cast<const char*>(received), sizeof received);
   return hmac_sha256(credentials.secret, message);
+}
+
+AnswerBytes answer_of(const Digest& proof, uint64_t received) {
+  AnswerBytes answer{};
+  std::copy(proof.begin(), proof.end(), answer.begin());
+  put<uint64_t>(&answer[kAnswerReceivedAt], received);
+  return answer;
 }
 
 }  // namespace
@@ -62,6 +76,8 @@ HelloBytes encode(const Credentials& credentials, const Hello& hello, const Nonc
   put<uint32_t>(&bytes[kLaneAt], hello.lane);
   bytes[kIntegrityAt] = static_cast<uint8_t>(credentials.protection.integrity);
   bytes[kEncryptAt] = static_cast<uint8_t>(credentials.protection.encrypt);
+  put<uint64_t>(&bytes[kReceivedAt], hello.received);
+  std::copy(hello.engine.begin(), hello.engine.end(), &bytes[kEngineAt]);
   return bytes;
 }
 
@@ -83,6 +99,8 @@ HelloVerdict verify(const Credentials& credentials, const HelloBytes& bytes,
   hello->wanted = get<uint32_t>(&bytes[12]);
   hello->lane = get<uint32_t>(&bytes[kLaneAt]);
   std::copy_n(&bytes[kNonceAt], hello->nonce.size(), hello->nonce.begin());
+  hello->received = get<uint64_t>(&bytes[kReceivedAt]);
+  std::copy_n(&bytes[kEngineAt], hello->engine.size(), hello->engine.begin());
   Digest theirs;
   std::copy_n(&bytes[kProofAt], theirs.size(), theirs.begin());
   const uint8_t encrypt = bytes[kEncryptAt];
@@ -92,8 +110,8 @@ HelloVerdict verify(const Credentials& credentials, const HelloBytes& bytes,
   const Digest ours = proof(theirs_claimed, "dial", *hello, acceptor_nonce);
   const bool is_session =
       std::equal(credentials.session.begin(), credentials.session.end(), &bytes[kSessionAt]);
-  const bool are_zeros =
-      std::all_of(bytes.begin() + kZerosAt, bytes.end(), [](uint8_t byte) { return byte == 0; });
+  const bool are_zeros = std::all_of(bytes.begin() + kZerosAt, bytes.begin() + kReceivedAt,
+                                     [](uint8_t byte) { return byte == 0; });
   verdict.is_proven = is_session && equal_in_constant_time(ours, theirs);
   if (!is_session) {
     verdict.fault = "the remote process belongs to another job, or to an earlier start of it";
@@ -113,9 +131,13 @@ HelloVerdict verify(const Credentials& credentials, const HelloBytes& bytes,
   return verdict;
 }
 
-Digest accept_proof(const Credentials& credentials, const Hello& hello,
-                    const Nonce& acceptor_nonce) {
-  return proof(credentials, "accept", hello, acceptor_nonce);
+AnswerBytes accept_answer(const Credentials& credentials, const Hello& hello,
+                          const Nonce& acceptor_nonce, uint64_t received) {
+  return answer_of(proof(credentials, "accept", hello, acceptor_nonce, received), received);
+}
+
+uint64_t received_in(const AnswerBytes& answer) {
+  return get<uint64_t>(&answer[kAnswerReceivedAt]);
 }
 
 LaneKeys lane_keys(const Credentials& credentials, const Hello& hello, const Nonce& acceptor_nonce,
@@ -129,14 +151,15 @@ LaneKeys lane_keys(const Credentials& credentials, const Hello& hello, const Non
           is_dialler};
 }
 
-Digest reject_proof(const Credentials& credentials, const Hello& hello,
-                    const Nonce& acceptor_nonce) {
-  return proof(credentials, "reject", hello, acceptor_nonce);
+AnswerBytes reject_answer(const Credentials& credentials, const Hello& hello,
+                          const Nonce& acceptor_nonce) {
+  return answer_of(proof(credentials, "reject", hello, acceptor_nonce), 0);
 }
 
-Digest reject_protection_proof(const Credentials& credentials, Protection ours, const Hello& hello,
-                               const Nonce& acceptor_nonce) {
-  return proof(credentials, "reject protection: " + text_of(ours), hello, acceptor_nonce);
+AnswerBytes reject_protection_answer(const Credentials& credentials, Protection ours,
+                                     const Hello& hello, const Nonce& acceptor_nonce) {
+  return answer_of(proof(credentials, "reject protection: " + text_of(ours), hello, acceptor_nonce),
+                   0);
 }
 
 }  // namespace smdist

@@ -24,9 +24,10 @@ milliseconds doubled(milliseconds first, int times, milliseconds longest) {
 
 }  // namespace
 
-void DialSchedule::add(int link, Clock::time_point now) {
+void DialSchedule::add(int link, Clock::time_point now, int refusals) {
   const auto [entry, is_new] = dials_.try_emplace(link);
   if (!is_new) return;
+  entry->second.max_refusals = refusals;
   entry->second.end = Clock::time_point::max();
   wait(link, entry->second, now);
 }
@@ -58,7 +59,7 @@ DialSchedule::Next DialSchedule::ended(int link, bool is_refused, Clock::time_po
   stop(link, dial);
   ++dial.failures;
   dial.refusals = is_refused ? dial.refusals + 1 : 0;
-  const bool is_over = dial.refusals >= kRefusalsOfEndedPeer;
+  const bool is_over = dial.refusals >= dial.max_refusals;
   if (is_over || now >= dial.end) {
     dials_.erase(found);
     return is_over ? Next::kEnded : Next::kTooLate;

@@ -25,6 +25,7 @@ namespace smdist {
 
 constexpr size_t kMaxDialsUnderWay = 64;
 constexpr int kRefusalsOfEndedPeer = 10;
+constexpr int kRefusalsOfCrashedPeer = 3;  // after the end of a connection
 constexpr std::chrono::milliseconds kPauseAfterRefusal{80};
 
 // Stores the links that have to be dialled. A link is dialled by its owner, which reports the end
@@ -45,8 +46,9 @@ class DialSchedule final {
   DialSchedule(int num_peers, Clock::duration limit, uint32_t seed)
       : num_peers_(num_peers), limit_(limit), random_(seed + 1) {}
 
-  // Add a link, which is due at once; does nothing if it is there already.
-  void add(int link, Clock::time_point now);
+  // Add a link, which is due at once; does nothing if it is there already. refusals: number of
+  // refusals in a row after which the peer counts as ended.
+  void add(int link, Clock::time_point now, int refusals = kRefusalsOfEndedPeer);
   // Return the next link that is due, whose dial is under way from now on; none if no link is due,
   // or if the maximum number of dials is under way.
   std::optional<int> next(Clock::time_point now);
@@ -73,6 +75,7 @@ class DialSchedule final {
     Clock::time_point due;
     int failures = 0;
     int refusals = 0;  // refusals in a row
+    int max_refusals = kRefusalsOfEndedPeer;
     bool is_under_way = false;
   };
   using Waiting = std::set<std::pair<Clock::time_point, int>>;

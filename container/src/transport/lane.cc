@@ -12,6 +12,7 @@
 
 #include "smdist/errors.h"
 #include "transport/fd_passing.h"
+#include "transport/lane_acknowledgement.h"
 #include "transport/openssl.h"
 #include "transport/socket.h"
 
@@ -64,8 +65,10 @@ class Consumption final {
 }  // namespace
 
 void Lane::protect(const Protection& protection, const LaneKeys& keys) {
-  outgoing_check_ = make_frame_check(protection.integrity, keys.outgoing);
-  incoming_check_ = make_frame_check(protection.integrity, keys.incoming);
+  if (outgoing_check_ == nullptr) {
+    outgoing_check_ = make_frame_check(protection.integrity, keys.outgoing);
+    incoming_check_ = make_frame_check(protection.integrity, keys.incoming);
+  }
   if (protection.encrypt) stream_ = make_tls_stream(fd_.get(), keys);
 }
 
@@ -76,9 +79,15 @@ void Lane::attach_shared_memory(UniqueFd fd, int own_arena, RingBuffer& ring) {
   awaits_arena_ = true;
 }
 
-std::string Lane::closed_by(int error) const {
+std::string Lane::closed_by(int error) {
   if (is_silence(error)) return silence_text(silence_);
+  has_ended_ = true;
   return std::string("closed its connection (") + std::strerror(error) + ")";
+}
+
+Lane::Loss Lane::closed() {
+  has_ended_ = true;
+  return "closed its connection";
 }
 
 // Returns the loss of the lane if the peer's host has been silent for too long. Only lanes that
@@ -97,6 +106,7 @@ void Lane::lose(Sink* sink) {
   arena_to_send_ = -1;
   stream_.reset();
   fd_.reset();
+  end_resuming();
   queue_.clear();
   unreported_.clear();
   incoming_ = {};
@@ -155,22 +165,6 @@ size_t Lane::add_parts(const Outgoing& waiting, iovec* parts) const {
   return count;
 }
 
-void Lane::release_payloads(const Transport::HeaderFilter& is_chosen) {
-  std::deque<Outgoing> kept;
-  for (Outgoing& waiting : queue_) {
-    Message& message = waiting.message;
-    if (message.payload.bytes > 0 && is_chosen(peer_, message.header)) {
-      if (waiting.sent == 0 && !waiting.has_tags) continue;
-      message.text.assign(static_cast<const char*>(message.payload.data), message.payload.bytes);
-      message.payload = {};
-      message.token = 0;
-    }
-    kept.push_back(std::move(waiting));
-  }
-  queue_ = std::move(kept);
-  if (incoming_.is_open && is_chosen(peer_, incoming_.header)) incoming_.data = nullptr;
-}
-
 Lane::Loss Lane::write_some(Sink* sink, bool* would_block) {
   if (arena_to_send_ >= 0) {
     const FdTransfer transfer = send_fd(fd_.get(), arena_to_send_);
@@ -182,6 +176,7 @@ Lane::Loss Lane::write_some(Sink* sink, bool* would_block) {
     *would_block = true;
     return std::nullopt;
   }
+  queue_acknowledgement();
   report(sink);
   if (stream_ != nullptr && stream_->flush() != 0) {
     if (errno != EAGAIN) return closed_by(errno);
@@ -204,7 +199,9 @@ Lane::Loss Lane::write_some(Sink* sink, bool* would_block) {
 }
 
 void Lane::write_early() {
-  if (is_live() && !awaits_arena_ && !queue_.empty()) write_once();
+  if (!is_live() || awaits_arena_ || queue_.empty()) return;
+  queue_acknowledgement();
+  write_once();
 }
 
 ssize_t Lane::write_once() {
@@ -214,9 +211,14 @@ ssize_t Lane::write_once() {
   const size_t most = outgoing_check_ != nullptr || stream_ != nullptr ? kTagAheadBytes : SIZE_MAX;
   for (Outgoing& waiting : queue_) {
     if (count + kPartsPerMessage > kMaxParts || bytes >= most) break;
+    if (is_full() && !must_go(waiting)) break;
     add_tags(waiting);
     count += add_parts(waiting, parts + count);
     bytes += length_of(waiting.message) - waiting.sent;
+  }
+  if (count == 0) {
+    errno = EAGAIN;
+    return -1;
   }
   msghdr what{};
   what.msg_iov = parts;
@@ -262,13 +264,15 @@ void Lane::report(Sink* sink) {
 
 void Lane::account(size_t sent) {
   has_sent_ = true;
+  written_ += sent;
   while (sent > 0) {
     Outgoing& front = queue_.front();
     const size_t step = std::min(sent, length_of(front.message) - front.sent);
     front.sent += step;
     sent -= step;
     if (front.sent < length_of(front.message)) return;
-    if (front.message.token != 0) unreported_.push_back(front.message.token);
+    if (front.message.token != 0 && !front.is_reported) unreported_.push_back(front.message.token);
+    if (is_resumable_) keep(std::move(front));
     queue_.pop_front();
   }
 }
@@ -313,7 +317,7 @@ Lane::Loss Lane::read_notifications() {
   }
   uint8_t calls[64];
   const ssize_t got = ::recv(fd_.get(), calls, sizeof calls, MSG_DONTWAIT);
-  if (got == 0) return "closed its connection";
+  if (got == 0) return closed();
   if (got < 0) return errno == EAGAIN || errno == EINTR ? Loss() : closed_by(errno);
   ring_->acknowledge(static_cast<uint64_t>(got));
   return std::nullopt;
@@ -374,13 +378,14 @@ Lane::Loss Lane::read_turn(Sink* sink) {
     if (got < 0 && errno == EAGAIN) return std::nullopt;
     if (got < 0 && errno == EBADMSG) return refuse(sink, stream_->fault());
     if (got < 0) return closed_by(errno);
-    if (got == 0) return "closed its connection";
+    if (got == 0) return closed();
     turn += static_cast<size_t>(got);
     const bool is_all = static_cast<size_t>(got) < direct + (is_staging ? sizeof stage : 0);
     if (sink == nullptr) continue;
     const size_t of_payload = std::min(static_cast<size_t>(got), direct);
     try {
       if (of_payload > 0) {
+        received_ += of_payload;
         take_payload(static_cast<const uint8_t*>(parts[0].iov_base), of_payload, sink);
       }
       take(stage, static_cast<size_t>(got) - of_payload, sink);
@@ -429,6 +434,7 @@ void Lane::take(const uint8_t* data, size_t bytes, Sink* sink) {
     } else {
       step = take_tag(data, bytes, sink);
     }
+    received_ += step;
     data += step;
     bytes -= step;
   }
@@ -450,7 +456,11 @@ size_t Lane::take_header(const uint8_t* data, size_t bytes, Sink* sink) {
       throw AlteredError(incoming_check_->fault());
     }
   }
-  begin_message(sink);
+  if (is_resumable_ && is_acknowledgement(incoming_.header)) {
+    take_acknowledgement();
+  } else {
+    begin_message(sink);
+  }
   return step;
 }
 

@@ -28,7 +28,10 @@ namespace smdist {
 // socket (see byte_stream.h). A lane that has received a wrong tag reads nothing more, but still
 // sends, so that the peer learns of the fault.
 //
-// Messages may be queued before the connection exists.
+// Messages may be queued before the connection exists. A TCP connection that has ended may be
+// replaced by another one (lane_resuming.cc). For that, messages that have been sent are kept until
+// the peer has acknowledged their bytes, in frames that only lanes see. The bytes of a lane are
+// counted over all its connections, below TLS and above the frames' tags.
 //
 // Thread safety: none.
 class Lane final {
@@ -48,7 +51,40 @@ class Lane final {
     has_lived_ = true;
   }
   // Check and encrypt all that follows. Call after attach(), before anything is sent or received.
+  // A lane that continues keeps the keys of its frames' tags.
   void protect(const Protection& protection, const LaneKeys& keys);
+
+  // Let the lane continue over another connection if this one ends. most_unacknowledged: bytes
+  // after which it sends nothing new until the peer has acknowledged some; the same on both sides.
+  void make_resumable(uint64_t most_unacknowledged) {
+    is_resumable_ = true;
+    most_unacknowledged_ = most_unacknowledged;
+  }
+  // Return whether the lane can continue, after a loss.
+  bool may_resume() const { return is_resumable_ && has_ended_ && !is_deaf_ && !is_lost_; }
+  // Close the connection, which has ended or which the peer has given up.
+  void interrupt(Sink* sink);
+  // Return whether the lane has lost its connection and waits for another one.
+  bool is_interrupted() const { return has_lived_ && !is_lost_ && !fd_.is_open(); }
+  // Return the number of bytes that this rank has received over all connections.
+  uint64_t received() const { return received_; }
+  // Return whether a peer that has received so many bytes can get all that follow.
+  bool can_resume_from(uint64_t peer_received) const {
+    return acknowledged_ <= peer_received && peer_received <= written_;
+  }
+  // Continue over a new socket, for the first time or again, with the bytes that the peer has not
+  // received. Requires: can_resume_from(). Call protect() next.
+  void resume(UniqueFd fd, uint64_t peer_received);
+  // Stop using memory of the caller that messages which have been reported as sent still refer to.
+  void detach_payloads(const Span& memory);
+  // Return whether there are such messages.
+  bool has_references() const { return num_references_ > 0; }
+  // Return whether an acknowledgement is due.
+  bool owes_acknowledgement() const;
+  // Send an acknowledgement, so that the kernel finds out whether the connection still exists.
+  void probe() { is_probing_ = is_resumable_; }
+  // Keep nothing more, because the connection will not be replaced.
+  void end_resuming();
   // Set the connected Unix socket, over which both sides send the descriptor of their shared
   // memory. All messages then use the ring buffers there; the socket transfers only notifications.
   void attach_shared_memory(UniqueFd fd, int own_arena, RingBuffer& ring);
@@ -72,9 +108,12 @@ class Lane final {
   }
   // Return whether TLS holds bytes that the socket has not taken.
   bool has_unsent_bytes() const { return stream_ != nullptr && stream_->has_unsent(); }
-  // Return whether nothing can be sent before the peer continues the TLS handshake.
+  // Return whether nothing can be sent before the peer continues the TLS handshake, or acknowledges
+  // bytes.
   bool awaits_peer() const {
-    return stream_ != nullptr && stream_->awaits_peer() && !stream_->has_unsent();
+    if (has_unsent_bytes()) return false;
+    const bool is_blocked = !queue_.empty() && is_full() && !must_go(queue_.front());
+    return is_blocked || (stream_ != nullptr && stream_->awaits_peer());
   }
   int fd() const { return fd_.get(); }
 
@@ -110,6 +149,8 @@ class Lane final {
     Message message;
     size_t sent = 0;  // number of sent bytes of header, payload and tags
     bool has_tags = false;
+    bool is_reported = false;                      // as sent, so its memory may change
+    bool is_acknowledgement = false;               // a frame of the lane itself
     std::array<uint8_t, 2 * kMaxTagBytes> tags{};  // tags of header and payload
   };
   // The message that is being received.
@@ -122,6 +163,17 @@ class Lane final {
     size_t tag_bytes = 0;  // bytes of the tag that have arrived
   };
 
+  static bool must_go(const Outgoing& waiting) {
+    return waiting.sent > 0 || waiting.has_tags || waiting.is_acknowledgement;
+  }
+  // Return whether so many bytes are not acknowledged that no further message may be sent.
+  bool is_full() const { return is_resumable_ && written_ - acknowledged_ >= most_unacknowledged_; }
+  void keep(Outgoing message);
+  void copy_payload(Outgoing& kept);
+  void queue_acknowledgement();
+  void take_acknowledgement();
+  void forget_until(uint64_t position);
+  void restart();
   size_t length_of(const Message& message) const;
   size_t tag_bytes() const { return outgoing_check_ ? outgoing_check_->tag_bytes() : 0; }
   void add_tags(Outgoing& waiting);
@@ -143,7 +195,8 @@ class Lane final {
   ssize_t read_once(const iovec* parts, size_t count, bool may_receive);
   Loss refuse(Sink* sink, const std::string& reason);
   Loss take_arena(bool* is_there);
-  std::string closed_by(int error) const;
+  std::string closed_by(int error);
+  Loss closed();
 
   const int peer_;
   const bool is_extra_;  // another lane than lane 0
@@ -160,6 +213,17 @@ class Lane final {
   bool awaits_arena_ = false;
   bool has_lived_ = false;
   bool is_lost_ = false;
+  bool is_resumable_ = false;
+  uint64_t most_unacknowledged_ = 0;
+  bool has_ended_ = false;     // the connection has ended, without a fault of the peer
+  bool is_probing_ = false;    // an acknowledgement is due
+  uint64_t written_ = 0;       // bytes that connections have taken
+  uint64_t acknowledged_ = 0;  // bytes that the peer has received, as far as it has said
+  uint64_t received_ = 0;      // bytes that this rank has received
+  uint64_t announced_ = 0;     // bytes that this rank has acknowledged
+  uint64_t kept_from_ = 0;     // position of the first byte of sent_, or of queue_
+  std::deque<Outgoing> sent_;  // whole messages that the peer has not acknowledged
+  size_t num_references_ = 0;  // messages that are reported and refer to memory of the caller
   std::deque<Outgoing> queue_;
   std::vector<uint64_t> unreported_;  // tokens of messages that have been sent
   Incoming incoming_;

@@ -61,11 +61,13 @@ void watch_silence(int fd, milliseconds limit) {
   ::setsockopt(fd, IPPROTO_TCP, kLongestPauseOption, &pause, sizeof pause);  // best effort
 }
 
+std::string duration_text(milliseconds duration) {
+  const auto count = duration.count();
+  return count % 1000 == 0 ? std::to_string(count / 1000) + " s" : std::to_string(count) + " ms";
+}
+
 std::string silence_text(milliseconds limit) {
-  const auto count = limit.count();
-  const std::string time =
-      count % 1000 == 0 ? std::to_string(count / 1000) + " s" : std::to_string(count) + " ms";
-  return "has not answered for " + time;
+  return "has not answered for " + duration_text(limit);
 }
 
 SilenceClock::Clock::duration SilenceClock::update(const AnswerState& state,

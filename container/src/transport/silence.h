@@ -27,6 +27,9 @@ std::optional<AnswerState> answer_state(int fd);
 // An idle connection then fails by itself after that time. Throws SystemError.
 void watch_silence(int fd, std::chrono::milliseconds limit);
 
+// Return a duration with its unit.
+std::string duration_text(std::chrono::milliseconds duration);
+
 // Return the rest of a sentence about a peer that has been silent for the limit.
 std::string silence_text(std::chrono::milliseconds limit);
 

@@ -54,6 +54,7 @@ void TcpTransport::accept_from_listener(int listener) {
     const uint64_t number =
         add_handshake(AuthHandshake::accepting(std::move(fd), credentials_, admitting), EPOLLIN,
                       Clock::now() + limit, false);
+    handshakes_.at(number).source = source_of(handshakes_.at(number).auth.fd());
     place(number);
     advance(number);
   }
@@ -90,8 +91,16 @@ void TcpTransport::resume_listening() {
   is_listening_ = true;
 }
 
-// Decides whether a process that knows the secret may open a lane. Returns the reason to reject it.
-std::string TcpTransport::admit(const Hello& hello) {
+AuthHandshake::Admission TcpTransport::admit(const Hello& hello) {
+  const std::string rejection = rejection_of(hello);
+  if (!rejection.empty()) return {rejection};
+  const int link = link_of(static_cast<int>(hello.rank), hello.lane);
+  return {"", lane(link).received()};
+}
+
+// Decides whether a process that knows the secret may open a lane, or continue it. Returns the
+// reason to reject it.
+std::string TcpTransport::rejection_of(const Hello& hello) {
   const auto rank = static_cast<uint32_t>(options_.rank);
   if (hello.wanted != rank)
     return "the remote process wants to reach rank " + std::to_string(hello.wanted) +
@@ -112,9 +121,8 @@ std::string TcpTransport::admit(const Hello& hello) {
     return name + " shares memory with this rank, so it needs no further connection";
   }
   ensure_lanes(hello.lane + 1);
-  const Lane& existing = lane(link_of(peer, hello.lane));
-  const bool is_known = existing.is_live() || existing.is_lost();
-  return is_known ? name + " opened this connection already" : "";
+  const int link = link_of(peer, hello.lane);
+  return may_continue(link, hello) ? "" : name + " opened this connection already";
 }
 
 // Records that the dialler has proved to know the secret, so that its connection needs no place

@@ -40,7 +40,7 @@ uint64_t TcpTransport::add_handshake(AuthHandshake auth, uint32_t events,
   const int fd = auth.fd();
   const uint64_t number = ++last_handshake_;
   watch(fd, events, cookie(EventSource::kHandshake, number), true);
-  handshakes_.emplace(number, Handshake{std::move(auth), deadline, is_check});
+  handshakes_.emplace(number, Handshake{std::move(auth), deadline, is_check, {}});
   return number;
 }
 
@@ -49,7 +49,9 @@ void TcpTransport::advance(uint64_t number) {
   if (found == handshakes_.end()) return;
   if (found->second.is_check) return liveness_checked(found);
   AuthHandshake& auth = found->second.auth;
-  switch (auth.advance()) {
+  const AuthHandshake::Outcome outcome = auth.advance();
+  if (auth.is_dialling() && auth.has_connected()) heard_from(auth.peer());
+  switch (outcome) {
     case AuthHandshake::Outcome::kWaiting:
       if (auth.is_proven()) on_proven(found);
       return watch(auth.fd(), auth.wants_write() ? EPOLLIN | EPOLLOUT : EPOLLIN,
@@ -66,20 +68,18 @@ void TcpTransport::attach_lane(Handshakes::iterator handshake) {
   const int link = link_of(peer, handshake->second.auth.lane());
   const LaneKeys keys = handshake->second.auth.keys();
   UniqueFd fd = handshake->second.auth.take_fd();
+  const AuthHandshake auth = std::move(handshake->second.auth);
   dial_schedule_.remove(link);
   end_handshake(handshake);
   if (!may_attach(link, fd.get())) return unwatch(fd.get());
+  const bool is_again = lane(link).has_lived();
   watch(fd.get(), EPOLLIN, cookie(EventSource::kLane, static_cast<uint64_t>(link)), false);
   if (is_unix_socket(fd.get())) {
     lane(link).attach_shared_memory(std::move(fd), host_peers_.fd(), host_peers_.ring(peer));
   } else {
-    set_peer_options(fd.get(), options_.silence);
-    lane(link).attach(std::move(fd));
-    lane(link).protect(options_.protection, keys);
-    dirty_.insert(link);  // TLS begins at once, also without a message
-    lane(link).widen_receive_buffer(arriving_bytes_per_lane());
+    continue_lane(link, std::move(fd), auth, keys);
   }
-  if (link != peer) return;
+  if (link != peer || is_again || !lane(link).is_live()) return;
   if (lane(peer).uses_shared_memory()) drop_extra_lanes(peer);
   awaited_peers_.erase(peer);
   if (sink_ != nullptr) sink_->on_connected(peer);
@@ -106,6 +106,7 @@ void TcpTransport::fail_handshake(Handshakes::iterator handshake) {
     log_rejection("this rank dropped a connection from " + peer_text(auth.fd()) +
                   (rank ? ", which says it is rank " + std::to_string(*rank) : "") + ": " + fault);
   }
+  if (!is_dialling && auth.is_silent()) probe_lanes(handshake->second.source);
   end_handshake(handshake);
   if (is_dialling) dial_failed(link, failure, fault);
 }
@@ -167,6 +168,7 @@ void TcpTransport::check_times() {
   end_late_handshakes(now);
   check_failing_peers(now);
   check_silent_peers(now);
+  check_interruptions(now);
   check_awaited_peers(now);
   start_dials();
 }

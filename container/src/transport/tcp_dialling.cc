@@ -23,6 +23,10 @@ constexpr size_t kLivenessChecksPerSecond = 16;
 constexpr milliseconds kLivenessCheckTime{10'000};
 constexpr int kFailuresUntilLogged = 8;
 
+// Longest dial of a lane that has lost its connection. The kernel repeats the first packet after 1
+// and 3 seconds, and then too rarely to find out soon that a network is back.
+constexpr milliseconds kRedialTime{5'000};
+
 }  // namespace
 
 // Makes sure that a link is connected soon: by this rank if its number is higher, else by the peer.
@@ -50,14 +54,18 @@ void TcpTransport::start_dials() {
 void TcpTransport::dial(int link) {
   const int peer = peer_of(link);
   const uint32_t number = number_of(link);
-  if (lane(link).is_live() || lane(peer).is_lost() || (number > 0 && number >= used_lanes())) {
+  const bool is_unused = number > 0 && number >= used_lanes() && !is_interrupted(link);
+  if (lane(link).is_live() || lane(peer).is_lost() || is_unused) {
     return dial_schedule_.remove(link);
   }
   const Clock::time_point now = Clock::now();
   try {
     AuthHandshake auth =
-        AuthHandshake::dialling(begin_dialling(link), credentials_, options_.rank, peer, number);
-    add_handshake(std::move(auth), EPOLLOUT, dial_schedule_.deadline(link, now), false);
+        AuthHandshake::dialling(begin_dialling(link), credentials_, options_.rank, peer, number,
+                                lane(link).received(), engine_number_);
+    const Clock::time_point latest = dial_schedule_.deadline(link, now);
+    add_handshake(std::move(auth), EPOLLOUT,
+                  is_interrupted(link) ? std::min(latest, now + kRedialTime) : latest, false);
     out_of_files_since_.reset();
   } catch (const SystemError& error) {
     if (!is_out_of_files(error.error_number())) {
@@ -88,6 +96,7 @@ void TcpTransport::dial_failed(int link, AuthHandshake::Failure failure, const s
     dial_schedule_.remove(link);
     return give_up(link, fault);
   }
+  if (failure == Failure::kNoListener) heard_from(peer_of(link));
   switch (dial_schedule_.ended(link, failure == Failure::kNoListener, Clock::now())) {
     case DialSchedule::Next::kAgain:
       wake_at(dial_schedule_.next_due());
@@ -95,6 +104,8 @@ void TcpTransport::dial_failed(int link, AuthHandshake::Failure failure, const s
     case DialSchedule::Next::kEnded:
       return give_up(link, fault);
     case DialSchedule::Next::kTooLate: {
+      if (is_interrupted(link))
+        return dial_schedule_.add(link, Clock::now(), kRefusalsOfCrashedPeer);
       const auto seconds =
           std::chrono::duration_cast<std::chrono::seconds>(options_.start_timeout).count();
       return give_up(
@@ -107,6 +118,7 @@ void TcpTransport::dial_failed(int link, AuthHandshake::Failure failure, const s
 // peer is lost.
 void TcpTransport::give_up(int link, const std::string& reason) {
   const int peer = peer_of(link);
+  if (is_interrupted(link)) return lose(peer, interruptions_.at(link).reason);
   if (link == peer) return lose(peer, reason);
   const bool is_expected = !is_live(peer) || number_of(link) >= used_lanes();
   if (is_expected || std::exchange(is_fewer_lanes_logged_, true)) return;
@@ -154,12 +166,16 @@ void TcpTransport::check_liveness(int peer) {
 // Processes the result of a check. As for dials, only several refusals in a row count.
 void TcpTransport::liveness_checked(Handshakes::iterator handshake) {
   const int peer = handshake->second.auth.peer();
-  const bool is_refused = connect_error(handshake->second.auth.fd()) == ECONNREFUSED;
+  const int result = connect_error(handshake->second.auth.fd());
+  const bool is_refused = result == ECONNREFUSED;
+  if (is_refused || result == 0) heard_from(peer);
   end_handshake(handshake);
   const auto awaited = awaited_peers_.find(peer);
   if (awaited == awaited_peers_.end()) return;
   int& refusals = awaited->second.refusals;
   refusals = is_refused ? refusals + 1 : 0;
+  const std::optional<std::string> end = end_of(peer);
+  if (end && refusals >= kRefusalsOfCrashedPeer) return lose(peer, *end);
   if (refusals >= kRefusalsOfEndedPeer) {
     return lose(peer, "refused the connection: its process has ended");
   }

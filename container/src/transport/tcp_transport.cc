@@ -46,6 +46,7 @@ TcpTransport::TcpTransport(const Options& options)
       host_peers_(options),
       dial_schedule_(options.size, options.start_timeout, static_cast<uint32_t>(options.rank)) {
   raise_open_files_limit();
+  fill_with_random(engine_number_.data(), engine_number_.size());
   if (!epoll_.is_open() || !wake_.is_open())
     throw SystemError("an event queue could not be created", errno);
   endpoint_ = local_endpoint(listener_.get());
@@ -170,7 +171,7 @@ milliseconds TcpTransport::max_await(milliseconds timeout) const {
 
 bool TcpTransport::has_timers() const {
   return !handshakes_.empty() || !dial_schedule_.is_empty() || !awaited_peers_.empty() ||
-         !failing_peers_.empty() || !is_listening_;
+         !failing_peers_.empty() || !interruptions_.empty() || !is_listening_;
 }
 
 bool TcpTransport::is_quiet() const {
@@ -272,10 +273,12 @@ void TcpTransport::flush() {
 void TcpTransport::write_to(int link) {
   bool would_block = false;
   may_await_answers_ = true;
+  referring_.insert(link);  // before messages are reported as sent, whose operations may end then
   const Lane::Loss loss = lane(link).write_some(sink_, &would_block);
+  if (!lane(link).has_references()) referring_.erase(link);
   if (loss) {
     read_from(link);  // deliver what the peer sent before it ended
-    if (lane(link).is_live()) lose_link(link, *loss);
+    if (lane(link).is_live()) end_link(link, *loss);
   } else if (would_block && (lane(link).uses_shared_memory() || lane(link).awaits_peer())) {
     dirty_.erase(link);
     blocked_.insert(link);
@@ -292,10 +295,11 @@ void TcpTransport::write_to(int link) {
 void TcpTransport::read_from(int link) {
   const bool awaited_peer = lane(link).awaits_peer();
   const Lane::Loss loss = lane(link).read_some(sink_);
-  if (loss) return lose_link(link, *loss);
-  const bool is_encrypted_now = awaited_peer && !lane(link).awaits_peer();
-  if (is_encrypted_now) blocked_.erase(link);  // the TLS handshake is finished
-  if (is_encrypted_now || lane(link).has_unsent_bytes()) dirty_.insert(link);
+  if (loss) return end_link(link, *loss);
+  const bool may_send_now = awaited_peer && !lane(link).awaits_peer();
+  if (may_send_now) blocked_.erase(link);  // the TLS handshake is finished, or bytes acknowledged
+  const bool has_more = lane(link).has_unsent_bytes() || lane(link).owes_acknowledgement();
+  if (may_send_now || has_more) dirty_.insert(link);
   if (lane(link).uses_shared_memory()) unblock(link);
 }
 
@@ -344,6 +348,7 @@ void TcpTransport::lose(int peer, const std::string& text) {
   for (int link = peer; link < num_links(); link += options_.size) {
     if (link == peer || find_lane(link) != nullptr) drop(link);
     dial_schedule_.remove(link);
+    interruptions_.erase(link);
   }
   awaited_peers_.erase(peer);
   failing_peers_.erase(peer);
@@ -366,6 +371,10 @@ void TcpTransport::close(milliseconds limit) {
   dial_schedule_.clear();
   awaited_peers_.clear();
   failing_peers_.clear();
+  interruptions_.clear();
+  for (const auto& each : lanes_) {
+    if (each) each->end_resuming();
+  }
   listener_.reset();
   local_listener_.reset();
   std::set<int> ended;

@@ -66,6 +66,7 @@ class TcpTransport final : public Transport {
   void flush_peer(int peer) override {
     may_await_answers_ = true;
     lane(peer).write_early();
+    if (lane(peer).has_references()) referring_.insert(peer);
   }
   void connect(int peer) override;
   Span own_arena() override { return host_peers_.arena(); }
@@ -79,6 +80,7 @@ class TcpTransport final : public Transport {
     host_peers_.ring(peer).enable_signals(is_wanted);
   }
   void release_payloads(const HeaderFilter& is_chosen) override;
+  void detach_payloads(const Span& memory) override;
   void poll(std::chrono::milliseconds timeout) override;
   void await(std::chrono::milliseconds timeout, SpinPolicy& policy) override;
   std::chrono::milliseconds max_await(std::chrono::milliseconds timeout) const override;
@@ -95,6 +97,7 @@ class TcpTransport final : public Transport {
     AuthHandshake auth;
     Clock::time_point deadline;
     bool is_check = false;  // only checks whether the peer listens
+    std::string source;     // address of the dialler; empty on its side
     int proven_link = -1;   // link of an accepted connection whose dialler is authenticated
   };
   using Handshakes = std::map<uint64_t, Handshake>;
@@ -102,6 +105,13 @@ class TcpTransport final : public Transport {
   struct AwaitedPeer {
     Clock::time_point next_check;  // time of the next liveness check
     int refusals = 0;              // refused liveness checks in a row
+  };
+
+  // A TCP lane that waits for another connection.
+  struct Interruption {
+    Clock::time_point since;
+    std::string reason;     // why its connection has ended
+    bool is_heard = false;  // the peer's kernel has answered since then
   };
 
   // Return a lane; make it if it does not exist.
@@ -138,6 +148,20 @@ class TcpTransport final : public Transport {
   void unblock(int link);
   void lose(int peer, const std::string& reason);
   void lose_link(int link, const std::string& reason);
+
+  // Lanes that continue over another connection
+  void end_link(int link, const std::string& reason);
+  void interrupt(int link, const std::string& reason);
+  bool is_interrupted(int link) const { return interruptions_.count(link) > 0; }
+  void heard_from(int peer);
+  std::optional<std::string> end_of(int peer) const;
+  bool may_continue(int link, const Hello& hello);
+  void continue_lane(int link, UniqueFd fd, const AuthHandshake& auth, const LaneKeys& keys);
+  void end_interruption(int link);
+  std::string loss_of(const Interruption& interruption) const;
+  void log_resumption(int peer, const Interruption& ended);
+  void check_interruptions(Clock::time_point now);
+  void probe_lanes(const std::string& host);
   void drop(int link);
 
   // All connections
@@ -184,7 +208,8 @@ class TcpTransport final : public Transport {
   void watch_listeners(uint32_t events, bool is_new);
   void pause_listening();
   void resume_listening();
-  std::string admit(const Hello& hello);
+  AuthHandshake::Admission admit(const Hello& hello);
+  std::string rejection_of(const Hello& hello);
   void on_proven(Handshakes::iterator handshake);
   bool may_attach(int link, int fd);
   void log_rejection(const std::string& line);
@@ -211,7 +236,13 @@ class TcpTransport final : public Transport {
   std::set<int> dirty_;                       // links that may have messages to write
   std::set<int> blocked_;                     // links that wait until they can write again
   std::map<int, std::pair<Clock::time_point, std::string>>
-      failing_peers_;     // peers that lost a lane: deadline for the other lanes, and the reason
+      failing_peers_;  // peers that lost a lane: deadline for the other lanes, and the reason
+  std::map<int, Interruption> interruptions_;  // by link
+  std::set<int> referring_;                    // links whose sent messages may refer to memory
+  std::map<int, EngineNumber> engines_;        // number of the engine of each rank that dialled
+  EngineNumber engine_number_{};               // for diallers to be recognized again
+  Clock::time_point next_probe_ = Clock::now();
+  Clock::time_point next_resumption_line_ = Clock::now();
   std::set<int> wanted_;  // peers to connect to, even without a message
   std::map<int, AwaitedPeer> awaited_peers_;
   DialSchedule dial_schedule_;

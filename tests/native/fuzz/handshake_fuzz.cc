@@ -18,6 +18,7 @@ namespace {
 
 constexpr int kDialler = 2;
 constexpr int kAcceptor = 1;
+constexpr uint64_t kReceived = 77;  // bytes of the lane that the acceptor has received
 
 const Credentials& credentials() {
   static const Credentials known{"a secret of the fuzz targets", {1, 2, 3}};
@@ -42,6 +43,8 @@ Hello hello_of(FuzzInput& input) {
   hello.wanted = input.flag() ? kAcceptor : input.number<uint32_t>();
   hello.lane = input.flag() ? 0 : input.number<uint32_t>();
   hello.nonce.fill(input.byte());
+  hello.received = input.flag() ? 0 : input.number<uint64_t>();
+  hello.engine.fill(input.byte());
   return hello;
 }
 
@@ -115,8 +118,7 @@ void relay(FuzzInput& input, Side& from, Side& to) {
 // Checks that a side which is authenticated has received what the other side has sent.
 void check_authentic(const Side& side, Side& other) {
   receive_from(other, 192);
-  const size_t needed =
-      side.handshake->is_dialling() ? sizeof(Nonce) + sizeof(Digest) : kHelloBytes;
+  const size_t needed = side.handshake->is_dialling() ? sizeof(Nonce) + kAnswerBytes : kHelloBytes;
   const size_t known = std::min(needed, other.sent.size());
   FUZZ_CHECK(side.arrived.compare(0, known, other.sent, 0, known) == 0);
 }
@@ -131,7 +133,7 @@ FUZZ_TARGET(handshake_relayed) {
   acceptor.handshake = AuthHandshake::accepting(
       std::move(acceptor.ends.ours), credentials(), [&](const Hello& hello) {
         admitted = std::to_string(hello.rank) + "/" + std::to_string(hello.lane);
-        return std::string();
+        return AuthHandshake::Admission{{}, kReceived};
       });
   for (int step = 0; step < 64 && input.left() > 0; ++step) {
     const size_t action = input.below(8);
@@ -148,7 +150,10 @@ FUZZ_TARGET(handshake_relayed) {
     dialler.advance();
     acceptor.advance();
   }
-  if (dialler.is_authenticated()) check_authentic(dialler, acceptor);
+  if (dialler.is_authenticated()) {
+    check_authentic(dialler, acceptor);
+    FUZZ_CHECK(dialler.handshake->peer_received() == kReceived);
+  }
   if (acceptor.is_authenticated()) check_authentic(acceptor, dialler);
   FUZZ_CHECK(!acceptor.is_authenticated() || admitted == "2/3");
 }
@@ -162,7 +167,7 @@ FUZZ_TARGET(handshake_accepting) {
   side.handshake =
       AuthHandshake::accepting(std::move(side.ends.ours), credentials(), [&](const Hello& hello) {
         admitted = hello;
-        return std::string(admits ? "" : "refused");
+        return AuthHandshake::Admission{admits ? "" : "refused", kReceived};
       });
   side.advance();
   Nonce nonce{};
@@ -182,6 +187,7 @@ FUZZ_TARGET(handshake_accepting) {
   if (!side.is_authenticated()) return;
   FUZZ_CHECK(static_cast<uint32_t>(side.handshake->peer()) == hello.rank);
   FUZZ_CHECK(side.handshake->fault().empty());
+  FUZZ_CHECK(side.handshake->peer_received() == hello.received);
 }
 
 // An attacker who knows the secret is dialled.
@@ -198,7 +204,7 @@ FUZZ_TARGET(handshake_dialling) {
   FUZZ_CHECK(::recv(side.ends.theirs.get(), bytes.data(), bytes.size(), MSG_DONTWAIT) == 128);
   Hello hello;
   FUZZ_CHECK(verify(credentials(), bytes, nonce, &hello).fault.empty());
-  Digest proof = accept_proof(credentials(), hello, nonce);
+  AnswerBytes proof = accept_answer(credentials(), hello, nonce, kReceived);
   const bool is_changed = change(input, proof);
   const size_t cut = input.byte() % (proof.size() + 1);
   (void)!::send(side.ends.theirs.get(), proof.data(), cut, MSG_NOSIGNAL);

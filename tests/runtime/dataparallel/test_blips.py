@@ -95,14 +95,18 @@ def two_ranks():
 WAYS = ((0,), (1,), (0, 1))  # hosts whose packets are lost
 
 
-def interrupt(hosts, ranks, senders, seconds, count):
+def interrupt(hosts, ranks, senders, seconds, count, resets=()):
     """Cut the network for some seconds, with a sum under way or without; return the ranks' answers.
 
-    `count` is the number of floats of that sum; 0: the ranks are idle meanwhile.
+    `count` is the number of floats of that sum; 0: the ranks are idle meanwhile. `resets` are the
+    hosts whose ends of the connections a firewall resets: the other end learns of it only if the
+    network delivers what that host sends.
     """
     if count:
         ranks.begin(count)
     hosts.cut(*senders)
+    for host in resets:
+        hosts.kill_sockets(host)
     time.sleep(seconds)
     hosts.restore(*senders)
     if not count:
@@ -135,6 +139,26 @@ def test_a_short_interruption_ends_nothing_and_a_lost_host_is_named(two_ranks):
     check_loss(hosts, ranks, LONG)
 
 
+def test_connections_that_are_reset_are_replaced_and_a_killed_rank_is_named(two_ranks):
+    """Both ends learn of it, or one of them alone; at the end the kernel of a killed rank does."""
+    hosts, ranks = two_ranks(60)
+
+    assert ["sums"] * 2 == ranks.sum()
+    for case in (
+        ((), 0, LONG, (0,)),
+        ((), 0, 0, (1,)),
+        ((0, 1), 1, LONG, (0,)),
+        ((0,), 1, 0, (1,)),
+    ):
+        assert (case, ["sums"] * 2) == (case, interrupt(hosts, ranks, *case))
+    ranks.begin(LONG)
+    ranks.processes[1].kill()
+    ranks.processes[1].wait()
+    killed = time.monotonic()
+    assert ["lost", "1"] == ranks.answers(0)[0].split()[:2]
+    assert 0.5 + SLACK > time.monotonic() - killed
+
+
 @pytest.mark.slow
 def test_a_host_that_is_lost_between_sums_is_named(two_ranks):
     hosts, ranks = two_ranks(SILENCE)
@@ -144,7 +168,22 @@ def test_a_host_that_is_lost_between_sums_is_named(two_ranks):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seconds", [15])
+@pytest.mark.parametrize("protection", ["off", "mac", "tls"])
+def test_connections_that_are_reset_during_an_interruption_are_replaced(two_ranks, protection):
+    """The network is gone for 5, 15 and 40 s, in one direction or both, and one end is reset."""
+    integrity = "off" if protection == "tls" else protection
+    encrypt = str(int(protection == "tls"))
+    hosts, ranks = two_ranks(60, SMDIST_INTEGRITY=integrity, SMDIST_ENCRYPT=encrypt)
+
+    assert ["sums"] * 2 == ranks.sum()
+    short = itertools.product(WAYS, (5,), (LONG, 0), ((0,), (1,)))
+    long = [((0, 1), 15, LONG, (0,)), ((0,), 15, 0, (1,)), ((0, 1), 40, LONG, (1,))]
+    for case in (*short, *long):
+        assert (case, ["sums"] * 2) == (case, interrupt(hosts, ranks, *case))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [5, 15, 40])
 def test_interruptions_below_the_default_end_nothing(two_ranks, seconds):
     hosts, ranks = two_ranks(60)
 

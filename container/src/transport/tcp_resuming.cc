@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// Lanes of TcpTransport whose connection has ended and that continue over another one.
+//
+// The rank that dials such a lane does so at once. A refusal means that the peer's process has
+// ended, which is reported with the reason of the end. The rank that does not dial checks meanwhile
+// whether the peer still listens; the peer then checks its lanes, so that it finds out, too, if
+// only one side has noticed the end. A lane without a connection for the time of silence is lost,
+// also if the peer's kernel answers: a peer must not keep others waiting by closing connections.
+#include <algorithm>
+#include <utility>
+
+#include "transport/silence.h"
+#include "transport/socket.h"
+#include "transport/tcp_transport.h"
+
+namespace smdist {
+namespace {
+
+constexpr std::chrono::milliseconds kLogResumptionsEvery{10'000};
+
+// Bytes that a rank keeps at most for each lane number, over all peers; and that a lane keeps: as
+// many as the largest send buffer of a socket has by default (net.ipv4.tcp_wmem).
+constexpr uint64_t kMostKept = 512 << 20;
+constexpr uint64_t kMostKeptOfLane = 4 << 20;
+
+}  // namespace
+
+// Ends the connection of a link: for good, or until the lane continues.
+void TcpTransport::end_link(int link, const std::string& reason) {
+  const bool may_continue =
+      sink_ != nullptr && lane(link).may_resume() && sink_->may_reconnect(peer_of(link));
+  if (!may_continue) return lose_link(link, reason);
+  interrupt(link, reason);
+}
+
+void TcpTransport::interrupt(int link, const std::string& reason) {
+  const int peer = peer_of(link);
+  const Clock::time_point now = Clock::now();
+  unwatch(lane(link).fd());
+  blocked_.erase(link);
+  interruptions_[link] = {now, reason, false};
+  lane(link).interrupt(sink_);
+  if (dials(peer)) {
+    dial_schedule_.add(link, now, kRefusalsOfCrashedPeer);
+  } else {
+    awaited_peers_[peer] = {now, 0};
+  }
+  wake_at(now);
+}
+
+// Records that the kernel of a peer has answered.
+void TcpTransport::heard_from(int peer) {
+  for (auto& [link, each] : interruptions_) {
+    if (peer_of(link) == peer) each.is_heard = true;
+  }
+}
+
+// Returns why a connection to the peer has ended that waits for another one; none if all are there.
+std::optional<std::string> TcpTransport::end_of(int peer) const {
+  for (const auto& [link, each] : interruptions_) {
+    if (peer_of(link) == peer) return each.reason;
+  }
+  return std::nullopt;
+}
+
+// Returns whether a rank that has proved to know the secret may open a link, for the first time or
+// again. If it has given up its connection and this rank has not noticed, interrupts the lane.
+bool TcpTransport::may_continue(int link, const Hello& hello) {
+  Lane& existing = lane(link);
+  if (existing.is_lost() || !existing.can_resume_from(hello.received)) return false;
+  if (!existing.has_lived()) return true;
+  const auto known = engines_.find(peer_of(link));
+  if (known == engines_.end() || known->second != hello.engine) return false;
+  if (existing.uses_shared_memory()) return false;
+  if (existing.is_live()) interrupt(link, "closed its connection");
+  heard_from(peer_of(link));
+  return true;
+}
+
+// Lets a lane begin, or continue, over a connection that is authenticated.
+void TcpTransport::continue_lane(int link, UniqueFd fd, const AuthHandshake& auth,
+                                 const LaneKeys& keys) {
+  const int peer = peer_of(link);
+  Lane& continued = lane(link);
+  if (!continued.can_resume_from(auth.peer_received())) {
+    unwatch(fd.get());
+    return lose(peer, "continues a connection at a byte that this rank has not sent, or not kept");
+  }
+  if (!auth.is_dialling()) engines_.try_emplace(peer, auth.engine());
+  set_peer_options(fd.get(), options_.silence);
+  end_interruption(link);
+  continued.make_resumable(
+      std::min(kMostKeptOfLane, kMostKept / static_cast<uint64_t>(options_.size)));
+  continued.resume(std::move(fd), auth.peer_received());
+  continued.protect(options_.protection, keys);
+  continued.widen_receive_buffer(arriving_bytes_per_lane());
+  dirty_.insert(link);  // TLS begins at once, also without a message
+}
+
+void TcpTransport::end_interruption(int link) {
+  const int peer = peer_of(link);
+  const auto found = interruptions_.find(link);
+  if (found == interruptions_.end()) return;
+  const Interruption ended = found->second;
+  interruptions_.erase(found);
+  if (end_of(peer)) return;
+  awaited_peers_.erase(peer);
+  log_resumption(peer, ended);
+}
+
+void TcpTransport::log_resumption(int peer, const Interruption& ended) {
+  const Clock::time_point now = Clock::now();
+  if (now < next_resumption_line_) return;
+  next_resumption_line_ = now + kLogResumptionsEvery;
+  const auto lasted = std::chrono::duration_cast<std::chrono::milliseconds>(now - ended.since);
+  log("rank " + std::to_string(peer) + " " + ended.reason + "; after " + duration_text(lasted) +
+      " another connection continues it, and nothing is lost. This line is not repeated for " +
+      duration_text(kLogResumptionsEvery));
+}
+
+std::string TcpTransport::loss_of(const Interruption& interruption) const {
+  if (!interruption.is_heard) return silence_text(options_.silence);
+  return interruption.reason + ", and there has been no other one for " +
+         duration_text(options_.silence);
+}
+
+void TcpTransport::check_interruptions(Clock::time_point now) {
+  for (const auto& [link, each] : interruptions_) {
+    if (now - each.since < options_.silence) continue;
+    return lose(peer_of(link), loss_of(each));  // the next check has the others
+  }
+}
+
+// Lets lanes to the ranks of a host send something, because one of these ranks has checked whether
+// this one is alive: it may have lost a connection that this rank still has.
+void TcpTransport::probe_lanes(const std::string& host) {
+  const Clock::time_point now = Clock::now();
+  if (now < next_probe_) return;
+  next_probe_ = now + kTick;
+  for (int link = 0; link < num_links(); ++link) {
+    const int peer = peer_of(link);
+    const bool is_of_host =
+        dials(peer) && is_live(link) && peers_[static_cast<size_t>(peer)].host == host;
+    if (!is_of_host || lane(link).uses_shared_memory()) continue;
+    lane(link).probe();
+    dirty_.insert(link);
+  }
+}
+
+void TcpTransport::detach_payloads(const Span& memory) {
+  for (const int link : referring_) lane(link).detach_payloads(memory);
+}
+
+}  // namespace smdist
