@@ -103,8 +103,10 @@ def test_a_handler_of_the_script_is_not_disturbed(world, tmp_path):
 
 def hold_the_gil(rank, size, folder):
     with writer_in(folder) as files:
-        request = f"import time; time.sleep(0.5); open({folder + '/smdist-debug.request'!r}, 'w')"
-        child = subprocess.Popen([sys.executable, "-c", request])
+        path = folder + "/smdist-debug.request"
+        request = f"import time; print('starts', flush=True); time.sleep(0.5); open({path!r}, 'w')"
+        child = subprocess.Popen([sys.executable, "-c", request], stdout=subprocess.PIPE)
+        child.stdout.readline()
         ctypes.PyDLL(None).usleep(4_000_000)  # compiled code that does not release the GIL
         ended = time.time()
         child.wait()

@@ -360,7 +360,9 @@ def wait_in_any_order(rank, size, seed, share_queues):
             dist.P2POp(dist.isend, sent, ring[0]),
             dist.P2POp(dist.irecv, received, ring[1]),
         ]
-        pending += [(work, received, [ring[1]]) for work in dist.batch_isend_irecv(messages)]
+        values = [(sent, [rank]), (received, [ring[1]])]
+        works = dist.batch_isend_irecv(messages)
+        pending += [(work, *each) for work, each in zip(works, values, strict=True)]
     Random(seed * 10 + rank).shuffle(pending)
     half = len(pending) // 2
     with ThreadPoolExecutor(1) as other:

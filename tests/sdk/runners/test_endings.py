@@ -284,7 +284,9 @@ def test_killed_supervisor_is_noticed(runner, request_for, script, tmp_path):
     name = runner.start(request_for())
     wait_until(lambda: log(runner).count("ready") == 2)
     (supervisor,) = [
-        each for each in processes_of(tmp_path / "jobs") if "supervisor" in str(each.cmdline())
+        each
+        for each in processes_of(tmp_path / "jobs")
+        if "supervisor" in str(each.cmdline()) and each.children()  # its watch has none
     ]
     supervisor.kill()
     described = finish(runner, name)

@@ -37,8 +37,9 @@ def test_a_stopped_supervisor_is_named_and_the_watch_ends_with_it(
     log = tmp_path / "all.log"
     log.touch()
     alive, held = os.pipe()
+    before = psutil.Process().children()
     start_watch(supervisor.pid, alive, log)
-    (watch,) = [each for each in psutil.Process().children() if each.pid != supervisor.pid]
+    (watch,) = set(psutil.Process().children()) - set(before)
     os.close(alive)
     try:
         assert "" == log.read_text()
