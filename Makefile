@@ -17,6 +17,7 @@
 # make fuzz   every fuzz target, for hours; goes on where it was stopped
 # make fuzz-sample SECONDS=30  those in C++, for so long together
 # make fuzz-corpus  what they have found, as small corpora in the repository
+# make blips  interruptions of the network of up to 40 s, in all directions; as root
 # make faults  faults of hosts, networks, processes and scripts, for docs/reliability.md; as root
 # make soak   half an hour of training and faults, in which nothing may grow; MINUTES=10 for less
 # make docs   the tables of docs/ that are written from the code
@@ -46,7 +47,7 @@ unexport PYTHONDONTWRITEBYTECODE
 RUNTIME_FILES := $(shell find container -type f -not -path '*/__pycache__/*' -not -path '*/build/*' \
   -not -path '*/image/*' -not -name 'Dockerfile*')
 
-.PHONY: demo test test-device test-slow long gpu test-v3 test-tf216 test-docker programs device-programs stream-bugs split-matrix pipeline-sample faults soak \
+.PHONY: demo test test-device test-slow long gpu test-v3 test-tf216 test-docker programs device-programs stream-bugs split-matrix pipeline-sample blips faults soak \
   torch-suite pipeline-matrix native fuzz fuzz-sample fuzz-corpus fuzz-program docs schema site \
   lint clean
 
@@ -61,7 +62,7 @@ test-slow: $(RUNTIME) test-device
 	$(BIN)/python -m pytest $(SHARED_OUT) -m slow \
 	  --ignore=tests/docker --ignore=$(SAMPLE) --ignore=$(TORCH_SUITE)
 
-long: split-matrix pipeline-matrix device-programs stream-bugs
+long: split-matrix pipeline-matrix device-programs stream-bugs blips
 
 test-device: $(RUNTIME)
 	@echo "building the device of torch on which tests run what GPUs do"
@@ -86,6 +87,9 @@ programs: $(RUNTIME)
 
 device-programs: $(RUNTIME) test-device
 	SMDIST_TEST_DEVICE_PROGRAMS=1000 $(BIN)/python -m pytest -n 2 tests/runtime/dataparallel/test_staging.py -k random_programs
+
+blips: $(RUNTIME)
+	SMDIST_TEST_BLIPS=all $(BIN)/python -m pytest tests/runtime/dataparallel/test_blips.py
 
 stream-bugs: $(RUNTIME) test-device
 	benchmarks/planted_stream_bugs/run

@@ -93,6 +93,7 @@ def two_ranks():
 
 
 WAYS = ((0,), (1,), (0, 1))  # hosts whose packets are lost
+IS_WHOLE = os.environ.get("SMDIST_TEST_BLIPS") == "all"  # `make blips`: half an hour of waiting
 
 
 def interrupt(hosts, ranks, senders, seconds, count, resets=()):
@@ -176,9 +177,11 @@ def test_connections_that_are_reset_during_an_interruption_are_replaced(two_rank
     hosts, ranks = two_ranks(60, SMDIST_INTEGRITY=integrity, SMDIST_ENCRYPT=encrypt)
 
     assert ["sums"] * 2 == ranks.sum()
-    short = itertools.product(WAYS, (5,), (LONG, 0), ((0,), (1,)))
-    long = [((0, 1), 15, LONG, (0,)), ((0,), 15, 0, (1,)), ((0, 1), 40, LONG, (1,))]
-    for case in (*short, *long):
+    cases = [((0,), 5, LONG, (0,)), ((1,), 5, 0, (0,)), ((0, 1), 15, LONG, (1,))]
+    if IS_WHOLE:
+        cases += itertools.product(WAYS, (5,), (LONG, 0), ((0,), (1,)))
+        cases += [((0, 1), 15, LONG, (0,)), ((0,), 15, 0, (1,)), ((0, 1), 40, LONG, (1,))]
+    for case in cases:
         assert (case, ["sums"] * 2) == (case, interrupt(hosts, ranks, *case))
 
 
@@ -188,7 +191,7 @@ def test_interruptions_below_the_default_end_nothing(two_ranks, seconds):
     hosts, ranks = two_ranks(60)
 
     assert ["sums"] * 2 == ranks.sum()
-    for case in itertools.product(WAYS, (LONG, 0)):
+    for case in itertools.product(WAYS, (LONG, 0)) if IS_WHOLE else [((0, 1), LONG)]:
         senders, count = case
         answers = interrupt(hosts, ranks, senders, seconds, count)
         assert (case, ["sums"] * 2) == (case, answers)
