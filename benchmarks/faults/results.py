@@ -17,7 +17,7 @@ _FILE = FOLDER / "results.json"
 
 
 class Results:
-    """What was seen of each row with each framework. Thread safety: none."""
+    """Results of the fault rows that have run, by row and framework. Thread safety: none."""
 
     def __init__(self, found: dict[str, Any]) -> None:
         self._found = found

@@ -192,7 +192,7 @@ size_t drain(Lane& lane, int peer) {
   return total;
 }
 
-// What a lane keeps is bounded, although the peer reads everything.
+// A lane keeps a bounded number of sent bytes for another connection, although the peer reads all.
 void a_lane_keeps_a_bounded_number_of_bytes() {
   constexpr uint64_t kMost = 1 << 20;
   constexpr size_t kPayload = 300 << 10;

@@ -87,7 +87,7 @@ def loss_of(output, ids):
 
 @dataclass
 class Trained:
-    """What one training gave, with whole tensors on every rank."""
+    """Losses, gradients and weights of one training run, with whole tensors on every rank."""
 
     losses: list = field(default_factory=list)
     norms: list = field(default_factory=list)

@@ -11,8 +11,8 @@
 
 namespace smdist::torch_binding {
 
-// One Work for one or more collectives in two levels. It completes when the last level of all of
-// them has been queued on the device. Otherwise it is as a StagedWork: wait() makes the current
+// One Work for one or more collectives in two levels. It completes when the last level of all its
+// collectives has been queued on the device. wait() is that of a StagedWork: it makes the current
 // stream wait for the results, and blocks the host on a device without signals alone.
 //
 // Thread safety: all methods may be called from any thread.
