@@ -3,7 +3,7 @@
 
 import copy
 import pickle
-from threading import Thread
+from threading import Event, Thread
 
 import pytest
 import torch
@@ -11,6 +11,7 @@ from torch import nn
 
 from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.torch.program.partition_marks import marks_of, partition, set_partition
+from smdist.modelparallel.torch.tensor_parallel.marks import chosen, tensor_parallelism
 
 
 class Net(nn.Module):
@@ -89,6 +90,29 @@ def test_blocks_mark_in_their_own_thread_alone():
         thread.join(timeout=30)
 
     assert {} == marks_of(made[0])
+
+
+def test_blocks_of_two_kinds_overlap():
+    """A block of another thread begins inside a block of the other kind, and ends after it."""
+    plain = nn.Module.__init__
+    has_begun, may_go_on = Event(), Event()
+    made = []
+
+    def build():
+        with tensor_parallelism(False):
+            has_begun.set()
+            assert may_go_on.wait(timeout=30)
+            made.append(nn.Linear(2, 2))
+
+    thread = Thread(target=build)
+    with partition(1):
+        thread.start()
+        assert has_begun.wait(timeout=30)
+    may_go_on.set()
+    thread.join(timeout=30)
+
+    assert ({}, {"": False}) == (marks_of(made[0]), chosen(made[0]))
+    assert plain is nn.Module.__init__
 
 
 def test_a_block_can_wrap_a_function():

@@ -1,28 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Assignment of modules to stages by hand: `smp.partition` and `smp.set_partition`.
 
-The stage's number is stored in an attribute of the module, called its mark. Copies and pickles of
-the module have the mark too; the state dict has not. While a block of `smp.partition` runs,
-`nn.Module.__init__` marks each new module that is made in the same thread.
+The stage's number is the mark of a module (`module_marks.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
-from threading import Lock
-from typing import Any
 
 from torch import nn
 
 from sagemaker_dist.errors import require
+from smdist.modelparallel.torch.program.module_marks import ModuleMark
 
-_MARK = "_smp_partition"
-_stages: ContextVar[tuple[int, ...]] = ContextVar("stages", default=())
-_lock = Lock()
-_plain_init = nn.Module.__init__
-_num_blocks = 0
+_mark: ModuleMark[int] = ModuleMark("_smp_partition")
 
 
 @contextmanager
@@ -39,13 +31,8 @@ def partition(stage: int) -> Iterator[None]:
         OptionError: `stage` is not an integer of 0 or more.
     """
     _require_stage(stage)
-    token = _stages.set((*_stages.get(), stage))
-    _count_blocks(1)
-    try:
+    with _mark.on_new_modules(stage):
         yield
-    finally:
-        _count_blocks(-1)
-        _stages.reset(token)
 
 
 def set_partition(module: nn.Module, stage: int) -> None:
@@ -68,7 +55,7 @@ def set_partition(module: nn.Module, stage: int) -> None:
         about="module",
     )
     _require_stage(stage)
-    module.__dict__[_MARK] = stage
+    _mark.set(module, stage)
 
 
 def marks_of(model: nn.Module) -> dict[str, int]:
@@ -81,7 +68,7 @@ def marks_of(model: nn.Module) -> dict[str, int]:
     around: dict[str, int | None] = {}
     for name, module in model.named_modules():
         outer = around.get(name.rpartition(".")[0]) if name else None
-        mark = module.__dict__.get(_MARK)
+        mark = _mark.get(module)
         around[name] = outer if mark is None else mark
         if mark is not None and mark != outer:
             marks[name] = mark
@@ -109,28 +96,3 @@ def _require_stage(stage: object) -> None:
         hint="Pass an integer of 0 or more",
         about="stage",
     )
-
-
-def _count_blocks(change: int) -> None:
-    """Count the blocks `with partition(stage)` that are running.
-
-    While there is such a block, `nn.Module.__init__` is patched.
-
-    Args:
-        change: 1 when a block begins, -1 when it ends.
-    """
-    global _num_blocks, _plain_init
-    with _lock:
-        if not _num_blocks:
-            _plain_init = nn.Module.__init__
-            nn.Module.__init__ = _marking_init  # type: ignore[method-assign, assignment]
-        _num_blocks += change
-        if not _num_blocks:
-            nn.Module.__init__ = _plain_init  # type: ignore[method-assign]
-
-
-def _marking_init(module: nn.Module, *args: Any, **options: Any) -> None:
-    _plain_init(module, *args, **options)
-    stages = _stages.get()
-    if stages:
-        module.__dict__[_MARK] = stages[-1]

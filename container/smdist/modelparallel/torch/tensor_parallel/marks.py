@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Choice by hand of the modules that are split: `smp.tensor_parallelism` and its relatives.
 
-The choice is stored in an attribute of the module, called its mark. A module without a mark has the
-mark of the module around it. If any module of a model is marked True, only modules that are marked
+The choice is the mark of a module (`program/module_marks.py`). A module without one has the mark of
+the module around it. If any module of a model is marked True, only modules that are marked
 True are split; otherwise all are split that can be.
 """
 
@@ -10,19 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
-from threading import Lock
-from typing import Any, Final
+from typing import Any
 
 from torch import nn
 
 from sagemaker_dist.errors import OptionError, raise_all, require
+from smdist.modelparallel.torch.program.module_marks import ModuleMark
 
-_MARK: Final = "_smp_tensor_parallelism"
-_choices: ContextVar[tuple[bool, ...]] = ContextVar("choices", default=())
-_lock = Lock()
-_plain_init = nn.Module.__init__
-_num_blocks = 0
+_mark: ModuleMark[bool] = ModuleMark("_smp_tensor_parallelism")
 
 
 @contextmanager
@@ -39,13 +34,8 @@ def tensor_parallelism(enabled: bool = True, **options: Any) -> Iterator[None]:
         OptionError: `enabled` is no bool, or there are options.
     """
     _require("smp.tensor_parallelism", enabled, options)
-    token = _choices.set((*_choices.get(), enabled))
-    _count_blocks(1)
-    try:
+    with _mark.on_new_modules(enabled):
         yield
-    finally:
-        _count_blocks(-1)
-        _choices.reset(token)
 
 
 def set_tensor_parallelism(module: nn.Module, enabled: bool = True, **options: Any) -> None:
@@ -69,12 +59,12 @@ def set_tensor_parallelism(module: nn.Module, enabled: bool = True, **options: A
         about="module",
     )
     _require("smp.set_tensor_parallelism", enabled, options)
-    module.__dict__[_MARK] = enabled
+    _mark.set(module, enabled)
 
 
 def chosen(model: nn.Module) -> dict[str, bool]:
     """Return for each module of a model, by name, whether the user wants it to be split."""
-    marks = {name: module.__dict__.get(_MARK) for name, module in model.named_modules()}
+    marks = {name: _mark.get(module) for name, module in model.named_modules()}
     default = not any(mark is True for mark in marks.values())
     found: dict[str, bool] = {}
     for name, mark in marks.items():
@@ -100,26 +90,3 @@ def _require(function: str, enabled: object, options: dict[str, Any]) -> None:
             OptionError(what, "it has to be a bool", "Pass True or False", about="enabled")
         )
     raise_all(faults)
-
-
-def _count_blocks(change: int) -> None:
-    """Count the open blocks; while there is one, `nn.Module.__init__` marks new modules.
-
-    Args:
-        change: 1 when a block begins, -1 when it ends.
-    """
-    global _num_blocks, _plain_init
-    with _lock:
-        if not _num_blocks:
-            _plain_init = nn.Module.__init__
-            nn.Module.__init__ = _marking_init  # type: ignore[method-assign, assignment]
-        _num_blocks += change
-        if not _num_blocks:
-            nn.Module.__init__ = _plain_init  # type: ignore[method-assign]
-
-
-def _marking_init(module: nn.Module, *args: Any, **options: Any) -> None:
-    _plain_init(module, *args, **options)
-    choices = _choices.get()
-    if choices:
-        module.__dict__[_MARK] = choices[-1]
