@@ -74,6 +74,21 @@ class CutHosts:
         inside = ["ip", "netns", "exec", self._names[host], *command]
         subprocess.run(inside, capture_output=True, check=True)
 
+    def connections(self, host: int) -> list[tuple[str, str]]:
+        """Return the ports of a host's TCP connections to the other one, its own port first."""
+        command = ["ss", "-Htn", "state", "established", "dst", self.address(1 - host)]
+        inside = ["ip", "netns", "exec", self._names[host], *command]
+        listed = subprocess.run(inside, capture_output=True, text=True, check=True)
+        ends = (line.split()[-2:] for line in listed.stdout.splitlines())
+        return [(here.rpartition(":")[2], there.rpartition(":")[2]) for here, there in ends]
+
+    def drop_connection(self, ports: tuple[str, str]) -> None:
+        """Lose every packet of one TCP connection, given by the ports of host 0 and host 1."""
+        for host, (here, there) in enumerate((ports, ports[::-1])):
+            rule = ["INPUT", "-p", "tcp", "--sport", there, "--dport", here, "-j", "DROP"]
+            inside = ["ip", "netns", "exec", self._names[host], "iptables", "-w", "-A", *rule]
+            subprocess.run(inside, capture_output=True, check=True)
+
     def _neighbour(self, host: int, verb: str, *arguments: str) -> None:
         place = [self.address(1 - host), *arguments, "dev", _INTERFACE]
         _ip("-n", self._names[host], "neigh", verb, *place)

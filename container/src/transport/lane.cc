@@ -80,13 +80,13 @@ void Lane::attach_shared_memory(UniqueFd fd, int own_arena, RingBuffer& ring) {
 }
 
 std::string Lane::closed_by(int error) {
-  if (is_silence(error)) return silence_text(silence_);
-  has_ended_ = true;
+  if (is_silence(error)) return end_silent();
+  end_ = End::kClosed;
   return std::string("closed its connection (") + std::strerror(error) + ")";
 }
 
 Lane::Loss Lane::closed() {
-  has_ended_ = true;
+  end_ = End::kClosed;
   return "closed its connection";
 }
 
@@ -97,6 +97,11 @@ Lane::Loss Lane::check_silence(std::chrono::steady_clock::time_point now) {
   has_sent_ = false;
   const std::optional<AnswerState> state = answer_state(fd_.get());
   if (!state || silence_clock_.update(*state, now) < silence_) return std::nullopt;
+  return end_silent();
+}
+
+std::string Lane::end_silent() {
+  end_ = End::kSilent;
   return silence_text(silence_);
 }
 

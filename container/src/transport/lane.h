@@ -61,7 +61,9 @@ class Lane final {
     most_unacknowledged_ = most_unacknowledged;
   }
   // Return whether the lane can continue, after a loss.
-  bool may_resume() const { return is_resumable_ && has_ended_ && !is_deaf_ && !is_lost_; }
+  bool may_resume() const { return is_resumable_ && end_ != End::kNone && !is_deaf_ && !is_lost_; }
+  // Return whether the connection has ended because the peer's kernel has not answered over it.
+  bool is_silent() const { return end_ == End::kSilent; }
   // Close the connection, which has ended or which the peer has given up.
   void interrupt(Sink* sink);
   // Return whether the lane has lost its connection and waits for another one.
@@ -132,9 +134,13 @@ class Lane final {
   Loss read_some(Sink* sink);
   // Receive messages from the ring buffer only.
   Loss read_ring(Sink* sink);
-  // Return the loss of the TCP connection if the peer's host has answered nothing for too long.
-  // Call often.
+  // Return the loss of the TCP connection if the peer's kernel has answered nothing over it for too
+  // long. Call often.
   Loss check_silence(std::chrono::steady_clock::time_point now);
+  // Return the silence at the last check.
+  std::chrono::steady_clock::duration silence() const { return silence_clock_.duration(); }
+  // Return when the peer's kernel was last known to have answered over the TCP connection.
+  std::chrono::steady_clock::time_point last_answer() const { return silence_clock_.last_answer(); }
   // Return whether check_silence() has to be called again, because something may wait for an
   // answer.
   bool may_await_answer() const { return has_sent_ || silence_clock_.is_running(); }
@@ -182,6 +188,8 @@ class Lane final {
   ssize_t write_to_ring(const iovec* parts, size_t count);
   void account(size_t sent);
   void report(Sink* sink);
+  enum class End { kNone, kClosed, kSilent };
+
   Loss read_turn(Sink* sink);
   void update_low_watermark();
   Loss read_notifications();
@@ -196,6 +204,7 @@ class Lane final {
   Loss refuse(Sink* sink, const std::string& reason);
   Loss take_arena(bool* is_there);
   std::string closed_by(int error);
+  std::string end_silent();
   Loss closed();
 
   const int peer_;
@@ -215,7 +224,7 @@ class Lane final {
   bool is_lost_ = false;
   bool is_resumable_ = false;
   uint64_t most_unacknowledged_ = 0;
-  bool has_ended_ = false;     // the connection has ended, without a fault of the peer
+  End end_ = End::kNone;       // end of the connection, without a fault of the peer
   bool is_probing_ = false;    // an acknowledgement is due
   uint64_t written_ = 0;       // bytes that connections have taken
   uint64_t acknowledged_ = 0;  // bytes that the peer has received, as far as it has said

@@ -32,7 +32,7 @@ void Lane::interrupt(Sink* sink) {
   fd_.reset();
   silence_clock_.stop();
   has_sent_ = false;
-  has_ended_ = false;
+  end_ = End::kNone;
   is_probing_ = false;
   low_watermark_ = 1;
   awaits_bulk_data_ = false;
@@ -56,6 +56,7 @@ void Lane::resume(UniqueFd fd, uint64_t peer_received) {
   announced_ = received_;
   if (received_ == 0 && peer_received == 0) restart();
   attach(std::move(fd));
+  silence_clock_.begin(std::chrono::steady_clock::now());
 }
 
 // Begins the lane anew, because neither side has received anything: the keys of its tags may come

@@ -74,6 +74,7 @@ SilenceClock::Clock::duration SilenceClock::update(const AnswerState& state,
                                                    Clock::time_point now) {
   if (!state.is_unanswered) {
     stop();
+    last_answer_ = now;
     return {};
   }
   if (!silent_since_) {
@@ -82,9 +83,11 @@ SilenceClock::Clock::duration SilenceClock::update(const AnswerState& state,
   }
   silent_since_ = std::max(*silent_since_, now - state.since_heard);
   const bool has_progress = acknowledged_ != state.acknowledged;
+  if (has_progress) last_answer_ = now;
   if (has_progress || !state.is_window_open) stuck_since_ = now;
   acknowledged_ = state.acknowledged;
-  return std::max(now - *silent_since_, now - stuck_since_);
+  duration_ = std::max(now - *silent_since_, now - stuck_since_);
+  return duration_;
 }
 
 }  // namespace smdist

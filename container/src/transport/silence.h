@@ -43,13 +43,24 @@ class SilenceClock final {
   // Take a new state. Returns the duration of the silence so far: the time since the peer has
   // answered nothing, or since it has not acknowledged data for which it has space.
   Clock::duration update(const AnswerState& state, Clock::time_point now);
+  // Record that the peer has just answered, over a connection that begins now.
+  void begin(Clock::time_point now) { last_answer_ = now; }
+  // Return when the peer was last known to have answered what this rank had sent.
+  Clock::time_point last_answer() const { return last_answer_; }
+  // Return the silence at the last update.
+  Clock::duration duration() const { return duration_; }
   // Return whether the last state had something without an answer.
   bool is_running() const { return silent_since_.has_value(); }
-  void stop() { silent_since_.reset(); }
+  void stop() {
+    silent_since_.reset();
+    duration_ = {};
+  }
 
  private:
   std::optional<Clock::time_point> silent_since_;
   Clock::time_point stuck_since_;
+  Clock::time_point last_answer_;
+  Clock::duration duration_{0};
   uint64_t acknowledged_ = 0;
 };
 

@@ -167,7 +167,7 @@ void TcpTransport::check_times() {
   }
   end_late_handshakes(now);
   check_failing_peers(now);
-  check_silent_peers(now);
+  check_silent_links(now);
   check_interruptions(now);
   check_awaited_peers(now);
   start_dials();
@@ -199,20 +199,6 @@ void TcpTransport::check_failing_peers(Clock::time_point now) {
   for (auto it = failing_peers_.begin(); it != failing_peers_.end();) {
     const auto [peer, end] = *it++;  // lose() erases the entry
     if (end.first <= now) lose(peer, end.second);
-  }
-}
-
-// Ends connections to hosts that have answered nothing for too long.
-void TcpTransport::check_silent_peers(Clock::time_point now) {
-  if (!std::exchange(may_await_answers_, false)) return;
-  for (int link = 0; link < num_links(); ++link) {
-    if (!is_live(link) || lane(link).uses_shared_memory()) continue;
-    const Lane::Loss loss = lane(link).check_silence(now);
-    if (loss) {
-      lose(peer_of(link), *loss);
-    } else if (lane(link).may_await_answer()) {
-      may_await_answers_ = true;
-    }
   }
 }
 

@@ -6,6 +6,10 @@
 // whether the peer still listens; the peer then checks its lanes, so that it finds out, too, if
 // only one side has noticed the end. A lane without a connection for the time of silence is lost,
 // also if the peer's kernel answers: a peer must not keep others waiting by closing connections.
+//
+// A peer is silent if its kernel answers on none of its lanes. One lane alone may be silent for
+// longer: it repeats a lost packet every few seconds only, and so misses the moment between two
+// interruptions in which another lane was answered; or a firewall drops the packets of this one.
 #include <algorithm>
 #include <utility>
 
@@ -23,22 +27,33 @@ constexpr std::chrono::milliseconds kLogResumptionsEvery{10'000};
 constexpr uint64_t kMostKept = 512 << 20;
 constexpr uint64_t kMostKeptOfLane = 4 << 20;
 
+// Idle connections are probed once another one to the same peer has been silent for this part of
+// the time of silence.
+constexpr int kPartBeforeProbes = 4;
+
 }  // namespace
 
-// Ends the connection of a link: for good, or until the lane continues.
+// Ends the connection of a link: for good, or until the lane continues. A silent connection
+// continues only if the peer has answered over another one meanwhile.
 void TcpTransport::end_link(int link, const std::string& reason) {
+  const int peer = peer_of(link);
+  const Clock::time_point now = Clock::now();
+  const bool is_silent = lane(link).is_silent();
+  const Clock::time_point since = is_silent ? last_answer(peer) : now;
+  if (is_silent && now - since >= options_.silence) return lose(peer, reason);
   const bool may_continue =
-      sink_ != nullptr && lane(link).may_resume() && sink_->may_reconnect(peer_of(link));
+      sink_ != nullptr && lane(link).may_resume() && sink_->may_reconnect(peer);
   if (!may_continue) return lose_link(link, reason);
-  interrupt(link, reason);
+  interrupt(link, reason, since);
 }
 
-void TcpTransport::interrupt(int link, const std::string& reason) {
+// Lets a lane wait for another connection, until the time of silence after `since` is over.
+void TcpTransport::interrupt(int link, const std::string& reason, Clock::time_point since) {
   const int peer = peer_of(link);
   const Clock::time_point now = Clock::now();
   unwatch(lane(link).fd());
   blocked_.erase(link);
-  interruptions_[link] = {now, reason, false};
+  interruptions_[link] = {since, reason, false};
   lane(link).interrupt(sink_);
   if (dials(peer)) {
     dial_schedule_.add(link, now, kRefusalsOfCrashedPeer);
@@ -72,7 +87,7 @@ bool TcpTransport::may_continue(int link, const Hello& hello) {
   const auto known = engines_.find(peer_of(link));
   if (known == engines_.end() || known->second != hello.engine) return false;
   if (existing.uses_shared_memory()) return false;
-  if (existing.is_live()) interrupt(link, "closed its connection");
+  if (existing.is_live()) interrupt(link, "closed its connection", Clock::now());
   heard_from(peer_of(link));
   return true;
 }
@@ -116,6 +131,41 @@ void TcpTransport::log_resumption(int peer, const Interruption& ended) {
   log("rank " + std::to_string(peer) + " " + ended.reason + "; after " + duration_text(lasted) +
       " another connection continues it, and nothing is lost. This line is not repeated for " +
       duration_text(kLogResumptionsEvery));
+}
+
+// Ends connections over which the peer's kernel has answered nothing for too long.
+void TcpTransport::check_silent_links(Clock::time_point now) {
+  if (!std::exchange(may_await_answers_, false)) return;
+  for (int link = 0; link < num_links(); ++link) {
+    if (!is_live(link) || lane(link).uses_shared_memory()) continue;
+    const Lane::Loss loss = lane(link).check_silence(now);
+    if (loss) {
+      end_link(link, *loss);
+    } else if (lane(link).may_await_answer()) {
+      may_await_answers_ = true;
+      if (lane(link).silence() >= options_.silence / kPartBeforeProbes) probe_idle_links(link);
+    }
+  }
+}
+
+// Lets idle connections to the peer of a silent one send something, so that they get an answer if
+// the peer's kernel is there.
+void TcpTransport::probe_idle_links(int silent) {
+  for (int link = peer_of(silent); link < num_links(); link += options_.size) {
+    if (!is_live(link) || lane(link).may_await_answer()) continue;
+    lane(link).probe();
+    dirty_.insert(link);
+  }
+}
+
+// Returns when the kernel of a peer was last known to have answered, over any of its connections.
+TcpTransport::Clock::time_point TcpTransport::last_answer(int peer) const {
+  Clock::time_point last{};
+  for (int link = peer; link < num_links(); link += options_.size) {
+    const Lane* const found = find_lane(link);
+    if (found != nullptr && found->is_live()) last = std::max(last, found->last_answer());
+  }
+  return last;
 }
 
 std::string TcpTransport::loss_of(const Interruption& interruption) const {

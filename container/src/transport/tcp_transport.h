@@ -109,9 +109,9 @@ class TcpTransport final : public Transport {
 
   // A TCP lane that waits for another connection.
   struct Interruption {
-    Clock::time_point since;
-    std::string reason;     // why its connection has ended
-    bool is_heard = false;  // the peer's kernel has answered since then
+    Clock::time_point since;  // end of the connection, or of the last answer of the peer before it
+    std::string reason;       // why its connection has ended
+    bool is_heard = false;    // the peer's kernel has answered since then
   };
 
   // Return a lane; make it if it does not exist.
@@ -151,7 +151,7 @@ class TcpTransport final : public Transport {
 
   // Lanes that continue over another connection
   void end_link(int link, const std::string& reason);
-  void interrupt(int link, const std::string& reason);
+  void interrupt(int link, const std::string& reason, Clock::time_point since);
   bool is_interrupted(int link) const { return interruptions_.count(link) > 0; }
   void heard_from(int peer);
   std::optional<std::string> end_of(int peer) const;
@@ -161,6 +161,9 @@ class TcpTransport final : public Transport {
   std::string loss_of(const Interruption& interruption) const;
   void log_resumption(int peer, const Interruption& ended);
   void check_interruptions(Clock::time_point now);
+  void check_silent_links(Clock::time_point now);
+  void probe_idle_links(int silent);
+  Clock::time_point last_answer(int peer) const;
   void probe_lanes(const std::string& host);
   void drop(int link);
 
@@ -180,7 +183,6 @@ class TcpTransport final : public Transport {
   void check_times();
   void end_late_handshakes(Clock::time_point now);
   void check_failing_peers(Clock::time_point now);
-  void check_silent_peers(Clock::time_point now);
   void wake_at(Clock::time_point when) { next_check_ = std::min(next_check_, when); }
   bool free_a_file();
   void report_out_of_files(const SystemError& error);

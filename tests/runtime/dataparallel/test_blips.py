@@ -6,6 +6,7 @@ The hosts are network namespaces, so these tests need root.
 
 import itertools
 import os
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from cut_hosts import cut_hosts, fault_of_namespaces
 
 SCRIPT = str(Path(__file__).parent / "scripts" / "blips.py")
+PORT = "29571"
 SHORT, LONG = 1000, 25_000_000  # floats
 SILENCE = 5  # seconds, the least that the option takes
 SLACK = 5  # seconds that a busy machine may take in addition
@@ -30,7 +32,7 @@ class TwoRanks:
     def __init__(self, hosts, silence_seconds, **variables):
         shared = {
             "MASTER_ADDR": hosts.address(0),
-            "MASTER_PORT": "29571",
+            "MASTER_PORT": PORT,
             "SMDIST_SILENCE_SECONDS": str(silence_seconds),
             "SMDIST_SECRET": "a secret between tests",
             "SMDIST_LANES": "2",
@@ -158,6 +160,21 @@ def test_connections_that_are_reset_are_replaced_and_a_killed_rank_is_named(two_
     killed = time.monotonic()
     assert ["lost", "1"] == ranks.answers(0)[0].split()[:2]
     assert 0.5 + SLACK > time.monotonic() - killed
+
+
+@pytest.mark.skipif(shutil.which("iptables") is None, reason="iptables is not installed")
+def test_one_silent_connection_is_replaced_while_another_is_answered(two_ranks):
+    """A firewall drops the packets of one lane alone."""
+    hosts, ranks = two_ranks(SILENCE)
+
+    assert ["sums"] * 2 == ranks.sum()
+    lanes = {each for each in hosts.connections(0) if PORT not in each}
+    assert 2 == len(lanes)
+    dropped = min(lanes)
+    hosts.drop_connection(dropped)
+    for _ in range(3):
+        assert ["sums"] * 2 == ranks.sum(LONG)
+    assert dropped not in hosts.connections(0)
 
 
 @pytest.mark.slow
