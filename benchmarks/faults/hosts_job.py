@@ -237,6 +237,11 @@ class HostsJob:
         paths = [self.base(number) / "output/failure.json" for number in range(self.size)]
         return [json.loads(path.read_text()) for path in paths if path.exists()]
 
+    def restarts(self) -> list[dict[str, Any]]:
+        """Return the failures of all attempts, as the first host has written them."""
+        path = self.base(0) / "output/data/restarts.json"
+        return list(json.loads(path.read_text())) if path.exists() else []
+
     def failures(self) -> list[str]:
         """Return the text of each host's output/failure."""
         paths = [self.base(number) / "output/failure" for number in range(self.size)]

@@ -48,11 +48,17 @@ def _clean(folder: Path, mark: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def host_replaced(framework: str) -> Seen:
-    """Kill the launcher of a host of a job with max_restarts; the time is until both sum again."""
+def host_replaced(host: str, whole: bool, framework: str) -> Seen:
+    """Kill a host of a job with max_restarts; the time is until both hosts sum again.
+
+    Args:
+        host: Name of the host.
+        whole: Whether all its processes are killed at once, or its launcher alone.
+        framework: "torch" or "tensorflow".
+    """
     mark, folder = uuid.uuid4().hex, Path(tempfile.mkdtemp(prefix="flt-"))
     try:
-        return _LocalJob(folder, mark, framework).play_replaced()
+        return _LocalJob(folder, mark, framework).play_replaced(host, whole)
     except StartError as error:
         return Seen(complaints=["the job did not start, or not again"], stacks=str(error))
     finally:
@@ -93,19 +99,24 @@ class _LocalJob:
             seconds = None if said.at is None else said.at - at
         return self._seen(status, seconds)
 
-    def play_replaced(self) -> Seen:
+    def play_replaced(self, host: str, whole: bool) -> Seen:
         self._submit(max_restarts=2)
         wait_until(lambda: self._count("ready") == 2, 120, "two ranks that train")
+        victims = [each for each in _processes(self.mark) if _is_on(each, host)]
+        killed = victims if whole else [each for each in victims if _is_launcher(each)]
         at = time.monotonic()
-        launcher = next(each for each in _processes(self.mark) if _is_launcher(each, "algo-2"))
-        launcher.kill()
+        for each in killed:
+            with contextlib.suppress(psutil.Error):  # its parent has ended
+                each.kill()
         wait_until(lambda: self._count("ready") == 4, 180, "two ranks that train again")
         seconds = time.monotonic() - at
         (self.folder / "stop").touch()
         wait_until(lambda: self._status() in _FINAL, _END_SECONDS, "the end after a restart")
         seen = self._seen("Completed", seconds)
-        restarts = self.runner.describe("job").get("Restarts", [])
-        seen.notes += [str(each.get("text")) for each in restarts]
+        seen.restarts = list(self.runner.describe("job").get("Restarts", []))
+        named = [(each.get("kind"), each.get("host")) for each in seen.restarts]
+        if named != [("host", host)]:
+            seen.complaints.append(f"the job's restarts are {seen.restarts}, not one of {host}")
         return seen
 
     def _seen(self, status: str, seconds: float | None) -> Seen:
@@ -158,10 +169,15 @@ class _LocalJob:
         return running + [f"file {each.name}" for each in (self.folder / "tmp").glob("*")]
 
 
-def _is_launcher(process: psutil.Process, host: str) -> bool:
+def _is_on(process: psutil.Process, host: str) -> bool:
     with contextlib.suppress(psutil.Error):
-        base = process.environ().get("SAGEMAKER_BASE_DIR", "")
-        return process.cmdline()[1:3] == ["-m", "smdist.launch"] and Path(base).name == host
+        return Path(process.environ().get("SAGEMAKER_BASE_DIR", "")).name == host
+    return False
+
+
+def _is_launcher(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return process.cmdline()[1:3] == ["-m", "smdist.launch"]
     return False
 
 

@@ -41,6 +41,8 @@ def _seconds(row: Row, seen: Seen) -> str:
 
 def _errors(row: Row, seen: Seen) -> str:
     """Return each kind and culprit, with the number of ranks where ranks differ."""
+    if row.expected.ends_ranks and not row.expected.by_launchers:
+        return "ranks are ended; a line in the log"
     if not seen.errors:
         if seen.complaints and row.expected.within is None:
             return "**not as it should be**"

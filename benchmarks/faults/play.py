@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 from benchmarks.faults import actions
 from benchmarks.faults.actions import VICTIM
@@ -23,7 +24,7 @@ def play(
     rows: Sequence[Row],
     framework: str,
     emulated: EmulatedHosts,
-    machine: AbstractContextManager[object],
+    starting: AbstractContextManager[object],
 ) -> list[Seen]:
     """Run rows that share a job on emulated hosts, and return what was seen of each.
 
@@ -31,14 +32,14 @@ def play(
         rows: One row, or those with the same `together`.
         framework: "torch" or "tensorflow".
         emulated: Hosts that nothing else uses.
-        machine: Lock that is held while a job starts, and while a quick row is measured.
+        starting: Lock that is held while a job starts, or while a row runs that has none.
     """
     first = rows[0]
     if first.run is not None:
-        with machine:
+        with starting:
             seen = [first.run(framework)]
     else:
-        seen = _play_on_hosts(rows, framework, emulated, machine)
+        seen = _play_on_hosts(rows, framework, emulated, starting)
     for row, each in zip(rows, seen, strict=True):
         each.complaints += complaints_of(row, each)
     return seen
@@ -48,15 +49,13 @@ def _play_on_hosts(
     rows: Sequence[Row],
     framework: str,
     emulated: EmulatedHosts,
-    machine: AbstractContextManager[object],
+    starting: AbstractContextManager[object],
 ) -> list[Seen]:
     job = HostsJob(emulated, rows, framework)
     try:
         with LogWatch(job.logs, rows[0].says) as said:
-            with machine:
+            with starting:
                 _start(job)
-                if rows[0].is_quick:
-                    return _measure(job, rows, said)
             return _measure(job, rows, said)
     except StartError as error:
         no_start = ["the job did not start"]
@@ -89,9 +88,8 @@ def _measure(job: HostsJob, rows: Sequence[Row], said: LogWatch) -> list[Seen]:
     if None in codes:
         hang = f"a hang: exit codes {codes} after {row.deadline:g} s"
         return [Seen(codes=codes, stacks=job.stacks(), complaints=[hang]) for _ in rows]
-    seen = [
-        Seen(codes=codes, reasons=job.reasons(), notes=job.failures(), size=job.size) for _ in rows
-    ]
+    facts = {"reasons": job.reasons(), "restarts": job.restarts(), "size": job.size}
+    seen = [Seen(codes=codes, notes=job.failures(), **facts) for _ in rows]
     for each_row, each in zip(rows, seen, strict=True):
         _read_errors(job, each_row, each)
         if row.says:
@@ -195,9 +193,8 @@ def _of_times(row: Row, seen: Seen) -> Iterator[str]:
         if seen.errors and not expected.kinds:
             yield f"errors of a fault that no rank should see: {seen.errors}"
         return
-    wanted = (
-        set() if row.run or expected.by_launchers else set(range(seen.size)) - set(expected.silent)
-    )
+    has_no_errors = row.run or expected.by_launchers or expected.ends_ranks
+    wanted = set() if has_no_errors else set(range(seen.size)) - set(expected.silent)
     if row.says:  # a line in the log, and not the errors, must come in time
         wanted = set() if expected.survives else wanted
     named = {rank for rank, *_ in seen.errors}
@@ -222,6 +219,15 @@ def _of_fields(row: Row, seen: Seen) -> Iterator[str]:
         for each in seen.reasons
     ):
         yield f"no failure.json with {dict(expected.reason)}: {seen.reasons}"
+    if row.run is None and not _are(expected.restarts, seen.restarts):
+        yield f"restarts.json has {seen.restarts}, not {expected.restarts}"
+
+
+def _are(wanted: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether there are as many as wanted, and each has the fields that are wanted."""
+    if len(wanted) != len(found):
+        return False
+    return all(each.items() <= one.items() for each, one in zip(wanted, found, strict=True))
 
 
 def _of_codes(row: Row, seen: Seen) -> Iterator[str]:
