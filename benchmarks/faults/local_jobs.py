@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,24 +27,34 @@ _MARK = "FAULTS_MARK"
 _STOPPED_SECONDS = 15.0
 _STOP_LINE = "the supervisor of this job has been stopped"
 _END_SECONDS = 60.0
+_LOG_LINES = 40
 _FINAL = {"Completed", "Failed", "Stopped"}
 
 
 def supervisor_signalled(what: str, status: str, framework: str) -> Seen:
     """Send a signal to a job's supervisor, or fill its disk; the job must end with `status`."""
+    return _in_a_job(framework, lambda job: job.play(what, status))
+
+
+def _in_a_job(framework: str, play: Callable[[_LocalJob], Seen]) -> Seen:
     mark, folder = uuid.uuid4().hex, Path(tempfile.mkdtemp(prefix="flt-"))
     try:
-        return _LocalJob(folder, mark, framework).play(what, status)
-    except StartError as error:
-        return Seen(complaints=["the job did not start"], stacks=str(error))
+        job = _LocalJob(folder, mark, framework)
+        try:
+            return play(job)
+        except StartError as error:
+            last = [str(error), *job.log().splitlines()[-_LOG_LINES:]]
+            return Seen(complaints=["the job did not start, or not again"], stacks="\n".join(last))
     finally:
         _clean(folder, mark)
 
 
 def _clean(folder: Path, mark: str) -> None:
-    for each in _processes(mark):
-        with contextlib.suppress(psutil.Error):
-            each.kill()
+    while running := _processes(mark):
+        for each in running:
+            with contextlib.suppress(psutil.Error):
+                each.kill()
+        time.sleep(0.05)
     subprocess.run(["umount", "-q", folder / "jobs"], check=False)
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -56,13 +67,7 @@ def host_replaced(host: str, whole: bool, framework: str) -> Seen:
         whole: Whether all its processes are killed at once, or its launcher alone.
         framework: "torch" or "tensorflow".
     """
-    mark, folder = uuid.uuid4().hex, Path(tempfile.mkdtemp(prefix="flt-"))
-    try:
-        return _LocalJob(folder, mark, framework).play_replaced(host, whole)
-    except StartError as error:
-        return Seen(complaints=["the job did not start, or not again"], stacks=str(error))
-    finally:
-        _clean(folder, mark)
+    return _in_a_job(framework, lambda job: job.play_replaced(host, whole))
 
 
 class _LocalJob:
@@ -87,7 +92,7 @@ class _LocalJob:
         wait_until(lambda: self._count("ready") == 2, 120, "two ranks that train")
         at = time.monotonic()
         says = _STOP_LINE if what == "SIGSTOP" else ""
-        with LogWatch(self._log, says) as said:
+        with LogWatch(self.log, says) as said:
             self._cause(what)
             said.wait(at + ELSE_SECONDS)
         if status == "Completed":
@@ -127,7 +132,8 @@ class _LocalJob:
         wrong = [] if found == status else [f"the job is {found}, not {status}"]
         return Seen(seconds=seconds, left=left, notes=[f"status {found}"], complaints=wrong)
 
-    def _log(self) -> str:
+    def log(self) -> str:
+        """Return what all hosts have printed."""
         path = Path(self.runner.logs_at("job"), "all.log")
         return path.read_text(errors="replace") if path.exists() else ""
 
@@ -159,7 +165,7 @@ class _LocalJob:
 
     def _count(self, event: str) -> int:
         files = self.folder.glob("rank-*.jsonl")
-        return sum(f'"event": "{event}"' in file.read_text() for file in files)
+        return sum(file.read_text().count(f'"event": "{event}"') for file in files)
 
     def _status(self) -> Any:
         return self.runner.describe("job")["TrainingJobStatus"]
