@@ -26,6 +26,7 @@ _SCRIPT = Path(__file__).with_name("train.py")
 _MARK = "FAULTS_MARK"
 _STOPPED_SECONDS = 15.0
 _STOP_LINE = "the supervisor of this job has been stopped"
+_START_SECONDS = 300.0
 _END_SECONDS = 60.0
 _LOG_LINES = 40
 _FINAL = {"Completed", "Failed", "Stopped"}
@@ -44,7 +45,9 @@ def _in_a_job(framework: str, play: Callable[[_LocalJob], Seen]) -> Seen:
             return play(job)
         except StartError as error:
             last = [str(error), *job.log().splitlines()[-_LOG_LINES:]]
-            return Seen(complaints=["the job did not start, or not again"], stacks="\n".join(last))
+            missing = f"{error}" if job.has_started else "the job did not start"
+            stacks = "\n".join(last)
+            return Seen(complaints=[missing], stacks=stacks, has_started=job.has_started)
     finally:
         _clean(folder, mark)
 
@@ -55,7 +58,7 @@ def _clean(folder: Path, mark: str) -> None:
             with contextlib.suppress(psutil.Error):
                 each.kill()
         time.sleep(0.05)
-    subprocess.run(["umount", "-q", folder / "jobs"], check=False)
+    subprocess.run(["umount", "-q", "--lazy", folder / "jobs"], check=False)
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -86,10 +89,10 @@ class _LocalJob:
         os.environ[_MARK] = mark  # which the supervisor and all hosts inherit
         self.runner = LocalRunner(root=folder / "jobs")
         self.framework = framework
+        self.has_started = False
 
     def play(self, what: str, status: str) -> Seen:
-        self._submit()
-        wait_until(lambda: self._count("ready") == 2, 120, "two ranks that train")
+        self._start()
         at = time.monotonic()
         says = _STOP_LINE if what == "SIGSTOP" else ""
         with LogWatch(self.log, says) as said:
@@ -105,15 +108,14 @@ class _LocalJob:
         return self._seen(status, seconds)
 
     def play_replaced(self, host: str, whole: bool) -> Seen:
-        self._submit(max_restarts=2)
-        wait_until(lambda: self._count("ready") == 2, 120, "two ranks that train")
+        self._start(max_restarts=2)
         victims = [each for each in _processes(self.mark) if _is_on(each, host)]
         killed = victims if whole else [each for each in victims if _is_launcher(each)]
         at = time.monotonic()
         for each in killed:
             with contextlib.suppress(psutil.Error):  # its parent has ended
                 each.kill()
-        wait_until(lambda: self._count("ready") == 4, 180, "two ranks that train again")
+        wait_until(lambda: self._count("ready") == 4, _START_SECONDS, "two ranks that train again")
         seconds = time.monotonic() - at
         (self.folder / "stop").touch()
         wait_until(lambda: self._status() in _FINAL, _END_SECONDS, "the end after a restart")
@@ -123,6 +125,11 @@ class _LocalJob:
         if named != [("host", host)]:
             seen.complaints.append(f"the job's restarts are {seen.restarts}, not one of {host}")
         return seen
+
+    def _start(self, max_restarts: int = 0) -> None:
+        self._submit(max_restarts)
+        wait_until(lambda: self._count("ready") == 2, _START_SECONDS, "two ranks that train")
+        self.has_started = True
 
     def _seen(self, status: str, seconds: float | None) -> Seen:
         end = time.monotonic() + 8
@@ -137,7 +144,7 @@ class _LocalJob:
         path = Path(self.runner.logs_at("job"), "all.log")
         return path.read_text(errors="replace") if path.exists() else ""
 
-    def _submit(self, max_restarts: int = 0) -> None:
+    def _submit(self, max_restarts: int) -> None:
         """Submit from a process of its own: a driver that was started with the mark."""
         arguments = [str(self.folder), self.framework, str(max_restarts)]
         command = [sys.executable, "-m", __name__, *arguments]
