@@ -7,8 +7,8 @@
 Results are in build/faults/results.json, so that a run goes on where it was stopped: remove that
 file to run all rows anew. The page is written when every row has a result. Needs root.
 
-Rows with short time limits run first, one after the other; then all others, several at a time, of
-which one starts its processes at a time.
+Rows with short time limits run first, one after the other, but for the end of a job beside the
+start of the next one; then all others, several at a time, of which one starts at a time.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main() -> None:
     print(f"{len(work)} jobs", flush=True)
     alone = [each for each in work if each[0][0].is_alone]
     others = [each for each in work if not each[0][0].is_alone]
-    if _run(alone, results, 1):
+    if _run(alone, results, 2):
         _run(others, results, options.lanes)
     wrong = results.wrong(ROWS)
     print(f"\n{len(results)} results, {len(wrong)} not as they should be")
@@ -76,14 +76,15 @@ def _is_wanted(work: Work, parts: Sequence[str], results: Results) -> bool:
 def _run(work: Sequence[Work], results: Results, lanes: int) -> bool:
     """Run jobs in several threads, each with emulated hosts of its own.
 
-    One job starts its processes at a time. Return False if Ctrl-C ended it early.
+    One job starts at a time, and none while a row is measured that must be alone. Return False if
+    Ctrl-C ended it early.
     """
     todo: queue.SimpleQueue[Work] = queue.SimpleQueue()
     for each in work:
         todo.put(each)
-    printing, starting = threading.Lock(), threading.Lock()
+    printing, machine = threading.Lock(), threading.Lock()
     threads = [
-        threading.Thread(target=_serve, args=(number, todo, starting, printing, results))
+        threading.Thread(target=_serve, args=(number, todo, machine, printing, results))
         for number in range(min(lanes, len(work)))
     ]
     for thread in threads:
@@ -104,7 +105,7 @@ def _run(work: Sequence[Work], results: Results, lanes: int) -> bool:
 def _serve(
     number: int,
     todo: queue.SimpleQueue[Work],
-    starting: threading.Lock,
+    machine: threading.Lock,
     printing: threading.Lock,
     results: Results,
 ) -> None:
@@ -117,7 +118,7 @@ def _serve(
                 return
             began = time.monotonic()
             try:
-                seen = play(rows, framework, emulated, starting)
+                seen = play(rows, framework, emulated, machine)
             except Exception as error:
                 failed = [f"the row itself failed: {error!r}"]
                 seen = [Seen(complaints=failed, has_started=False) for _ in rows]
@@ -135,12 +136,8 @@ def _serve(
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make faults", description=__doc__)
     parser.add_argument("rows", nargs="*", help="parts of names; spaces are written as _")
-    parser.add_argument(
-        "--lanes",
-        type=int,
-        default=2,
-        help="jobs at the same time, of those that need not be alone",
-    )
+    several = "jobs at the same time, of those that need not be alone"
+    parser.add_argument("--lanes", type=int, default=3, help=several)
     return parser.parse_args()
 
 
