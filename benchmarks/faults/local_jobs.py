@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 
 from benchmarks.faults.fault_row import ELSE_SECONDS, Seen
-from benchmarks.faults.hosts_job import StartError, wait_until
+from benchmarks.faults.hosts_job import TORCHS_CACHE, StartError, wait_until
 from benchmarks.faults.log_watch import LogWatch
 
 _SCRIPT = Path(__file__).with_name("train.py")
@@ -179,7 +179,8 @@ class _LocalJob:
 
     def _left(self) -> list[str]:
         running = [f"process {each.pid}" for each in _processes(self.mark)]
-        return running + [f"file {each.name}" for each in (self.folder / "tmp").glob("*")]
+        files = [each.name for each in (self.folder / "tmp").glob("*")]
+        return running + [f"file {each}" for each in files if not each.startswith(TORCHS_CACHE)]
 
 
 def _is_on(process: psutil.Process, host: str) -> bool:
