@@ -63,7 +63,7 @@ def _clean(folder: Path, mark: str) -> None:
 
 
 def host_replaced(host: str, whole: bool, framework: str) -> Seen:
-    """Kill a host of a job with max_restarts; the time is until both hosts sum again.
+    """Kill a host of a job with max_restarts, and wait until both hosts sum again.
 
     Args:
         host: Name of the host.
@@ -112,14 +112,19 @@ class _LocalJob:
         victims = [each for each in _processes(self.mark) if _is_on(each, host)]
         killed = victims if whole else [each for each in victims if _is_launcher(each)]
         at = time.monotonic()
-        for each in killed:
-            with contextlib.suppress(psutil.Error):  # its parent has ended
-                each.kill()
+        with LogWatch(
+            self.log, rf"launcher of {host} was killed by SIGKILL.* started again"
+        ) as said:
+            for each in killed:
+                with contextlib.suppress(psutil.Error):  # its parent has ended
+                    each.kill()
+            said.wait(at + ELSE_SECONDS)
         wait_until(lambda: self._count("ready") == 4, _START_SECONDS, "two ranks that train again")
-        seconds = time.monotonic() - at
+        again_seconds = time.monotonic() - at
         (self.folder / "stop").touch()
         wait_until(lambda: self._status() in _FINAL, _END_SECONDS, "the end after a restart")
-        seen = self._seen("Completed", seconds)
+        seen = self._seen("Completed", None if said.at is None else said.at - at)
+        seen.again_seconds = again_seconds
         seen.restarts = list(self.runner.describe("job").get("Restarts", []))
         named = [(each.get("kind"), each.get("host")) for each in seen.restarts]
         if named != [("host", host)]:

@@ -48,7 +48,7 @@ def _errors(row: Row, seen: Seen) -> str:
             return "**not as it should be**"
         if row.expected.by_launchers:
             return _reason(seen)
-        return "none; a line in the log" if row.says else "none"
+        return "none; a line in the log" if row.says or row.again else "none"
     found = Counter((kind, culprit) for rank, kind, culprit, *_ in seen.errors if rank != VICTIM)
     found = found or Counter((kind, culprit) for _, kind, culprit, *_ in seen.errors)
     shown = [f"`{kind}`, {_culprit(culprit)}" for (kind, culprit), _ in found.most_common()]

@@ -70,6 +70,7 @@ def _replaced(name: str, host: str, *, whole: bool) -> Row:
         name=f"{name}, max_restarts=2, in a local job",
         run=partial(host_replaced, host, whole),
         expected=Expected(within=ELSE_SECONDS, survives=True, lost=_STEPS),
+        again=2,
         test=f"{_REPLACED}test_a_host_that_was_killed_starts_again",
     )
 
