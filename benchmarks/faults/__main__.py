@@ -4,7 +4,11 @@
     make faults                              # all rows that have no result yet
     make faults ROWS="partition rank_gets"   # rows whose names have one of these parts, again
 
-Results are in build/faults/results.json, so that a run goes on where it was stopped. Needs root.
+Results are in build/faults/results.json, so that a run goes on where it was stopped: remove that
+file to run all rows anew. The page is written when every row has a result. Needs root.
+
+Rows with short time limits run first, one after the other, but for the end of a job beside the
+start of the next one; then all others, several at a time, of which one starts at a time.
 """
 
 from __future__ import annotations
@@ -15,7 +19,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from itertools import groupby
 
 from benchmarks.faults.fault_row import Row, Seen
@@ -37,8 +40,10 @@ def main() -> None:
     results = Results.read()
     work = [each for each in jobs() if _is_wanted(each, options.rows, results)]
     print(f"{len(work)} jobs", flush=True)
-    _run(work, results, options.lanes, nullcontext() if options.crowded else threading.Lock())
-    write_page(results)
+    alone = [each for each in work if each[0][0].is_alone]
+    others = [each for each in work if not each[0][0].is_alone]
+    if _run(alone, results, 2):
+        _run(others, results, options.lanes)
     wrong = results.wrong(ROWS)
     print(f"\n{len(results)} results, {len(wrong)} not as they should be")
     for name, complaints in wrong:
@@ -46,6 +51,8 @@ def main() -> None:
     missing = [f"{row.name}, {each}" for row in ROWS for each in row.frameworks
                if results.get(row, each) is None]  # fmt: skip
     print(*[f"* {name}: no result yet" for name in missing], sep="\n")
+    if not missing:
+        write_page(results)
     sys.exit(1 if wrong or missing else 0)
 
 
@@ -66,18 +73,16 @@ def _is_wanted(work: Work, parts: Sequence[str], results: Results) -> bool:
     return any(part in name for part in parts for name in names)
 
 
-def _run(
-    work: Sequence[Work], results: Results, lanes: int, machine: AbstractContextManager[object]
-) -> None:
+def _run(work: Sequence[Work], results: Results, lanes: int) -> bool:
     """Run jobs in several threads, each with emulated hosts of its own.
 
-    With a lock as `machine` only one job starts at a time, and none starts while a row with a short
-    time limit is measured.
+    One job starts at a time, and none while a row is measured that must be alone. Return False if
+    Ctrl-C ended it early.
     """
     todo: queue.SimpleQueue[Work] = queue.SimpleQueue()
     for each in work:
         todo.put(each)
-    printing = threading.Lock()
+    printing, machine = threading.Lock(), threading.Lock()
     threads = [
         threading.Thread(target=_serve, args=(number, todo, machine, printing, results))
         for number in range(min(lanes, len(work)))
@@ -87,18 +92,20 @@ def _run(
     try:
         for thread in threads:
             thread.join()
+        return True
     except KeyboardInterrupt:
         while not todo.empty():
             todo.get()
         print("ends after the rows that run now", flush=True)
         for thread in threads:
             thread.join()
+        return False
 
 
 def _serve(
     number: int,
     todo: queue.SimpleQueue[Work],
-    machine: AbstractContextManager[object],
+    machine: threading.Lock,
     printing: threading.Lock,
     results: Results,
 ) -> None:
@@ -129,12 +136,8 @@ def _serve(
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make faults", description=__doc__)
     parser.add_argument("rows", nargs="*", help="parts of names; spaces are written as _")
-    parser.add_argument("--lanes", type=int, default=3, help="jobs at the same time")
-    parser.add_argument(
-        "--crowded",
-        action="store_true",
-        help="let jobs start while quick rows are measured: sooner done, with longer times",
-    )
+    several = "jobs at the same time, of those that need not be alone"
+    parser.add_argument("--lanes", type=int, default=3, help=several)
     return parser.parse_args()
 
 

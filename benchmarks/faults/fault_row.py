@@ -32,9 +32,13 @@ class Expected:
         by_some: Whether it is enough that one rank reports the fault: in a broadcast, a rank may
             have all that it needs before the others disagree.
         survives: Whether the job goes on to its end, with exit code 0 on every host.
-        by_launchers: Whether launchers, not ranks, report the fault, because no rank runs yet.
+        by_launchers: Whether launchers, not ranks, report the fault, because no rank runs yet, or
+            none is left that could.
+        ends_ranks: Whether launchers end the other ranks at once, for a restart. A rank may then
+            end before it has raised its error; one that does raise must name the culprit.
         codes: Exit codes that launchers may have; (): any that is not 0.
         reason: Fields of failure.json that one host must have.
+        restarts: Fields of each failure in restarts.json of the first host; (): there is none.
         lost: What a user loses.
         lost_hosts: Hosts whose exit codes do not count, because the job goes on without them.
     """
@@ -46,8 +50,10 @@ class Expected:
     by_some: bool = False
     survives: bool = False
     by_launchers: bool = False
+    ends_ranks: bool = False
     codes: tuple[int, ...] = ()
     reason: Mapping[str, Any] = field(default_factory=dict)
+    restarts: tuple[Mapping[str, Any], ...] = ()
     lost: str = "the job ends; steps since the last checkpoint"
     lost_hosts: tuple[int, ...] = ()
 
@@ -75,7 +81,6 @@ class Row:
         stop_after: Seconds after the fault when a job that survives is asked to end.
         deadline: Seconds after the fault when a job that still runs is a hang.
         run: Function that does the whole row without a job on hosts, and returns what was seen.
-        is_quick: Whether the time limit is so short that nothing else may start meanwhile.
         says: Regular expression of a line that names the culprit in the job's log; its time is
             the time of the row, instead of that of the errors. "": none.
         again: Number of ranks that must sum again after the fault, in new processes or in a smaller
@@ -99,9 +104,15 @@ class Row:
     stop_after: float = 3.0
     deadline: float = 60.0
     run: Callable[..., Seen] | None = None
-    is_quick: bool = True
     says: str = ""
     again: int = 0
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other row may run meanwhile: its time limit is short, or includes imports."""
+        limit = self.expected.within
+        is_short = limit is not None and limit <= NETWORK_SECONDS
+        return is_short or self.again > 0 or self.run is not None
 
 
 @dataclass(slots=True)
@@ -115,6 +126,7 @@ class Seen:
         reasons: failure.json of each host that has one.
         left: Processes, files and descriptors that are left behind.
         abandoned: Folders of killed launchers, which the next launcher removes.
+        restarts: Failures in restarts.json of the first host.
         notes: Other facts, for people.
         complaints: Ways in which this is not what the row expects.
         stacks: Logs and stacks, if something is wrong.
@@ -129,6 +141,7 @@ class Seen:
     errors: list[tuple[Any, ...]] = field(default_factory=list)
     codes: list[int | None] = field(default_factory=list)
     reasons: list[dict[str, Any]] = field(default_factory=list)
+    restarts: list[dict[str, Any]] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     abandoned: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

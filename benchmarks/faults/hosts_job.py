@@ -40,7 +40,7 @@ _TUNING = {
 }
 _LAUNCHER = (sys.executable, "-m", "smdist.launch")
 _MOUNT = ("sh", "-c", 'mount --bind "$0" /dev/shm && exec "$@"')  # a /dev/shm of each host's own
-_TORCHS_CACHE = "torchinductor_"
+TORCHS_CACHE = "torchinductor_"
 _FAILURE_SECONDS = 3.0  # from a host's failure until the platform stops the others
 _STOP_SECONDS = 6.0  # from then until it removes them
 _KINDS = {  # part of the command line -> kind of process
@@ -237,6 +237,11 @@ class HostsJob:
         paths = [self.base(number) / "output/failure.json" for number in range(self.size)]
         return [json.loads(path.read_text()) for path in paths if path.exists()]
 
+    def restarts(self) -> list[dict[str, Any]]:
+        """Return the failures of all attempts, as the first host has written them."""
+        path = self.base(0) / "output/data/restarts.json"
+        return list(json.loads(path.read_text())) if path.exists() else []
+
     def failures(self) -> list[str]:
         """Return the text of each host's output/failure."""
         paths = [self.base(number) / "output/failure" for number in range(self.size)]
@@ -284,7 +289,7 @@ class HostsJob:
         files = [
             f"file {path.name}"
             for path in sorted(self.folder.glob("t*/*"))
-            if not path.name.startswith(_TORCHS_CACHE)
+            if not path.name.startswith(TORCHS_CACHE)
         ]
         memory = [f"shared memory {path.name}" for path in sorted(self.folder.glob("m*/*"))]
         return running + files + memory

@@ -12,51 +12,65 @@ import sys
 import tempfile
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from benchmarks.faults.fault_row import ELSE_SECONDS, Seen
-from benchmarks.faults.hosts_job import StartError, wait_until
+from benchmarks.faults.hosts_job import TORCHS_CACHE, StartError, wait_until
 from benchmarks.faults.log_watch import LogWatch
 
 _SCRIPT = Path(__file__).with_name("train.py")
 _MARK = "FAULTS_MARK"
 _STOPPED_SECONDS = 15.0
 _STOP_LINE = "the supervisor of this job has been stopped"
+_START_SECONDS = 300.0
 _END_SECONDS = 60.0
+_LOG_LINES = 40
 _FINAL = {"Completed", "Failed", "Stopped"}
 
 
 def supervisor_signalled(what: str, status: str, framework: str) -> Seen:
     """Send a signal to a job's supervisor, or fill its disk; the job must end with `status`."""
+    return _in_a_job(framework, lambda job: job.play(what, status))
+
+
+def _in_a_job(framework: str, play: Callable[[_LocalJob], Seen]) -> Seen:
     mark, folder = uuid.uuid4().hex, Path(tempfile.mkdtemp(prefix="flt-"))
     try:
-        return _LocalJob(folder, mark, framework).play(what, status)
-    except StartError as error:
-        return Seen(complaints=["the job did not start"], stacks=str(error))
+        job = _LocalJob(folder, mark, framework)
+        try:
+            return play(job)
+        except StartError as error:
+            last = [str(error), *job.log().splitlines()[-_LOG_LINES:]]
+            missing = f"{error}" if job.has_started else "the job did not start"
+            stacks = "\n".join(last)
+            return Seen(complaints=[missing], stacks=stacks, has_started=job.has_started)
     finally:
         _clean(folder, mark)
 
 
 def _clean(folder: Path, mark: str) -> None:
-    for each in _processes(mark):
-        with contextlib.suppress(psutil.Error):
-            each.kill()
-    subprocess.run(["umount", "-q", folder / "jobs"], check=False)
+    while running := _processes(mark):
+        for each in running:
+            with contextlib.suppress(psutil.Error):
+                each.kill()
+        time.sleep(0.05)
+    subprocess.run(["umount", "-q", "--lazy", folder / "jobs"], check=False)
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def host_replaced(framework: str) -> Seen:
-    """Kill the launcher of a host of a job with max_restarts; the time is until both sum again."""
-    mark, folder = uuid.uuid4().hex, Path(tempfile.mkdtemp(prefix="flt-"))
-    try:
-        return _LocalJob(folder, mark, framework).play_replaced()
-    except StartError as error:
-        return Seen(complaints=["the job did not start, or not again"], stacks=str(error))
-    finally:
-        _clean(folder, mark)
+def host_replaced(host: str, whole: bool, framework: str) -> Seen:
+    """Kill a host of a job with max_restarts, and wait until both hosts sum again.
+
+    Args:
+        host: Name of the host.
+        whole: Whether all its processes are killed at once, or its launcher alone.
+        framework: "torch" or "tensorflow".
+    """
+    return _in_a_job(framework, lambda job: job.play_replaced(host, whole))
 
 
 class _LocalJob:
@@ -75,13 +89,13 @@ class _LocalJob:
         os.environ[_MARK] = mark  # which the supervisor and all hosts inherit
         self.runner = LocalRunner(root=folder / "jobs")
         self.framework = framework
+        self.has_started = False
 
     def play(self, what: str, status: str) -> Seen:
-        self._submit()
-        wait_until(lambda: self._count("ready") == 2, 120, "two ranks that train")
+        self._start()
         at = time.monotonic()
         says = _STOP_LINE if what == "SIGSTOP" else ""
-        with LogWatch(self._log, says) as said:
+        with LogWatch(self.log, says) as said:
             self._cause(what)
             said.wait(at + ELSE_SECONDS)
         if status == "Completed":
@@ -93,20 +107,34 @@ class _LocalJob:
             seconds = None if said.at is None else said.at - at
         return self._seen(status, seconds)
 
-    def play_replaced(self) -> Seen:
-        self._submit(max_restarts=2)
-        wait_until(lambda: self._count("ready") == 2, 120, "two ranks that train")
+    def play_replaced(self, host: str, whole: bool) -> Seen:
+        self._start(max_restarts=2)
+        victims = [each for each in _processes(self.mark) if _is_on(each, host)]
+        killed = victims if whole else [each for each in victims if _is_launcher(each)]
         at = time.monotonic()
-        launcher = next(each for each in _processes(self.mark) if _is_launcher(each, "algo-2"))
-        launcher.kill()
-        wait_until(lambda: self._count("ready") == 4, 180, "two ranks that train again")
-        seconds = time.monotonic() - at
+        with LogWatch(
+            self.log, rf"launcher of {host} was killed by SIGKILL.* started again"
+        ) as said:
+            for each in killed:
+                with contextlib.suppress(psutil.Error):  # its parent has ended
+                    each.kill()
+            said.wait(at + ELSE_SECONDS)
+        wait_until(lambda: self._count("ready") == 4, _START_SECONDS, "two ranks that train again")
+        again_seconds = time.monotonic() - at
         (self.folder / "stop").touch()
         wait_until(lambda: self._status() in _FINAL, _END_SECONDS, "the end after a restart")
-        seen = self._seen("Completed", seconds)
-        restarts = self.runner.describe("job").get("Restarts", [])
-        seen.notes += [str(each.get("text")) for each in restarts]
+        seen = self._seen("Completed", None if said.at is None else said.at - at)
+        seen.again_seconds = again_seconds
+        seen.restarts = list(self.runner.describe("job").get("Restarts", []))
+        named = [(each.get("kind"), each.get("host")) for each in seen.restarts]
+        if named != [("host", host)]:
+            seen.complaints.append(f"the job's restarts are {seen.restarts}, not one of {host}")
         return seen
+
+    def _start(self, max_restarts: int = 0) -> None:
+        self._submit(max_restarts)
+        wait_until(lambda: self._count("ready") == 2, _START_SECONDS, "two ranks that train")
+        self.has_started = True
 
     def _seen(self, status: str, seconds: float | None) -> Seen:
         end = time.monotonic() + 8
@@ -116,11 +144,12 @@ class _LocalJob:
         wrong = [] if found == status else [f"the job is {found}, not {status}"]
         return Seen(seconds=seconds, left=left, notes=[f"status {found}"], complaints=wrong)
 
-    def _log(self) -> str:
+    def log(self) -> str:
+        """Return what all hosts have printed."""
         path = Path(self.runner.logs_at("job"), "all.log")
         return path.read_text(errors="replace") if path.exists() else ""
 
-    def _submit(self, max_restarts: int = 0) -> None:
+    def _submit(self, max_restarts: int) -> None:
         """Submit from a process of its own: a driver that was started with the mark."""
         arguments = [str(self.folder), self.framework, str(max_restarts)]
         command = [sys.executable, "-m", __name__, *arguments]
@@ -148,20 +177,26 @@ class _LocalJob:
 
     def _count(self, event: str) -> int:
         files = self.folder.glob("rank-*.jsonl")
-        return sum(f'"event": "{event}"' in file.read_text() for file in files)
+        return sum(file.read_text().count(f'"event": "{event}"') for file in files)
 
     def _status(self) -> Any:
         return self.runner.describe("job")["TrainingJobStatus"]
 
     def _left(self) -> list[str]:
         running = [f"process {each.pid}" for each in _processes(self.mark)]
-        return running + [f"file {each.name}" for each in (self.folder / "tmp").glob("*")]
+        files = [each.name for each in (self.folder / "tmp").glob("*")]
+        return running + [f"file {each}" for each in files if not each.startswith(TORCHS_CACHE)]
 
 
-def _is_launcher(process: psutil.Process, host: str) -> bool:
+def _is_on(process: psutil.Process, host: str) -> bool:
     with contextlib.suppress(psutil.Error):
-        base = process.environ().get("SAGEMAKER_BASE_DIR", "")
-        return process.cmdline()[1:3] == ["-m", "smdist.launch"] and Path(base).name == host
+        return Path(process.environ().get("SAGEMAKER_BASE_DIR", "")).name == host
+    return False
+
+
+def _is_launcher(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return process.cmdline()[1:3] == ["-m", "smdist.launch"]
     return False
 
 

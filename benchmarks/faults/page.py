@@ -41,12 +41,14 @@ def _seconds(row: Row, seen: Seen) -> str:
 
 def _errors(row: Row, seen: Seen) -> str:
     """Return each kind and culprit, with the number of ranks where ranks differ."""
+    if row.expected.ends_ranks and not row.expected.by_launchers:
+        return "ranks are ended; a line in the log"
     if not seen.errors:
         if seen.complaints and row.expected.within is None:
             return "**not as it should be**"
         if row.expected.by_launchers:
             return _reason(seen)
-        return "none; a line in the log" if row.says else "none"
+        return "none; a line in the log" if row.says or row.again else "none"
     found = Counter((kind, culprit) for rank, kind, culprit, *_ in seen.errors if rank != VICTIM)
     found = found or Counter((kind, culprit) for _, kind, culprit, *_ in seen.errors)
     shown = [f"`{kind}`, {_culprit(culprit)}" for (kind, culprit), _ in found.most_common()]

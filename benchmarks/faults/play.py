@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 from benchmarks.faults import actions
 from benchmarks.faults.actions import VICTIM
@@ -15,6 +16,7 @@ from benchmarks.faults.log_watch import LogWatch
 from benchmarks.harness.hosts import EmulatedHosts
 
 _SCRIPT_SECONDS = 60.0
+_ERROR_SECONDS = 5.0  # after the limit of a row
 _AGAIN_SECONDS = 180.0  # for the imports of all ranks, on a busy machine
 _NEW_FILES = 2  # descriptors that a survivor may have more, such as those of a second group
 
@@ -31,7 +33,8 @@ def play(
         rows: One row, or those with the same `together`.
         framework: "torch" or "tensorflow".
         emulated: Hosts that nothing else uses.
-        machine: Lock that is held while a job starts, and while a quick row is measured.
+        machine: Lock that is held while a job starts, and until a row that must be alone has been
+            measured. The end of its job may overlap the start of the next one.
     """
     first = rows[0]
     if first.run is not None:
@@ -55,9 +58,10 @@ def _play_on_hosts(
         with LogWatch(job.logs, rows[0].says) as said:
             with machine:
                 _start(job)
-                if rows[0].is_quick:
-                    return _measure(job, rows, said)
-            return _measure(job, rows, said)
+                again_at = _measure(job, rows, said) if job.row.is_alone else None
+            if not job.row.is_alone:
+                again_at = _measure(job, rows, said)
+            return _end(job, rows, said, again_at)
     except StartError as error:
         no_start = ["the job did not start"]
         return [Seen(stacks=str(error), complaints=no_start, has_started=False) for _ in rows]
@@ -72,7 +76,11 @@ def _start(job: HostsJob) -> None:
         job.wait_for_event(job.row.until)
 
 
-def _measure(job: HostsJob, rows: Sequence[Row], said: LogWatch) -> list[Seen]:
+def _measure(job: HostsJob, rows: Sequence[Row], said: LogWatch) -> float | None:
+    """Cause the fault, and wait until all has happened whose time counts.
+
+    Return when the last rank of a row with `again` summed again.
+    """
     row = job.row
     if row.action is not None:
         row.action(job)
@@ -84,14 +92,22 @@ def _measure(job: HostsJob, rows: Sequence[Row], said: LogWatch) -> list[Seen]:
     if row.expected.survives:
         time.sleep(row.stop_after)
         job.stop()
+    else:
+        _wait_for_errors(job)
+    return again_at
+
+
+def _end(job: HostsJob, rows: Sequence[Row], said: LogWatch, again_at: float | None) -> list[Seen]:
+    """Wait for the end of the job, and return what was seen of each row."""
+    row = job.row
+    assert job.fault_at is not None
     deadline = max(job.fault_at + row.deadline, time.monotonic() + 15.0)
     codes = job.wait(deadline)
     if None in codes:
         hang = f"a hang: exit codes {codes} after {row.deadline:g} s"
         return [Seen(codes=codes, stacks=job.stacks(), complaints=[hang]) for _ in rows]
-    seen = [
-        Seen(codes=codes, reasons=job.reasons(), notes=job.failures(), size=job.size) for _ in rows
-    ]
+    facts: dict[str, Any] = {"reasons": job.reasons(), "restarts": job.restarts()}
+    seen = [Seen(codes=codes, notes=job.failures(), size=job.size, **facts) for _ in rows]
     for each_row, each in zip(rows, seen, strict=True):
         _read_errors(job, each_row, each)
         if row.says:
@@ -139,6 +155,31 @@ def _wait_until_again(job: HostsJob, fault_at: float) -> float | None:
     except StartError:
         return None
     return max(times())
+
+
+def _wait_for_errors(job: HostsJob) -> None:
+    """Wait until all ranks that must have an error do, all hosts have ended, or it is too late."""
+    assert job.fault_at is not None
+    deadline = job.fault_at + (job.row.expected.within or 0.0) + _ERROR_SECONDS
+    wanted = ranks_with_errors(job.row, job.size)
+
+    def is_over() -> bool:
+        events = {rank: {each["event"] for each in job.events(rank)} for rank in wanted}
+        have_ended = all(each.poll() is not None for each in job.launchers.values())
+        return all("error" in each for each in events.values()) or have_ended
+
+    while not is_over() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def ranks_with_errors(row: Row, size: int) -> set[int]:
+    """Return the ranks that must report an error."""
+    expected = row.expected
+    if row.run is not None or expected.by_launchers or expected.ends_ranks:
+        return set()
+    if row.says and expected.survives:  # a line in the log, and not the errors, must come in time
+        return set()
+    return set(range(size)) - set(expected.silent)
 
 
 def _read_errors(job: HostsJob, row: Row, seen: Seen) -> None:
@@ -195,11 +236,7 @@ def _of_times(row: Row, seen: Seen) -> Iterator[str]:
         if seen.errors and not expected.kinds:
             yield f"errors of a fault that no rank should see: {seen.errors}"
         return
-    wanted = (
-        set() if row.run or expected.by_launchers else set(range(seen.size)) - set(expected.silent)
-    )
-    if row.says:  # a line in the log, and not the errors, must come in time
-        wanted = set() if expected.survives else wanted
+    wanted = ranks_with_errors(row, seen.size)
     named = {rank for rank, *_ in seen.errors}
     if (missing := sorted(wanted - named)) and not (expected.by_some and named):
         yield f"no error on ranks {missing}"
@@ -222,6 +259,15 @@ def _of_fields(row: Row, seen: Seen) -> Iterator[str]:
         for each in seen.reasons
     ):
         yield f"no failure.json with {dict(expected.reason)}: {seen.reasons}"
+    if row.run is None and not _are(expected.restarts, seen.restarts):
+        yield f"restarts.json has {seen.restarts}, not {expected.restarts}"
+
+
+def _are(wanted: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether there are as many as wanted, and each has the fields that are wanted."""
+    if len(wanted) != len(found):
+        return False
+    return all(each.items() <= one.items() for each, one in zip(wanted, found, strict=True))
 
 
 def _of_codes(row: Row, seen: Seen) -> Iterator[str]:

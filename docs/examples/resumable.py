@@ -60,11 +60,16 @@ class Training:
         dist.barrier()  # no rank ends before the file is there
 
     def resume(self) -> None:
-        """Load the checkpoint, if there is one."""
+        """Load the checkpoint, if there is one; all ranks call it.
+
+        Rank 0 reads the file, which it wrote: on SageMaker each host has a folder of its own.
+        """
         path = self.folder / CHECKPOINT
-        if not path.exists():
+        has_one = dist.get_rank() == 0 and path.exists()
+        found = [torch.load(path) if has_one else None]
+        dist.broadcast_object_list(found)
+        if (content := found[0]) is None:
             return
-        content = torch.load(path)
         self.model.module.load_state_dict(content["model"])
         self.optimizer.load_state_dict(content["optimizer"])
         self.done = content["done"]

@@ -76,3 +76,42 @@ RIGHT = {
 def test_what_is_wrong_is_seen(change, number):
     """Late, by too few ranks, another culprit or kind, another reason, no failure, left behind."""
     assert number == len(list(complaints_of(KILLED, Seen(**{**RIGHT, **change}))))
+
+
+RESTARTED = next(row for row in ROWS if row.name == "rank killed, max_restarts=2")
+AGAIN = {
+    "seconds": 4.0,
+    "again_seconds": 12.0,
+    "codes": [0, 0, 0, 0],
+    "restarts": [{"attempt": 0, "rank": 2, "kind": "signal", "exit_code": 137}],
+    "size": 4,
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "number"),
+    [
+        ({}, 0),
+        ({"errors": RIGHT["errors"][:1]}, 0),  # a launcher may end a rank before it raises
+        ({"errors": [(0, "lost", 1, "", "")]}, 1),
+        ({"seconds": None}, 1),
+        ({"again_seconds": None}, 1),
+        ({"again_seconds": 31.0}, 1),
+        ({"restarts": []}, 1),
+        ({"restarts": [{**AGAIN["restarts"][0], "rank": 1}]}, 1),
+        ({"restarts": 2 * AGAIN["restarts"]}, 1),
+        ({"codes": [0, 0, 1, 0]}, 1),
+    ],
+)
+def test_what_is_wrong_with_a_restart_is_seen(change, number):
+    """Another culprit, not named, late or not again, other reasons, a job that fails."""
+    assert number == len(list(complaints_of(RESTARTED, Seen(**{**AGAIN, **change}))))
+
+
+def test_rows_with_short_limits_or_imports_run_alone():
+    shared = {row.name for row in ROWS if not row.is_alone}
+
+    assert KILLED.is_alone
+    assert RESTARTED.is_alone
+    assert "rank stopped for 20 s" in shared
+    assert all(row.expected.within in (None, 30.0, 60.0) for row in ROWS if row.name in shared)

@@ -14,6 +14,7 @@ import psutil
 import pytest
 import torch
 from jobs import ROOT, processes_of, ranks_of, wait_until
+from safetensors.torch import load
 
 from sagemaker_dist import DataParallel, ModelParallel, PyTorch, TensorFlow
 from sagemaker_dist.runners import TERMINAL, LocalRunner
@@ -21,23 +22,25 @@ from sagemaker_dist.runners import TERMINAL, LocalRunner
 pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 RANKS = DataParallel(processes_per_host=1, max_restarts=2)
 SPLIT = ModelParallel(pipeline_parallel_degree=2, microbatches=2, engine=RANKS)
-JOBS = {  # script -> estimator, distribution
-    "resumable.py": (PyTorch, RANKS),
-    "tf_resumable.py": (TensorFlow, RANKS),
-    "split_resumable.py": (PyTorch, SPLIT),
-}
 STEP = "smdist.checkpoint.step()"
+JOBS = {  # script -> estimator, distribution, what it calls first after each step
+    "resumable.py": (PyTorch, RANKS, STEP),
+    "trainer.py": (PyTorch, RANKS, "smdist.checkpoint.should_stop()"),
+    "tf_resumable.py": (TensorFlow, RANKS, STEP),
+    "split_resumable.py": (PyTorch, SPLIT, STEP),
+}
 
 
 @pytest.fixture(params=list(JOBS))
 def job(request, source, tmp_path):
     """Return a function that builds an estimator; jobs of one name share their checkpoints."""
-    shutil.copy(ROOT / "docs/examples/resumable.py", source)
-    script = source / request.param
+    for example in (ROOT / "docs/examples").glob("*.py"):
+        shutil.copy(example, source)
+    script, (kind, distribution, step) = source / request.param, JOBS[request.param]
     text = script.read_text()
-    assert text.count(STEP) == 1, "the steps last long enough for what happens to them"
-    script.write_text(text.replace(STEP, f"__import__('time').sleep(0.02); {STEP}"))
-    kind, distribution = JOBS[request.param]
+    assert step in text
+    slow = f"(__import__('time').sleep(0.02), {step})[1]"  # enough for what happens to it
+    script.write_text(text.replace(step, slow, 1))
     made = []
 
     def make(name):
@@ -73,7 +76,8 @@ def weights(estimator):
     if member.name.endswith(".npz"):
         with np.load(content) as saved:
             return [saved[name].tobytes() for name in sorted(saved)]
-    return [value.numpy().tobytes() for _, value in sorted(torch.load(content).items())]
+    loaded = load(content.read()) if member.name.endswith(".safetensors") else torch.load(content)
+    return [value.numpy().tobytes() for _, value in sorted(loaded.items())]
 
 
 def start(estimator):

@@ -52,7 +52,6 @@ ROWS = (
         says="the supervisor of this job has been stopped",
         test="tests/sdk/runners/test_supervisor_watch.py::"
         "test_a_stopped_supervisor_is_named_and_the_watch_ends_with_it",
-        is_quick=False,
     ),
     Row(
         name="disk of a local job full: logs and state",

@@ -38,7 +38,6 @@ def _blip(seconds: float, ways: str, *, both: bool = False) -> Row:
         expected=_SAFE,
         test="tests/runtime/dataparallel/test_blips.py::test_interruptions_below_the_default_end_nothing",
         frameworks=BOTH if both else TORCH,
-        is_quick=False,
         stop_after=seconds / 2 + 5.0,  # until TCP tries again
         deadline=180.0,
     )
@@ -55,7 +54,6 @@ def _partition(seconds: float | None, ways: str, *, both: bool = False) -> Row:
         if is_short
         else _VANISHES,
         frameworks=BOTH if both else TORCH,
-        is_quick=False,
         stop_after=15.0,  # TCP may wait as long as the partition took before it tries again
         deadline=120.0,
     )
@@ -67,7 +65,6 @@ ROWS = (
         action=unplugged(),
         expected=_LOST,
         test=_VANISHES,
-        is_quick=False,
         frameworks=BOTH,
     ),
     *(_partition(5, ways, both=ways == "both") for ways in _WAYS),

@@ -55,7 +55,6 @@ def _lives_on(kind: str, seconds: float, test: str, says: str = "") -> Row:
         action=stopped(kind, seconds),
         expected=Expected(within=within, survives=True, lost="nothing; the other ranks wait"),
         test=test,
-        is_quick=False,
         deadline=120,
         says=says,
     )
@@ -85,7 +84,6 @@ ROWS = (
             within=NETWORK_SECONDS, kinds=("lost",), culprits=(VICTIM,), silent=(VICTIM,)
         ),
         test=f"{_SHORT}test_row_on_three_hosts",
-        is_quick=False,
         frameworks=BOTH,
     ),
     Row(
@@ -108,7 +106,6 @@ ROWS = (
             within=ELSE_SECONDS, kinds=("lost", "timeout"), culprits=(VICTIM,), silent=(VICTIM,)
         ),
         test=f"{_ERRORS}test_a_missing_rank_is_named_after_the_timeout",
-        is_quick=False,
         frameworks=BOTH,
     ),
     Row(
@@ -120,7 +117,6 @@ ROWS = (
             within=ELSE_SECONDS, kinds=("lost", "timeout"), culprits=(VICTIM,), silent=(VICTIM,)
         ),
         test=f"{_SHORT}test_row_on_three_hosts",
-        is_quick=False,
     ),
     _lives_on("rank", 5, f"{_SHORT}test_a_stopped_process_goes_on"),
     _lives_on("rank", 20, "tests/runtime/launch/test_rank.py::"

@@ -58,7 +58,6 @@ def _late(name: str, fault: str, test: str, *, both: bool = False) -> Row:
             within=ELSE_SECONDS, kinds=("timeout",), culprits=(VICTIM,), silent=(VICTIM,)
         ),
         test=test,
-        is_quick=False,
         frameworks=BOTH if both else TORCH,
     )
 
@@ -103,7 +102,6 @@ ROWS = (
         ),
         says=rf"algo-1 rank 0\].*rank {VICTIM} on algo-3 \(last operation: .*has not come after",
         test="tests/native/late_test.cc::a_late_rank_is_named_with_its_last_operation",
-        is_quick=False,
         frameworks=BOTH,
         stop_after=15.0,
     ),

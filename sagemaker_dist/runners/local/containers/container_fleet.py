@@ -49,6 +49,9 @@ if TYPE_CHECKING:
 
 _STARTUP_SECONDS: Final = 2.0  # time for Python to start and install its signal handlers
 _LOST: Final = 255  # exit status if the engine no longer knows the container's
+_REMOVAL_SECONDS: Final = 30.0
+_PAUSE_SECONDS: Final = 0.1
+_CONFLICT: Final = 409  # HTTP
 _BROKEN: Final = (DockerException, RequestException, OSError)
 
 
@@ -222,8 +225,7 @@ class ContainerFleet:
         assert isinstance(host, ContainerHost)
         assert self._client
         with self._refusals(f"the container of {host.place.label} cannot be started", host.engine):
-            with contextlib.suppress(NotFound):
-                host.container.remove(force=True, v=True)
+            _remove(host.container)
             host.tree.renew(self.folder)
             container = self._create(self._client, host.place, host.engine)
             found = self._start(container, host.place, host.engine)
@@ -290,6 +292,24 @@ class ContainerFleet:
             yield
         except DockerException as error:
             raise refusal(what, error, image=self.job.image, data_root=engine.data_root) from error
+
+
+def _remove(container: Container) -> None:
+    """Remove a container, and wait until its name and address are free.
+
+    Raises:
+        docker.errors.APIError: The engine refuses, or somebody else's removal takes too long.
+    """
+    deadline = time.monotonic() + _REMOVAL_SECONDS
+    while True:
+        try:
+            container.remove(force=True, v=True)
+        except NotFound:
+            return
+        except APIError as error:  # such as a conflict with a removal that is under way
+            if error.status_code != _CONFLICT or time.monotonic() > deadline:
+                raise
+        time.sleep(_PAUSE_SECONDS)
 
 
 def remove_all(client: DockerClient, folder: Path) -> None:
