@@ -301,6 +301,30 @@ def test_all_that_is_missing_is_named(tmp_path, monkeypatch):
     assert ("cmake", "ninja or make", "a C++20 compiler") == tools.value.about[:3]
 
 
+def test_a_build_that_takes_too_long_ends_with_its_compilers(tmp_path):
+    """It is no fault of the torch that was found."""
+    code = """
+        from gpu_run import interpreter
+        from sagemaker_dist.errors import SetupError
+
+        class Slow(interpreter.Interpreter):
+            def prepare(self, wheels):
+                try:
+                    interpreter._run(["sh", "-c", "sleep 600 & wait"], 0.5, "a build", "a hint")
+                except SetupError as error:
+                    blames_torch = error.hint == "a hint"
+                    print(error.kind, blames_torch, "began:", len(running.descendants()))
+                    raise
+
+        command.Interpreter = Slow
+        sys.argv[1:] = ["--device", "testdev"]
+        print("exit code:", command.main(), "left:", running.descendants())
+    """
+    said = drive(tmp_path, code, stderr=subprocess.DEVNULL).communicate(timeout=60)[0]
+
+    assert ["late False began: 1", "exit code: 2 left: []"] == said.splitlines()[-2:]
+
+
 def test_wheels_are_installed_for_the_environment_alone(tmp_path):
     """Those that tests need; others of the folder are for them to depend on."""
     wheels, folder = tmp_path / "wheels", tmp_path / "gpu"

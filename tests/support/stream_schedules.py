@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """One random schedule of staged operations, made so that a missing order between streams shows.
 
-Copies are slow, work before and after the operations is late, and memory is used again as soon as
-it may be. A schedule is a seed: it draws delays, the order of the steps and the values.
+Work before the operations is late, copies are slow or held until the host has come first, and
+memory is used again as soon as it may be. A schedule is a seed: it draws delays, the order of the
+steps and the values.
 """
 
 import json
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -17,12 +19,14 @@ import torch
 import torch.distributed as dist
 
 SLOTS = {"staging_slot_bytes": 4096, "staging_slots": 3}
+ALL_SLOTS = 3 * 1024  # elements: a piece for each slot
 LONG = 5003  # elements: several pieces, and more than there are slots
 MEDIUM = 2500  # elements: three pieces
 SHORT = 700  # elements: one piece
 NEVER = test_device.StaleUses(device=0, pinned=0)
 
 
+PATIENCE = 0.05  # seconds for which a step waits for what must not come
 HANGS = 20.0  # seconds after which a schedule counts as one that never ends
 _wrong: list[str] = []  # what the running schedule has found
 
@@ -81,14 +85,16 @@ def _total(value: float, size: int) -> float:
     return value * size + size * (size - 1) / 2
 
 
-def _slow_copies() -> None:
-    """Let copies take so long that the host comes first, on a busy machine, too."""
-    test_device.set_copy_bandwidth(5e5)
-
-
 def _until_ended(work: dist.Work) -> None:
     """Wait on the host until the copies of the results are queued, but perhaps not complete."""
     work.get_future_result().wait()
+
+
+def _give_time(is_done: Callable[[], bool]) -> None:
+    """Wait on the host until something has come too early, or for as long as that may take."""
+    end = time.monotonic() + PATIENCE
+    while not is_done() and time.monotonic() < end:
+        time.sleep(0.0005)
 
 
 def sum_late_values(rank: int, size: int, value: float) -> None:
@@ -100,11 +106,34 @@ def sum_late_values(rank: int, size: int, value: float) -> None:
         _expect("sum_late_values", _total(value, size), x + 0)
 
 
+def sum_held_values(rank: int, size: int, value: float) -> None:
+    """Sum what the current stream writes only after the sum could have ended."""
+    x = torch.zeros(SHORT, device="testdev")
+    with test_device.held_stream():
+        work = dist.all_reduce(x.fill_(value + rank), async_op=True)
+        _give_time(work.get_future_result().done)
+    work.wait()
+    _expect("sum_held_values", _total(value, size), x + 0)
+
+
+def sum_behind_copies(rank: int, size: int, value: float) -> None:
+    """Sum values that are not copied to the host before the sum could have ended."""
+    x = torch.full((MEDIUM,), value + rank, device="testdev")
+    with test_device.held_copies(test_device.COPY_TO_HOST):
+        work = dist.all_reduce(x, async_op=True)
+        _give_time(work.get_future_result().done)
+    work.wait()
+    _expect("sum_behind_copies", _total(value, size), x + 0)
+
+
 def sum_strided(rank: int, size: int, value: float) -> None:
     """Sum every other element: the result is copied back within the device."""
-    _slow_copies()
     x = _late(2 * MEDIUM, value + rank)
-    dist.all_reduce(x[::2])
+    with test_device.held_copies(test_device.COPY_TO_DEVICE):
+        work = dist.all_reduce(x[::2], async_op=True)
+        _until_ended(work)
+        _give_time(work.is_completed)
+    work.wait()
     y = x + 0
     _expect("sum_strided", _total(value, size), y[::2])
     _expect("sum_strided, between", value + rank, y[1::2])
@@ -120,12 +149,25 @@ def sum_several(rank: int, size: int, value: float) -> None:
 
 def wait_after_the_end(rank: int, size: int, value: float) -> None:
     """Wait when the host knows the end of the operation, but copies to the device still run."""
-    _slow_copies()
     x = torch.full((MEDIUM,), value + rank, device="testdev")
-    work = dist.all_reduce(x, async_op=True)
-    _until_ended(work)
-    work.wait()
-    _expect("wait_after_the_end", _total(value, size), x + 0)
+    with test_device.held_copies(test_device.COPY_TO_DEVICE):
+        work = dist.all_reduce(x, async_op=True)
+        _until_ended(work)
+        work.wait()
+        y = x + 0
+        _give_time(torch.accelerator.current_stream().query)
+    _expect("wait_after_the_end", _total(value, size), y)
+
+
+def wait_before_the_end(rank: int, size: int, value: float) -> None:
+    """Wait for two sums in one work, of which the copies to the device run much later."""
+    both = [torch.full((SHORT,), value + rank, device="testdev") for _ in range(2)]
+    with test_device.held_copies(test_device.COPY_TO_DEVICE):
+        dist.all_reduce_coalesced(both, async_op=True).wait()
+        later = [x + 0 for x in both]
+        _give_time(torch.accelerator.current_stream().query)
+    for x in later:
+        _expect("wait_before_the_end", _total(value, size), x)
 
 
 def wait_for_a_future(rank: int, size: int, value: float) -> None:
@@ -138,30 +180,61 @@ def wait_for_a_future(rank: int, size: int, value: float) -> None:
     _expect("wait_for_a_future, then", _total(value, size) + 1, again.wait())
 
 
+def start_behind_results(rank: int, size: int, value: float) -> None:
+    """Start a sum while the results of an earlier one are not copied from any of the slots."""
+    results = torch.full((ALL_SLOTS,), value + rank, device="testdev")
+    others = torch.full((SHORT,), 2 * value + rank, device="testdev")
+    with test_device.held_copies(test_device.COPY_TO_DEVICE):
+        earlier = dist.all_reduce(results, async_op=True)
+        _until_ended(earlier)
+        later = dist.all_reduce(others, async_op=True)
+        _give_time(later.get_future_result().done)
+    earlier.wait()
+    later.wait()
+    _expect("start_behind_results", _total(value, size), results + 0)
+    _expect("start_behind_results, later", _total(2 * value, size), others + 0)
+
+
 def drop_the_output(rank: int, size: int, value: float) -> None:
     """Drop an output whose copies still run, and use its memory again."""
-    _slow_copies()
     x = torch.empty(size * MEDIUM, device="testdev")
-    work = dist.all_gather_single(x, torch.full((MEDIUM,), value, device="testdev"), async_op=True)
-    _until_ended(work)
-    del x, work
-    time.sleep(0.001)  # until a further thread has dropped the operation
-    junk = torch.full((size * MEDIUM,), -value, device="testdev")
+    mine = torch.full((MEDIUM,), value, device="testdev")
+    with test_device.held_copies(test_device.COPY_TO_DEVICE):
+        work = dist.all_gather_single(x, mine, async_op=True)
+        _until_ended(work)
+        address = x.data_ptr()
+        del x, work
+        junk = _use_again(address, size * MEDIUM, -value)
+        torch.accelerator.current_stream().synchronize()
     torch.accelerator.synchronize()
     _expect("drop_the_output", -value, junk)
 
 
 def drop_the_input(rank: int, size: int, value: float) -> None:
     """Drop an input that is still copied within the device, and use its memory again."""
-    _slow_copies()
     x = torch.empty(size * MEDIUM, device="testdev")
-    work = dist.all_gather_single(x, torch.full((MEDIUM,), value, device="testdev"), async_op=True)
-    _until_ended(work)
-    time.sleep(0.001)
-    junk = torch.full((MEDIUM,), -value, device="testdev")
+    mine = torch.full((MEDIUM,), value, device="testdev")
+    with test_device.held_copies(test_device.COPY_ON_DEVICE):
+        work = dist.all_gather_single(x, mine, async_op=True)
+        _until_ended(work)
+        address = mine.data_ptr()
+        del mine
+        _use_again(address, MEDIUM, -value)
+        torch.accelerator.current_stream().synchronize()
     work.wait()
     _expect("drop_the_input", value, x + 0)
-    del junk
+
+
+def _use_again(address: int, count: int, value: float) -> torch.Tensor:
+    """Fill tensors until one has the memory at the address, or it had the time; return the last."""
+    tensors: list[torch.Tensor] = []
+
+    def has_address() -> bool:
+        tensors.append(torch.full((count,), value, device="testdev"))
+        return tensors[-1].data_ptr() == address
+
+    _give_time(has_address)
+    return tensors[-1]
 
 
 def call_in_order(rank: int, size: int, value: float) -> None:
@@ -187,10 +260,14 @@ def call_in_order(rank: int, size: int, value: float) -> None:
 
 _STEPS = (
     sum_late_values,
+    sum_held_values,
+    sum_behind_copies,
     sum_strided,
     sum_several,
     wait_after_the_end,
+    wait_before_the_end,
     wait_for_a_future,
+    start_behind_results,
     drop_the_output,
     drop_the_input,
     call_in_order,

@@ -11,6 +11,9 @@ from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_mo
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
+import smdist.dataparallel.torch.distributed as smddp_1
+from smdist.dataparallel.torch.parallel.distributed import DistributedDataParallel
+
 SLOTS = {"staging_slot_bytes": 4096, "staging_slots": 3}
 
 
@@ -40,6 +43,29 @@ def test_ddp(device_processes):
         assert len(BUCKETS_MB) == len(trained)
         for parameters in trained:
             torch.testing.assert_close(parameters, expected, rtol=0, atol=accelerator.ROUNDING)
+        assert accelerator.NEVER == stale
+
+
+def with_names_of_smddp_1(rank, size):
+    """Train with the class of SMDDP 1.0 to 1.3, and call its functions; return what they made."""
+    accelerator.set_seed(rank)
+    model = DistributedDataParallel(net().to(accelerator.NAME), bucket_cap_mb=0.01)
+    parameters = train(model, *shard_of_batch(rank, size, accelerator.NAME))
+    sent = torch.full((1500,), float(rank), device=accelerator.NAME)
+    exchanged = torch.empty(size, device=accelerator.NAME)
+    parts = torch.tensor([10.0 * rank, 10.0 * rank + 1], device=accelerator.NAME)
+    smddp_1.broadcast(sent, 1)
+    smddp_1.all_to_all_single(exchanged, parts)
+    functions = sent.unique().tolist(), exchanged.tolist()
+    return [each.cpu() for each in parameters], functions, accelerator.take_stale_uses()
+
+
+def test_names_of_smddp_1(device_processes):
+    expected = train(net(), *batch())
+    ranks = device_processes.run_ranks(with_names_of_smddp_1, size=2, staging=SLOTS)
+    for rank, (parameters, functions, stale) in enumerate(ranks):
+        torch.testing.assert_close(parameters, expected, rtol=0, atol=accelerator.ROUNDING)
+        assert ([1], [rank, 10 + rank]) == functions
         assert accelerator.NEVER == stale
 
 

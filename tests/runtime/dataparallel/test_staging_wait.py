@@ -34,13 +34,14 @@ def wait_before_the_peer_calls(rank, size):
     """Rank 1 calls after rank 0 has waited, so a wait() that blocks the host never ends."""
     if rank == 1:
         store().wait(["rank 0 has waited"])
-    x, y = ones(), ones()
+    x, y, z = ones(), ones(), ones()
     dist.all_reduce(x)
     dist.all_reduce(y, async_op=True).wait()
+    dist.all_reduce(z, async_op=True).block_current_stream()
     future = dist.all_reduce(x, async_op=True).get_future()
     plus_one = future.then(lambda done: done.value()[0] + 1)
     future.wait()
-    total = x.sum() + y.sum() + plus_one.wait().sum()
+    total = x.sum() + y.sum() + z.sum() + plus_one.wait().sum()
     if rank == 0:
         is_early = not torch.testdev.current_stream().query()
         store().set("rank 0 has waited", "")
@@ -50,7 +51,7 @@ def wait_before_the_peer_calls(rank, size):
 
 
 def test_wait_and_futures_do_not_block_the_host(device_processes):
-    assert [(True, 4 + 2 + 5, NEVER)] * 2 == run(device_processes, wait_before_the_peer_calls)
+    assert [(True, 4 + 2 + 2 + 5, NEVER)] * 2 == run(device_processes, wait_before_the_peer_calls)
 
 
 def wait_for_a_late_peer(rank, size):

@@ -108,6 +108,35 @@ def test_an_unordered_read_sees_old_memory():
 
 
 @on_device
+def test_held_copies_of_a_kind_hold_up_their_stream_alone():
+    x, pinned = torch.zeros(3, device="testdev"), torch.ones(3).pin_memory()
+    with test_device.held_copies(test_device.COPY_TO_DEVICE):
+        with torch.Stream(device="testdev"):
+            x.copy_(pinned, non_blocking=True)
+            y = x + 1
+            copied = torch.testdev.current_stream().record_event()
+        of_another_stream = x.tolist()
+        is_early = not copied.query()
+    copied.synchronize()
+
+    assert [0, 0, 0] == of_another_stream
+    assert is_early
+    assert [2, 2, 2] == y.tolist()
+
+
+@on_device
+def test_copies_of_a_kind_are_held_once():
+    with (
+        test_device.held_copies(test_device.COPY_TO_HOST),
+        pytest.raises(RuntimeError),
+        test_device.held_copies(test_device.COPY_TO_HOST),
+    ):
+        pass
+
+    assert [1] == torch.ones(1, device="testdev").tolist()
+
+
+@on_device
 def test_an_event_is_complete_when_its_stream_has_passed():
     event = torch.Event("testdev")
     before = event.query()

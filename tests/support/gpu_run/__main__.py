@@ -45,6 +45,7 @@ def main() -> int:
     try:
         return _run_parts(options)
     except SetupError as error:
+        running.end_all(signal.SIGTERM)  # the compilers of a build that took too long
         print(f"make gpu: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -44,6 +44,7 @@ _JOIN = (
     "dist.init_process_group('smdist', store=dist.HashStore(), rank=0, world_size=1);"
     "dist.destroy_process_group()"
 )
+_LATE_HINT = "Try again when the machine is less busy: a build goes on with what it has compiled"
 _CONFIGURING_SECONDS, _BUILDING_SECONDS = 120, 480
 
 
@@ -224,7 +225,8 @@ def _run(command: list[str | Path], seconds: float, what: str, hint: str) -> str
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds)
     except subprocess.TimeoutExpired:
-        raise SetupError(what, f"it took more than {seconds:.0f} s", hint) from None
+        why = f"{Path(command[0]).name} took more than {seconds:.0f} s"
+        raise SetupError(what, why, _LATE_HINT, kind="late") from None
     if done.returncode != 0:
         lines = (done.stdout + done.stderr).strip().splitlines()
         raise SetupError(what, "\n" + "\n".join(lines[-25:]) + "\n", hint)

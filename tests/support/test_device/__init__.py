@@ -167,6 +167,19 @@ def held_stream() -> Iterator[None]:
         _ops.open_stream(number)
 
 
+@contextlib.contextmanager
+def held_copies(kind: str) -> Iterator[None]:
+    """Hold the copies of a kind that are queued in a `with` block: they run after the block.
+
+    What is queued behind such a copy on its stream is held, too.
+    """
+    _ops.hold_copies(kind)
+    try:
+        yield
+    finally:
+        _ops.release_copies(kind)
+
+
 def fail_copy(number: int, kind: str | None = None) -> None:
     """Let the number-th copy from now on fail, or the number-th of a kind; 0 takes it back.
 

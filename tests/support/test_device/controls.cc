@@ -13,6 +13,7 @@
 #include "deferred_calls.h"
 #include "device_allocator.h"
 #include "generators.h"
+#include "held_copies.h"
 #include "pinned_allocator.h"
 #include "scheduler.h"
 
@@ -85,6 +86,8 @@ void fail_copy(int64_t number, std::optional<std::string> kind) {
   copy_faults().fail_copy(number, kind ? std::optional(copy_kind(*kind)) : std::nullopt);
 }
 
+void hold_copies(const std::string& kind) { held_copies().hold(copy_kind(kind)); }
+void release_copies(const std::string& kind) { held_copies().release(copy_kind(kind)); }
 void clear_errors() { Scheduler::get().clear_errors(); }
 void start_trace() { Scheduler::get().start_trace(); }
 
@@ -131,6 +134,8 @@ TORCH_LIBRARY(testdev, library) {
   library.def("sleep(float milliseconds) -> ()", sleep);
   library.def("hold_stream() -> int", hold_stream);
   library.def("open_stream(int number) -> ()", open_stream);
+  library.def("hold_copies(str kind) -> ()", hold_copies);
+  library.def("release_copies(str kind) -> ()", release_copies);
   library.def("set_seed(int seed) -> ()", set_seed);
   library.def("share_queues(bool is_shared, bool for_each_priority) -> ()", share_queues);
   library.def("set_capturing(bool is_capturing) -> ()", set_capturing);

@@ -21,6 +21,7 @@
 #include "copy_faults.h"
 #include "current.h"
 #include "device_memory.h"
+#include "held_copies.h"
 #include "pinned_allocator.h"
 #include "scheduler.h"
 
@@ -45,6 +46,7 @@ void submit(const c10::Stream& stream, CopyKind kind, size_t bytes, BlockUses us
     if (fails) throw std::runtime_error(std::string("injected fault in ") + name_of(kind));
     move();
   };
+  held_copies().block(stream, kind);
   Scheduler::get().submit(stream, {name_of(kind), std::move(copy), duration_of(bytes)});
 }
 
