@@ -9,7 +9,7 @@ from functools import cache
 
 import torch
 from byte_source import ByteSource
-from reader_list import FOLDER, target, written
+from reader_list import MEMORY, kept, target
 from torch.distributed.checkpoint import metadata as dcp
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 
@@ -18,6 +18,8 @@ from smdist.modelparallel.torch.checkpoint.dcp_metadata import (
     file_sizes,
     read_metadata,
 )
+
+_FILE = MEMORY / ".metadata"
 
 
 @cache
@@ -53,7 +55,7 @@ def checkpoint_metadata(source: ByteSource) -> None:
     for _ in range(source.below(4)):
         at = int.from_bytes(source.bytes(2), "little") % (len(data) + 1)
         data[at : at + source.below(8)] = source.bytes(source.below(8))
-    written(".metadata", bytes(data + source.rest()))
+    kept(_FILE, bytes(data + source.rest()))
     with contextlib.suppress(CheckpointError):
-        found = read_metadata(FOLDER)
+        found = read_metadata(MEMORY)
         assert all(size >= 0 for size in file_sizes(found).values())

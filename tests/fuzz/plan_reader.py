@@ -34,7 +34,7 @@ def _plans() -> ValidDocuments:
 def plan(source: ByteSource) -> None:
     """The file of a plan, which users edit, and more often the JSON document in it."""
     try:
-        if source.below(4) == 0:
+        if source.below(16) == 15:
             found = Plan.load(written("plan.json", source.json_text(_plans())))
         else:
             found = Plan.from_document(source.json_value(_plans()))

@@ -7,7 +7,8 @@
     run_fuzz.py table               the table in docs/testing.md, from reached.json
 
 `FUZZ_EXECUTIONS` is 10 million for a parser and a reader in Python; the other targets, which hold
-a conversation for each input, run a tenth of it. `FUZZ_ONLY` names a few targets.
+a conversation for each input, run a tenth of it. `FUZZ_ONLY` names a few targets, in the order in
+which they run; `FUZZ_PROCESSES` is the number that run at once, by default one on each processor.
 """
 
 from __future__ import annotations
@@ -36,7 +37,11 @@ MERGE_SECONDS = 900
 def targets() -> list[FuzzedTarget]:
     only = os.environ.get("FUZZ_ONLY", "").split()
     found = [*native_targets(), *python_targets()]
-    return [each for each in found if not only or each.name in only]
+    if not only:
+        return found
+    return sorted(
+        (each for each in found if each.name in only), key=lambda each: only.index(each.name)
+    )
 
 
 def wanted(target: FuzzedTarget) -> int:
@@ -87,7 +92,8 @@ def run_long() -> int:
 
     A target that fails is left out until the next call.
     """
-    with ThreadPoolExecutor(os.cpu_count()) as processors:
+    processes = int(os.environ.get("FUZZ_PROCESSES") or os.cpu_count() or 1)
+    with ThreadPoolExecutor(processes) as processors:
         todo = targets()
         failed = False
         while todo:
