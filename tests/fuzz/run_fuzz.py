@@ -13,11 +13,11 @@ which they run; `FUZZ_PROCESSES` is the number that run at once, by default one 
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import sys
 import tempfile
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -54,12 +54,14 @@ def load() -> dict[str, dict[str, Any]]:
     return found
 
 
-_adding = threading.Lock()
-
-
 def add(target: FuzzedTarget, run: Run, seconds: float) -> int:
-    """Add a run to what has been reached, and return the executions of the target so far."""
-    with _adding:
+    """Add a run to what has been reached, and return the executions of the target so far.
+
+    Several of these programs may run at once: a locked file lets one after the other add.
+    """
+    WORK.mkdir(parents=True, exist_ok=True)
+    with (WORK / "reached.lock").open("w") as adding:
+        fcntl.flock(adding, fcntl.LOCK_EX)
         reached = load()
         sums = reached.setdefault(target.name, {"executions": 0, "seconds": 0, "findings": 0})
         sums["executions"] += run.executions
