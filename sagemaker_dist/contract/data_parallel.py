@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, Final
 
 from sagemaker_dist.contract.ranges import WEIGHTS, MiB, range_faults
 from sagemaker_dist.contract.unknown_option import KeywordOptions
@@ -105,6 +105,9 @@ class DataParallel(KeywordOptions):
         return {"smdist": {"dataparallel": asdict(self)}}
 
 
+_DEFAULTS: Final = tuple((field.name, field.default) for field in fields(DataParallel))
+
+
 def host_faults(options: DataParallel, num_hosts: int) -> Iterator[OptionError]:
     """Yield the faults of `options` that depend on the number of hosts of the job.
 
@@ -132,10 +135,10 @@ def host_faults(options: DataParallel, num_hosts: int) -> Iterator[OptionError]:
 
 
 def _faults(options: DataParallel) -> Iterator[OptionError]:
-    for field in fields(options):
-        value = getattr(options, field.name)
-        if value is not None or field.default is not None:
-            yield from range_faults(field.name, value, field.name)
+    for name, default in _DEFAULTS:
+        value = getattr(options, name)
+        if value is not None or default is not None:
+            yield from range_faults(name, value, name)
     if options.elastic_min is not None and options.shard_weights is not None:
         yield OptionError(
             f"elastic_min is {options.elastic_min!r} and shard_weights is"

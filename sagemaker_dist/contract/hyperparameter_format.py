@@ -31,6 +31,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
+from functools import cache
 from typing import Any, Final
 
 from sagemaker_dist.contract.data_parallel import DataParallel
@@ -186,7 +187,11 @@ def parse_engine(text: str) -> DataParallel:
     Args:
         text: Value of the hyperparameter.
     """
-    options = parse(text)
+    return engine_of(parse(text))
+
+
+def engine_of(options: Options) -> DataParallel:
+    """Return the `DataParallel` options of a job: its own, or those of its field `engine`."""
     return options.engine if isinstance(options, ModelParallel) else options
 
 
@@ -226,11 +231,12 @@ def _version(document: dict[str, Any], where: str) -> int:
     return version
 
 
-def _keys(kind: type[Options], version: int) -> set[str]:
+@cache
+def _keys(kind: type[Options], version: int) -> frozenset[str]:
     """Return the names of the options of `kind` that a document of this version may have."""
     groups = _LATER_MODEL_OPTIONS if kind is ModelParallel else _LATER_OPTIONS
     later = {name for first, names in groups.items() if version < first for name in names}
-    return {field.name for field in fields(kind)}.difference(later)
+    return frozenset(field.name for field in fields(kind)).difference(later)
 
 
 def _check_keys(unknown: set[str], version: int, where: str, path: Iterable[str]) -> None:

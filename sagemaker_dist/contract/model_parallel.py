@@ -11,7 +11,7 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from sagemaker_dist.contract.data_parallel import DataParallel
 from sagemaker_dist.contract.model_parallel_checks import option_faults
@@ -179,6 +179,9 @@ class ModelParallel(KeywordOptions):
         return None if size is None else -(-records // size)
 
 
+_ENGINE_OPTIONS: Final = tuple(option.name for option in fields(DataParallel))
+
+
 def _elastic_faults(engine: object) -> Iterator[OptionError]:
     if isinstance(engine, DataParallel) and engine.elastic_min is not None:
         yield OptionError(
@@ -196,7 +199,7 @@ def _engine(section: Mapping[str, Any]) -> tuple[DataParallel, list[OptionError]
     `section` is a dict that was passed as the option `engine` of `ModelParallel`. If a value in the
     dict is wrong, the returned `DataParallel` has only default values.
     """
-    names = [option.name for option in fields(DataParallel)]
+    names = _ENGINE_OPTIONS
     faults = [
         OptionError(
             f"engine has the key {name!r}",

@@ -108,21 +108,25 @@ def option_faults(options: Unchecked) -> Faults:
 
     A combination is checked only if each of its values is valid.
     """
-    faults = [fault for name, key in _KEYS.items() for fault in _value_faults(options, name, key)]
+    faults = [
+        _value_fault(name, value, key)
+        for name, key in _KEYS.items()
+        if not _is_valid(options, name, value := getattr(options, name), key)
+    ]
     yield from faults
     wrong = {name for fault in faults for name in fault.about}
     for rule, names in _RULES.items():
-        if not wrong & set(names):
+        if wrong.isdisjoint(names):
             yield from rule(options)
 
 
-def _value_faults(options: Unchecked, name: str, key: Key) -> Faults:
-    value: Any = getattr(options, name)
-    if value is None and _default(options, name) is None:
-        return
-    if not key.is_valid(value):
-        hint = closest(str(value), key.choices) if key.choices else key.hint
-        yield OptionError(f"{name} is {value!r}", key.why, hint, about=name)
+def _is_valid(options: Unchecked, name: str, value: object, key: Key) -> bool:
+    return (value is None and _default(options, name) is None) or key.is_valid(value)
+
+
+def _value_fault(name: str, value: object, key: Key) -> OptionError:
+    hint = closest(str(value), key.choices) if key.choices else key.hint
+    return OptionError(f"{name} is {value!r}", key.why, hint, about=name)
 
 
 def _schedule(options: Unchecked) -> Faults:

@@ -119,17 +119,19 @@ def range_faults(option: str, value: object, label: str) -> Iterator[OptionError
         label: Name of the option in the errors (in the message and in the attribute `about`), such
             as the name of its environment variable.
     """
-    if option == WEIGHTS:
+    valid = _RANGES.get(option)
+    if valid is not None:
+        if value not in valid:
+            yield OptionError(f"{label} is {value!r}", valid.why, f"Pass {valid}", about=label)
+    elif option == WEIGHTS:
         yield from _weight_faults(value, label)
     elif option == INTEGRITY:
         yield from _choice_faults(value, label, CHECKS, "check of the frames between hosts")
     elif option == GPU_COLLECTIVES:
         yield from _choice_faults(value, label, GPU_WAYS, "way of collectives on GPU tensors")
-    elif option == ENCRYPT:
+    else:
+        assert option == ENCRYPT
         yield from _flag_faults(value, label)
-    elif value not in _RANGES[option]:
-        valid = _RANGES[option]
-        yield OptionError(f"{label} is {value!r}", valid.why, f"Pass {valid}", about=label)
 
 
 def _weight_faults(value: object, label: str) -> Iterator[OptionError]:

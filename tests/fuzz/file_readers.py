@@ -8,12 +8,12 @@ import json
 from pathlib import Path
 
 from byte_source import ByteSource, ValidDocuments
-from reader_list import FOLDER, target, written
+from reader_list import MEMORY, kept, target, written
 
 from sagemaker_dist.contract import DataParallel, ModelParallel
 from sagemaker_dist.contract.hyperparameter_format import (
+    engine_of,
     parse,
-    parse_engine,
     parse_framework,
     spell,
 )
@@ -41,9 +41,10 @@ def hyperparameter(source: ByteSource) -> None:
     except (OptionError, SkewError):
         return
     assert parse(spell(options, parse_framework(text))) == options
-    assert isinstance(parse_engine(text), DataParallel)
+    assert isinstance(engine_of(options), DataParallel)
 
 
+_RESOURCE_FILE = MEMORY / "resourceconfig.json"
 _RESOURCES = ValidDocuments(
     {
         "current_host": "algo-1",
@@ -64,24 +65,28 @@ def resource_config(source: ByteSource) -> None:
     """The file resourceconfig.json."""
     text = source.json_text(_RESOURCES)
     try:
-        found = read_resources(written("resourceconfig.json", text))
+        found = read_resources(kept(_RESOURCE_FILE, text))
     except LaunchError:
         return
     assert found.current_host in found.hosts
     assert isinstance(found.groups, dict)
 
 
+_CHANNEL_FILE = MEMORY / "inputdataconfig.json"
 _CHANNELS = ValidDocuments({"training": {"TrainingInputMode": "File", "RecordWrapperType": "None"}})
 
 
 @target
 def input_data_config(source: ByteSource) -> None:
     """The file inputdataconfig.json, and every other that is a JSON object."""
-    path = written("inputdataconfig.json", source.json_text(_CHANNELS))
+    path = kept(_CHANNEL_FILE, source.json_text(_CHANNELS))
     with contextlib.suppress(LaunchError):
         assert isinstance(read_object(path), dict)
 
 
+_DRIVER_FOLDER = MEMORY / "input" / "data" / "sm_drivers"
+_DRIVER_FILE = _DRIVER_FOLDER / "distributed.json"
+_SOURCE_FILE = _DRIVER_FOLDER / "sourcecode.json"
 _SOURCE = {
     "source_dir": "/tmp/sourcedir.tar.gz",
     "entry_script": "train.py",
@@ -96,11 +101,10 @@ _SOURCES = ValidDocuments(_SOURCE, words=(_SOURCE, _REQUEST))
 @target
 def driver_files(source: ByteSource) -> None:
     """The two files in which ModelTrainer sends a request."""
-    folder = "input/data/sm_drivers"
-    written(f"{folder}/distributed.json", source.json_text(_DRIVERS))
-    written(f"{folder}/sourcecode.json", source.json_text(_SOURCES))
+    kept(_DRIVER_FILE, source.json_text(_DRIVERS))
+    kept(_SOURCE_FILE, source.json_text(_SOURCES))
     try:
-        drivers = read_drivers(FOLDER)
+        drivers = read_drivers(MEMORY)
     except (LaunchError, OptionError):
         return
     if drivers is not None:

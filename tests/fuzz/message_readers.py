@@ -7,9 +7,9 @@ import json
 from dataclasses import asdict
 
 from byte_source import ByteSource, ValidDocuments
-from reader_list import FOLDER, encoded, target, written
+from reader_list import MEMORY, encoded, kept, target
 
-from sagemaker_dist.runners.local.opt_ml_tree import FAILURE_FIELDS, HostTree
+from sagemaker_dist.runners.local.opt_ml_tree import FAILURE_FIELDS, parse_failure_fields
 from smdist.dataparallel.rendezvous.participants import Participant, mismatch, parse_participant
 from smdist.dataparallel.rendezvous.store_protocol import (
     HEAD_BYTES,
@@ -78,6 +78,7 @@ _MESSAGES = ValidDocuments(
     {"rank": 3},
     {"rank": None},
 )
+_FAULT_FILE = MEMORY / "fault.json"
 _FAULTS = ValidDocuments(asdict(_FAULT))
 _FAILURES = ValidDocuments(
     {**fields_of(Report(rank=1, status=1, at_seconds=1.0), "algo-1"), **asdict(_FAULT)}
@@ -102,7 +103,7 @@ def guard_message(source: ByteSource) -> None:
 @target
 def fault_file(source: ByteSource) -> None:
     """The file in which a rank describes the exception that has ended it."""
-    found = read_fault(written("fault.json", source.json_text(_FAULTS)))
+    found = read_fault(kept(_FAULT_FILE, source.json_text(_FAULTS)))
     if found is not None:
         assert isinstance(found.kind, str)
         assert isinstance(found.culprit, int | None)
@@ -111,8 +112,8 @@ def fault_file(source: ByteSource) -> None:
 @target
 def failure_fields(source: ByteSource) -> None:
     """The file in which a launcher describes a failure for the local runner."""
-    written("output/failure.json", source.json_text(_FAILURES))
-    assert FAILURE_FIELDS >= HostTree(FOLDER).failure_fields().keys()
+    found = parse_failure_fields(encoded(source.json_text(_FAILURES)))
+    assert FAILURE_FIELDS >= found.keys()
 
 
 _TRACEBACKS = (

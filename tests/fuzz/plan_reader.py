@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import replace
 from functools import cache
 
 from byte_source import ByteSource, ValidDocuments
@@ -26,15 +27,23 @@ def _plans() -> ValidDocuments:
         schedule="1f1b",
     )
     one = problem(Model(seconds=(1e-3,), batch=2), ranks=1)
-    small, large = (find_plan(each).document() for each in (one, two))
-    return ValidDocuments(small, small, small, large)
+    small, large = _with_one_unit(find_plan(one)).document(), find_plan(two).document()
+    return ValidDocuments(small, small, small, large, words=(small, large))
+
+
+def _with_one_unit(plan: Plan) -> Plan:
+    name = plan.stages[0][1]
+    prints = replace(plan.fingerprint, units={name: plan.fingerprint.units[name]})
+    smaller = replace(plan, stages=((name,),), fingerprint=prints, forecast=None)
+    assert plan.forecast is not None
+    return replace(smaller, forecast=replace(plan.forecast, basis=smaller.basis))
 
 
 @target
 def plan(source: ByteSource) -> None:
     """The file of a plan, which users edit, and more often the JSON document in it."""
     try:
-        if source.below(4) == 0:
+        if source.below(16) == 15:
             found = Plan.load(written("plan.json", source.json_text(_plans())))
         else:
             found = Plan.from_document(source.json_value(_plans()))

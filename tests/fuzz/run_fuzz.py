@@ -7,16 +7,17 @@
     run_fuzz.py table               the table in docs/testing.md, from reached.json
 
 `FUZZ_EXECUTIONS` is 10 million for a parser and a reader in Python; the other targets, which hold
-a conversation for each input, run a tenth of it. `FUZZ_ONLY` names a few targets.
+a conversation for each input, run a tenth of it. `FUZZ_ONLY` names a few targets, in the order in
+which they run; `FUZZ_PROCESSES` is the number that run at once, by default one on each processor.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import sys
 import tempfile
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -36,7 +37,11 @@ MERGE_SECONDS = 900
 def targets() -> list[FuzzedTarget]:
     only = os.environ.get("FUZZ_ONLY", "").split()
     found = [*native_targets(), *python_targets()]
-    return [each for each in found if not only or each.name in only]
+    if not only:
+        return found
+    return sorted(
+        (each for each in found if each.name in only), key=lambda each: only.index(each.name)
+    )
 
 
 def wanted(target: FuzzedTarget) -> int:
@@ -49,12 +54,14 @@ def load() -> dict[str, dict[str, Any]]:
     return found
 
 
-_adding = threading.Lock()
-
-
 def add(target: FuzzedTarget, run: Run, seconds: float) -> int:
-    """Add a run to what has been reached, and return the executions of the target so far."""
-    with _adding:
+    """Add a run to what has been reached, and return the executions of the target so far.
+
+    Several of these programs may run at once: a locked file lets one after the other add.
+    """
+    WORK.mkdir(parents=True, exist_ok=True)
+    with (WORK / "reached.lock").open("w") as adding:
+        fcntl.flock(adding, fcntl.LOCK_EX)
         reached = load()
         sums = reached.setdefault(target.name, {"executions": 0, "seconds": 0, "findings": 0})
         sums["executions"] += run.executions
@@ -87,7 +94,8 @@ def run_long() -> int:
 
     A target that fails is left out until the next call.
     """
-    with ThreadPoolExecutor(os.cpu_count()) as processors:
+    processes = int(os.environ.get("FUZZ_PROCESSES") or os.cpu_count() or 1)
+    with ThreadPoolExecutor(processes) as processors:
         todo = targets()
         failed = False
         while todo:

@@ -113,12 +113,9 @@ class HostTree:
         Fields with other names than FAILURE_FIELDS are left out. A link, a FIFO, and a file longer
         than 64 KiB count as no fields.
         """
-        try:
-            found = json.loads(read_start(self.root, "output/failure.json", _MAX_FAILURE_BYTES))
-        except (ValueError, RecursionError):  # RecursionError: thousands of nested lists
-            return {}
-        known = FAILURE_FIELDS & found.keys() if isinstance(found, dict) else ()
-        return {name: found[name] for name in known}
+        return parse_failure_fields(
+            read_start(self.root, "output/failure.json", _MAX_FAILURE_BYTES)
+        )
 
     def loss(self) -> str:
         """Return the text of output/lost; "" if there is none.
@@ -231,6 +228,19 @@ class HostTree:
         shared = self.root / job.checkpoint_folder
         shared.parent.mkdir(parents=True, exist_ok=True)
         shared.symlink_to(checkpoints, target_is_directory=True)
+
+
+def parse_failure_fields(document: bytes) -> dict[str, Any]:
+    """Return the fields in the content of output/failure.json; an empty dict if it has none.
+
+    Fields with other names than FAILURE_FIELDS are left out.
+    """
+    try:
+        found = json.loads(document)
+    except (ValueError, RecursionError):  # RecursionError: thousands of nested lists
+        return {}
+    known = FAILURE_FIELDS & found.keys() if isinstance(found, dict) else ()
+    return {name: found[name] for name in known}
 
 
 def code_of(job: LocalJob, folder: JobFolder) -> Code | None:

@@ -22,33 +22,29 @@ VERSION: Final = 1
 _MOST: Final = 10**18  # largest number in a plan
 Document = dict[str, Any]
 _T = TypeVar("_T")
+_SCALARS: Final = frozenset([int, float, str, bool, NoneType])
 _NAMES: Final = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
 
 
-class _Place(NamedTuple):
-    """Place of a value in a JSON document. Its text and path are made when an error needs them.
+# Place of a value in a JSON document: place of the object or list that holds the value, its key or
+# index there, and True for an entry of a list or a mapping, False for an attribute of a dataclass.
+# For the whole document: None, its name in errors, False. A plan has hundreds of places, and only
+# an error needs one, so a place is a plain tuple.
+_Place = tuple["_Place | None", str | int, bool]
 
-    Attributes:
-        outer: Place of the object or list that holds the value; None for the whole document.
-        name: Key or index of the value; for the whole document, its name in errors.
-        is_item: True for an entry of a list or a mapping, False for an attribute of a dataclass.
-    """
 
-    outer: _Place | None
-    name: str | int
-    is_item: bool = False
+def _text(place: _Place) -> str:
+    """Return a place as text for errors, such as "this plan, forecast, stages[2]"."""
+    outer, name, is_item = place
+    if outer is None:
+        return str(name)
+    return f"{_text(outer)}{f'[{name!r}]' if is_item else f', {name}'}"
 
-    @property
-    def text(self) -> str:
-        """Text for errors, such as "this plan, forecast, stages[2]"."""
-        if self.outer is None:
-            return str(self.name)
-        return f"{self.outer.text}{f'[{self.name!r}]' if self.is_item else f', {self.name}'}"
 
-    @property
-    def path(self) -> KeyPath:
-        """Path of keys and indices from the whole document to the value."""
-        return () if self.outer is None else (*self.outer.path, self.name)
+def _path(place: _Place) -> KeyPath:
+    """Return the path of keys and indices from the whole document to a value."""
+    outer, name, _ = place
+    return () if outer is None else (*_path(outer), name)
 
 
 # Function that converts a JSON value to the type of an annotation. It appends errors to the list;
@@ -85,7 +81,7 @@ def read(cls: type[_T], found: object, where: str) -> _T:
             wrong types; all faults but the version are reported at once.
     """
     if not isinstance(found, dict):
-        raise _wrong(_Place(None, where), "an object with keys", found)
+        raise _wrong((None, where, False), "an object with keys", found)
     version = found.get("version")
     if version != VERSION or isinstance(version, bool):
         why = f"this release reads version {VERSION} of plans"
@@ -98,7 +94,7 @@ def read(cls: type[_T], found: object, where: str) -> _T:
         rest["notes"] = [_note(each) for each in rest["notes"]]
     faults: list[OptionError] = []
     annotation: Any = cls
-    made: _T = _reader(annotation)(rest, _Place(None, where), faults)
+    made: _T = _reader(annotation)(rest, (None, where, False), faults)
     raise_faults(faults)
     return made
 
@@ -114,8 +110,10 @@ def _note(found: Any) -> Any:
 
 def _spelled(value: Any) -> Any:
     """Return a value in JSON types: dataclasses become dicts, and tuples become lists."""
+    cls: Any = type(value)
+    if cls in _SCALARS:
+        return value
     if is_dataclass(value):
-        cls: Any = type(value)
         return {name: _spelled(getattr(value, name)) for name in _keys(cls)}
     if isinstance(value, Mapping):
         return {key: _spelled(each) for key, each in value.items()}
@@ -188,7 +186,7 @@ def _read_dataclass(
     if found.keys() != keys.keys():
         faults.extend(_key_faults(keys, found, place))
     values = {
-        name: key.read(found[name], _Place(place, name), faults)
+        name: key.read(found[name], (place, name, False), faults)
         for name, key in keys.items()
         if name in found
     }
@@ -206,14 +204,14 @@ def _key_faults(
 ) -> Iterator[OptionError]:
     for name in found:
         if name not in known:
-            what = f"{place.text} has the key {name!r}"
-            why, about = "a plan has no such key here", (*place.path, name)
+            what = f"{_text(place)} has the key {name!r}"
+            why, about = "a plan has no such key here", (*_path(place), name)
             yield PlanError(what, why, closest(name, known), about=about, kind="unknown")
     for name, key in known.items():
         if key.is_needed and name not in found:
-            what = f"{place.text} lacks the key {name!r}"
+            what = f"{_text(place)} lacks the key {name!r}"
             hint = "Copy the key and its value from the original plan"
-            about = (*place.path, name)
+            about = (*_path(place), name)
             yield PlanError(what, "this key is required", hint, about=about, kind="missing")
 
 
@@ -221,22 +219,18 @@ def _read_list(inner: _Reader, found: Any, place: _Place, faults: list[OptionErr
     if not isinstance(found, list):
         faults.append(_wrong(place, "a list", found))
         return ()
-    return tuple(
-        inner(each, _Place(place, index, is_item=True), faults) for index, each in enumerate(found)
-    )
+    return tuple(inner(each, (place, index, True), faults) for index, each in enumerate(found))
 
 
 def _read_mapping(inner: _Reader, found: Any, place: _Place, faults: list[OptionError]) -> Any:
     if not isinstance(found, dict):
         faults.append(_wrong(place, "an object with keys", found))
         return {}
-    return {
-        key: inner(each, _Place(place, key, is_item=True), faults) for key, each in found.items()
-    }
+    return {key: inner(each, (place, key, True), faults) for key, each in found.items()}
 
 
 def _wrong(place: _Place, expected: str, found: object, kind: str = "type") -> PlanError:
     value = "null" if found is None else shown(found)
     hint = f"Replace this value by {expected}"
-    what = f"{place.text} is {value}"
-    return PlanError(what, f"a plan needs {expected} here", hint, about=place.path, kind=kind)
+    what = f"{_text(place)} is {value}"
+    return PlanError(what, f"a plan needs {expected} here", hint, about=_path(place), kind=kind)
