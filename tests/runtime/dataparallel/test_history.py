@@ -6,8 +6,6 @@ import faulthandler
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from contextlib import contextmanager
 from dataclasses import replace
