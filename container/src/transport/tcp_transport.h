@@ -161,6 +161,7 @@ class TcpTransport final : public Transport {
   std::string loss_of(const Interruption& interruption) const;
   void log_resumption(int peer, const Interruption& ended);
   void check_interruptions(Clock::time_point now);
+  void lose_ranks_of_ended_hosts();
   void probe_lanes(const std::string& host);
   void drop(int link);
 
