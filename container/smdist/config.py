@@ -180,6 +180,8 @@ class RankConfig:
             for a job with ranks, and for a single host.
         elastic_socket: Path of the Unix socket at which the launcher of an elastic job listens;
             None if the job is not elastic.
+        ended_hosts_file: Path of a file in which the launcher writes the addresses of hosts whose
+            launcher has ended; None if it does not.
         device_wait: What wait() blocks until the results of an operation on a device's tensors
             are there: the current "stream", where the device can do so, or always the "host".
     """
@@ -214,6 +216,7 @@ class RankConfig:
     model_parallel: ModelParallel | None = None
     hosts_without_ranks: int = 0
     elastic_socket: Path | None = None
+    ended_hosts_file: Path | None = None
     device_wait: str = DEVICE_WAITS[0]
 
 
@@ -332,6 +335,7 @@ def read_rank_config(environ: Mapping[str, str] | None = None) -> RankConfig:
     start = _integer(environ, "SMDIST_START_TIMEOUT_SECONDS")
     secret_file, secret = read_secret_variables(environ)
     socket_path = environ.get("SMDIST_ELASTIC_SOCKET")
+    ended_hosts = environ.get("SMDIST_ENDED_HOSTS_FILE")
     return RankConfig(
         address=environ.get("SMDIST_ADDRESS") or None,
         interface=environ.get("SMDIST_INTERFACE") or None,
@@ -364,6 +368,7 @@ def read_rank_config(environ: Mapping[str, str] | None = None) -> RankConfig:
         model_parallel=_model_parallel(environ.get(MODEL_PARALLEL)),
         hosts_without_ranks=hosts_without_ranks(environ),
         elastic_socket=Path(socket_path) if socket_path else None,
+        ended_hosts_file=Path(ended_hosts) if ended_hosts else None,
         device_wait=environ.get("SMDIST_DEVICE_WAIT") or DEVICE_WAITS[0],
     )
 

@@ -74,6 +74,12 @@ class CutHosts:
         inside = ["ip", "netns", "exec", self._names[host], *command]
         subprocess.run(inside, capture_output=True, check=True)
 
+    def has_connection(self, host: int, port: int) -> bool:
+        """Return True if a process of a host serves a TCP connection at this port."""
+        command = ["ss", "-H", "-t", "state", "established", "sport", "=", str(port)]
+        inside = ["ip", "netns", "exec", self._names[host], *command]
+        return bool(subprocess.run(inside, capture_output=True, check=True).stdout)
+
     def _neighbour(self, host: int, verb: str, *arguments: str) -> None:
         place = [self.address(1 - host), *arguments, "dev", _INTERFACE]
         _ip("-n", self._names[host], "neigh", verb, *place)
