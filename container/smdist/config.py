@@ -334,8 +334,6 @@ def read_rank_config(environ: Mapping[str, str] | None = None) -> RankConfig:
     raise_all((*misspelt(environ), *value_faults(environ), *device_wait_faults(environ)))
     start = _integer(environ, "SMDIST_START_TIMEOUT_SECONDS")
     secret_file, secret = read_secret_variables(environ)
-    socket_path = environ.get("SMDIST_ELASTIC_SOCKET")
-    ended_hosts = environ.get("SMDIST_ENDED_HOSTS_FILE")
     return RankConfig(
         address=environ.get("SMDIST_ADDRESS") or None,
         interface=environ.get("SMDIST_INTERFACE") or None,
@@ -367,8 +365,8 @@ def read_rank_config(environ: Mapping[str, str] | None = None) -> RankConfig:
         world_variables=tuple(name for name in _WORLD if environ.get(name)),
         model_parallel=_model_parallel(environ.get(MODEL_PARALLEL)),
         hosts_without_ranks=hosts_without_ranks(environ),
-        elastic_socket=Path(socket_path) if socket_path else None,
-        ended_hosts_file=Path(ended_hosts) if ended_hosts else None,
+        elastic_socket=_path(environ, "SMDIST_ELASTIC_SOCKET"),
+        ended_hosts_file=_path(environ, "SMDIST_ENDED_HOSTS_FILE"),
         device_wait=environ.get("SMDIST_DEVICE_WAIT") or DEVICE_WAITS[0],
     )
 
@@ -403,6 +401,11 @@ def _number(environ: Mapping[str, str], name: str, default: float | None = None)
             about=name,
         )
     return value
+
+
+def _path(environ: Mapping[str, str], name: str) -> Path | None:
+    value = environ.get(name)
+    return Path(value) if value else None
 
 
 def _integer(environ: Mapping[str, str], name: str) -> int | None:

@@ -41,8 +41,8 @@ class Game final {
     }
   }
 
-  // Returns the ranks as they are when all have completed their plans. With `absent`, that rank does
-  // not take part: the ranks as they are when none can go on.
+  // Returns the ranks as they are when all have completed their plans. With `absent`, that rank
+  // does not take part: the ranks as they are when none can go on.
   std::vector<Player> play(int absent = -1) {
     absent_ = absent;
     std::vector<std::pair<int, uint32_t>> open;

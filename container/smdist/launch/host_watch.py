@@ -19,7 +19,6 @@ counted as ended either. No job fails because of this watch: without it, such a 
 
 from __future__ import annotations
 
-import os
 import selectors
 import socket
 import threading
@@ -94,7 +93,7 @@ class EndedHosts:
         unfinished = self._place.file.with_suffix(".new")
         with suppress(OSError):
             unfinished.write_text(text, encoding="ascii")
-            os.replace(unfinished, self._place.file)
+            unfinished.replace(self._place.file)
 
 
 @contextmanager
@@ -155,9 +154,9 @@ class HubWatch:
             place.hosts,
             place.secret,
             listener,
-            self._selector,
-            self._on_joined,
-            print_line,
+            selector=self._selector,
+            on_joined=self._on_joined,
+            print_line=print_line,
         )
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="smdist-watch", daemon=True)

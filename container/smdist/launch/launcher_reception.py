@@ -49,6 +49,7 @@ class LauncherReception:
         hosts: Sequence[str],
         secret: bytes,
         listener: socket.socket,
+        *,
         selector: selectors.BaseSelector,
         on_joined: Callable[[str, LauncherLink], None],
         print_line: Callable[[str], None],

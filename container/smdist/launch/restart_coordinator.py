@@ -55,9 +55,9 @@ class RestartCoordinator:
                 rules.hosts,
                 secret,
                 listener,
-                self._selector,
-                self._on_joined,
-                print_line,
+                selector=self._selector,
+                on_joined=self._on_joined,
+                print_line=print_line,
             )
         self._thread = threading.Thread(target=self._run, name="smdist-restarts", daemon=True)
         self._thread.start()
