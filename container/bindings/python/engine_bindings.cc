@@ -171,10 +171,10 @@ void bind_engine(py::module_& module, size_t caller_memory_bytes) {
                         double start_timeout_seconds, const std::string& integrity, bool encrypt,
                         double silence_seconds, double late_seconds,
                         const std::string& ended_hosts_file) {
-             Options options = options_from(
-                 rank, size, address, names, hosts, secret, session, pause, arriving_bytes, lanes,
-                 start_timeout_seconds, protection_from(integrity, encrypt), silence_seconds,
-                 late_seconds, ended_hosts_file);
+             Options options = options_from(rank, size, address, names, hosts, secret, session,
+                                            pause, arriving_bytes, lanes, start_timeout_seconds,
+                                            protection_from(integrity, encrypt), silence_seconds,
+                                            late_seconds, ended_hosts_file);
              options.caller_memory_bytes = caller_memory_bytes;
              return make_engine(std::move(options));
            }),
