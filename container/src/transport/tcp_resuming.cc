@@ -145,7 +145,7 @@ void TcpTransport::lose_ranks_of_ended_hosts() {
     if (hosts.count(peers_[static_cast<size_t>(peer)].host) > 0) ended.emplace(peer, each.reason);
   }
   for (const auto& [peer, reason] : ended) {
-    lose(peer, reason + ", and so has the launcher of its host");
+    lose(peer, reason + " (the launcher of its host has ended, too)");
   }
 }
 
