@@ -180,6 +180,8 @@ class RankConfig:
             for a job with ranks, and for a single host.
         elastic_socket: Path of the Unix socket at which the launcher of an elastic job listens;
             None if the job is not elastic.
+        ended_hosts_file: Path of a file in which the launcher writes the addresses of hosts whose
+            launcher has ended; None if it does not.
         device_wait: What wait() blocks until the results of an operation on a device's tensors
             are there: the current "stream", where the device can do so, or always the "host".
     """
@@ -214,6 +216,7 @@ class RankConfig:
     model_parallel: ModelParallel | None = None
     hosts_without_ranks: int = 0
     elastic_socket: Path | None = None
+    ended_hosts_file: Path | None = None
     device_wait: str = DEVICE_WAITS[0]
 
 
@@ -331,7 +334,6 @@ def read_rank_config(environ: Mapping[str, str] | None = None) -> RankConfig:
     raise_all((*misspelt(environ), *value_faults(environ), *device_wait_faults(environ)))
     start = _integer(environ, "SMDIST_START_TIMEOUT_SECONDS")
     secret_file, secret = read_secret_variables(environ)
-    socket_path = environ.get("SMDIST_ELASTIC_SOCKET")
     return RankConfig(
         address=environ.get("SMDIST_ADDRESS") or None,
         interface=environ.get("SMDIST_INTERFACE") or None,
@@ -363,7 +365,8 @@ def read_rank_config(environ: Mapping[str, str] | None = None) -> RankConfig:
         world_variables=tuple(name for name in _WORLD if environ.get(name)),
         model_parallel=_model_parallel(environ.get(MODEL_PARALLEL)),
         hosts_without_ranks=hosts_without_ranks(environ),
-        elastic_socket=Path(socket_path) if socket_path else None,
+        elastic_socket=_path(environ, "SMDIST_ELASTIC_SOCKET"),
+        ended_hosts_file=_path(environ, "SMDIST_ENDED_HOSTS_FILE"),
         device_wait=environ.get("SMDIST_DEVICE_WAIT") or DEVICE_WAITS[0],
     )
 
@@ -398,6 +401,11 @@ def _number(environ: Mapping[str, str], name: str, default: float | None = None)
             about=name,
         )
     return value
+
+
+def _path(environ: Mapping[str, str], name: str) -> Path | None:
+    value = environ.get(name)
+    return Path(value) if value else None
 
 
 def _integer(environ: Mapping[str, str], name: str) -> int | None:

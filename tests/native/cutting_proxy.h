@@ -41,6 +41,8 @@ class CuttingProxy final {
   Endpoint endpoint() const { return local_endpoint(listener_.get()); }
   // End all connections soon.
   void cut_all() { is_cut_wanted_ = true; }
+  // Answer nothing to new connections, as if their packets were lost.
+  void ignore_dials() { ignores_dials_ = true; }
   // Let connections live from now on.
   void stop_cutting() { mean_bytes_ = 0; }
   int num_cuts() const { return num_cuts_; }
@@ -55,7 +57,7 @@ class CuttingProxy final {
 
   void run() {
     while (!is_ended_) {
-      std::vector<pollfd> what = {{listener_.get(), POLLIN, 0}};
+      std::vector<pollfd> what = {{ignores_dials_ ? -1 : listener_.get(), POLLIN, 0}};
       for (const Pair& pair : pairs_) {
         const bool is_whole = pair.ends[0].is_open() && pair.ends[1].is_open();
         for (const UniqueFd& end : pair.ends)
@@ -137,6 +139,7 @@ class CuttingProxy final {
   UniqueFd listener_;
   std::list<Pair> pairs_;
   std::atomic<bool> is_cut_wanted_{false};
+  std::atomic<bool> ignores_dials_{false};
   std::atomic<int> num_cuts_{0};
   std::atomic<bool> is_ended_{false};
   std::thread thread_;  // last, because it uses all others

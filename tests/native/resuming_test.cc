@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Lanes that continue over another connection when a device between two hosts ends theirs.
 #include <sys/socket.h>
+#include <unistd.h>
 
+#include <cstdio>
+#include <fstream>
 #include <thread>
 
 #include "check.h"
@@ -37,8 +40,11 @@ constexpr Protection kAll[] = {kOff, kCrc32c, kMac, kTls, {Integrity::kMac, true
 // Two engines on two hosts, with the device between them.
 class CutPair final {
  public:
-  CutPair(const Protection& protection, uint32_t lanes, uint32_t seed, size_t bytes) {
-    for (int rank : {0, 1}) engines_[rank] = make_engine(rank, protection, lanes);
+  CutPair(const Protection& protection, uint32_t lanes, uint32_t seed, size_t bytes,
+          const std::string& ended_hosts_file = "") {
+    for (int rank : {0, 1}) {
+      engines_[rank] = make_engine(rank, protection, lanes, ended_hosts_file);
+    }
     proxy = std::make_unique<CuttingProxy>(engines_[0]->endpoint(), seed, bytes);
     engines_[0]->join({engines_[0]->endpoint(), engines_[1]->endpoint()});
     engines_[1]->join({proxy->endpoint(), engines_[1]->endpoint()});
@@ -50,9 +56,10 @@ class CutPair final {
   std::unique_ptr<CuttingProxy> proxy;  // destroyed after the engines
 
  private:
-  static std::unique_ptr<Engine> make_engine(int rank, const Protection& protection,
-                                             uint32_t lanes) {
+  static std::unique_ptr<Engine> make_engine(int rank, const Protection& protection, uint32_t lanes,
+                                             const std::string& ended_hosts_file) {
     Options options;
+    options.ended_hosts_file = ended_hosts_file;
     options.rank = rank;
     options.size = 2;
     options.hosts = {0, 1};
@@ -165,6 +172,27 @@ void a_crash_is_no_interruption() {
   }
 }
 
+// Nothing refuses the dials of a rank whose host has ended together with its network. The file of
+// its own launcher says so; a host that is not in it may come back.
+void a_rank_whose_launcher_has_ended_is_lost() {
+  const std::string path = "ended-hosts-" + std::to_string(::getpid());
+  CutPair pair(kOff, 2, 3, 0, path);
+  check_sums(pair, 0);
+  pair.proxy->ignore_dials();
+  pair.proxy->cut_all();
+  std::ofstream(path) << "10.0.0.9\n";
+  Floats values(40'000, 1);
+  Result result = start(pair[1], 0, sum_of(values));
+  CHECK(result.wait_for(milliseconds(700)) == std::future_status::timeout);
+  std::ofstream(path, std::ios::app) << pair.proxy->endpoint().host << "\n";
+  const auto begin = std::chrono::steady_clock::now();
+  const std::string text = text_of(result);
+  CHECK_CONTAINS("rank 0 ", text);
+  CHECK_CONTAINS("the launcher of its host has ended, too", text);
+  CHECK(std::chrono::steady_clock::now() - begin < seconds(20));  // and not silence_seconds later
+  std::remove(path.c_str());
+}
+
 // Sink of a lane that receives only acknowledgements.
 class NoMessages final : public Sink {
  public:
@@ -243,6 +271,7 @@ int main() {
   RUN(a_crash_is_no_interruption);  // first: it forks
   RUN(a_lane_keeps_a_bounded_number_of_bytes);
   RUN(nobody_else_continues_a_lane);
+  RUN(a_rank_whose_launcher_has_ended_is_lost);
   RUN(an_idle_pair_goes_on);
   RUN(connections_may_end_at_once);
   RUN(sums_are_right_however_often_connections_end);

@@ -28,7 +28,8 @@ Options options_from(int rank, int size, const std::string& address,
                      const std::string& secret, const std::string& session, int pause,
                      std::optional<size_t> arriving_bytes, std::optional<uint32_t> lanes,
                      double start_timeout_seconds, const Protection& protection,
-                     double silence_seconds, double late_seconds) {
+                     double silence_seconds, double late_seconds,
+                     const std::string& ended_hosts_file) {
   Options options;
   options.protection = protection;
   options.rank = rank;
@@ -43,6 +44,7 @@ Options options_from(int rank, int size, const std::string& address,
   options.start_timeout = milliseconds_of(start_timeout_seconds);
   options.silence = milliseconds_of(silence_seconds);
   options.late_after = milliseconds_of(late_seconds);
+  options.ended_hosts_file = ended_hosts_file;
   if (session.size() != options.session.size()) {
     throw py::value_error("the session id has " + std::to_string(session.size()) +
                           " bytes, but it must have " + std::to_string(options.session.size()) +
@@ -167,11 +169,12 @@ void bind_engine(py::module_& module, size_t caller_memory_bytes) {
                         const py::bytes& secret, const py::bytes& session, int pause,
                         std::optional<size_t> arriving_bytes, std::optional<uint32_t> lanes,
                         double start_timeout_seconds, const std::string& integrity, bool encrypt,
-                        double silence_seconds, double late_seconds) {
-             Options options =
-                 options_from(rank, size, address, names, hosts, secret, session, pause,
-                              arriving_bytes, lanes, start_timeout_seconds,
-                              protection_from(integrity, encrypt), silence_seconds, late_seconds);
+                        double silence_seconds, double late_seconds,
+                        const std::string& ended_hosts_file) {
+             Options options = options_from(rank, size, address, names, hosts, secret, session,
+                                            pause, arriving_bytes, lanes, start_timeout_seconds,
+                                            protection_from(integrity, encrypt), silence_seconds,
+                                            late_seconds, ended_hosts_file);
              options.caller_memory_bytes = caller_memory_bytes;
              return make_engine(std::move(options));
            }),
@@ -179,7 +182,8 @@ void bind_engine(py::module_& module, size_t caller_memory_bytes) {
            py::arg("secret"), py::arg("session"), py::arg("pause_microseconds"),
            py::arg("arriving_bytes"), py::arg("lanes"), py::arg("start_timeout_seconds"),
            py::arg("integrity") = "off", py::arg("encrypt") = false,
-           py::arg("silence_seconds") = 60.0, py::arg("late_seconds") = 10.0)
+           py::arg("silence_seconds") = 60.0, py::arg("late_seconds") = 10.0,
+           py::arg("ended_hosts_file") = "")
       .def("endpoint", &endpoint_of)
       .def("probe", &probe_with, py::arg("rank"), py::arg("hosts"), py::arg("fixed"),
            py::arg("timeout_seconds"), py::call_guard<py::gil_scoped_release>())

@@ -92,6 +92,11 @@ struct Options {
   // A process that is stopped, while its kernel answers, is not lost.
   std::chrono::milliseconds silence{60'000};
 
+  // Path of a file with the addresses of hosts whose launcher has ended, one a line. A rank on such
+  // a host counts as lost as soon as a connection to it has ended. The file may appear, and be
+  // replaced, at any time. Empty: there is no such file.
+  std::string ended_hosts_file;
+
   // Number of chunks that a rank can keep in memory for each other rank, until the chunks of all
   // ranks have arrived and can be reduced. Must be the same on all ranks.
   uint32_t window = 4;

@@ -14,7 +14,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -38,6 +38,7 @@ from smdist.launch.environment import (
 )
 from smdist.launch.failure_file import write_failure
 from smdist.launch.host_resolution import listening_address, wait_for_hosts
+from smdist.launch.host_watch import WatchPlace, watch_hosts
 from smdist.launch.job_attempts import RestartRules
 from smdist.launch.launch_command import plain_command, starter_command, torchrun_command
 from smdist.launch.launch_request import resolve_request
@@ -156,12 +157,16 @@ def _run(place: HostPlace, print_line: PrintLine) -> Outcome:
         timeout = (config.options or DataParallel()).start_timeout_seconds
         addresses = wait_for_hosts(place.world, timeout, print_line)
         place = _ready(place, addresses)
+        watch = _watch_place(place, addresses, folder)
+        if watch:
+            place = _with_variable(place, "SMDIST_ENDED_HOSTS_FILE", str(watch.file))
         order = plan(place, addresses, script, folder)
         for warning in config.warnings:
             print_line(warning)
         print_line(_start_line(place))
         start = time.monotonic()
-        outcome = _run_ranks(place, addresses, script, order, print_line)
+        with watch_hosts(watch, print_line) if watch else nullcontext():
+            outcome = _run_ranks(place, addresses, script, order, print_line)
         print_line(f"{_result_line(outcome, place.label)} after {time.monotonic() - start:.0f} s")
     return outcome
 
@@ -195,6 +200,29 @@ def _with_account(place: HostPlace, directory: Path) -> HostPlace:
     inherited = place.config.inherited
     environ = {**inherited, **account_environment(inherited, directory)}
     return replace(place, config=replace(place.config, inherited=environ))
+
+
+def _with_variable(place: HostPlace, name: str, value: str) -> HostPlace:
+    environ = {**place.config.inherited, name: value}
+    return replace(place, config=replace(place.config, inherited=environ))
+
+
+def _watch_place(place: HostPlace, addresses: dict[str, str], folder: Path) -> WatchPlace | None:
+    """Return what the watch over the launchers needs; None if there is none in this job."""
+    config, world = place.config, place.world
+    if not config.options or len(world.hosts) < 2:
+        return None
+    path = Path(config.secret_file) if config.secret_file else None
+    found = WatchPlace(
+        host=config.resources.current_host,
+        hosts=world.hosts,
+        addresses=addresses,
+        port=launcher_port(config.port, len(world.hosts), 2),
+        listening_address=listening_address(world, addresses),
+        folder=folder,
+        secret=read_secret(path) or b"",
+    )
+    return found if found.is_useful else None
 
 
 def _ready(place: HostPlace, addresses: dict[str, str]) -> HostPlace:
@@ -292,20 +320,25 @@ def _attempts(
         directory=first.directory,
         base=config.base,
         checkpoints=Path(checkpoints),
-        address=(addresses[world.hosts[0]], restart_port(config.port, len(world.hosts))),
+        address=(addresses[world.hosts[0]], launcher_port(config.port, len(world.hosts), 1)),
         listening_address=listening_address(world, addresses),
         secret=read_secret(path) or b"",
     )
 
 
-def restart_port(port: int, num_hosts: int) -> int:
-    """Return the port of the coordinator of restarts, which follows those of TensorFlow's servers.
+def launcher_port(port: int, num_hosts: int, number: int) -> int:
+    """Return a port at which the first host's launcher listens for the other launchers.
 
-    `port` is the rendezvous port; TensorFlow's servers use up to three for each host after it. If
-    there are no more ports, the result is the port before `port`.
+    These ports follow those of TensorFlow's servers, which use up to three for each host after the
+    rendezvous port. If there are not as many ports, the result is before the rendezvous port.
+
+    Args:
+        port: The rendezvous port.
+        num_hosts: Number of hosts of the job.
+        number: 1 for the coordinator of restarts, 2 for the watch over launchers.
     """
-    after = port + 3 * num_hosts + 1
-    return after if after <= _LAST_PORT else port - 1
+    after = port + 3 * num_hosts + number
+    return after if after <= _LAST_PORT else port - number
 
 
 def plan(

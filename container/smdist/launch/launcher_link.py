@@ -15,10 +15,12 @@ uses an empty key, which protects from nothing.
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import json
 import secrets
 import socket
+import struct
 from typing import Any, Final
 
 MAX_LINE: Final = 1 << 20
@@ -32,6 +34,14 @@ _LAUNCHER: Final = "launcher"
 
 class LinkError(Exception):
     """Raised when the other side has closed the connection, or sent what no launcher sends."""
+
+
+class LinkClosedError(LinkError):
+    """Raised when the kernel of the other side has closed the connection in order (FIN).
+
+    It does so when the other process ends in any way. A device between the hosts that ends a
+    connection resets it, which is another `LinkError`.
+    """
 
 
 class Keys:
@@ -98,7 +108,8 @@ class LauncherLink:
         """Read what has arrived, without waiting, and return the complete messages.
 
         Raises:
-            LinkError: The other side has closed the connection, or a message is not its own.
+            LinkClosedError: The other side has closed the connection.
+            LinkError: The connection has failed, or a message is not the other side's own.
         """
         self._connection.setblocking(False)  # `send` has set a timeout, which recv would wait for
         try:
@@ -108,7 +119,7 @@ class LauncherLink:
         except OSError as error:
             raise LinkError(error.strerror or str(error)) from error
         if not data:
-            raise LinkError("the connection was closed")
+            raise LinkClosedError("the connection was closed")
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         if len(self._buffer) > MAX_LINE:
             raise LinkError("a message is too long")
@@ -116,6 +127,16 @@ class LauncherLink:
 
     def close(self) -> None:
         """Close the connection."""
+        self._connection.close()
+
+    def reset(self) -> None:
+        """Close the connection so that the other side does not take it for the end of this process.
+
+        The other side's `receive` then raises another error than `LinkClosedError`.
+        """
+        with contextlib.suppress(OSError):
+            linger = struct.pack("ii", 1, 0)  # reset at once: RST instead of FIN
+            self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         self._connection.close()
 
     def end_sending(self) -> None:

@@ -12,27 +12,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from smdist.launch.job_attempts import JobAttempts, Message, RestartRules
-from smdist.launch.launcher_link import MAX_HELLO, Handshake, LauncherLink, LinkError, detect_loss
+from smdist.launch.launcher_link import LauncherLink, LinkError
+from smdist.launch.launcher_reception import LauncherReception
 
 _TICK_SECONDS: Final = 0.1
-_PROOF_SECONDS: Final = 15.0  # time limit of a new connection to prove the secret
 _LEAVE_SECONDS: Final = 2.0  # time of other launchers to read the last message
-_MAX_UNPROVEN: Final = 64
-_MAX_LINES: Final = 20  # log lines about refused connections
-
-
-@dataclass(slots=True)
-class _Newcomer:
-    """Connection of a process that is, or claims to be, a launcher of the job."""
-
-    connection: socket.socket
-    handshake: Handshake
-    deadline: float
-    received: bytes = b""
 
 
 class RestartCoordinator:
@@ -56,20 +43,22 @@ class RestartCoordinator:
         listener: socket.socket | None,
         print_line: Callable[[str], None],
     ) -> None:
-        self._rules = rules
-        self._secret = secret
-        self._listener = listener
-        self._print_line = print_line
         self._links: dict[str, LauncherLink] = {}
-        self._newcomers: dict[socket.socket, _Newcomer] = {}
         self._attempts = JobAttempts(rules, self._send, print_line)
         self._selector = selectors.DefaultSelector()
         self._closing = threading.Event()
-        self._num_refused = 0
         self._add(rules.hosts[0], own)
+        self._reception: LauncherReception | None = None
         if listener is not None:
-            listener.setblocking(False)
-            self._selector.register(listener, selectors.EVENT_READ, self._accept)
+            self._reception = LauncherReception(
+                "the coordinator of restarts",
+                rules.hosts,
+                secret,
+                listener,
+                selector=self._selector,
+                on_joined=self._on_joined,
+                print_line=print_line,
+            )
         self._thread = threading.Thread(target=self._run, name="smdist-restarts", daemon=True)
         self._thread.start()
 
@@ -85,20 +74,17 @@ class RestartCoordinator:
             self._leave()
         finally:
             self._selector.close()
-            for connection in self._newcomers:
-                connection.close()
             for link in self._links.values():
                 link.close()
-            if self._listener is not None:
-                self._listener.close()
+            if self._reception is not None:
+                self._reception.close()
 
     def _turn(self) -> None:
         for key, _ in self._selector.select(_TICK_SECONDS):
             key.data()
         self._attempts.check_deadline()
-        for newcomer in list(self._newcomers.values()):
-            if time.monotonic() >= newcomer.deadline:
-                self._refuse(newcomer, "it has not proven the secret in time")
+        if self._reception is not None:
+            self._reception.check()
 
     def _leave(self) -> None:
         """Wait for the other launchers to close their connections.
@@ -112,51 +98,10 @@ class RestartCoordinator:
             for key, _ in self._selector.select(_TICK_SECONDS):
                 key.data()
 
-    def _accept(self) -> None:
-        assert self._listener
-        with contextlib.suppress(OSError):
-            connection, _ = self._listener.accept()
-            connection.setblocking(False)
-            if len(self._newcomers) >= max(_MAX_UNPROVEN, len(self._rules.hosts)):
-                oldest = next(iter(self._newcomers.values()))
-                self._refuse(oldest, "too many connections have not proven the secret")
-            deadline = time.monotonic() + _PROOF_SECONDS
-            newcomer = _Newcomer(connection, Handshake(self._secret), deadline)
-            self._newcomers[connection] = newcomer
-            self._selector.register(connection, selectors.EVENT_READ, lambda: self._greet(newcomer))
-
-    def _greet(self, newcomer: _Newcomer) -> None:
-        try:
-            # a byte too many would be a message, which belongs to the link
-            peeked = newcomer.connection.recv(MAX_HELLO, socket.MSG_PEEK)
-            line, newline, _ = peeked.partition(b"\n")
-            newcomer.received += newcomer.connection.recv(len(line) + len(newline))
-            if not peeked or len(newcomer.received) > MAX_HELLO:
-                self._drop(newcomer)
-            elif newline:
-                line, newcomer.received = newcomer.received.rstrip(b"\n"), b""
-                self._on_line(newcomer, line)
-        except BlockingIOError:
-            return
-        except OSError:
-            self._drop(newcomer)
-        except LinkError as error:
-            self._refuse(newcomer, str(error))
-
-    def _on_line(self, newcomer: _Newcomer, line: bytes) -> None:
-        handshake = newcomer.handshake
-        if answer := handshake.reply(line):
-            newcomer.connection.send(answer)  # a few bytes, which fit into the kernel's buffer
-            return
-        if handshake.host not in self._rules.hosts[1:]:
-            raise LinkError(f"it is {handshake.host!r}, and no other host of this job")
-        del self._newcomers[newcomer.connection]
-        self._selector.unregister(newcomer.connection)
-        if handshake.host in self._links:
-            self._lose(handshake.host)
-        detect_loss(newcomer.connection)
-        link = LauncherLink(newcomer.connection, handshake.key, is_coordinator=True)
-        self._add(handshake.host, link)
+    def _on_joined(self, host: str, link: LauncherLink) -> None:
+        if host in self._links:
+            self._lose(host)
+        self._add(host, link)
 
     def _add(self, host: str, link: LauncherLink) -> None:
         self._links[host] = link
@@ -181,14 +126,3 @@ class RestartCoordinator:
         if link := self._links.get(host):
             with contextlib.suppress(LinkError):  # the loss is noticed when the link is read
                 link.send(message)
-
-    def _refuse(self, newcomer: _Newcomer, why: str) -> None:
-        self._num_refused += 1
-        if self._num_refused <= _MAX_LINES:
-            self._print_line(f"refused a connection to the coordinator of restarts: {why}")
-        self._drop(newcomer)
-
-    def _drop(self, newcomer: _Newcomer) -> None:
-        del self._newcomers[newcomer.connection]
-        self._selector.unregister(newcomer.connection)
-        newcomer.connection.close()

@@ -25,6 +25,9 @@
 // hosts, an all_reduce sends 2 S (H-1)/H bytes per host. Partial sums of 16-bit floats are sent as
 // 32-bit floats, which are twice as long, so that results are rounded only once.
 //
+// In the collectives with a root, ranks also wait until all others have posted the operation, which
+// is not part of these plans: see agreement.h.
+//
 // Each function returns the plan of one rank. All functions require size >= 1, 0 <= rank < size and
 // 0 <= root < size. All arguments except `rank` must be the same on all ranks. Scratch memory is
 // bounded by the window, not by the length of the buffer: see Segmentation.

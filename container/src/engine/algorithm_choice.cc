@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "collectives/agreement.h"
 #include "collectives/collectives.h"
 #include "collectives/owner_rotation.h"
 #include "reduce/reduce.h"
@@ -59,6 +60,55 @@ Plan broadcast_plan(const Operation& operation, const Group& group, size_t bytes
   return plan;
 }
 
+// Returns the plan of this rank's data. bytes: length of the data of one rank.
+Plan data_plan(const Operation& operation, const Group& group, const AlgorithmChoice& choice,
+               size_t bytes) {
+  const int rank = group.rank;
+  const int size = group.size();
+  const int root = operation.root;
+  const Segmentation& segmentation = choice.segmentation;
+  switch (operation.kind) {
+    case Collective::kAllReduce:
+      if (choice.is_one_shot)
+        return one_shot_all_reduce(rank, group.hosts, bytes, segmentation.widening);
+      return all_reduce(rank, group.hosts, bytes, choice.weights, segmentation);
+    case Collective::kReduceScatter:
+      return reduce_scatter(rank, group.hosts, bytes, layout_of(operation.inputs), segmentation);
+    case Collective::kAllGather:
+      return all_gather(rank, group.hosts, bytes, layout_of(operation.outputs));
+    case Collective::kBroadcast:
+      return broadcast_plan(operation, group, bytes, segmentation.chunk_bytes);
+    case Collective::kReduce:
+      return reduce_to_root(rank, group.hosts, root, bytes, segmentation);
+    case Collective::kGather:
+      return gather(rank, size, root, bytes, layout_of(operation.outputs));
+    case Collective::kScatter:
+      return scatter(rank, size, root, bytes, layout_of(operation.inputs));
+    case Collective::kAllToAll:
+      return all_to_all(rank, size, regions_of(BufferKind::kInput, operation.inputs, size),
+                        regions_of(BufferKind::kOutput, operation.outputs, size));
+    case Collective::kBarrier:
+      return barrier(rank, size);
+    case Collective::kSend:
+      return send_to(rank, size, operation.peer, bytes);
+    case Collective::kReceive:
+      // A receive from any rank gets its plan when its sender is known.
+      return operation.peer == kAnyRank ? Plan{} : receive_from(rank, size, operation.peer, bytes);
+  }
+  return {};
+}
+
+// Lets no rank complete the plan before all ranks have posted the operation, and so agree about it.
+void await_agreement(Plan& plan, const Operation& operation, const Group& group, size_t bytes) {
+  const Collective kind = operation.kind;
+  if (is_point_to_point(kind)) return;
+  if (is_rooted(kind) && bytes > 0 && group.size() > kMaxSignallingRanks) {
+    const bool moves_from_root = kind == Collective::kBroadcast || kind == Collective::kScatter;
+    return await_all_ranks_at_root(plan, group.rank, group.size(), operation.root, moves_from_root);
+  }
+  if (is_rooted(kind) || bytes == 0) await_all_ranks(plan, group.rank, group.size());
+}
+
 }  // namespace
 
 Descriptor descriptor_of(const Operation& operation, int rank, int size) {
@@ -108,42 +158,12 @@ AlgorithmChoice choose(const Descriptor& descriptor, const Tuning& tuning, const
 }
 
 Plan plan_of(const Operation& operation, const Group& group, const AlgorithmChoice& choice) {
-  const int rank = group.rank;
-  const int size = group.size();
   const bool has_one_length =
       operation.kind != Collective::kBarrier && operation.kind != Collective::kAllToAll;
-  const size_t bytes = has_one_length ? part_bytes_of(operation, rank, size) : 0;
-  const int root = operation.root;
-  const Segmentation& segmentation = choice.segmentation;
-  switch (operation.kind) {
-    case Collective::kAllReduce:
-      if (choice.is_one_shot)
-        return one_shot_all_reduce(rank, group.hosts, bytes, segmentation.widening);
-      return all_reduce(rank, group.hosts, bytes, choice.weights, segmentation);
-    case Collective::kReduceScatter:
-      return reduce_scatter(rank, group.hosts, bytes, layout_of(operation.inputs), segmentation);
-    case Collective::kAllGather:
-      return all_gather(rank, group.hosts, bytes, layout_of(operation.outputs));
-    case Collective::kBroadcast:
-      return broadcast_plan(operation, group, bytes, segmentation.chunk_bytes);
-    case Collective::kReduce:
-      return reduce_to_root(rank, group.hosts, root, bytes, segmentation);
-    case Collective::kGather:
-      return gather(rank, size, root, bytes, layout_of(operation.outputs));
-    case Collective::kScatter:
-      return scatter(rank, size, root, bytes, layout_of(operation.inputs));
-    case Collective::kAllToAll:
-      return all_to_all(rank, size, regions_of(BufferKind::kInput, operation.inputs, size),
-                        regions_of(BufferKind::kOutput, operation.outputs, size));
-    case Collective::kBarrier:
-      return barrier(rank, size);
-    case Collective::kSend:
-      return send_to(rank, size, operation.peer, bytes);
-    case Collective::kReceive:
-      // A receive from any rank gets its plan when its sender is known.
-      return operation.peer == kAnyRank ? Plan{} : receive_from(rank, size, operation.peer, bytes);
-  }
-  return {};
+  const size_t bytes = has_one_length ? part_bytes_of(operation, group.rank, group.size()) : 0;
+  Plan plan = data_plan(operation, group, choice, bytes);
+  await_agreement(plan, operation, group, bytes);
+  return plan;
 }
 
 }  // namespace smdist

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "transport/ended_hosts.h"
 #include "transport/silence.h"
 #include "transport/socket.h"
 #include "transport/tcp_transport.h"
@@ -175,9 +176,26 @@ std::string TcpTransport::loss_of(const Interruption& interruption) const {
 }
 
 void TcpTransport::check_interruptions(Clock::time_point now) {
+  if (interruptions_.empty()) return;
+  lose_ranks_of_ended_hosts();
   for (const auto& [link, each] : interruptions_) {
     if (now - each.since < options_.silence) continue;
     return lose(peer_of(link), loss_of(each));  // the next check has the others
+  }
+}
+
+// Loses the peers whose launcher has ended, too: their network may have gone with them, so that no
+// dial would be refused.
+void TcpTransport::lose_ranks_of_ended_hosts() {
+  const std::set<std::string> hosts = read_ended_hosts(options_.ended_hosts_file);
+  if (hosts.empty()) return;
+  std::map<int, std::string> ended;
+  for (const auto& [link, each] : interruptions_) {
+    const int peer = peer_of(link);
+    if (hosts.count(peers_[static_cast<size_t>(peer)].host) > 0) ended.emplace(peer, each.reason);
+  }
+  for (const auto& [peer, reason] : ended) {
+    lose(peer, reason + " (the launcher of its host has ended, too)");
   }
 }
 

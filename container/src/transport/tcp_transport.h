@@ -164,6 +164,7 @@ class TcpTransport final : public Transport {
   void check_silent_links(Clock::time_point now);
   void probe_idle_links(int silent);
   Clock::time_point last_answer(int peer) const;
+  void lose_ranks_of_ended_hosts();
   void probe_lanes(const std::string& host);
   void drop(int link);
 

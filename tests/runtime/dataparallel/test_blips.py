@@ -16,6 +16,8 @@ from cut_hosts import cut_hosts, fault_of_namespaces
 
 SCRIPT = str(Path(__file__).parent / "scripts" / "blips.py")
 PORT = "29571"
+WATCH = str(Path(__file__).parent / "scripts" / "watch.py")
+WATCH_PORT = 29_600
 SHORT, LONG = 1000, 25_000_000  # floats
 SILENCE = 5  # seconds, the least that the option takes
 SLACK = 5  # seconds that a busy machine may take in addition
@@ -175,6 +177,45 @@ def test_one_silent_connection_is_replaced_while_another_is_answered(two_ranks):
     for _ in range(3):
         assert ["sums"] * 2 == ranks.sum(LONG)
     assert dropped not in hosts.connections(0)
+
+
+def test_a_host_that_is_removed_is_named(two_ranks, tmp_path):
+    """Its processes end and its network is gone at once, so that nothing refuses connections.
+
+    The launchers of both hosts are connected, and that of the other host is informed by its kernel.
+    """
+    file = tmp_path / "0" / "ended-hosts"
+    hosts, ranks = two_ranks(60, SMDIST_ENDED_HOSTS_FILE=str(file))
+    addresses = [hosts.address(0), hosts.address(1)]
+    launchers = []
+    for host in (0, 1):
+        (folder := tmp_path / str(host)).mkdir()
+        command = [sys.executable, WATCH, str(host), str(WATCH_PORT), str(folder), *addresses]
+        launchers.append(hosts.start(host, command))
+        assert "ready\n" == launchers[-1].stdout.readline()
+    wait_until(lambda: any(here == str(WATCH_PORT) for here, _ in hosts.connections(0)))
+    assert ["sums"] * 2 == ranks.sum()
+    ranks.begin(SHORT, 0)
+    hosts.cut(0)  # its dials are lost from now on, as after the network of the other host is gone
+    killed = time.monotonic()
+    for each in (launchers[1], ranks.processes[1]):
+        each.kill()
+        each.wait()
+    hosts.unplug(1)
+
+    assert ["lost", "1"] == ranks.answers(0)[0].split()[:2]
+    assert 0.5 + SLACK > time.monotonic() - killed
+    assert [addresses[1]] == file.read_text().split()
+    for each in launchers:
+        each.kill()
+        each.communicate()
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 @pytest.mark.slow

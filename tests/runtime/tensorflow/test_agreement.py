@@ -181,5 +181,25 @@ def _disagree(rank, size):
     return sums
 
 
+def _disagree_about_the_root(rank, size, count):
+    """The last rank broadcasts from rank 1, the others from rank 0."""
+    import tensorflow as tf
+
+    import smdist.dataparallel.tensorflow as sdp
+
+    sdp.init()
+    for _ in range(3):
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            sdp.broadcast(tf.fill([count], float(rank)), root_rank=int(rank == size - 1))
+        assert ("usage", "broadcast") == fault_fields("kind", "operation")
+    return np.unique(sdp.broadcast(tf.fill([count], float(rank)), root_rank=1)).tolist()
+
+
+def test_every_rank_raises_where_roots_differ(tf_world):
+    """Also those that agree with the root, whether they have received its data or not."""
+    assert [[1.0]] * 3 == tf_world.run(_disagree_about_the_root, 4, size=3)
+    assert [[1.0]] * 3 == tf_world.run(_disagree_about_the_root, 100_000, size=3)
+
+
 def test_the_next_call_works_after_ranks_disagreed(tf_world):
     assert [[[2.0], [2.0]]] * 2 == tf_world.run(_disagree, size=2)

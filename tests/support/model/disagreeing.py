@@ -2,20 +2,23 @@
 """Calls about which ranks disagree: they end alone, in every order of events.
 
 Each rank posts its calls in order, and numbers them. A call says what is called (all that ranks
-compare), and with which ranks it exchanges data.
+compare), and its root, if it has one. All ranks are partners in a call. Only in a call with a root
+in a large group, the root is everybody's only partner.
 
     post      a rank reaches call k: it sends READY(k, what) to its partners in this call; if
               it knows already that the ranks disagree about k, the call ends at once instead
     READY     if the receiver called something else as k, its call k ends with an error, also
               if the sender is no partner; if its call k has ended, it sends MISMATCH back
-    complete  all partners are ready: the call succeeds
+    complete  all partners are ready, and, in a large group, the root has sent GO: the call
+              succeeds; a root then sends GO to all others, with its data or without
+    GO        the receiver may complete its call k
     MISMATCH  the call k of the receiver ends with an error, posted or not
 
 A rank whose call k ends with an error sends MISMATCH(k) to its partners, and to every rank whose
 READY(k) it has.
 
-Invariants: every call ends on every rank. It succeeds where all ranks call the same. Where they
-do not, no rank succeeds whose call needs all ranks.
+Invariants: every call ends on every rank, and on all in the same way: it succeeds where all ranks
+call the same, and nowhere else.
 """
 
 from collections.abc import Iterator
@@ -26,10 +29,7 @@ from model.explorer import Action, FaultError
 
 
 class Call(NamedTuple):
-    """What a rank calls.
-
-    `root` is None if all ranks are each other's partners, and -1 if the call needs no other rank.
-    """
+    """What a rank calls, and its root, if it has one."""
 
     what: str
     root: int | None = None
@@ -40,7 +40,7 @@ class Frame(NamedTuple):
 
     source: int
     target: int
-    kind: str  # READY, MISMATCH
+    kind: str  # READY, GO, MISMATCH
     number: int
 
 
@@ -51,16 +51,21 @@ class State(NamedTuple):
     frames: tuple[Frame, ...]
     ready: frozenset[tuple[int, int, int]]  # number, rank, rank that has its READY
     ended: frozenset[tuple[int, int, bool]]  # number, rank, whether it succeeded
+    released: frozenset[tuple[int, int]]  # number, rank that has the root's GO
 
 
 @dataclass(frozen=True, slots=True)
 class Disagreeing:
-    """State machine; for each rank, its calls in the order in which it posts them."""
+    """State machine; for each rank, its calls in the order in which it posts them.
+
+    `is_large` says whether the root is the only partner in a call that has one.
+    """
 
     calls: tuple[tuple[Call, ...], ...]
+    is_large: bool = False
 
     def start(self) -> State:
-        return State((0,) * len(self.calls), (), frozenset(), frozenset())
+        return State((0,) * len(self.calls), (), frozenset(), frozenset(), frozenset())
 
     # ------------------------------------------------------------- possible actions
 
@@ -79,8 +84,7 @@ class Disagreeing:
         if action.name == "post":
             return self._post(state, *action.arguments)
         if action.name == "complete":
-            number, rank = action.arguments
-            return state._replace(ended=state.ended | {(number, rank, True)})
+            return self._complete(state, *action.arguments)
         frame = Frame(*action.arguments)
         frames = list(state.frames)
         frames.remove(frame)
@@ -100,6 +104,17 @@ class Disagreeing:
         for other in self.announced(state, number, rank):
             state = self._compare(state, number, rank, other)
         return state
+
+    def _complete(self, state: State, number: int, rank: int) -> State:
+        state = state._replace(ended=state.ended | {(number, rank, True)})
+        for other in self.partners(number, rank) if self.root(number, rank) == rank else []:
+            state = _send(state, Frame(rank, other, "GO", number))
+        return state
+
+    def _take_go(self, state: State, frame: Frame) -> State:
+        if (frame.number, frame.target, False) in state.ended:
+            raise FaultError(f"rank {frame.target} gets GO for call {frame.number}, which failed")
+        return state._replace(released=state.released | {(frame.number, frame.target)})
 
     def _take_ready(self, state: State, frame: Frame) -> State:
         number, rank, other = frame.number, frame.target, frame.source
@@ -143,8 +158,7 @@ class Disagreeing:
         for number, rank, succeeded in state.ended:
             if not succeeded and self._all_agree(number):
                 raise FaultError(f"call {number} fails on rank {rank}, though all agree")
-            needs_all = self.calls[rank][number].root is None
-            if succeeded and needs_all and not self._all_agree(number):
+            if succeeded and not self._all_agree(number):
                 raise FaultError(f"call {number} succeeds on rank {rank}, though ranks disagree")
 
     def check_end(self, state: State) -> None:
@@ -155,11 +169,13 @@ class Disagreeing:
 
     # ------------------------------------------------------------------------ facts
 
+    def root(self, number: int, rank: int) -> int | None:
+        """Return the rank that knows for all that they agree, as this one believes."""
+        return self.calls[rank][number].root if self.is_large else None
+
     def partners(self, number: int, rank: int) -> list[int]:
-        """Return the ranks with which this one exchanges data, as it believes."""
-        root = self.calls[rank][number].root
-        if root == -1:
-            return []
+        """Return the ranks with which this one exchanges READY, as it believes."""
+        root = self.root(number, rank)
         others = [other for other in range(len(self.calls)) if other != rank]
         return others if root in (None, rank) else [root]
 
@@ -171,10 +187,14 @@ class Disagreeing:
         return not state.ended.isdisjoint({(number, rank, True), (number, rank, False)})
 
     def _may_complete(self, state: State, number: int, rank: int) -> bool:
-        partners = self.partners(number, rank)
-        return not self.is_ended(state, number, rank) and all(
+        waits_for_go = self.root(number, rank) not in (None, rank)
+        if self.is_ended(state, number, rank) or (
+            waits_for_go and (number, rank) not in state.released
+        ):
+            return False
+        return all(
             (number, other, rank) in state.ready and self._agree(number, rank, other)
-            for other in partners
+            for other in self.partners(number, rank)
         )
 
     def _agree(self, number: int, rank: int, other: int) -> bool:

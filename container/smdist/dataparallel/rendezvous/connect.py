@@ -175,6 +175,7 @@ def connect(store: Store, rank: int, size: int, config: RankConfig, module: Engi
         config.integrity,
         config.encrypt,
         config.silence_seconds,
+        ended_hosts_file=str(config.ended_hosts_file or ""),
         **_engine_limits,
     )
     _join(view, engine, names)

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A host whose processes end together with its network, as a container that is removed.
+
+Real launchers on emulated hosts, which are network namespaces, so this test needs root.
+"""
+
+import contextlib
+import subprocess
+import time
+
+import psutil
+import pytest
+from cut_hosts import fault_of_namespaces
+
+from benchmarks.faults.fault_row import Expected, Row
+from benchmarks.faults.hosts_job import HostsJob, wait_until
+from benchmarks.harness.hosts import INTERFACE, EmulatedHosts
+
+SIZE = 3
+SLACK = 10  # seconds that a busy machine may take in addition; without the watch, it takes 60
+ROW = Row(
+    name="host removed",
+    expected=Expected(within=0.5, kinds=("lost",)),
+    environ={"SMDIST_SECRET": "a secret of this job alone", "SMDIST_SILENCE_SECONDS": "60"},
+    options={"silence_seconds": 60},
+    test="",
+)
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(bool(fault_of_namespaces()), reason=fault_of_namespaces() or "-"),
+]
+
+
+def remove(job, number):
+    """Kill all processes of a host and take its link away; nothing refuses dials meanwhile."""
+    host = job.hosts[number]
+    refuse_nothing = ["iptables", "-A", "INPUT", "-p", "tcp", "--syn", "-j", "DROP"]
+    subprocess.run([*host.prefix, *refuse_nothing], check=True)
+    processes = job.processes(host=number)
+    for each in processes:
+        with contextlib.suppress(psutil.Error):
+            each.kill()
+    psutil.wait_procs(processes, 60)
+    ended = time.monotonic()
+    subprocess.run(["ip", "-n", host.namespace, "link", "set", INTERFACE, "down"], check=True)
+    return ended
+
+
+def error_of(job, rank):
+    return next((each for each in job.events(rank) if each["event"] == "error"), None)
+
+
+@pytest.mark.parametrize("number", [1, 0], ids=["another host", "the first host"])
+def test_a_removed_host_is_named_at_once(number):
+    """Every other rank raises, and names its rank; the launchers know it from its kernel."""
+    with EmulatedHosts(SIZE, "1gbit", name="rm", network="10.78.0") as emulated:
+        job = HostsJob(emulated, [ROW], "torch")
+        try:
+            job.start()
+            job.wait_for_event("ready")
+            ended = remove(job, number)
+            others = [rank for rank in range(SIZE) if rank != number]
+            wait_until(lambda: all(error_of(job, rank) for rank in others), 40, "errors")
+            for rank in others:
+                error = error_of(job, rank)
+                assert ("lost", number) == (error["kind"], error["culprit"])
+                assert 0.5 + SLACK > error["at"] - ended
+        finally:
+            job.close()
