@@ -184,15 +184,27 @@ std::vector<std::vector<Call>> rooted_programs(Collective kind, int size, size_t
 
 // Also a rank that agrees with the root raises, and so does the root.
 void every_rank_of_a_rooted_call_raises() {
-  const std::vector<std::pair<Network, int>> clusters = {
-      {Network::kMemory, 2}, {Network::kMemory, 4}, {Network::kShared, 4},
-      {Network::kLocal, 4},  {Network::kTcp, 4},    {Network::kMemory, kMaxSignallingRanks + 1}};
-  for (const auto& [network, size] : clusters) {
+  constexpr size_t kShort = 10;
+  constexpr size_t kLong = 50'000;
+  struct Case {
+    Network network;
+    int size;
+    std::vector<size_t> counts;
+  };
+  const std::vector<Case> cases = {
+      {Network::kMemory, 2, {kShort}},
+      {Network::kMemory, 4, {0, kShort, kLong}},
+      {Network::kMemory, kMaxSignallingRanks + 1, {kShort}},
+      {Network::kShared, 4, {kShort}},
+      {Network::kLocal, 4, {kLong}},
+      {Network::kTcp, 4, {0, kShort, kLong}},
+  };
+  for (const auto& [network, size, counts] : cases) {
     std::vector<int> hosts;
     if (network == Network::kTcp) hosts = {0, 0, 1, 1};
     Cluster cluster(size, network, tuned(0, 0, hosts));
     for (const Collective kind : kRooted) {
-      for (const size_t count : {size_t{0}, size_t{10}, size_t{50'000}}) {
+      for (const size_t count : counts) {
         for (const std::vector<Call>& calls : rooted_programs(kind, size, count)) {
           std::vector<Result> results;
           for (int rank = 0; rank < size; ++rank) {
@@ -202,7 +214,7 @@ void every_rank_of_a_rooted_call_raises() {
         }
       }
     }
-    check_sum(cluster, 50'000);
+    check_sum(cluster, kLong);
     for (int rank = 0; rank < size; ++rank) CHECK(!cluster[rank].failure());
   }
 }

@@ -7,11 +7,11 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from operator import itemgetter
+from operator import eq, itemgetter
 from pathlib import Path
 from typing import Any, Final
 
-from sagemaker_dist.errors import OptionError, raise_all
+from sagemaker_dist.errors import KeyPath, OptionError, parts_of, raise_all
 from sagemaker_dist.jobs.job_checks import job_faults
 from sagemaker_dist.jobs.job_file.json_schema import input_schema, is_file_system, job_schema
 from sagemaker_dist.jobs.job_file.origins import Origins, with_paths
@@ -40,6 +40,7 @@ else:
 
 _AT: Final = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
 _RAW: Final = "DataSource"  # key of a dict in the API's format, which Python's `inputs` may have
+_OBJECTS: Final = frozenset({"inputs", "instance_groups"})  # options whose tables become objects
 _NAMES: Final = frozenset(field.name for field in fields(TrainingOptions))
 
 
@@ -79,13 +80,42 @@ class JobFile:
     def _faults(self, values: dict[str, Any], region: str | None) -> Iterator[OptionError]:
         wrong, origins = list(_shape_faults(values)), self.origins
         found = [(origins.order(fault.path), origins.error(fault)) for fault in wrong]
-        bad = {str(fault.path[0]) for fault in wrong}
-        good = {name: value for name, value in values.items() if name not in bad}
-        for fault in job_faults(TrainingOptions(**_options(good)), region=region):
-            key = origins.key_of(fault.about)
-            if not {*fault.about[:1], *(key or ())[:1]} & bad:
-                found.append((origins.order(key), origins.placed(fault)))
+        left_out = [_to_leave_out(fault.path) for fault in wrong]
+        good = _without(values, left_out)
+        for error in job_faults(TrainingOptions(**_options(good)), region=region):
+            for fault in parts_of(error):
+                key = origins.key_of(fault.about)
+                if not _touches(fault.about, left_out) and not _touches(key or (), left_out):
+                    found.append((origins.order(key), origins.placed(fault)))
         yield from (error for _, error in sorted(found, key=itemgetter(0)))
+
+
+def _to_leave_out(path: KeyPath) -> KeyPath:
+    """Return the path of the smallest value that a job can be without, if this one is wrong."""
+    return path[:1] if path[0] in _OBJECTS else path
+
+
+def _without(values: Mapping[str, Any], paths: Sequence[KeyPath]) -> dict[str, Any]:
+    """Return a copy of the values without those at these paths.
+
+    A path that leads into something else than a table takes that away as a whole.
+    """
+    kept: dict[Any, Any] = dict(values)
+    inside: dict[Any, list[KeyPath]] = {}
+    for first, *rest in paths:
+        if rest and isinstance(kept.get(first), Mapping):
+            inside.setdefault(first, []).append(tuple(rest))
+        else:
+            kept.pop(first, None)
+    for name, rests in inside.items():
+        if name in kept:
+            kept[name] = _without(kept[name], rests)
+    return kept
+
+
+def _touches(path: KeyPath, others: Sequence[KeyPath]) -> bool:
+    """Return whether one of the other paths is a part of this one, or the other way round."""
+    return bool(path) and any(all(map(eq, path, each)) for each in others)
 
 
 def read_job_file(path: str | Path, settings: Sequence[str] = ()) -> JobFile:

@@ -151,8 +151,28 @@ def test_every_fault_at_once_with_its_line(job_file):
         " type. Did you mean 'ml.c5.9xlarge'?",
         "job.toml:7: distribution has the key 'smdit': no such key exists. Did you mean 'smdist'?",
         "job.toml:11: hyperparameters.when: no option of a job is a date. Put the value in quotes.",
+        "job.toml:12: hyperparameters has the name 'a b': the script gets it as --name, so"
+        " whitespace, '=' and a leading '-' are not allowed. Correct the name.",
         "job.toml:16: inputs.train.input_mod: no such key exists. Did you mean 'input_mode'?",
     ] == faults_of(path)
+
+
+def test_every_fault_of_one_distribution(job_file):
+    """Wrong types beside wrong values, in one table."""
+    path = job_file("""
+        entry_point = "train.py"
+        instance_type = "local"
+
+        [distribution.smdist.dataparallel]
+        silence_seconds = 1
+        integrity = "md5"
+        encrypt = "yes"
+        max_restarts = "many"
+        """)
+
+    assert {"silence_seconds", "integrity", "encrypt", "max_restarts"} == {
+        about[-1] for about in abouts_of(path)
+    }
 
 
 @pytest.mark.parametrize(
