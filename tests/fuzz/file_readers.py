@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 from byte_source import ByteSource, ValidDocuments
-from reader_list import MEMORY, kept, target, written
+from reader_list import MEMORY, kept, target
 
 from sagemaker_dist.contract import DataParallel, ModelParallel
 from sagemaker_dist.contract.hyperparameter_format import (
@@ -112,6 +112,7 @@ def driver_files(source: ByteSource) -> None:
         assert isinstance(drivers.program, str)
 
 
+_JOB_FILE = MEMORY / "job.toml"
 _JOB = Path(__file__).with_name("job.toml").read_text(encoding="utf-8").splitlines(keepends=True)
 
 
@@ -132,7 +133,7 @@ def job_file(source: ByteSource) -> None:
             lines.insert(at, piece + ("\n" if source.below(2) else ""))
         text = "".join(lines)
     settings = [source.text(24) for _ in range(source.below(3))]
-    path = written("job.toml", text)
+    path = kept(_JOB_FILE, text)
     with contextlib.suppress(OptionError):
         found = job_file_reader.read_job_file(path, settings)
         assert found.origins.lines.keys() >= {(name,) for name in found.values} or settings

@@ -10,11 +10,13 @@ from functools import cache
 
 from byte_source import ByteSource, ValidDocuments
 from plan_problems import Model, problem
-from reader_list import target, written
+from reader_list import MEMORY, kept, target
 
 from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core.plan import Plan
 from smdist.modelparallel.core.planner import find_plan
+
+_FILE = MEMORY / "plan.json"
 
 
 @cache
@@ -44,7 +46,7 @@ def plan(source: ByteSource) -> None:
     """The file of a plan, which users edit, and more often the JSON document in it."""
     try:
         if source.below(16) == 15:
-            found = Plan.load(written("plan.json", source.json_text(_plans())))
+            found = Plan.load(kept(_FILE, source.json_text(_plans())))
         else:
             found = Plan.from_document(source.json_value(_plans()))
     except OptionError:

@@ -7,7 +7,7 @@ than those that its docstring lists, or returns something that its annotations e
 
 from importlib import import_module
 
-from reader_list import TARGETS, remove_files, run
+from reader_list import TARGETS, run
 
 # The quickest imports come first: the last module needs torch.
 _MODULES = ("message_readers", "plan_reader", "file_readers", "checkpoint_reader")
@@ -21,4 +21,4 @@ def load(name: str | None = None) -> None:
             return
 
 
-__all__ = ["TARGETS", "load", "remove_files", "run"]
+__all__ = ["TARGETS", "load", "run"]

@@ -36,12 +36,13 @@ MERGE_SECONDS = 900
 
 def targets() -> list[FuzzedTarget]:
     only = os.environ.get("FUZZ_ONLY", "").split()
-    found = [*native_targets(), *python_targets()]
+    found = native_targets()
+    if not only or {*only} - {each.name for each in found}:  # to list readers takes their imports
+        found += python_targets()
     if not only:
         return found
-    return sorted(
-        (each for each in found if each.name in only), key=lambda each: only.index(each.name)
-    )
+    named = [each for each in found if each.name in only]
+    return sorted(named, key=lambda each: only.index(each.name))
 
 
 def wanted(target: FuzzedTarget) -> int:

@@ -16,6 +16,7 @@ have an empty line after their header; Python's own tracebacks have none.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import PurePath
 from typing import Final
 
@@ -65,9 +66,9 @@ def find_culprit(stderr: bytes, directory: str) -> tuple[str, str]:
     lines = (_first_leaf(text) if _GROUP_HEADER in text else text).splitlines()
     start = next((n for n in reversed(range(len(lines))) if _is_start(lines, n)), -1)
     block = lines[start + 1 :]
-    frames = [match for line in block if (match := _FRAME.match(line))]
-    error = _error(block) if frames else ""
-    return _with_hint(error or _last_line(lines)), _frame(frames, directory)
+    frames = {n: match for n, line in enumerate(block) if (match := _FRAME.match(line))}
+    error = _error(block, frames) if frames else ""
+    return _with_hint(error or _last_line(lines)), _frame([*frames.values()], directory)
 
 
 def _with_hint(error: str) -> str:
@@ -94,15 +95,18 @@ def _is_start(lines: list[str], number: int) -> bool:
     return number + 1 == len(lines) or bool(lines[number + 1].strip())
 
 
-def _error(block: list[str]) -> str:
-    """Return the exception's type and message from a traceback's lines; "" if there is none."""
-    wrapped = (n for n, line in enumerate(block) if _EXCEPTION.match(line) and is_wrapped(line))
-    calls = block[: next(wrapped, len(block))]
-    last_frame = max((number for number, line in enumerate(calls) if _FRAME.match(line)), default=0)
-    for number in range(last_frame + 1, len(block)):
-        if _EXCEPTION.match(block[number]):
-            return _type_and_message(block[number:])
-    return ""
+def _error(block: list[str], frames: Iterable[int]) -> str:
+    """Return the exception's type and message from a traceback's lines; "" if there is none.
+
+    Args:
+        block: Lines of the traceback.
+        frames: Numbers of those lines that name a call.
+    """
+    named = [number for number, line in enumerate(block) if _EXCEPTION.match(line)]
+    num_calls = next((number for number in named if is_wrapped(block[number])), len(block))
+    last_frame = max((number for number in frames if number < num_calls), default=0)
+    first = next((number for number in named if number > last_frame), None)
+    return "" if first is None else _type_and_message(block[first:])
 
 
 def _type_and_message(lines: list[str]) -> str:
@@ -126,8 +130,8 @@ def _message(lines: list[str]) -> list[str]:
 
 
 def _last_line(lines: list[str]) -> str:
-    shown = [line.strip() for line in lines if line.strip() and not _NOISE.match(line)]
-    return shown[-1] if shown else ""
+    shown = (line.strip() for line in reversed(lines) if not _NOISE.match(line))
+    return next(filter(None, shown), "")
 
 
 def _frame(frames: list[re.Match[str]], directory: str) -> str:

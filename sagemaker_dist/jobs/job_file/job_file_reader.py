@@ -126,7 +126,7 @@ def read_job_file(path: str | Path, settings: Sequence[str] = ()) -> JobFile:
     Raises:
         OptionError: The file cannot be read or is not TOML, or a setting is not KEY=VALUE.
     """
-    path, schema = Path(path), job_schema()
+    path, schema = path if isinstance(path, Path) else Path(path), job_schema()
     values, text = _parsed(path)
     given = [parse_setting(each, schema) for each in settings]
     merged = _changed(with_paths(values, path.absolute().parent), given)

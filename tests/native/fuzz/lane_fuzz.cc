@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <deque>
 #include <memory>
 #include <string>
@@ -12,21 +13,18 @@
 
 #include "base/little_endian.h"
 #include "fuzz_target.h"
+#include "pattern.h"
 #include "smdist/errors.h"
 #include "transport/lane.h"
 
 namespace smdist::fuzzing {
 namespace {
 
-constexpr size_t kMostPayload = 6 << 10;  // more than the lane's staging buffer
-
 // Request to the receiver, encoded in the first byte of a header.
 enum class Treatment : uint8_t { kTake, kDiscard, kRefuseHeader, kRefuseMessage };
 
 Treatment treatment_of(const HeaderBytes& header) { return static_cast<Treatment>(header[0] % 4); }
 size_t payload_bytes(const HeaderBytes& header) { return get<uint16_t>(&header[1]) % kMostPayload; }
-
-uint8_t pattern(size_t message, size_t at) { return static_cast<uint8_t>(message * 7 + at); }
 
 // Receives messages into memory of exactly their length, and checks what has arrived.
 class Receiver final : public Sink {
@@ -40,8 +38,8 @@ class Receiver final : public Sink {
     return {place_.get(), bytes};
   }
   void on_message(int, const HeaderBytes& header) override {
-    for (size_t i = 0; place_ != nullptr && i < payload_bytes(header); ++i) {
-      FUZZ_CHECK(place_[i] == pattern(received_, i));
+    if (place_ != nullptr) {
+      FUZZ_CHECK(std::memcmp(place_.get(), pattern(received_), payload_bytes(header)) == 0);
     }
     place_.reset();
     ++received_;
@@ -111,10 +109,8 @@ class LaneRun final {
     HeaderBytes header{};
     for (size_t i = 0; i < 3; ++i) header[i] = input.byte();
     unsent_.append(header.begin(), header.end());
-    const size_t number = num_messages_++;
-    for (size_t i = 0; i < payload_bytes(header); ++i) {
-      unsent_.push_back(static_cast<char>(pattern(number, i)));
-    }
+    const uint8_t* const payload = pattern(num_messages_++);
+    unsent_.append(payload, payload + payload_bytes(header));
   }
   void send_from_peer(size_t bytes) {
     const ssize_t sent = ::send(peer_.get(), unsent_.data(), std::min(bytes, unsent_.size()),

@@ -12,6 +12,7 @@
 
 #include "base/little_endian.h"
 #include "fuzz_target.h"
+#include "pattern.h"
 #include "smdist/errors.h"
 #include "transport/auth_messages.h"
 #include "transport/lane_acknowledgement.h"
@@ -25,8 +26,7 @@ constexpr int kRank = 1;
 constexpr int kRanks = 4;  // ranks 2 and 3 connect to this one
 constexpr uint32_t kLanes = 2;
 constexpr size_t kMostConnections = 6;
-constexpr size_t kMostPayload = 6 << 10;  // more than the lane's staging buffer
-constexpr size_t kLengthAt = 40;          // in a header, after what an acknowledgement uses
+constexpr size_t kLengthAt = 40;  // in a header, after what an acknowledgement uses
 
 // Closes a connection with a reset, so that none of thousands stays in the kernel for a minute.
 void reset(UniqueFd& fd) {

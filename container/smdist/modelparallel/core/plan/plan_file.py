@@ -35,7 +35,7 @@ def path_of(path: object) -> Path:
             "Pass a str or a pathlib.Path",
             about="path",
         )
-    return Path(path)
+    return path if isinstance(path, Path) else Path(path)
 
 
 def write(path: Path, document: object) -> None:
