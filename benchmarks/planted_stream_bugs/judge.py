@@ -63,7 +63,7 @@ def _run(processes: DeviceProcesses, bug: int, seeds: range) -> tuple[dict[int, 
             notes,
             size=_RANKS,
             staging=stream_schedules.SLOTS,
-            deadline=stream_schedules.HANGS * len(seeds),
+            deadline=stream_schedules.LONGEST * len(seeds),
         )
         files = [path.read_text().splitlines() for path in Path(notes).iterdir()]
     lines = [json.loads(line) for file in files for line in file]

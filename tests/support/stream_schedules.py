@@ -6,11 +6,12 @@ memory is used again as soon as it may be. A schedule is a seed: it draws delays
 steps and the values.
 """
 
+import contextlib
 import json
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
@@ -27,7 +28,7 @@ NEVER = test_device.StaleUses(device=0, pinned=0)
 
 
 PATIENCE = 0.05  # seconds for which a step waits for what must not come
-HANGS = 20.0  # seconds after which a schedule counts as one that never ends
+HANGS = 20.0  # seconds after which a step counts as one that never ends
 _wrong: list[str] = []  # what the running schedule has found
 
 
@@ -41,12 +42,9 @@ def run_schedules(rank: int, size: int, seeds: range, notes: str) -> dict[int, s
     with (Path(notes) / str(rank)).open("a") as file:
         for seed in seeds:
             print(json.dumps([seed, ""]), file=file, flush=True)
-            end = threading.Timer(HANGS, os._exit, (3,))
-            end.start()
             if fault := _run_schedule(rank, size, seed):
                 faults[seed] = fault
                 print(json.dumps([seed, fault]), file=file, flush=True)
-            end.cancel()
     return faults
 
 
@@ -60,12 +58,23 @@ def _run_schedule(rank: int, size: int, seed: int) -> str:
     _wrong.clear()
     for step in steps:
         test_device.set_copy_bandwidth(random.choice((3e6, 1e7)))
-        step(rank, size, float(random.randrange(1, 50)))
-    torch.accelerator.synchronize()
+        with _ends_in_time():
+            step(rank, size, float(random.randrange(1, 50)))
+    with _ends_in_time():
+        torch.accelerator.synchronize()
     stale = test_device.take_stale_uses()
     if stale != NEVER:
         _wrong.append(f"memory was used after its end: {stale}")
     return next(iter(_wrong), "")
+
+
+@contextlib.contextmanager
+def _ends_in_time() -> Iterator[None]:
+    """End the process if the block takes too long; each step has a limit of its own."""
+    end = threading.Timer(HANGS, os._exit, (3,))
+    end.start()
+    yield
+    end.cancel()
 
 
 def _expect(step: str, want: float, values: torch.Tensor) -> None:
@@ -272,3 +281,4 @@ _STEPS = (
     drop_the_input,
     call_in_order,
 )
+LONGEST = HANGS * (len(_STEPS) + 1)  # seconds after which no schedule runs

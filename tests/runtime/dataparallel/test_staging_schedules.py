@@ -16,7 +16,7 @@ def test_the_right_code_passes_random_schedules(device_processes, waits, tmp_pat
         str(tmp_path),
         size=2,
         staging=stream_schedules.SLOTS | waits,
-        deadline=60,
+        deadline=120,
     )
 
     assert [{}, {}] == ranks
