@@ -18,7 +18,7 @@ from smdist.dataparallel.torch import _C
 
 __all__ = ["EVERY_SECONDS", "TrainingProgress", "Value", "is_timed"]
 
-_BACKEND: Final = "smdist"  # what the backend calls itself, whatever name it was registered under
+_BACKEND: Final = "smdist"  # name of the backend itself, whatever name it was registered under
 
 Value = float | torch.Tensor  # a number of another library, such as NumPy, is accepted too
 
