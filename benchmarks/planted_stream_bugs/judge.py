@@ -23,10 +23,10 @@ _BLOCK = 50  # schedules in one process group, at most
 _RANKS = 2
 
 
-def run_with_bug(rank: int, size: int, bug: int, seeds: range, notes: str) -> None:
+def run_with_bug(rank: int, size: int, bug: int, seeds: range, notes: str, seconds: float) -> None:
     """Plant a bug in this process, and run schedules."""
     os.environ[VARIABLE] = str(bug)
-    stream_schedules.run_schedules(rank, size, seeds, notes)
+    stream_schedules.run_schedules(rank, size, seeds, notes, seconds)
 
 
 def main() -> None:
@@ -55,15 +55,17 @@ def _faults(processes: DeviceProcesses, bug: int, schedules: int) -> dict[int, s
 
 def _run(processes: DeviceProcesses, bug: int, seeds: range) -> tuple[dict[int, str], int]:
     """Return the faults, by seed, and the first seed that has not run."""
+    seconds = stream_schedules.HANGS if bug else stream_schedules.BUSY
     with tempfile.TemporaryDirectory() as notes:
         outcomes = processes.outcomes(
             run_with_bug,
             bug,
             seeds,
             notes,
+            seconds,
             size=_RANKS,
             staging=stream_schedules.SLOTS,
-            deadline=stream_schedules.HANGS * len(seeds),
+            deadline=seconds * len(seeds),
         )
         files = [path.read_text().splitlines() for path in Path(notes).iterdir()]
     lines = [json.loads(line) for file in files for line in file]

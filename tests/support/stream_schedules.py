@@ -6,11 +6,12 @@ memory is used again as soon as it may be. A schedule is a seed: it draws delays
 steps and the values.
 """
 
+import contextlib
 import json
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
@@ -27,30 +28,30 @@ NEVER = test_device.StaleUses(device=0, pinned=0)
 
 
 PATIENCE = 0.05  # seconds for which a step waits for what must not come
-HANGS = 20.0  # seconds after which a schedule counts as one that never ends
+HANGS = 20.0  # seconds after which a step of wrong code counts as one that never ends
+BUSY = 300.0  # seconds that a step of the right code may take on a machine with other work
 _wrong: list[str] = []  # what the running schedule has found
 
 
-def run_schedules(rank: int, size: int, seeds: range, notes: str) -> dict[int, str]:
+def run_schedules(
+    rank: int, size: int, seeds: range, notes: str, seconds: float = HANGS
+) -> dict[int, str]:
     """Run the schedules of these seeds, and return the first fault of each that has one.
 
     The faults are also appended to `notes/RANK`, a line of JSON each, and so is the seed of each
-    schedule before it runs, with "". A schedule that hangs ends the process.
+    schedule before it runs, with "". A step that takes longer than `seconds` ends the process.
     """
     faults = {}
     with (Path(notes) / str(rank)).open("a") as file:
         for seed in seeds:
             print(json.dumps([seed, ""]), file=file, flush=True)
-            end = threading.Timer(HANGS, os._exit, (3,))
-            end.start()
-            if fault := _run_schedule(rank, size, seed):
+            if fault := _run_schedule(rank, size, seed, seconds):
                 faults[seed] = fault
                 print(json.dumps([seed, fault]), file=file, flush=True)
-            end.cancel()
     return faults
 
 
-def _run_schedule(rank: int, size: int, seed: int) -> str:
+def _run_schedule(rank: int, size: int, seed: int, seconds: float) -> str:
     """Run a schedule to its end, and return the first thing that was wrong; "" for nothing."""
     random = Random(seed)  # the same on every rank
     test_device.set_seed(seed * size + rank)
@@ -60,12 +61,23 @@ def _run_schedule(rank: int, size: int, seed: int) -> str:
     _wrong.clear()
     for step in steps:
         test_device.set_copy_bandwidth(random.choice((3e6, 1e7)))
-        step(rank, size, float(random.randrange(1, 50)))
-    torch.accelerator.synchronize()
+        with _ends_within(seconds):
+            step(rank, size, float(random.randrange(1, 50)))
+    with _ends_within(seconds):
+        torch.accelerator.synchronize()
     stale = test_device.take_stale_uses()
     if stale != NEVER:
         _wrong.append(f"memory was used after its end: {stale}")
     return next(iter(_wrong), "")
+
+
+@contextlib.contextmanager
+def _ends_within(seconds: float) -> Iterator[None]:
+    """End the process if the block takes longer."""
+    end = threading.Timer(seconds, os._exit, (3,))
+    end.start()
+    yield
+    end.cancel()
 
 
 def _expect(step: str, want: float, values: torch.Tensor) -> None:

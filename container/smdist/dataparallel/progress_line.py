@@ -104,7 +104,7 @@ class ProgressLine:
         """
         self._reported.update({name: self.kept(value) for name, value in values.items()})
         if not self._counts:
-            self._is_timed = self._is_timed and all(map(self.is_on_cpu, values.values()))
+            self._is_timed = self._is_timed and all(map(self.is_timed_with, values.values()))
             known = self._latest.step if self._latest else 0
             self._begin_step(int(values.get(STEP, known)))
 
@@ -125,11 +125,11 @@ class ProgressLine:
             sys.stdout.write(f"{line}\n")
             sys.stdout.flush()
 
-    def is_on_cpu(self, value: Any) -> bool:  # noqa: ARG002  a framework's own numbers may not be
-        """Return True if a reported value is in CPU memory; this base class always does.
+    def is_timed_with(self, value: Any) -> bool:  # noqa: ARG002  a framework's own numbers may not
+        """Return True if the engine runs collectives on the device of a reported value.
 
-        A subclass returns False for a tensor on a GPU. After such a value the progress lines show
-        no times of collectives.
+        This base class always does. After a value for which a subclass returns False, the progress
+        lines show no times of collectives.
         """
         return True
 

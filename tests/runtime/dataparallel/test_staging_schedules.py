@@ -14,9 +14,10 @@ def test_the_right_code_passes_random_schedules(device_processes, waits, tmp_pat
         stream_schedules.run_schedules,
         range(5),
         str(tmp_path),
+        stream_schedules.BUSY,
         size=2,
         staging=stream_schedules.SLOTS | waits,
-        deadline=60,
+        deadline=120,
     )
 
     assert [{}, {}] == ranks

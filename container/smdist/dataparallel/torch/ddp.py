@@ -18,7 +18,7 @@ from sagemaker_dist.contract import DataParallel, MiB
 from sagemaker_dist.errors import require
 from smdist.config import read_rank_config
 from smdist.dataparallel.torch import step_report
-from smdist.dataparallel.torch.training_progress import EVERY_SECONDS, TrainingProgress
+from smdist.dataparallel.torch.training_progress import EVERY_SECONDS, TrainingProgress, is_timed
 
 _FIRST: Final = 10  # maximum number of elements examined in each container of inputs
 _MOST: Final = 100  # maximum number of inputs examined in total
@@ -32,8 +32,8 @@ class DistributedDataParallel(TorchDistributedDataParallel):
     time of all-reduces (docs/metrics.md). All other arguments are torch's.
 
     Args:
-        module: The model, on the CPU or on a GPU. On a GPU, the progress lines do not show the
-            time of all-reduces.
+        module: The model, on the CPU or on a GPU. If NCCL averages the gradients of a GPU, the
+            progress lines do not show the time of all-reduces.
         fusion_bytes: Bytes per bucket; by default `DataParallel.fusion_bytes` of the job, which
             is 25 MiB if not set.
         progress_seconds: Seconds between two progress lines, by default 10; infinity prints
@@ -107,9 +107,8 @@ class DistributedDataParallel(TorchDistributedDataParallel):
     def _new_progress(self) -> TrainingProgress | None:
         if self.progress_seconds is None:
             return None
-        # the engine runs only the collectives of CPU tensors
-        is_timed = self.device_type == "cpu"
-        return TrainingProgress(counts=True, is_timed=is_timed, every_seconds=self.progress_seconds)
+        timed = is_timed(torch.device(self.device_type), self.process_group)
+        return TrainingProgress(counts=True, is_timed=timed, every_seconds=self.progress_seconds)
 
 
 def _is_time(seconds: Any) -> bool:

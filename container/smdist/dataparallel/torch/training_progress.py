@@ -7,17 +7,38 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from numbers import Integral
-from typing import Any
+from typing import Any, Final
 
 import torch
+import torch.distributed as dist
 
 from smdist.dataparallel import progress_line
 from smdist.dataparallel.progress_line import EVERY_SECONDS
 from smdist.dataparallel.torch import _C
 
-__all__ = ["EVERY_SECONDS", "TrainingProgress", "Value"]
+__all__ = ["EVERY_SECONDS", "TrainingProgress", "Value", "is_timed"]
+
+_BACKEND: Final = "smdist"  # name of the backend itself, whatever name it was registered under
 
 Value = float | torch.Tensor  # a number of another library, such as NumPy, is accepted too
+
+
+def is_timed(device: torch.device, group: dist.ProcessGroup | None = None) -> bool:
+    """Return True if collectives on tensors of a device can be timed.
+
+    The engine times those that it runs itself. NCCL runs those on GPUs if the group's backend is
+    "cpu:smdist,cuda:nccl".
+
+    Args:
+        device: The device of the tensors; always True for the CPU.
+        group: The group that communicates; by default all ranks.
+    """
+    if device.type == "cpu":
+        return True
+    of_all: Any = group or dist.group.WORLD
+    with suppress(RuntimeError):  # the group has no backend for the device
+        return of_all is not None and of_all._get_backend(device).name() == _BACKEND
+    return False
 
 
 class TrainingProgress(progress_line.ProgressLine):
@@ -44,12 +65,9 @@ class TrainingProgress(progress_line.ProgressLine):
             _C.activity, counts=counts, is_timed=is_timed, every_seconds=every_seconds, clock=clock
         )
 
-    def is_on_cpu(self, value: Value) -> bool:
-        """Return False for a tensor that is not on the CPU, otherwise True.
-
-        The engine cannot time the collectives of a training on another device.
-        """
-        return not isinstance(value, torch.Tensor) or value.device.type == "cpu"
+    def is_timed_with(self, value: Value) -> bool:
+        """Return False for a tensor on a device on which the engine runs no collectives."""
+        return not isinstance(value, torch.Tensor) or is_timed(value.device)
 
     def kept(self, value: Any) -> Any:
         """Return a reported value for storage: a tensor detached from its graph, else a number."""

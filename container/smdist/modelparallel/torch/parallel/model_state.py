@@ -20,13 +20,13 @@ from torch import nn
 
 from sagemaker_dist.errors import OptionError
 from smdist.dataparallel.torch import step_report
-from smdist.dataparallel.torch.training_progress import TrainingProgress
+from smdist.dataparallel.torch.training_progress import TrainingProgress, is_timed
 from smdist.modelparallel.core.placement import Placement
 from smdist.modelparallel.core.plan import Plan
 from smdist.modelparallel.core.rank_layout import Axis
 from smdist.modelparallel.core.schedule import Schedule
 from smdist.modelparallel.torch import session
-from smdist.modelparallel.torch.accelerator import accelerator_module
+from smdist.modelparallel.torch.accelerator import current_device
 from smdist.modelparallel.torch.capture import Captured
 from smdist.modelparallel.torch.capture.signature import SkeletonSync
 from smdist.modelparallel.torch.executor import (
@@ -240,7 +240,8 @@ class StepProgress:
     """
 
     def __init__(self) -> None:
-        self._progress = TrainingProgress(counts=True, is_timed=accelerator_module() is None)
+        device = current_device() or torch.device("cpu")
+        self._progress = TrainingProgress(counts=True, is_timed=is_timed(device))
         self._has_begun = False
 
     def begin(self, samples: int) -> None:
