@@ -16,6 +16,7 @@ from benchmarks.faults.log_watch import LogWatch
 from benchmarks.harness.hosts import EmulatedHosts
 
 _SCRIPT_SECONDS = 60.0
+_END_SECONDS = 60.0  # at least, until a job that still runs is a hang
 _ERROR_SECONDS = 5.0  # after the limit of a row
 _AGAIN_SECONDS = 180.0  # for the imports of all ranks, on a busy machine
 _NEW_FILES = 2  # descriptors that a survivor may have more, such as those of a second group
@@ -101,7 +102,7 @@ def _end(job: HostsJob, rows: Sequence[Row], said: LogWatch, again_at: float | N
     """Wait for the end of the job, and return what was seen of each row."""
     row = job.row
     assert job.fault_at is not None
-    deadline = max(job.fault_at + row.deadline, time.monotonic() + 15.0)
+    deadline = max(job.fault_at + row.deadline, time.monotonic() + _END_SECONDS)
     codes = job.wait(deadline)
     if None in codes:
         hang = f"a hang: exit codes {codes} after {row.deadline:g} s"
