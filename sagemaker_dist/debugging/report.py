@@ -87,8 +87,17 @@ def _sentences_of(found: Divergence, dumps: Dumps) -> Iterator[str]:
     for rank, last in found.missing.items():
         before = "no operation before" if last is None else f"its last: {last.text}"
         when = "" if last is None else f", operation {last.sequence} of group {last.group}"
-        stacks = f"; its stacks: stacks-rank-{rank}.txt" if rank in dumps.stacks else ""
-        yield f"  rank {rank} has not called it; {before}{when}{stacks}"
+        yield f"  rank {rank} has not called it; {before}{when}"
+        if rank in dumps.stacks:
+            yield f"  rank {rank} is at: {_innermost(dumps.stacks[rank])} (stacks-rank-{rank}.txt)"
+
+
+def _innermost(stacks: str) -> str:
+    """Return the line of the call in which the main thread is; faulthandler writes it last."""
+    lines = [line.strip() for line in stacks.splitlines()]
+    headers = (number for number, line in enumerate(lines) if line.endswith("call first):"))
+    calls = lines[max(headers, default=-1) + 1 :]
+    return next((line for line in calls if line.startswith("File ")), "no Python code")
 
 
 def named(ranks: Iterable[int]) -> str:

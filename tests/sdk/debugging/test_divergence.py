@@ -11,6 +11,15 @@ from sagemaker_dist.debugging.operations import parse_history
 from sagemaker_dist.errors import JobError
 
 
+STACKS = """Thread 0x00007f0000000001 (most recent call first):
+  File "threading.py", line 1 in wait
+
+Current thread 0x00007f0000000002 (most recent call first):
+  File "train.py", line 7 in evaluate
+  File "train.py", line 90 in <module>
+"""
+
+
 def found(*histories):
     return find_divergences(
         parse_history(json.dumps(each).encode(), "a test") for each in histories
@@ -143,7 +152,7 @@ def test_the_report_says_it_in_sentences_and_as_data(tmp_path):
         history(1, [operation(1)], size=4),
         history(3, [operation(1), operation(2, ended=False)], size=4),
     )
-    (folder / "stacks-rank-1.txt").write_text("File train.py, line 7 in evaluate\n")
+    (folder / "stacks-rank-1.txt").write_text(STACKS)
     (folder / "state-rank-2.json").write_text('{"letter": "T", "text": "has been stopped"}')
     dumps = read_dumps(tmp_path)
 
@@ -151,7 +160,8 @@ def test_the_report_says_it_in_sentences_and_as_data(tmp_path):
         "group 0: ranks differ from operation 1 on",
         "  ranks 0 and 3 called all_reduce(sum, float32, 400 bytes)",
         "  rank 1 has not called it; its last: all_reduce(sum, float32, 400 bytes), operation 0 of"
-        " group 0; its stacks: stacks-rank-1.txt",
+        " group 0",
+        '  rank 1 is at: File "train.py", line 7 in evaluate (stacks-rank-1.txt)',
         "rank 2: has been stopped",
         "no history: rank 2 of 4 ranks",
         "rank 0 on algo-1: in operation 1 of group 0, all_reduce(sum, float32, 400 bytes), for"
