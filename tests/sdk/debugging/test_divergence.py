@@ -10,7 +10,6 @@ from sagemaker_dist.debugging import find_divergences, read_dumps, report_of, se
 from sagemaker_dist.debugging.operations import parse_history
 from sagemaker_dist.errors import JobError
 
-
 STACKS = """Thread 0x00007f0000000001 (most recent call first):
   File "threading.py", line 1 in wait
 
