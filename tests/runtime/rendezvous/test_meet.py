@@ -39,11 +39,13 @@ class Recording:
         integrity,
         encrypt,
         silence,
+        ended_hosts_file,
     ):
         self.rank, self.names, self.hosts = rank, names, hosts
         self.lanes, self.start_timeout = lanes, timeout
         self.protection, self.silence = (integrity, encrypt), silence
         self.secret, self.session = secret, session
+        self.ended_hosts_file = ended_hosts_file
         self.groups, self.said, self.running = {}, [], True
 
     def endpoint(self):
