@@ -208,7 +208,8 @@ def test_a_rank_that_does_not_call_is_named(device_processes):
     ranks = outcomes(device_processes, call_late)
 
     assert (True, None) == ranks[1]
-    text = ranks[0][1][0][1]  # of the first timeout: of a rank that waits for it, or for its neighbour
+    text = ranks[0][1][0][1]
+    # The first timeout is that of a rank that waits for it, or for its neighbour on its host.
     assert any(f"waits for rank {rank} " in text for rank in (0, 1))
     assert ranks[0][1][1]  # the stream has gone on, with NaN
 
