@@ -17,13 +17,14 @@ NOTEBOOKS = [
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("path", NOTEBOOKS)
 def test_notebook_runs(path: Path, tmp_path):
     """Every cell ends without an error."""
     notebook = nbformat.read(path, as_version=4)
     NotebookClient(
         notebook,
-        timeout=150,
+        timeout=400,
         kernel_name="python3",
         resources={"metadata": {"path": str(path.parent)}},
     ).execute()
