@@ -322,7 +322,8 @@ def break_the_connections(*_):
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
         try:
             with socket.socket(fileno=os.dup(int(name))) as each:
-                if each.family == socket.AF_INET:
+                listens = each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+                if each.family == socket.AF_INET and not listens:  # without it, dials are refused
                     each.shutdown(socket.SHUT_RDWR)
         except OSError:
             continue
