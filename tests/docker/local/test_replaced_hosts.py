@@ -13,7 +13,7 @@ from sagemaker_dist import DataParallel
 from sagemaker_dist.runners import TERMINAL
 from sagemaker_dist.runners.local.containers.container_arguments import FOLDER_LABEL, HOST_LABEL
 
-pytestmark = pytest.mark.timeout(300, func_only=True)
+pytestmark = pytest.mark.timeout(900, func_only=True)
 STEP = "smdist.checkpoint.step()"
 SAVE_EVERY = 20
 
@@ -27,7 +27,7 @@ def host_of(engine, name):
 def ended(estimator):
     """Wait for the end of the job, and return its description."""
     describe = estimator.latest_training_job.describe
-    wait_until(lambda: describe()["TrainingJobStatus"] in TERMINAL, 180)
+    wait_until(lambda: describe()["TrainingJobStatus"] in TERMINAL, 300)
     return describe()
 
 
@@ -78,10 +78,10 @@ def test_hosts_that_are_killed_and_removed_lose_nothing(resumable, engine, tmp_p
     killed.fit(wait=False)
     checkpoint = tmp_path / "killed/checkpoint.pt"
 
-    wait_until(checkpoint.exists, 120)
+    wait_until(checkpoint.exists, 240)
     host_of(engine, "algo-2").kill()
     done = torch.load(checkpoint)["done"]
-    wait_until(lambda: torch.load(checkpoint)["done"] > done + SAVE_EVERY, 120)
+    wait_until(lambda: torch.load(checkpoint)["done"] > done + SAVE_EVERY, 240)
     host_of(engine, "algo-1").remove(force=True)
     described = ended(killed)
 
@@ -124,7 +124,7 @@ def test_an_elastic_job_goes_on_without_a_host_that_is_killed(job, engine):
         distribution=DataParallel(processes_per_host=1, elastic_min=1, silence_seconds=10),
     )
     estimator.fit(wait=False)
-    wait_until(lambda: log_of(estimator).count("trains on 2") == 2, 120)
+    wait_until(lambda: log_of(estimator).count("trains on 2") == 2, 240)
     host_of(engine, "algo-2").kill()
     described = ended(estimator)
 
