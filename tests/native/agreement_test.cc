@@ -173,7 +173,7 @@ void no_rank_is_done_while_one_is_absent() {
   });
 }
 
-// Of other collectives, those without data have nothing else that could show it.
+// Collectives without a root wait for all ranks, also if a call has no data for which to wait.
 void collectives_of_all_ranks_wait_for_all_too() {
   for (const Collective kind : kOthers) {
     for (const size_t bytes : kLengths) {
