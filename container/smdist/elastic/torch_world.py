@@ -44,15 +44,33 @@ class TorchWorld:
             dist.destroy_process_group()
 
     def enter(self, generation: Generation, store: ElasticStore) -> None:
-        """Make the process group of a generation."""
+        """Make the process group of a generation.
+
+        Raises:
+            Exception: The ranks could not connect. A later call may succeed.
+        """
         hook = sys.excepthook
-        dist.init_process_group(
-            NAME,
-            store=TorchGenerationStore(store),
-            rank=generation.rank,
-            world_size=generation.size,
-        )
+        try:
+            dist.init_process_group(
+                NAME,
+                store=TorchGenerationStore(store),
+                rank=generation.rank,
+                world_size=generation.size,
+            )
+        except Exception:
+            _forget_groups()
+            raise
         sys.excepthook = hook  # torch adds "[rank0]: " to each traceback anew
+
+
+def _forget_groups() -> None:
+    """Let torch number its process groups from 0 again, as `destroy_process_group` does.
+
+    The number of a group begins its keys in the store. A start that fails takes a number and gives
+    none back, so this rank would look for the keys of a next start under other names than a rank
+    whose start has succeeded. torch has no public function for it.
+    """
+    dist.distributed_c10d._world.group_count = 0
 
 
 class TorchGenerationStore(Store):

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 _PREFIX: Final = "smdist-launch-"
 _LOCK: Final = "lock"
@@ -24,12 +24,28 @@ def private_folder() -> Iterator[Path]:
     launcher of this user: the kernel has then released the lock of the launcher that was killed.
     """
     remove_abandoned(Path(tempfile.gettempdir()))
-    with (
-        tempfile.TemporaryDirectory(prefix=_PREFIX) as name,
-        (Path(name) / _LOCK).open("w") as lock,
-    ):
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield Path(name)
+    folder, lock = _make_locked()
+    with lock:
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _make_locked() -> tuple[Path, IO[str]]:
+    """Make a folder and lock it.
+
+    Another launcher that starts may find the folder before it is locked, and remove it: then make
+    another one.
+    """
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        with suppress(FileNotFoundError):
+            lock = (folder / _LOCK).open("w")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if Path(lock.name).exists():
+                return folder, lock
+            lock.close()
 
 
 def remove_abandoned(directory: Path) -> None:

@@ -13,7 +13,9 @@ import torch
 import torch.distributed as dist
 
 from smdist import elastic
-from smdist.elastic.elastic_error import ElasticError
+from smdist.elastic.agent_client import Generation
+from smdist.elastic.elastic_error import BrokenGenerationError, ElasticError
+from smdist.elastic.torch_world import TorchWorld
 
 SAMPLES, BATCH, EPOCHS = 240, 4, 2
 VARIABLES = ("SMDIST_ELASTIC_SOCKET", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "RANK", "WORLD_SIZE")
@@ -175,3 +177,34 @@ def test_below_elastic_min_every_rank_raises_one_clear_error(lose):
     }
 
     assert [expected] * 2 == found
+
+
+class Broken:
+    """Store of a generation that has lost a host; it lists the counters that were wanted."""
+
+    def __init__(self):
+        self.keys = []
+
+    def add(self, key, value):
+        self.keys.append(key)
+        raise BrokenGenerationError("a host of generation 1 was lost")
+
+
+def start_twice(rank, size):
+    where = {"rank": 0, "size": 2, "local_rank": 0, "local_size": 1, "hosts": (), "lost": ()}
+    world, keys = TorchWorld(), []
+    for number in (1, 2):
+        world.leave()
+        store = Broken()
+        with pytest.raises(BrokenGenerationError):
+            world.enter(Generation(number=number, session="s", **where), store)
+        keys.append(store.keys)
+    return keys
+
+
+def test_a_start_that_has_failed_changes_no_key_of_the_next(world):
+    """Ranks whose start has succeeded look for the same keys, and would wait for ever."""
+    [(first, second)] = world.run(start_twice, size=1)
+
+    assert first
+    assert first == second

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The launcher's folder with the secret: gone at the end, also if the launcher was killed."""
 
+import fcntl
 import stat
 import subprocess
 import sys
@@ -8,7 +9,7 @@ import tempfile
 
 import pytest
 
-from smdist.launch.private_folder import private_folder
+from smdist.launch.private_folder import private_folder, remove_abandoned
 
 HOLDER = """
 import time
@@ -47,3 +48,20 @@ def test_the_folder_of_a_killed_launcher_is_removed_and_no_other(directory):
 
     assert beside - left == {held.rpartition("/")[2]}
     assert left == {"smdist-launch-being-made", "smdist-launch-link"}
+
+
+def test_a_launcher_that_starts_meanwhile_takes_no_folder_away(directory, monkeypatch):
+    """The other launcher looks between the making of the first folder and its lock."""
+    lock, others = fcntl.flock, [directory]
+
+    def late(file, operation):
+        while others:
+            remove_abandoned(others.pop())
+        lock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with private_folder() as folder:
+        assert [folder] == list(directory.iterdir())
+        remove_abandoned(directory)
+        assert [folder] == list(directory.iterdir())
+    assert [] == list(directory.iterdir())
