@@ -17,6 +17,7 @@ import json
 import os
 import signal
 import socket
+import stat
 import sys
 import time
 from pathlib import Path
@@ -321,6 +322,8 @@ def break_the_connections(*_):
     """Shut down every TCP connection of this process, as a firewall that forgets them does."""
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
         try:
+            if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                continue
             with socket.socket(fileno=os.dup(int(name))) as each:
                 listens = each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
                 if each.family == socket.AF_INET and not listens:  # without it, dials are refused

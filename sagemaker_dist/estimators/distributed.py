@@ -41,6 +41,7 @@ from sagemaker_dist.estimators.local_layout import local_attributes, local_sourc
 from sagemaker_dist.estimators.local_session import ROLE, LocalClient, LocalSession
 from sagemaker_dist.estimators.sagemaker_sdk import offline, quiet
 from sagemaker_dist.estimators.secret_upload import upload_secret_of
+from sagemaker_dist.estimators.taken_name import refuse_taken_name
 from sagemaker_dist.gathering import add_runtime_metrics, plain_count, with_parameters
 from sagemaker_dist.packaging import (
     default_tag,
@@ -262,12 +263,14 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         result is None or, with a PipelineSession of the SDK, the arguments of a pipeline step.
 
         Raises:
-            OptionError: The request is wrong; all faults are reported together.
+            OptionError: The request is wrong; all faults are reported together. Or a job of this
+                name exists.
             JobError: A job of this machine failed.
         """
         inputs = self._expand_inputs(inputs)
         self.validate(inputs, job_name)
         if not self._is_local:
+            refuse_taken_name(self.sagemaker_session, job_name)
             return super().fit(inputs, wait, logs, job_name, experiment_config)
         client: LocalClient = self.sagemaker_session.sagemaker_client
         with client.attending():

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from torch._C._distributed_c10d import PrefixStore, TCPStore
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.distributed.elastic.rendezvous import (
     RendezvousInfo,
     RendezvousParameters,
@@ -32,6 +32,7 @@ from torch.distributed.run import main
 
 from sagemaker_dist.errors import DistError, LaunchError
 from smdist.dataparallel.host_arrivals import HostArrivals
+from smdist.dataparallel.reconnecting_store import ReconnectingStore
 from smdist.dataparallel.starter_report import StarterReport, write_error, write_report
 
 BACKEND: Final = "smdist"
@@ -78,29 +79,28 @@ class OneAddressRendezvous(StaticTCPRendezvous):
             self._arrivals.wait(PrefixStore(f"{self.run_id}/arrivals", self._store))
         return super().next_rendezvous()
 
-    def _join(self) -> TCPStore:
+    def _join(self) -> Store:
         """Start the store on the first host; connect to it on the other hosts."""
-        is_first = self.rank == 0
-        listener: int | None = None
-        if is_first and self._listen:
-            listener = _listener(self._listen, self.master_port).detach()
-        if not is_first:
-            self._arrivals.note(self._arrivals.hosts[:1])
+        if self.rank == 0:
+            own = _listener(self._listen, self.master_port) if self._listen else None
+            return self._tcp_store(own.detach() if own else None)
+        self._arrivals.note(self._arrivals.hosts[:1])
         try:
-            return TCPStore(
-                self.master_addr,
-                self.master_port,
-                self.world_size,
-                is_master=is_first,
-                timeout=self.timeout,
-                wait_for_workers=False,
-                multi_tenant=True,
-                master_listen_fd=listener,
-            )
+            return ReconnectingStore(self._tcp_store)
         except RuntimeError as error:
-            if is_first:
-                raise
             raise self._arrivals.absent([0]) from error
+
+    def _tcp_store(self, listener: int | None = None) -> TCPStore:
+        return TCPStore(
+            self.master_addr,
+            self.master_port,
+            self.world_size,
+            is_master=self.rank == 0,
+            timeout=self.timeout,
+            wait_for_workers=False,
+            multi_tenant=True,
+            master_listen_fd=listener,
+        )
 
 
 def _note(missing: Sequence[str]) -> None:

@@ -2,14 +2,17 @@
 """An estimator uploads one secret beside its code, and its request stays as it is without one."""
 
 import json
+from unittest.mock import Mock
 
 import pytest
+from botocore.exceptions import ClientError
 from sagemaker.tuner import ContinuousParameter, HyperparameterTuner
 from sagemaker.workflow.pipeline import Pipeline
 from sagemaker.workflow.steps import TrainingStep
 
 from sagemaker_dist import DataParallel, PyTorch
 from sagemaker_dist.contract.job_secret import SUFFIX, secret_of_job
+from sagemaker_dist.errors import OptionError
 
 pytestmark = [
     pytest.mark.timeout(60),
@@ -67,8 +70,13 @@ def test_the_secret_is_beside_the_code_and_in_no_request(estimator, session, obj
     assert "aws:kms" == found[code]["ServerSideEncryption"] == found[secret]["ServerSideEncryption"]
 
 
-def test_jobs_with_one_explicit_name_share_the_object_and_no_secret(estimator, session, objects):
-    """SageMaker refuses a second job of one name; a name is free again in another region."""
+def test_jobs_with_one_explicit_name_share_the_object_and_no_secret(
+    estimator, session, objects, monkeypatch
+):
+    """A name is free in another region. Here the role may not read which names are taken."""
+    denied = ClientError({"Error": {"Code": "AccessDeniedException"}}, "DescribeTrainingJob")
+    describe = Mock(side_effect=denied)
+    monkeypatch.setattr(session.sagemaker_client, "describe_training_job", describe)
     estimator().fit(wait=False, job_name="nightly")
     (first,) = (each["Body"].read() for key, each in objects("nightly/").items() if SUFFIX in key)
     estimator().fit(wait=False, job_name="nightly")
@@ -154,3 +162,16 @@ def test_the_jobs_of_a_tuner_share_one(estimator, session, objects):
     }
 
     assert {f"{uri.removeprefix('s3://bucket/')}.secret"} == set(objects(".secret")) - before
+
+
+def test_a_second_job_of_a_name_leaves_the_code_of_the_first(estimator, session, objects, script):
+    """The SDK alone uploads the code first, to the key of the first job's code."""
+    estimator().fit(wait=False, job_name="once")
+    before = {key: each["ETag"] for key, each in objects("once/source/").items()}
+    with pytest.raises(OptionError) as caught:
+        estimator(source_dir=script("print('another')")).fit(wait=False, job_name="once")
+
+    assert (("job_name",), "conflict") == (caught.value.about, caught.value.kind)
+    assert before == {key: each["ETag"] for key, each in objects("once/source/").items()}
+    assert 1 == len(session.requests)
+    assert len(before) == 2
