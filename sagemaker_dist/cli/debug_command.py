@@ -43,8 +43,12 @@ def debug(job: str, as_json: bool, region: str | None, profile: str | None) -> i
     if as_json:
         screen.print_json(report)
     else:
-        for text in (*sentences(dumps), *lines):
+        for text in sentences(dumps):
             screen.line(text)
+        if lines:
+            screen.line("the last lines of smdist in the log, which may be from long ago:")
+        for text in lines:
+            screen.line(f"  {text}")
     return 1 if report["divergences"] else 0
 
 

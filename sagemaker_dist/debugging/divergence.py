@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from sagemaker_dist.debugging.operations import Operation, RankHistory
 
 _Key = tuple[int, int]  # sequence and part of a collective
+_SKEW_SECONDS: Final = 1.0  # a rank that comes so late to an operation is not reported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +45,9 @@ def find_divergences(histories: Iterable[RankHistory]) -> list[Divergence]:
     """Return the first divergence of each group that has one, by the number of the group.
 
     The messages of single ranks are not compared. Of a rank that has forgotten its oldest
-    operations, only the later ones are.
+    operations, only the later ones are. An operation that some ranks of a job without a failure
+    have called less than a second before the others wrote their histories is no difference: ranks
+    of a job that works come to each operation at slightly different times.
     """
     ranks = {history.rank: history for history in histories}
     members: dict[int, tuple[int, ...]] = {}
@@ -67,10 +71,24 @@ def _first(
     for key in sorted({key for own in known.values() for key in own if key >= begin}):
         present = {rank: own[key] for rank, own in known.items() if key in own}
         missing = [rank for rank in known if rank not in present]
+        if missing and _is_skew([ranks[rank] for rank in missing], present, ranks.values()):
+            missing = []
         if missing or len({each.call for each in present.values()}) > 1:
             return _divergence(group, key, present, {rank: ranks[rank].last for rank in missing},
                                tuple(rank for rank in members if rank not in ranks))  # fmt: skip
     return None
+
+
+def _is_skew(
+    missing: Iterable[RankHistory],
+    present: Mapping[int, Operation],
+    every: Iterable[RankHistory],
+) -> bool:
+    """Return whether ranks have only just called what the ranks in `missing` have not."""
+    if any(each.fault is not None or each.reason == "failure" for each in every):
+        return False
+    since = min(each.submitted for each in present.values())
+    return all(each.written_at - since < _SKEW_SECONDS for each in missing)
 
 
 def _collectives(history: RankHistory, group: int) -> Iterator[tuple[_Key, Operation]]:

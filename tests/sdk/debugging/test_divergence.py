@@ -71,6 +71,26 @@ def test_a_rank_that_has_not_come_is_named_with_its_last_operation():
     assert 0 == first.missing[1].sequence
 
 
+@pytest.mark.parametrize(
+    ("written_at", "change", "is_reported"),
+    [
+        (101.9, {}, False),  # before the other rank calls it
+        (102.9, {}, False),
+        (103.1, {}, True),
+        (102.9, {"reason": "failure"}, True),
+        (102.9, {"fault": {"kind": "timeout", "culprit": 1, "operation": "", "text": ""}}, True),
+    ],
+)
+def test_a_rank_that_comes_a_little_later_is_no_difference(written_at, change, is_reported):
+    """Rank 0 calls its second operation at second 102."""
+    both = found(
+        history(0, [operation(1), operation(2, ended=False)], written_at=103.5, **change),
+        history(1, [operation(1)], written_at=written_at),
+    )
+
+    assert is_reported == bool(both)
+
+
 def test_a_rank_without_any_operation_is_missing_too():
     (first,) = found(history(0, [operation(1, ended=False)]), history(1, []))
 
