@@ -18,6 +18,7 @@ from benchmarks.faults.hosts_job import PORT, HostsJob, memory_group, wait_until
 
 Action = Callable[[HostsJob], None]
 _LEAST_MEMORY = 512 << 10
+_REMOVAL_SECONDS = 60.0  # until the kernel has ended all processes of a host
 VICTIM = 2  # the host, and with one rank on each the rank, that is hit
 
 _CONNECT = """
@@ -161,6 +162,26 @@ def host_killed(host: int = VICTIM, *, network: str, is_noticed: bool = True) ->
         for each in processes:
             with contextlib.suppress(psutil.Error):
                 each.kill()
+
+    return act
+
+
+def host_removed(host: int = VICTIM) -> Action:
+    """End all processes of a host, and then its network, as a container is removed.
+
+    New connections to the host are dropped all the while, so that no dial is refused.
+    """
+
+    def act(job: HostsJob) -> None:
+        job.vanished.add(host)
+        _iptables(job.hosts[host].prefix, "-A", "INPUT", "-p", "tcp", "--syn", "-j", "DROP")
+        processes = job.processes(host=host)
+        for each in processes:
+            with contextlib.suppress(psutil.Error):
+                each.kill()
+        psutil.wait_procs(processes, _REMOVAL_SECONDS)
+        job.note_fault()
+        _link(job, host, "down")
 
     return act
 

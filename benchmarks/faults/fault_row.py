@@ -29,8 +29,6 @@ class Expected:
         kinds: Kinds of the fault that ranks may report.
         culprits: Ranks that ranks other than the victim, rank 2, may name; None: any, also none.
         silent: Ranks that report no error, because the fault ends or stops them.
-        by_some: Whether it is enough that one rank reports the fault: in a broadcast, a rank may
-            have all that it needs before the others disagree.
         survives: Whether the job goes on to its end, with exit code 0 on every host.
         by_launchers: Whether launchers, not ranks, report the fault, because no rank runs yet, or
             none is left that could.
@@ -47,7 +45,6 @@ class Expected:
     kinds: tuple[str, ...] = ()
     culprits: tuple[int, ...] | None = None
     silent: tuple[int, ...] = ()
-    by_some: bool = False
     survives: bool = False
     by_launchers: bool = False
     ends_ranks: bool = False

@@ -8,6 +8,7 @@ import signal
 from benchmarks.faults.actions import (
     VICTIM,
     host_killed,
+    host_removed,
     interrupted,
     out_of_memory,
     signalled,
@@ -85,6 +86,13 @@ ROWS = (
         ),
         test=f"{_SHORT}test_row_on_three_hosts",
         frameworks=BOTH,
+    ),
+    Row(
+        name="host removed, processes first, then its network",
+        action=host_removed(),
+        environ={"SMDIST_SECRET": "a secret of this job alone", "SMDIST_SILENCE_SECONDS": "60"},
+        expected=_crash(),
+        test="tests/runtime/launch/test_removed_host.py::test_a_removed_host_is_named_at_once",
     ),
     Row(
         name="rank out of memory (OOM kill)",

@@ -40,7 +40,6 @@ def _differs(what: str, fault: str) -> Row:
             within=AT_ONCE_SECONDS,
             kinds=("usage",),
             survives=True,
-            by_some=fault == "root",
             lost="that call; the next one works",
         ),
         test=f"{_DISAGREE}test_every_rank_raises_and_names_both_sides_and_the_next_call_works",

@@ -4,17 +4,13 @@
 Real launchers on emulated hosts, which are network namespaces, so this test needs root.
 """
 
-import contextlib
-import subprocess
-import time
-
-import psutil
 import pytest
 from cut_hosts import fault_of_namespaces
 
+from benchmarks.faults.actions import host_removed
 from benchmarks.faults.fault_row import Expected, Row
 from benchmarks.faults.hosts_job import HostsJob, wait_until
-from benchmarks.harness.hosts import INTERFACE, EmulatedHosts
+from benchmarks.harness.hosts import EmulatedHosts
 
 SIZE = 3
 SLACK = 10  # seconds that a busy machine may take in addition; without the watch, it takes 60
@@ -33,21 +29,6 @@ pytestmark = [
 ]
 
 
-def remove(job, number):
-    """Kill all processes of a host and take its link away; nothing refuses dials meanwhile."""
-    host = job.hosts[number]
-    refuse_nothing = ["iptables", "-A", "INPUT", "-p", "tcp", "--syn", "-j", "DROP"]
-    subprocess.run([*host.prefix, *refuse_nothing], check=True)
-    processes = job.processes(host=number)
-    for each in processes:
-        with contextlib.suppress(psutil.Error):
-            each.kill()
-    psutil.wait_procs(processes, 60)
-    ended = time.monotonic()
-    subprocess.run(["ip", "-n", host.namespace, "link", "set", INTERFACE, "down"], check=True)
-    return ended
-
-
 def error_of(job, rank):
     return next((each for each in job.events(rank) if each["event"] == "error"), None)
 
@@ -60,12 +41,12 @@ def test_a_removed_host_is_named_at_once(number):
         try:
             job.start()
             job.wait_for_event("ready")
-            ended = remove(job, number)
+            host_removed(number)(job)
             others = [rank for rank in range(SIZE) if rank != number]
             wait_until(lambda: all(error_of(job, rank) for rank in others), 40, "errors")
             for rank in others:
                 error = error_of(job, rank)
                 assert ("lost", number) == (error["kind"], error["culprit"])
-                assert 0.5 + SLACK > error["at"] - ended
+                assert 0.5 + SLACK > error["at"] - job.fault_at
         finally:
             job.close()
