@@ -218,17 +218,9 @@ def _sharding(options: Unchecked) -> Faults:
 
 def _tensors(options: Unchecked) -> Faults:
     """Yield a fault for each option that cannot be combined with split layers yet."""
-    degree, stages = options.tensor_parallel_degree, options.pipeline_parallel_degree
+    degree = options.tensor_parallel_degree
     if degree == 1:
         return
-    if stages not in (AUTO, 1):
-        yield OptionError(
-            f"tensor_parallel_degree is {degree} with pipeline_parallel_degree={stages}",
-            "a model is split by layers into stages, or within layers, and not both yet",
-            "Pass pipeline_parallel_degree=1, or leave tensor_parallel_degree out",
-            about="tensor_parallel_degree",
-            kind="conflict",
-        )
     if options.sharding != "none":
         yield OptionError(
             f"tensor_parallel_degree is {degree} with sharding={options.sharding!r}",
@@ -267,6 +259,6 @@ _RULES: Final = {  # each rule, and the options that it reads
         *("pipeline_parallel_degree", "virtual_stages", "pipeline", "default_partition"),
     ),
     _sharding: ("sharding", "shard_degree", "bf16"),
-    _tensors: ("tensor_parallel_degree", "pipeline_parallel_degree", "sharding"),
+    _tensors: ("tensor_parallel_degree", "sharding"),
     _plan: ("plan", *_OF_PLAN),
 }

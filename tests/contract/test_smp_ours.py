@@ -74,7 +74,11 @@ HAS_NO_EFFECT = [
 ]
 SHARDED = {"sharded_data_parallel_degree": 2}
 NO = [
-    ({"tensor_parallel_degree": 2, "ddp": True}, "tensor_parallel_degree", "unsupported"),
+    (
+        {"tensor_parallel_degree": 2, "ddp": True, "shard_optimizer_state": True},
+        "tensor_parallel_degree",
+        "unsupported",
+    ),
     ({"contiguous": True}, "contiguous", "unsupported"),
     ({"horovod": True}, "horovod", "unsupported"),
     ({"ddp": True, "ddp_port": 1234}, "ddp_port", "unsupported"),

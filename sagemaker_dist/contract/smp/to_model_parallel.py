@@ -191,9 +191,7 @@ def _tensor_faults(parameters: Given, where: str) -> Iterator[OptionError]:
             about="prescaled_batch",
             kind="unsupported",
         )
-    stages = parameters.get("partitions", parameters.get(_STAGES, 1))
     together = {
-        f"{stages} stages": stages > 1,
         _SHARDED: parameters.get(_SHARDED, 1) > 1,
         "shard_optimizer_state": parameters.get("shard_optimizer_state", False),
     }
@@ -201,7 +199,7 @@ def _tensor_faults(parameters: Given, where: str) -> Iterator[OptionError]:
         if is_on:
             yield OptionError(
                 f"{where} has {_TENSOR}={degree} with {what}",
-                "split layers cannot be combined with stages or shards yet",
+                "split layers cannot be combined with shards yet",
                 f"Leave out {_TENSOR}, or the other",
                 about=_TENSOR,
                 kind="unsupported",

@@ -340,19 +340,12 @@ def _tensor_degree(settings: Settings) -> int:
 
 def _check_tensors(settings: Settings) -> None:
     """Raise an OptionError if tensor parallelism is combined with what it does not support yet."""
-    degree, groups = _tensor_degree(settings), settings.groups
+    degree = _tensor_degree(settings)
     require(
         degree == 1 or settings.sharding == "none",
         what=f"tensor_parallel_degree is {degree} with sharding={settings.sharding!r}",
         why="parts of split layers are not sharded over replicas yet",
         hint="Leave sharding out, or leave tensor_parallel_degree out",
-        about="tensor_parallel_degree",
-    )
-    require(
-        degree == 1 or groups is None or groups.pp_size == 1,
-        what=f"tensor_parallel_degree is {degree} in process groups with pipelines",
-        why="a model is split by layers into stages, or within layers, and not both yet",
-        hint="Pass process groups with pipeline_parallel_degree=1",
         about="tensor_parallel_degree",
     )
 

@@ -20,16 +20,16 @@ import smdist.modelparallel.torch as smp
 from sagemaker_dist.errors import OptionError
 
 
-def saved(rank, size, name, folder, degree, partial):
-    start(degree)
+def saved(rank, size, name, folder, degree, partial, stages=1):
+    start(degree, pipeline_parallel_degree=stages)
     model, optimizer = split(name, kind="adamw")
     train(model, optimizer, steps=2)
     smp.save_checkpoint(folder, tag="a", partial=partial, model=model, optimizer=optimizer)
     return train(model, optimizer, steps=2, first=2).losses
 
 
-def resumed(rank, size, name, folder, degree, partial):
-    start(degree)
+def resumed(rank, size, name, folder, degree, partial, stages=1):
+    start(degree, pipeline_parallel_degree=stages)
     model, optimizer = split(name, kind="adamw")
     smp.resume_from_checkpoint(folder, tag="a", partial=partial)
     return train(model, optimizer, steps=2, first=2).losses
@@ -50,6 +50,30 @@ def test_a_checkpoint_goes_on_under_another_degree(world, tmp_path, before, afte
     arguments = ("gpt2", str(tmp_path))
     losses = world.run(saved, *arguments, before, partial, size=before, deadline=80)
     found = world.run(resumed, *arguments, after, partial, size=after, deadline=80)
+
+    assert losses[0] == pytest.approx(found[0], rel=1e-9)
+    assert all(each == found[0] for each in found)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "partial"),
+    [
+        ((2, 2), (1, 1), True),
+        pytest.param((2, 2), (2, 1), False, marks=pytest.mark.slow),
+        pytest.param((2, 1), (2, 2), True, marks=pytest.mark.slow),
+        pytest.param((1, 2), (2, 2), False, marks=pytest.mark.slow),
+    ],
+)
+def test_a_checkpoint_goes_on_with_other_stages(world, tmp_path, before, after, partial):
+    """Pairs are degrees of tensor and of pipeline parallelism."""
+
+    def run(function, degrees):
+        degree, stages = degrees
+        arguments = ("gpt2", str(tmp_path), degree, partial, stages)
+        return world.run(function, *arguments, size=degree * stages, deadline=80)
+
+    losses = run(saved, before)
+    found = run(resumed, after)
 
     assert losses[0] == pytest.approx(found[0], rel=1e-9)
     assert all(each == found[0] for each in found)
@@ -135,8 +159,8 @@ def refused(rank, size, options):
         ({"tensor_parallel_degree": 3, "ddp": True}, "tensor_parallel_degree", "indivisible"),
         (
             {"tensor_parallel_degree": 2, "ddp": True, "pipeline_parallel_degree": 2},
-            "tensor_parallel_degree",
-            "unsupported",
+            "pipeline_parallel_degree",
+            "indivisible",
         ),
         (
             {"tensor_parallel_degree": 2, "ddp": True, "prescaled_batch": False},
