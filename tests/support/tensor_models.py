@@ -59,7 +59,22 @@ def llama():
     return LlamaForCausalLM(LlamaConfig(**sizes, **heads, **rest))
 
 
-MODELS = {"mlp": mlp, "gpt2": gpt2, "llama": llama}
+class SmpLayers(smp.nn.DistributedTransformerLMHead):
+    """Two layers of SMP v1, called with ids alone."""
+
+    def forward(self, ids):
+        return super().forward((ids, None, None, None, None))
+
+
+def smp_layers():
+    """Return a small model of SMP's layers: attention with a causal mask, MLPs, a tied head."""
+    sizes = {"num_layers": 2, "num_attention_heads": 4, "attention_head_size": 4}
+    widths = {"hidden_size": WIDTH, "intermediate_size": 24, "vocab_size": WORDS}
+    rest = {"num_positions": 8, "causal_mask_size": 8, "pre_layernorm": True}
+    return SmpLayers(**sizes, **widths, **rest, post_layernorm=False, attention_dropout_prob=0.0)
+
+
+MODELS = {"mlp": mlp, "gpt2": gpt2, "llama": llama, "smp": smp_layers}
 
 
 def made(name, dtype=torch.float64, dropout=0.0):

@@ -4,7 +4,7 @@
 from sagemaker_dist.contract.model_parallel import ModelParallel
 from smdist.modelparallel.core.cluster import Cluster, Device
 from smdist.modelparallel.core.cost import Link, StateBytes
-from smdist.modelparallel.torch import amp, patches
+from smdist.modelparallel.torch import amp, nn, patches
 from smdist.modelparallel.torch.capture import CaptureError
 from smdist.modelparallel.torch.checkpoint import (
     CheckpointError,
@@ -83,7 +83,6 @@ from smdist.modelparallel.torch.smp.rank_functions import (
 from smdist.modelparallel.torch.smp.smp_state import state
 from smdist.modelparallel.torch.smp.step_decorator import step
 from smdist.modelparallel.torch.smp.unsupported import (
-    nn,
     optimizers,
     tp_register,
     tp_register_with_module,

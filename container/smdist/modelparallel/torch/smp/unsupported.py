@@ -36,7 +36,7 @@ class UnsupportedModule:
     """Module of SMP v1 that is not supported; every access to an attribute raises OptionError.
 
     Args:
-        name: Name of the module in scripts, such as "smp.nn".
+        name: Name of the module in scripts, such as "smp.optimizers".
         why: Reason why the module is not supported.
         hint: Alternative to use instead.
     """
@@ -52,7 +52,6 @@ class UnsupportedModule:
         raise OptionError(f"{own}.{name}", why, hint, about=about, kind="unsupported")
 
 
-nn = UnsupportedModule("smp.nn", _WHY, "Use the layers of torch.nn, which need no changes")
 optimizers = UnsupportedModule(
     "smp.optimizers",
     "SMP's fused optimizers are not supported, since PyTorch has its own",

@@ -98,7 +98,6 @@ def refused(rank, size):
             model.join,
             lambda: model.register_comm_hook(None, None),
             smp.tp_register,
-            lambda: smp.nn.DistributedLinear(2, 2),
             lambda: smp.optimizers.FusedLamb([]),
             lambda: smp.DistributedOptimizer(torch.optim.SGD(model.parameters()), 2.0, True),
             lambda: smp.DistributedOptimizer(model),
@@ -115,7 +114,6 @@ def test_what_is_not_there_says_what_to_use(world):
         (("model", "join"), "unsupported"),
         (("model", "register_comm_hook"), "unsupported"),
         (("smp", "tp_register"), "unsupported"),
-        (("smp", "nn", "DistributedLinear"), "unsupported"),
         (("smp", "optimizers", "FusedLamb"), "unsupported"),
     ] == [(each.about, each.kind) for each in unsupported]
     assert [("static_loss_scale",), ("dynamic_loss_scale",)] == [a for a, _ in scaled.faults]
