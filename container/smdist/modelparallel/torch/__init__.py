@@ -4,7 +4,7 @@
 from sagemaker_dist.contract.model_parallel import ModelParallel
 from smdist.modelparallel.core.cluster import Cluster, Device
 from smdist.modelparallel.core.cost import Link, StateBytes
-from smdist.modelparallel.torch import amp, nn, patches
+from smdist.modelparallel.torch import amp, nn, patches, sharded_data_parallel_checkpoint
 from smdist.modelparallel.torch.capture import CaptureError
 from smdist.modelparallel.torch.checkpoint import (
     CheckpointError,
@@ -180,6 +180,7 @@ __all__ = [
     "set_activation_checkpointing",
     "set_partition",
     "set_tensor_parallelism",
+    "sharded_data_parallel_checkpoint",
     "size",
     "state",
     "step",

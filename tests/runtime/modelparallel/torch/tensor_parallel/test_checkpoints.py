@@ -89,6 +89,21 @@ def test_a_full_checkpoint_loads_in_one_process(world, tmp_path):
     assert worst(stored, alone("gpt2", steps=2, kind="adamw").state) < 1e-7
 
 
+def test_the_whole_model_is_read_from_the_parts_of_all_ranks(world, tmp_path):
+    """Two stages of two parts each, read by one process without ranks."""
+    world.run(saved, "gpt2", str(tmp_path), 2, True, 2, size=4, deadline=80)
+    read = smp.sharded_data_parallel_checkpoint
+    read = read.get_full_state_dict_from_sharded_data_parallel_checkpoint
+    found = read(tmp_path, dtype=torch.float64)
+    expected = alone("gpt2", steps=2, kind="adamw").state
+
+    assert worst(found, expected) < 1e-7
+    assert found["lm_head.weight"] is found["transformer.wte.weight"]
+    assert {torch.float32} == {value.dtype for value in read(tmp_path, tag="a").values()}
+    with pytest.raises(smp.NoCheckpointError):
+        read(tmp_path / "other")
+
+
 def states(rank, size, name):
     """Return the optimizer's and the model's whole state, and both loaded into a split model."""
     start(2)
