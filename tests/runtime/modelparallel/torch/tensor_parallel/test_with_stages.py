@@ -41,4 +41,4 @@ def test_gradients_losses_norms_and_weights_are_as_in_one_process(world, name, p
     for rank in found:
         assert expected.norms == pytest.approx(rank.norms, rel=1e-8)
         assert worst(rank.state, expected.state) < 2e-8
-        assert rank.num_elements < 0.5 * sum(value.numel() for value in expected.grads.values())
+        assert rank.num_elements < 0.6 * sum(value.numel() for value in expected.grads.values())
