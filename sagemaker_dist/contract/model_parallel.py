@@ -32,8 +32,7 @@ class ModelParallel(KeywordOptions):
             number; with tensor parallelism, "auto" is 1.
         tensor_parallel_degree: Number of ranks over which each layer is split, at least 1; these
             ranks get the same batch. The product of this number and of the number of ranks of a
-            pipeline must divide the number of ranks of the job. It cannot be combined with
-            sharding yet. Default 1: layers are whole.
+            pipeline must divide the number of ranks of the job. Default 1: layers are whole.
         microbatches: Number of equal parts into which a replica's batch is divided, at least 1. It
             must divide the size of this batch. Default "auto": the planner chooses.
         pipeline: Pipeline schedule: "simple", "interleaved", "1f1b", "interleaved_1f1b",

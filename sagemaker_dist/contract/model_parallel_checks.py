@@ -216,21 +216,6 @@ def _sharding(options: Unchecked) -> Faults:
         )
 
 
-def _tensors(options: Unchecked) -> Faults:
-    """Yield a fault for each option that cannot be combined with split layers yet."""
-    degree = options.tensor_parallel_degree
-    if degree == 1:
-        return
-    if options.sharding != "none":
-        yield OptionError(
-            f"tensor_parallel_degree is {degree} with sharding={options.sharding!r}",
-            "parts of split layers are not sharded over replicas yet",
-            "Leave sharding out, or leave tensor_parallel_degree out",
-            about="tensor_parallel_degree",
-            kind="conflict",
-        )
-
-
 def _plan(options: Unchecked) -> Faults:
     if options.plan is None:
         return
@@ -259,6 +244,5 @@ _RULES: Final = {  # each rule, and the options that it reads
         *("pipeline_parallel_degree", "virtual_stages", "pipeline", "default_partition"),
     ),
     _sharding: ("sharding", "shard_degree", "bf16"),
-    _tensors: ("tensor_parallel_degree", "sharding"),
     _plan: ("plan", *_OF_PLAN),
 }

@@ -85,10 +85,6 @@ def test_every_option_has_wrong_values():
         ({"shard_degree": 2}, [("shard_degree", "conflict")]),
         ({"bf16": True}, [("bf16", "conflict")]),
         (
-            {"tensor_parallel_degree": 2, "sharding": "full"},
-            [("tensor_parallel_degree", "conflict")],
-        ),
-        (
             {"pipeline": "1f1b", "active_microbatches": 2, "virtual_stages": 2},
             [("active_microbatches", "conflict"), ("virtual_stages", "conflict")],
         ),

@@ -74,11 +74,6 @@ HAS_NO_EFFECT = [
 ]
 SHARDED = {"sharded_data_parallel_degree": 2}
 NO = [
-    (
-        {"tensor_parallel_degree": 2, "ddp": True, "shard_optimizer_state": True},
-        "tensor_parallel_degree",
-        "unsupported",
-    ),
     ({"contiguous": True}, "contiguous", "unsupported"),
     ({"horovod": True}, "horovod", "unsupported"),
     ({"ddp": True, "ddp_port": 1234}, "ddp_port", "unsupported"),
@@ -180,16 +175,15 @@ def test_partitions_is_the_old_name_of_stages():
 def test_split_layers_need_no_stages_and_one_batch_for_those_that_share_them():
     """What AWS's default of prescaled_batch would mean is refused, and its absence is warned of."""
     split = {"tensor_parallel_degree": 2, "ddp": True}
-    wrong = {**split, "prescaled_batch": False, "shard_optimizer_state": True}
+    wrong = {**split, "prescaled_batch": False}
 
     model = ModelParallel.from_smp({**split, "prescaled_batch": True})
 
     assert (2, 1) == (model.tensor_parallel_degree, model.pipeline_parallel_degree)
     assert 1 == len(list(smp_warnings(split)))
-    assert [
-        ("prescaled_batch", "unsupported"),
-        ("tensor_parallel_degree", "unsupported"),
-    ] == fields_raised(lambda: ModelParallel.from_smp(wrong))
+    assert [("prescaled_batch", "unsupported")] == fields_raised(
+        lambda: ModelParallel.from_smp(wrong)
+    )
 
 
 def test_without_stages_nothing_is_guessed():

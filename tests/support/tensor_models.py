@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.nn.functional import cross_entropy
 
 import smdist.modelparallel.torch as smp
@@ -175,7 +176,8 @@ def train(model, optimizer, steps=3, first=0):
 
 
 def whole(value, parameter):
-    """Return the whole tensor of which this rank has a part."""
+    """Return the whole tensor of which this rank has a part, or a shard of its part."""
+    value = value.full_tensor() if isinstance(value, DTensor) else value
     part = split_of(parameter)
     if part is None:
         return value.clone()

@@ -191,19 +191,6 @@ def _tensor_faults(parameters: Given, where: str) -> Iterator[OptionError]:
             about="prescaled_batch",
             kind="unsupported",
         )
-    together = {
-        _SHARDED: parameters.get(_SHARDED, 1) > 1,
-        "shard_optimizer_state": parameters.get("shard_optimizer_state", False),
-    }
-    for what, is_on in together.items():
-        if is_on:
-            yield OptionError(
-                f"{where} has {_TENSOR}={degree} with {what}",
-                "split layers cannot be combined with shards yet",
-                f"Leave out {_TENSOR}, or the other",
-                about=_TENSOR,
-                kind="unsupported",
-            )
 
 
 def smp_warnings(parameters: Given) -> Iterator[str]:

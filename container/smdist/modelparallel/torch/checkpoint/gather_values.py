@@ -24,7 +24,8 @@ from smdist.modelparallel.torch.checkpoint.local_values import (
     local_values_of,
 )
 from smdist.modelparallel.torch.checkpoint.team import Team
-from smdist.modelparallel.torch.checkpoint.tensor_parts import joined
+from smdist.modelparallel.torch.checkpoint.tensor_parts import joined, ranks_of
+from smdist.modelparallel.torch.tensor_splits import whole_shape_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +93,12 @@ def directory(values: Mapping[str, Any], team: Team) -> dict[str, ValueOwner]:
 
 
 def _fact(value: Any, team: Team) -> Fact:
-    ranks = (team.in_world(team.rank),)
+    ranks: tuple[int, ...] = (team.in_world(team.rank),)
     if not isinstance(value, Tensor):
         return Fact(None, None, value, ranks)
     if isinstance(value, DTensor):
-        ranks = tuple(value.device_mesh.mesh.flatten().tolist())
-    return Fact(tuple(value.shape), value.dtype, None, ranks)
+        ranks = ranks_of(value)
+    return Fact(tuple(whole_shape_of(value)), value.dtype, None, ranks)
 
 
 def whole(value: Any, found: ValueOwner, team: Team) -> Tensor | None:
@@ -115,9 +116,7 @@ def whole(value: Any, found: ValueOwner, team: Team) -> Tensor | None:
     """
     if team.in_world(team.rank) not in found.fact.ranks or not isinstance(value, Tensor):
         return None
-    full = value.detach()
-    if isinstance(full, DTensor):
-        full = joined(full)
+    full = joined(value).detach() if isinstance(value, DTensor) else value.detach()
     return full.cpu() if team.rank == found.owner else None
 
 

@@ -50,7 +50,7 @@ from smdist.modelparallel.torch.checkpoint.safe_content import SavedObject, pack
 from smdist.modelparallel.torch.checkpoint.save_numbers import last_number, next_number
 from smdist.modelparallel.torch.checkpoint.script_objects import local, model_of, optimizer_of
 from smdist.modelparallel.torch.checkpoint.team import Team, failure
-from smdist.modelparallel.torch.checkpoint.tensor_parts import is_in_sections, joined
+from smdist.modelparallel.torch.checkpoint.tensor_parts import writable
 from smdist.modelparallel.torch.checkpoint.writer_lock import WriterLock
 
 _HINT = "Free space, or save to another path; older checkpoints are unchanged"
@@ -285,7 +285,7 @@ def _write(
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")
             metadata: Metadata = save_distributed(
-                {**_without_sections(content.values), **content.objects},
+                {**_writable(content.values), **content.objects},
                 storage_writer=ShardWriter(folder, number, progress),
                 planner=_Planner(flatten_state_dict=False, flatten_sharded_tensors=False),
             )
@@ -301,9 +301,9 @@ def _write(
     return metadata
 
 
-def _without_sections(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values with parts of several sections gathered to whole tensors."""
-    return {key: joined(v) if is_in_sections(v) else v for key, v in values.items()}
+def _writable(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values as they are written: some parts of split tensors are gathered."""
+    return {key: writable(value) for key, value in values.items()}
 
 
 class _Planner(DefaultSavePlanner):

@@ -254,7 +254,6 @@ def prepare_for(state: ModelState, read: Callable[[], Batch]) -> None:
     with raise_together(session.current().world, BEFORE):
         batch, given = read(), given_plan(settings)
         renaming = ParameterRenaming(model)
-        _check_tensors(settings)
     tensor_plan = _split_tensors(model, batch, settings)
     plan = given or planned(model, batch, settings)
     groups = groups_of(plan, settings)
@@ -336,18 +335,6 @@ def _tensor_degree(settings: Settings) -> int:
     """Return the number of ranks over which tensors are split."""
     groups = settings.groups
     return session.current().options.tensor_parallel_degree if groups is None else groups.tp_size
-
-
-def _check_tensors(settings: Settings) -> None:
-    """Raise an OptionError if tensor parallelism is combined with what it does not support yet."""
-    degree = _tensor_degree(settings)
-    require(
-        degree == 1 or settings.sharding == "none",
-        what=f"tensor_parallel_degree is {degree} with sharding={settings.sharding!r}",
-        why="parts of split layers are not sharded over replicas yet",
-        hint="Leave sharding out, or leave tensor_parallel_degree out",
-        about="tensor_parallel_degree",
-    )
 
 
 def _split_tensors(model: nn.Module, batch: Batch, settings: Settings) -> TensorPlan | None:

@@ -155,7 +155,7 @@ def spread(value: Any, parameter: nn.Parameter) -> Any:
     """
     split = split_of(parameter)
     if split is not None and isinstance(value, Tensor) and split.fits(value, parameter):
-        return split.part(value)
+        value = split.part(value)
     if not isinstance(value, Tensor) or not isinstance(parameter, DTensor):
         return value
     if isinstance(value, DTensor) or value.shape != parameter.shape:

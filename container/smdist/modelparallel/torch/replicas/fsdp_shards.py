@@ -38,6 +38,7 @@ from smdist.modelparallel.torch.materialization.stage_module import StageModule
 from smdist.modelparallel.torch.program.program import Ref
 from smdist.modelparallel.torch.program.pytree import flatten, unflatten
 from smdist.modelparallel.torch.session.process_groups import Groups
+from smdist.modelparallel.torch.tensor_splits import TensorSplit, mark, split_of
 
 
 class Shards:
@@ -67,7 +68,9 @@ class Shards:
         warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
         apart = _unshardable(stages, bf16=bf16)
         for stage in stages.values():
+            splits = _splits(stage)
             _wrap(stage, self._mesh, apart, keeps=keeps, bf16=bf16)
+            _mark_again(stage, splits)
             self._pause(stage)
 
     def end(self, stage: int) -> None:
@@ -133,6 +136,20 @@ class Shards:
                 whole = part._unsharded_param
                 whole.grad = torch.zeros(whole.shape, dtype=whole.dtype, device=device)
                 _complete(part)
+
+
+def _splits(stage: nn.Module) -> dict[str, TensorSplit]:
+    """Return the splits of a stage's parameters that are parts of split tensors, by name."""
+    named = stage.named_parameters(remove_duplicate=False)
+    found = ((name, split_of(parameter)) for name, parameter in named)
+    return {name: split for name, split in found if split is not None}
+
+
+def _mark_again(stage: nn.Module, splits: Mapping[str, TensorSplit]) -> None:
+    """Record the splits at a stage's parameters, some of which FSDP has replaced by shards."""
+    for name, parameter in stage.named_parameters(remove_duplicate=False):
+        if name in splits:
+            mark(parameter, splits[name])
 
 
 def _has_run(root: FSDPModule) -> bool:

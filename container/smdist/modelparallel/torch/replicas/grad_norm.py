@@ -33,10 +33,10 @@ def total_norm(
     found = list(tensors)
     whole = [tensor for tensor in found if id(tensor) not in parts]
     split = [tensor for tensor in found if id(tensor) in parts]
-    by_group = _by_shards(whole)
-    if split:
-        by_group.append((groups.of(Axis.TP), split))
-    values = [_powers(group, alike, order) for group, alike in by_group]
+    values = [_powers(group, alike, order) for group, alike in _by_shards(whole)]
+    for group, alike in _by_shards(split):
+        values.append(_powers(group, alike, order))
+        _all_reduce(values[-1], order, groups.of(Axis.TP))
     powers = torch.cat([each.cpu() for each in values]) if values else torch.zeros(0).double()
     one = _merged(powers, order)
     _all_reduce(one, order, groups.of(Axis.PP))

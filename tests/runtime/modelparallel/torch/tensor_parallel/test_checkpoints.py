@@ -182,11 +182,6 @@ def refused(rank, size, options):
             "prescaled_batch",
             "unsupported",
         ),
-        (
-            {"tensor_parallel_degree": 2, "sharding": "full"},
-            "tensor_parallel_degree",
-            "conflict",
-        ),
     ],
 )
 def test_what_is_not_there_is_refused_on_every_rank(world, options, about, kind):
