@@ -29,7 +29,9 @@ from smdist.modelparallel.torch.tensor_parallel.tensor_plan import (
 from smdist.modelparallel.torch.tensor_splits import Role
 from smdist.modelparallel.torch.tensor_splits.split_modules import is_product, is_table
 
-_ROWS_PER_COLUMN: Final = 4  # smallest quotient of rows and columns of a table that is split
+# Smallest quotient of rows and columns of a table that is split, and of outputs and inputs of a
+# product that is split alone.
+_ROWS_PER_COLUMN: Final = 4
 _Found = Region | Refutation
 
 
@@ -47,6 +49,7 @@ def find_plan(model: nn.Module, flow: Flow, degree: int) -> TensorPlan:
     search = _LayoutSearch(model=model, flow=flow, degree=degree)
     search.pairs()
     search.vocabulary()
+    search.heads()
     plan = search.plan()
     if not plan.regions:
         reasons = "; ".join(f"{each.module}: {each.text}" for each in plan.whole[:3])
@@ -168,6 +171,36 @@ class _LayoutSearch:
             splits.append((name, split))
         modules = tuple(replace(split, name=name) for name, split in splits)
         self._take(Region(block="", modules=modules), "")
+
+    def heads(self) -> None:
+        """Split products of many outputs that feed no other product, such as scores of words."""
+        wanted = chosen(self.model)
+        feeding = {name for sources in self.flow.sources.values() for name in sources}
+        for name in self.flow.order:
+            module = self.model.get_submodule(name)
+            if not is_product(module) or name in {*self.roles, *self.reasons, *feeding}:
+                continue
+            inputs, outputs = hypotheses.widths(module)
+            shared = self._shared((name,))
+            if outputs < _ROWS_PER_COLUMN * inputs:
+                continue
+            if not wanted[name]:
+                self._keep([name], tensor_plan.BY_HAND, "the script keeps it whole")
+            elif outputs % self.degree:
+                text = f"its {outputs} columns are not divisible by {self.degree}"
+                self._keep([name], tensor_plan.INDIVISIBLE, text)
+            elif shared is not None:
+                self._keep([name], *shared)
+            else:
+                self._head(name, module)
+
+    def _head(self, name: str, module: nn.Module) -> None:
+        region = Region(block="", modules=(hypotheses.column(module, "", Role.JOINED),))
+        found = _first_proved(module, self.flow.calls[name], [region], self.degree)
+        if isinstance(found, Refutation):
+            self._keep([name], found.kind, found.text)
+        else:
+            self._take(region, name)
 
     def plan(self) -> TensorPlan:
         """Return the plan, with a reason for each product and embedding that stays whole."""

@@ -83,7 +83,19 @@ def test_the_layout_of_llama_is_that_of_its_own_plan():
     assert ("model.layers.0.self_attn", "model") == (attention.block, attention.origin)
     assert ["column"] * 3 + ["row"] == [each.role.value for each in attention.modules]
     assert ["column"] * 2 + ["row"] == [each.role.value for each in mlp.modules]
-    assert {"lm_head": "no_pair"} == reasons(plan)
+    assert {} == reasons(plan)
+
+
+def test_a_head_is_split_alone_if_it_feeds_nothing_and_has_many_outputs():
+    """A product that feeds another one is tried with it, and stays whole if that is wrong."""
+    model = nn.Sequential(nn.Embedding(64, 8), nn.LayerNorm(8), nn.Linear(8, 32))
+    model.append(nn.Softmax(-1))
+    ids = torch.arange(6).view(2, 3)
+
+    assert "joined" == roles(plan_of(model, arguments=(ids,)))["2"]
+    assert {"2": "indivisible"} == reasons(plan_of(model, 64, (ids,)))
+    model.extend([nn.LayerNorm(32), nn.Linear(32, 8)])
+    assert {"2": "unproved", "5": "unproved"} == reasons(plan_of(model, arguments=(ids,)))
 
 
 def test_heads_that_the_degree_does_not_divide_keep_attention_whole():
