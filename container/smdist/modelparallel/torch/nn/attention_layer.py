@@ -22,8 +22,7 @@ class DistributedAttentionLayer(nn.Module):
         num_attention_heads: Number of heads of the whole layer.
         attention_head_size: Channels of a head.
         hidden_size: Channels of the input and of the output, H.
-        attention_dropout_prob: Probability of dropout on the attention's weights. Above 0, the
-            layer is not split over ranks.
+        attention_dropout_prob: Probability of dropout on the attention's weights.
         hidden_dropout_prob: Probability of dropout before the residual connection.
         layernorm_epsilon: Number that layer normalizations add to the variance.
         initializer_range: Standard deviation of the weights with `use_normal_initialization`.

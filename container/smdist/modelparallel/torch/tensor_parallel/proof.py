@@ -4,21 +4,25 @@
 The block runs alone in float64, forward and backward, once whole and once on simulated ranks.
 Outputs, gradients of inputs and gradients of parameters have to agree. Weights and inputs are
 random, so a split that is wrong gives other numbers. Dropout inside of the split would draw other
-numbers than in the whole block, which shows in the shapes of random operations.
+numbers than in the whole block, which shows in the shapes of random operations. If all of it is in
+`nn.Dropout` modules, these are made to draw the numbers of the whole block, and the proof is tried
+again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
 from smdist.modelparallel.torch.capture.argument_objects import is_cache
-from smdist.modelparallel.torch.materialization.skeleton import like, replace, skeleton
+from smdist.modelparallel.torch.materialization.skeleton import like, skeleton
+from smdist.modelparallel.torch.materialization.skeleton import replace as put
 from smdist.modelparallel.torch.program.pytree import flatten, map_leaves
 from smdist.modelparallel.torch.randomness import generators_kept
 from smdist.modelparallel.torch.tensor_parallel.data_flow import TensorShape
@@ -26,9 +30,14 @@ from smdist.modelparallel.torch.tensor_parallel.simulated_peers import (
     NumberedDraws,
     SimulatedRanks,
 )
-from smdist.modelparallel.torch.tensor_parallel.split_model import set_attributes, split_modules
-from smdist.modelparallel.torch.tensor_parallel.tensor_plan import DROPOUT, UNPROVED, Region
-from smdist.modelparallel.torch.tensor_splits import split_of
+from smdist.modelparallel.torch.tensor_parallel.split_model import split_region
+from smdist.modelparallel.torch.tensor_parallel.tensor_plan import (
+    DROPOUT,
+    UNPROVED,
+    DropoutSplit,
+    Region,
+)
+from smdist.modelparallel.torch.tensor_splits import is_dropout, split_of
 from smdist.modelparallel.torch.tensor_splits.split_modules import is_table
 
 _TOLERANCE: Final = 1e-6  # blocks may compute in float32 inside, so float64's is too small
@@ -50,11 +59,19 @@ class Refutation:
 
 @dataclass(slots=True)
 class _Run:
-    """Numbers of one run of a block, and the random operations in it."""
+    """Numbers of one run of a block, and the random operations in it.
+
+    Attributes:
+        outputs: Outputs of the block.
+        input_grads: Gradients of its inputs.
+        draws: Name and shapes of each random operation.
+        dropped: Shape of the input of each `nn.Dropout`, by its name; of the last call.
+    """
 
     outputs: list[Tensor]
     input_grads: list[Tensor]
     draws: list[Any]
+    dropped: dict[str, torch.Size]
 
 
 class WholeBlock:
@@ -75,28 +92,57 @@ class WholeBlock:
             self._call = map_leaves(lambda leaf: _value(leaf, self._copy), call)
             self._run = _run(self._copy, self._call)
 
-    def refute(self, region: Region, degree: int) -> Refutation | None:
-        """Return why a split is wrong; None if it gives the numbers of the whole block.
+    def prove(self, region: Region, degree: int) -> Region | Refutation:
+        """Return a split that gives the numbers of the whole block, or why there is none.
 
         Args:
             region: Split, with the names that its modules have in the block.
             degree: Number of ranks.
+
+        Returns:
+            The split, with the dropouts in it; or the reason why it is wrong.
         """
+        found = self._tried(region, degree)
+        if isinstance(found, Refutation):
+            return found
+        runs, copies = found
+        against = self._compared(runs, copies)
+        if against is not None and against.kind == DROPOUT and not region.dropouts:
+            dropouts = self._split_dropouts(runs[0], degree)
+            if dropouts:
+                again = self.prove(replace(region, dropouts=dropouts), degree)
+                return again if isinstance(again, Region) else against
+        return against or region
+
+    def _tried(
+        self, region: Region, degree: int
+    ) -> tuple[list[_Run], list[nn.Module]] | Refutation:
+        """Run copies of the block in parts; return the runs and the copies."""
         ranks = SimulatedRanks(degree)
         copies = [_unrun(self._copy) for _ in range(degree)]
 
         def work(rank: int) -> _Run:
-            split_modules(copies[rank], region.modules, ranks.peers(rank))
-            set_attributes(copies[rank], region.attributes)
+            split_region(copies[rank], region, ranks.peers(rank))
             return _run(copies[rank], self._call)
 
         try:
             with generators_kept():
-                runs = ranks.run(work)
+                return ranks.run(work), copies
         except Exception as error:
             first = (str(error).strip() or type(error).__name__).splitlines()[0]
             return Refutation(UNPROVED, f"its parts do not run alone ({first[:120]})")
-        return self._compared(runs, copies)
+
+    def _split_dropouts(self, of_part: _Run, degree: int) -> tuple[DropoutSplit, ...]:
+        """Return the dropouts whose input in a part is split along one dimension."""
+        found = []
+        for name, shape in of_part.dropped.items():
+            whole = self._run.dropped.get(name, shape)
+            other = [dim for dim, size in enumerate(shape) if size != whole[dim]]
+            if len(whole) == len(shape) and len(other) == 1:
+                (dim,) = other
+                if whole[dim] == degree * shape[dim]:
+                    found.append(DropoutSplit(name=name, dim=dim))
+        return tuple(found)
 
     def _compared(self, runs: Sequence[_Run], copies: Sequence[nn.Module]) -> Refutation | None:
         if any(run.draws != self._run.draws for run in runs):
@@ -127,7 +173,7 @@ def _with_values(block: nn.Module) -> nn.Module:
     for name, buffer in bare.named_buffers(remove_duplicate=False):
         real = buffers[name]
         new.setdefault(id(buffer), _buffer(real))
-    replace(bare.modules(), new)
+    put(bare.modules(), new)
     return bare.train()
 
 
@@ -165,15 +211,28 @@ def _value(leaf: Any, block: nn.Module) -> Any:
 def _run(block: nn.Module, call: Any) -> _Run:
     """Run a block forward and backward, and return outputs and gradients of inputs."""
     args, kwargs = map_leaves(_fresh, call)
+    dropped: dict[str, torch.Size] = {}
+    hooks = [
+        module.register_forward_pre_hook(partial(_note, dropped, name))
+        for name, module in block.named_modules()
+        if is_dropout(module)
+    ]
     with torch.enable_grad(), NumberedDraws() as draws:
         found, _ = flatten(block(*args, **kwargs))
         outputs = [each for each in found if isinstance(each, Tensor) and each.requires_grad]
         loss = sum((each.double() * _weights(each)).sum() for each in outputs)
         assert isinstance(loss, Tensor), "the block has no output with a gradient"
         loss.backward()  # type: ignore[no-untyped-call]
+    for hook in hooks:
+        hook.remove()
     inputs = [each for each in flatten((args, kwargs))[0] if isinstance(each, Tensor)]
     grads = [each.grad if each.grad is not None else each.new_zeros(()) for each in inputs]
-    return _Run([each.detach() for each in outputs], grads, draws.shapes)
+    return _Run([each.detach() for each in outputs], grads, draws.shapes, dropped)
+
+
+def _note(dropped: dict[str, torch.Size], name: str, _: nn.Module, inputs: Any) -> None:
+    """Forward pre-hook of a dropout: record the shape of its input."""
+    dropped[name] = inputs[0].shape
 
 
 def _fresh(leaf: Any) -> Any:

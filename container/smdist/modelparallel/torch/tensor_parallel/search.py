@@ -270,6 +270,9 @@ class _LayoutSearch:
             attributes=tuple(
                 replace(each, module=_joined(block, each.module)) for each in region.attributes
             ),
+            dropouts=tuple(
+                replace(each, name=_joined(block, each.name)) for each in region.dropouts
+            ),
         )
         self.regions.append(named)
         self.roles.update({each.name: each.role for each in named.modules})
@@ -294,9 +297,9 @@ def _first_proved(
         return Refutation(tensor_plan.UNPROVED, f"its block does not run alone ({first[:120]})")
     against: Refutation | None = None
     for region in regions:
-        found = whole.refute(region, degree)
-        if found is None:
-            return region
+        found = whole.prove(region, degree)
+        if isinstance(found, Region):
+            return found
         if against is None or found.kind == tensor_plan.DROPOUT:
             against = found
     assert against is not None

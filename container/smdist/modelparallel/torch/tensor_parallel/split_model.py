@@ -12,14 +12,17 @@ from smdist.modelparallel.torch.materialization.skeleton import like, replace
 from smdist.modelparallel.torch.tensor_parallel.tensor_plan import (
     Attribute,
     ModuleSplit,
+    Region,
     TensorPlan,
 )
 from smdist.modelparallel.torch.tensor_splits import (
     Peers,
     RegionEntry,
+    SplitDraw,
     TensorSplit,
     mark,
     turn,
+    turn_dropout,
 )
 
 
@@ -34,8 +37,22 @@ def split_model(model: nn.Module, plan: TensorPlan, peers: Peers) -> None:
         peers: Ranks over which tensors are split.
     """
     for region in plan.regions:
-        split_modules(model, region.modules, peers)
-        set_attributes(model, region.attributes)
+        split_region(model, region, peers)
+
+
+def split_region(block: nn.Module, region: Region, peers: Peers) -> None:
+    """Split one region in place.
+
+    Args:
+        block: Module around the region.
+        region: The region, with names in `block`.
+        peers: Ranks over which tensors are split.
+    """
+    split_modules(block, region.modules, peers)
+    set_attributes(block, region.attributes)
+    for each in region.dropouts:
+        draw = SplitDraw(each.dim, peers.size, peers.rank)
+        turn_dropout(block.get_submodule(each.name), draw)
 
 
 def split_modules(model: nn.Module, splits: Sequence[ModuleSplit], peers: Peers) -> None:

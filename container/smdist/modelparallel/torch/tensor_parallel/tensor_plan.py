@@ -66,6 +66,19 @@ class Attribute:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DropoutSplit:
+    """Dropout inside a region, which draws the numbers of the whole tensor.
+
+    Attributes:
+        name: Name of the module in the model.
+        dim: Dimension along which its input is split.
+    """
+
+    name: str
+    dim: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Region:
     """Modules that are split together: the values between them are split over ranks.
 
@@ -73,12 +86,14 @@ class Region:
         block: Name of the smallest module around them, on a copy of which the split was proved.
         modules: Modules that are split.
         attributes: Attributes that change with the split.
+        dropouts: Dropouts whose input is a part of a tensor.
         origin: "model" if the model's own plan has these splits, else "found".
     """
 
     block: str
     modules: tuple[ModuleSplit, ...]
     attributes: tuple[Attribute, ...] = ()
+    dropouts: tuple[DropoutSplit, ...] = ()
     origin: str = "found"
 
 

@@ -2,6 +2,11 @@
 """Splits of tensors over ranks, and modules of which each rank computes a part."""
 
 from smdist.modelparallel.torch.tensor_splits.peers import GroupPeers, Peers, without_messages
+from smdist.modelparallel.torch.tensor_splits.split_dropout import (
+    SplitDraw,
+    is_dropout,
+    turn_dropout,
+)
 from smdist.modelparallel.torch.tensor_splits.split_modules import RegionEntry, Role, turn
 from smdist.modelparallel.torch.tensor_splits.tensor_split import (
     TensorSplit,
@@ -16,10 +21,13 @@ __all__ = [
     "Peers",
     "RegionEntry",
     "Role",
+    "SplitDraw",
     "TensorSplit",
+    "is_dropout",
     "mark",
     "split_of",
     "turn",
+    "turn_dropout",
     "unmark",
     "whole_shape_of",
     "without_messages",

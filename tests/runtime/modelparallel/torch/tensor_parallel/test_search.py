@@ -105,7 +105,19 @@ def test_heads_that_the_degree_does_not_divide_keep_attention_whole():
     assert "model.layers.0.mlp.down_proj" not in found
 
 
-def test_dropout_inside_of_a_region_keeps_it_whole():
+def test_modules_of_dropout_inside_of_a_region_are_split_with_it():
+    plan = plan_of(made("smp", dropout=0.1))
+    inside = {
+        each.name.removeprefix("transformer.seq_layers."): each.dim
+        for region in plan.regions
+        for each in region.dropouts
+    }
+
+    assert {"position_embedding": "small"} == reasons(plan)
+    assert {"0.attention.dropout1": 1, "1.attention.dropout1": 1} == inside
+
+
+def test_dropout_of_fused_attention_keeps_it_whole():
     found = reasons(plan_of(made("gpt2", dropout=0.1)))
 
     assert "dropout" == found["transformer.h.0.attn.c_attn"]
@@ -148,10 +160,10 @@ def test_a_wrong_split_is_refuted():
     one_range = replace(inner, modules=(replace(fused, sections=(3 * WIDTH,)), row))
     other_columns = replace(inner, modules=(fused, replace(row, dims={"weight": 1})))
 
-    assert whole.refute(inner, 2) is None
-    assert "unproved" == whole.refute(one_range, 2).kind
-    assert "unproved" == whole.refute(other_columns, 2).kind
-    assert "unproved" == whole.refute(replace(inner, attributes=()), 2).kind
+    assert inner == whole.prove(inner, 2)
+    assert "unproved" == whole.prove(one_range, 2).kind
+    assert "unproved" == whole.prove(other_columns, 2).kind
+    assert "unproved" == whole.prove(replace(inner, attributes=()), 2).kind
 
 
 class Normed(nn.Module):
