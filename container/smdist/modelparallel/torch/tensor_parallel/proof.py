@@ -153,8 +153,9 @@ class WholeBlock:
             if not _are_close(run.input_grads, self._run.input_grads):
                 return Refutation(UNPROVED, "its parts give other gradients of its inputs")
         parts = [dict(copy.named_parameters(remove_duplicate=False)) for copy in copies]
+        scale = max((_size(each.grad) for each in self._copy.parameters()), default=0.0)
         for name, whole in self._copy.named_parameters(remove_duplicate=False):
-            if not _same_gradient(whole, [of_rank[name] for of_rank in parts]):
+            if not _same_gradient(whole, [of_rank[name] for of_rank in parts], scale):
                 why = f"its parts give another gradient of {name!r} than the whole"
                 return Refutation(UNPROVED, why)
         return None
@@ -251,17 +252,32 @@ def _are_close(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
     return len(some) == len(others) and all(_is_close(one, other) for one, other in pairs)
 
 
-def _is_close(one: Tensor, other: Tensor) -> bool:
+def _size(tensor: Tensor | None) -> float:
+    """Return the largest number in a tensor; 0 without any."""
+    return float(tensor.abs().max()) if tensor is not None and tensor.numel() else 0.0
+
+
+def _is_close(one: Tensor, other: Tensor, scale: float = 0.0) -> bool:
+    """Return True if tensors differ by rounding, relative to the largest number or to `scale`."""
     if one.shape != other.shape:
         return False
     if not one.is_floating_point():
         return torch.equal(one, other)
-    limit = _TOLERANCE * max(1e-6, float(other.abs().max()) if other.numel() else 0.0)
+    limit = _TOLERANCE * max(1e-6, _size(other), scale)
     return bool(((one - other).abs() <= limit).all())
 
 
-def _same_gradient(whole: Tensor, parts: Sequence[Tensor]) -> bool:
-    """Return True if the parts of a parameter have the gradient of the whole one."""
+def _same_gradient(whole: Tensor, parts: Sequence[Tensor], scale: float) -> bool:
+    """Return True if the parts of a parameter have the gradient of the whole one.
+
+    A gradient may be 0 but for rounding, as that of the biases of keys in attention. So differences
+    are relative to the largest gradient of all parameters.
+
+    Args:
+        whole: Parameter of the whole block.
+        parts: The parameter on each rank.
+        scale: Largest number in the gradients of all parameters of the block.
+    """
     grads = [part.grad for part in parts]
     if whole.grad is None:
         return all(grad is None for grad in grads)
@@ -270,5 +286,5 @@ def _same_gradient(whole: Tensor, parts: Sequence[Tensor]) -> bool:
         return False
     split = split_of(parts[0])
     if split is not None:
-        return _is_close(split.joined(given), whole.grad)
-    return all(_is_close(grad, whole.grad) for grad in given)
+        return _is_close(split.joined(given), whole.grad, scale)
+    return all(_is_close(grad, whole.grad, scale) for grad in given)

@@ -98,6 +98,16 @@ def test_a_head_is_split_alone_if_it_feeds_nothing_and_has_many_outputs():
     assert {"2": "unproved", "5": "unproved"} == reasons(plan_of(model, arguments=(ids,)))
 
 
+def test_biases_whose_gradient_is_rounding_alone_are_no_reason():
+    """The output of attention does not depend on the biases of its keys, whatever its width."""
+    options = {"attention_dropout_prob": 0.0, "hidden_dropout_prob": 0.0}
+    attention = smp.nn.DistributedAttentionLayer(8, 64, 512, **options)
+    x = torch.randn(1, 16, 512)
+    found = plan_of(attention, arguments=((x, None),))
+
+    assert {"query": "column", "key": "column", "value": "column", "dense": "row"} == roles(found)
+
+
 def test_heads_that_the_degree_does_not_divide_keep_attention_whole():
     found = reasons(plan_of(made("llama"), degree=4))
 
