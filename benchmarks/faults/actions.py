@@ -176,11 +176,11 @@ def host_removed(host: int = VICTIM) -> Action:
         job.vanished.add(host)
         _iptables(job.hosts[host].prefix, "-A", "INPUT", "-p", "tcp", "--syn", "-j", "DROP")
         processes = job.processes(host=host)
+        job.note_fault()
         for each in processes:
             with contextlib.suppress(psutil.Error):
                 each.kill()
         psutil.wait_procs(processes, _REMOVAL_SECONDS)
-        job.note_fault()
         _link(job, host, "down")
 
     return act
