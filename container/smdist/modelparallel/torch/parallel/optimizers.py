@@ -187,6 +187,7 @@ def _before_step(
     model = current_model()
     if model is None or not model.is_cut:
         return
+    _check_precision(optimizer, model)
     if optimizer not in _seen:
         rewrite(optimizer, local_parameters(model.stages))
         _check_all_are_of(optimizer, model)
@@ -195,6 +196,21 @@ def _before_step(
     if max_norm is not None and _is_of(optimizer, model):
         closure = kwargs.get("closure", next(iter(args[1:]), None))
         _clip(optimizer, max_norm, closure)
+
+
+def _check_precision(optimizer: torch.optim.Optimizer, model: SplitModel) -> None:
+    """Raise an OptionError if an optimizer would update 16-bit parameters, or scaled gradients."""
+    masters = model.masters
+    if masters is None or masters.is_in_place or not _is_of(optimizer, model):
+        return
+    option = "fp16" if masters.scaled else "bf16"
+    raise OptionError(
+        f"{type(optimizer).__name__}.step is called with {option}=True",
+        "float32 master weights are updated, and the smp.DistributedOptimizer has them",
+        "Wrap the optimizer: optimizer = smp.DistributedOptimizer(optimizer)",
+        about="optimizer",
+        kind="not_wrapped",
+    )
 
 
 def _check_all_are_of(optimizer: torch.optim.Optimizer, model: SplitModel) -> None:

@@ -60,6 +60,10 @@ class SplitModel(Protocol):
     def groups(self) -> Groups:
         """Process groups of this rank, such as the group of its pipeline."""
 
+    @property
+    def masters(self) -> Any:
+        """Master weights of this rank (`MasterWeights`); None if there are none."""
+
     def parameters(self) -> Iterator[nn.Parameter]:
         """Return an iterator over this rank's parameters; before the split, over all parameters."""
 
