@@ -15,9 +15,10 @@ depend on the defaults of its image. The options of version 5, "encrypt" and "in
 written only if one of them differs from its default, which no later image may change; the same is
 true of "gpu_collectives", the option of version 6, of the options of version 7, "elastic_min",
 "max_restarts" and "silence_seconds", of "tensor_parallel_degree", the option of version 8, and of
-"fp16", the option of version 9. A reader accepts documents of its own version and of all older versions (tests/contract/golden has
-examples). It refuses newer versions and unknown keys. The writer uses the oldest version that has
-all options of the job, so that older images can still run the job.
+"fp16", the option of version 9. A reader accepts documents of its own version and of all older
+versions (tests/contract/golden has examples). It refuses newer versions and unknown keys. The
+writer uses the oldest version that has all options of the job, so that older images can still run
+the job.
 
 Only documents for TensorFlow have the key "framework", which needs version 4. Older images, which
 start ranks only for torch, therefore refuse these documents. Without the key "framework", the

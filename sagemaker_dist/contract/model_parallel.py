@@ -73,8 +73,8 @@ class ModelParallel(KeywordOptions):
             a check makes sure that this number can be divided by replicas and microbatches. Default
             None: not checked.
         seed: Seed of dropout and other random numbers, 0 to 2**63 - 1. Default 0.
-        fp16: True to compute in float16, with float32 master weights that the optimizer updates. The
-            loss is multiplied by a scale, which `smp.DistributedOptimizer` sets. Default False.
+        fp16: True to compute in float16, with float32 master weights that the optimizer updates.
+            The loss is multiplied by a scale, which `smp.DistributedOptimizer` sets. Default False.
         engine: Options for ranks, connections and timeouts: a `DataParallel`, or a dict of such
             options. Here `fusion_bytes` is for gradients that replicas sum.
 

@@ -138,8 +138,8 @@ def test_text_of_what_does_not_work():
 
     assert str(caught.value) == (
         "the dict of modelparallel has offload_activations=True: sagemaker_dist does not move"
-        " activations to CPU memory. Leave it out, and use smp.set_activation_checkpointing and more"
-        " microbatches."
+        " activations to CPU memory. Leave it out, and use smp.set_activation_checkpointing and"
+        " more microbatches."
     )
 
 

@@ -120,8 +120,8 @@ def runtime_faults(parameters: Given, *, where: str = WHERE) -> Iterator[OptionE
     if parameters.get("fp16_params") is True and parameters.get("fp16") is not True:
         yield OptionError(
             f"{where} has fp16_params=True without fp16=True",
-            "SMP v1 creates its own distributed layers in float16 by it, and leaves loss scaling and"
-            " master weights to the script; sagemaker_dist has no such layers",
+            "it creates SMP v1's own distributed layers in float16, without loss scale and master"
+            " weights, and sagemaker_dist has no such layers",
             "Pass fp16=True, which converts the whole model, or convert the model in the script",
             about="fp16_params",
             kind="unsupported",

@@ -70,7 +70,8 @@ class Content:
         values: Values of the model and the optimizer on this rank, by their keys in the checkpoint.
         objects: Two objects on rank 0, packed; none on other ranks. RECORD has contents other than
             values: the manifest (a description of all values), random states, data positions, and
-            the states of the scheduler and the loss scale. USER_CONTENT is the object that the user saves.
+            the states of the scheduler and the loss scale. USER_CONTENT is the object that the
+            user saves.
     """
 
     holding: LocalValues

@@ -124,7 +124,8 @@ class MasterWeights:
                 self._gradients[parameter] = gradient
                 dense = numbers(gradient)
                 alike.setdefault((dense.device, dense.dtype), []).append(dense)
-            return any([_unscale(found, scale) for found in alike.values()])
+            is_infinite = [_unscale(found, scale) for found in alike.values()]
+        return any(is_infinite)
 
     def drop_gradients(self) -> None:
         """Free the gradients that `take_gradients` has made."""

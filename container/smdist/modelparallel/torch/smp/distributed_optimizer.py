@@ -109,8 +109,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update the parameters of this rank; every rank has to call it.
 
-        With the option `gradient_clipping`, the gradients of the whole model are clipped first. With
-        fp16=True, all ranks skip the step if a gradient of any rank is infinite or NaN.
+        With the option `gradient_clipping`, the gradients of the whole model are clipped first.
+        With fp16=True, all ranks skip the step if a gradient of any rank is infinite or NaN.
 
         Args:
             closure: Must be None.

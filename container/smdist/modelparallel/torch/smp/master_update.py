@@ -89,7 +89,7 @@ class MasterUpdate:
             return float(clip_grad_norm_(parameters, max_norm, norm_type))
 
     def step(self, model: Parallel, masters: MasterWeights) -> Any:
-        """Run the optimizer's step, unless a gradient of any rank is not finite; set the next scale.
+        """Run the optimizer's step unless a gradient of any rank is not finite; set the scale.
 
         Args:
             model: Model of the optimizer.
