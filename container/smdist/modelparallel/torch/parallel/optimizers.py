@@ -33,6 +33,7 @@ from smdist.modelparallel.torch.replicas.grad_clipping import clip_grad_norm_
 from smdist.modelparallel.torch.session.current_model import (
     SplitModel,
     current_model,
+    living_models,
     models_in_step,
     optimizers,
     refuse_in_step,
@@ -184,10 +185,11 @@ def _before_step(
         optimizer: Optimizer whose `step` is called.
         args, kwargs: Arguments of `step`; `args` begins with the optimizer.
     """
+    for each in living_models():
+        _check_precision(optimizer, each)
     model = current_model()
     if model is None or not model.is_cut:
         return
-    _check_precision(optimizer, model)
     if optimizer not in _seen:
         rewrite(optimizer, local_parameters(model.stages))
         _check_all_are_of(optimizer, model)
@@ -201,7 +203,11 @@ def _before_step(
 def _check_precision(optimizer: torch.optim.Optimizer, model: SplitModel) -> None:
     """Raise an OptionError if an optimizer would update 16-bit parameters, or scaled gradients."""
     masters = model.masters
-    if masters is None or masters.is_in_place or not _is_of(optimizer, model):
+    if masters is None or masters.is_in_place:
+        return
+    own = {id(parameter) for parameter in model.parameters()}
+    is_moved = optimizer in _moved and model is current_model()
+    if not is_moved and all(id(each) not in own for each in _parameters(optimizer)):
         return
     option = "fp16" if masters.scaled else "bf16"
     raise OptionError(

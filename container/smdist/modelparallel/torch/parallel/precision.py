@@ -20,8 +20,10 @@ from smdist.modelparallel.torch.session.current_model import wrapped_optimizer
 
 def convert(model: nn.Module, settings: Settings) -> None:
     """Convert floating-point parameters and buffers of a model to 16 bits, if settings say so."""
-    if settings.converted_dtype is not None:
-        model.to(settings.converted_dtype)
+    if settings.converted_dtype is torch.float16:
+        model.half()  # unlike to(), it leaves complex tensors as they are
+    elif settings.converted_dtype is torch.bfloat16:
+        model.bfloat16()
 
 
 def inputs_of(data: Any, settings: Settings) -> Any:

@@ -61,8 +61,7 @@ class MasterWeights:
 
     def of(self, parameter: Tensor | None) -> Tensor | None:
         """Return the master weight of a parameter; None if it has none, or for None."""
-        found = isinstance(parameter, nn.Parameter)
-        return self._masters.get(parameter) if found else None  # type: ignore[arg-type]
+        return self._masters.get(parameter) if isinstance(parameter, nn.Parameter) else None
 
     def by_name(
         self, modules: Iterable[nn.Module], prefix: str = ""
@@ -113,10 +112,10 @@ class MasterWeights:
         Returns:
             True if a gradient of this rank is infinite or NaN.
         """
-        self._gradients = {}
         alike: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
         with torch.no_grad():
             for parameter in parameters:
+                self._gradients.pop(parameter, None)
                 if parameter.grad is None:
                     continue
                 self._add(parameter)
@@ -127,9 +126,10 @@ class MasterWeights:
             is_infinite = [_unscale(found, scale) for found in alike.values()]
         return any(is_infinite)
 
-    def drop_gradients(self) -> None:
-        """Free the gradients that `take_gradients` has made."""
-        self._gradients = {}
+    def drop_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Free the gradients that `take_gradients` has made for these parameters."""
+        for parameter in parameters:
+            self._gradients.pop(parameter, None)
 
     @contextmanager
     def in_place(self, parameters: Iterable[nn.Parameter]) -> Iterator[None]:

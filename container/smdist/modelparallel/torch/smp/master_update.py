@@ -65,7 +65,7 @@ class MasterUpdate:
         """Forget prepared gradients, since the parameters' gradients have been reset or used."""
         self._taken_in = None
         if masters is not None:
-            masters.drop_gradients()
+            masters.drop_gradients(self._parameters())
 
     def clip(
         self, model: Parallel, masters: MasterWeights, max_norm: float, norm_type: float

@@ -135,9 +135,10 @@ def load_state(
     put(optimizer, parameters, saved, found)
     for group, own in zip(values["param_groups"], optimizer.param_groups, strict=True):
         own.update({key: value for key, value in group.items() if key != "params"})
-    for name, parameter in holding.parameters().items() if holding.masters is not None else ():
-        if name in values.get(MASTERS, {}):
-            holding.masters.load(parameter, spread(values[MASTERS][name], parameter))
+    masters = values.get(MASTERS, {})
+    for name, parameter in holding.parameters().items():
+        if holding.masters is not None and name in masters:
+            holding.masters.load(parameter, spread(masters[name], parameter))
 
 
 def _saved(optimizer: torch.optim.Optimizer, values: Mapping[str, Any]) -> OptimizerState:

@@ -35,10 +35,10 @@ def resumed(rank, size, folder, degree, options, partial):
 @pytest.mark.parametrize(
     ("before", "after", "options", "partial"),
     [
-        (2, 2, {}, True),
+        pytest.param(2, 2, {}, True, marks=pytest.mark.slow),
         (2, 1, {}, False),
         (1, 1, {"sharding": "full"}, True),
-        (1, 2, {"tensor_parallel_degree": 2}, True),
+        pytest.param(1, 2, {"tensor_parallel_degree": 2}, True, marks=pytest.mark.slow),
     ],
 )
 def test_training_goes_on_bit_for_bit(world, tmp_path, before, after, options, partial):
@@ -82,7 +82,7 @@ def loaded_in(rank, size, folder, options):
     return states(model, optimizer)
 
 
-@pytest.mark.parametrize("fp16", [True, False])
+@pytest.mark.parametrize("fp16", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_checkpoint_loads_in_the_other_precision(world, tmp_path, fp16):
     """With the values as they are."""
     one, moments = world.run(saved_in, str(tmp_path), {"fp16": fp16}, size=2)[0]
@@ -116,7 +116,7 @@ def loaded_before(rank, size, dicts):
     return train(*parts, 2, first=1)
 
 
-@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("whole", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_state_dicts_go_on_bit_for_bit(world, whole):
     """Loaded into the same model, and before the first step of a new one."""
     found = world.run(state_dicts, whole, size=2)

@@ -6,7 +6,7 @@ Sums are in another order there than in one process, so losses differ by roundin
 
 import pytest
 import torch
-from half_training import alone, batch, gpt, made, start, train, train_step
+from half_training import RATE, SCALE, alone, batch, gpt, loss_of, made, start, train, train_step
 from smp_nets import start as start_plain
 
 import smdist.modelparallel.torch as smp
@@ -27,7 +27,7 @@ def trained(rank, size, degree, options, tied):
     [
         (2, {}, True),
         (1, {"sharding": "optimizer"}, True),
-        (1, {"sharding": "full"}, False),
+        pytest.param(1, {"sharding": "full"}, False, marks=pytest.mark.slow),
         (1, {"tensor_parallel_degree": 2}, False),
     ],
 )
@@ -41,6 +41,38 @@ def test_losses_are_close_to_those_of_one_process(world, degree, options, tied):
         assert [False] * STEPS == found.skipped
         assert {torch.float32} == {value.dtype for value in found.state.values()}
         assert is_split is ("tensor_parallel_degree" in options or None)
+
+
+def logits_loss(output, targets):
+    return loss_of(output["logits"], targets)
+
+
+def without_smps_names(rank, size):
+    """Return the losses of `train_step`, and what the model returns outside of a step."""
+    smp.init(smp.ModelParallel(pipeline_parallel_degree=2, microbatches=4, pipeline="zero_bubble"))
+    inputs = [batch(step)[:2] for step in range(STEPS)]
+    model = smp.parallelize(gpt(), example=inputs[0], fp16=True)
+    optimizer = smp.DistributedOptimizer(
+        torch.optim.AdamW(model.parameters(), lr=RATE), static_loss_scale=SCALE
+    )
+    losses = []
+    for step, given in enumerate(inputs):
+        optimizer.zero_grad()
+        found = model.train_step(given, logits_loss, targets=batch(step)[2])
+        losses.append(found.reduce_mean().item())
+        optimizer.step()
+    with torch.no_grad():
+        outside = model(*inputs[0])["logits"].dtype
+    return losses, outside, model.evaluate(inputs[0])["logits"].dtype
+
+
+def test_parallelize_converts_as_well(world):
+    """Its argument is for one model; the schedule splits the backward pass."""
+    expected = alone(STEPS).losses
+
+    for losses, *kinds in world.run(without_smps_names, size=2):
+        assert expected == pytest.approx(losses, abs=1e-3)
+        assert [torch.float32] * 2 == kinds
 
 
 def accumulated(rank, size):

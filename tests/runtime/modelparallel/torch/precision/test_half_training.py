@@ -23,9 +23,9 @@ def trained(rank, size, degree, options, arguments):
     [
         (1, 1, {}, {"max_norm": 0.5}),
         (2, 2, {}, {}),
-        (2, 1, {}, {}),
+        pytest.param(2, 1, {}, {}, marks=pytest.mark.slow),
         (2, 1, {"gradient_clipping": 0.5}, {}),
-        (4, 2, {"pipeline": "1f1b"}, {"max_norm": 0.5}),
+        pytest.param(4, 2, {"pipeline": "1f1b"}, {"max_norm": 0.5}, marks=pytest.mark.slow),
         (2, 2, {"bf16": True, "fp16": False}, {}),
     ],
 )

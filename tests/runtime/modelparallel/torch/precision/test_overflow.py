@@ -26,10 +26,10 @@ def spoilt(rank, size, degree, options, max_norm):
     ("size", "degree", "options", "max_norm"),
     [
         (2, 2, {}, 1.0),
-        (2, 1, {}, None),
-        (2, 1, {"sharding": "optimizer"}, None),
+        pytest.param(2, 1, {}, None, marks=pytest.mark.slow),
+        pytest.param(2, 1, {"sharding": "optimizer"}, None, marks=pytest.mark.slow),
         (2, 1, {"sharding": "full"}, 1.0),
-        (2, 1, {"tensor_parallel_degree": 2}, 1.0),
+        pytest.param(2, 1, {"tensor_parallel_degree": 2}, 1.0, marks=pytest.mark.slow),
     ],
 )
 def test_all_ranks_skip_alike(world, size, degree, options, max_norm):
