@@ -61,7 +61,6 @@ MEANS = [  # parameters, and the options that mean the same
 ]
 HAS_NO_EFFECT = [
     ({"static_mode": True}, "static_mode=True"),
-    ({"fp16": True, "fp16_params": True}, "fp16_params=True"),
     ({"delayed_parameter_initialization": True}, "delayed_parameter_initialization=True"),
     ({"fast_mode": True}, "fast_mode=True"),
     ({"skip_tracing": True}, "skip_tracing=True"),
@@ -129,6 +128,13 @@ def test_what_changes_nothing_is_warned_of(given, name):
 @pytest.mark.parametrize(("given", "about", "kind"), NO)
 def test_what_does_not_work_is_refused(given, about, kind):
     assert [(about, kind)] == fields_raised(lambda: ModelParallel.from_smp({**PLAIN, **given}))
+
+
+def test_layers_in_float16_add_nothing_to_a_model_in_float16():
+    with pytest.warns(UserWarning, match="fp16_params=True has no effect"):
+        model = ModelParallel.from_smp({**PLAIN, "fp16": True, "fp16_params": True})
+
+    assert ModelParallel(**{**DEFAULTS, "fp16": True}) == model
 
 
 def test_text_of_what_does_not_work():

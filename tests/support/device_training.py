@@ -119,10 +119,7 @@ def split(rank: int, size: int, training: Training) -> tuple[list[float], dict[s
     smp.init(smp.ModelParallel(pipeline_parallel_degree=training.degree, **options))
     whole = model_on_device() if training.created_on == accelerator.NAME else model()
     wrapped = smp.DistributedModel(whole, trace_device="cpu")
-    own = torch.optim.AdamW(wrapped.parameters(), lr=0.01)
-    is_half = training.options.get("fp16", False)
-    scale = 2.0**10 if is_half else 1.0
-    optimizer = smp.DistributedOptimizer(own, static_loss_scale=scale)
+    optimizer = smp.DistributedOptimizer(torch.optim.AdamW(wrapped.parameters(), lr=0.01))
     scaler = smp.amp.GradScaler(enabled=training.scaled)
 
     @smp.step
@@ -138,14 +135,10 @@ def split(rank: int, size: int, training: Training) -> tuple[list[float], dict[s
         optimizer.zero_grad()
         mine = [each.chunk(smp.dp_size())[smp.dp_rank()] for each in data(step)]
         found = train(wrapped, *mine)
-        if is_half:
-            optimizer.clip_master_grads(MAX_NORM)
-            optimizer.step()
-        else:
-            scaler.unscale_(optimizer)
-            smp.clip_grad_norm_(wrapped.parameters(), MAX_NORM)
-            scaler.step(optimizer)
-            scaler.update()
+        scaler.unscale_(optimizer)
+        smp.clip_grad_norm_(wrapped.parameters(), MAX_NORM)
+        scaler.step(optimizer)
+        scaler.update()
         losses.append(found.reduce_mean().item())
     if training.saved_to:
         smp.save_checkpoint(training.saved_to, "some", model=wrapped, optimizer=optimizer)

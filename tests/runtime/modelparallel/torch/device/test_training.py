@@ -52,19 +52,6 @@ def test_two_stages(pipelines, plain):
     compare(pipelines.run(device_training.plain, low), [answers[2] for answers, _ in found])
 
 
-def test_float16(pipelines, plain):
-    """With float32 master weights on the device; sums are rounded to float16."""
-    half = Training(degree=2, created_on="cpu", options={"fp16": True})
-    found = pipelines.run_ranks(trained, half, size=2, staging=SLOTS)
-
-    assert [accelerator.NEVER] * 2 == [stale for _, stale in found]
-    losses, weights = plain
-    for ((own, held),), _ in found:
-        assert losses == pytest.approx(own, abs=1e-2)
-        assert {torch.float32} == {value.dtype for value in held.values()}
-        assert held.keys() <= weights.keys()
-
-
 def test_replicas_shards_and_a_checkpoint_of_another_layout(pipelines, plain, tmp_path):
     """Two stages, then two replicas of a zero-bubble pipeline, sharded and not."""
     before = Training(degree=2, steps=range(2), saved_to=str(tmp_path))
