@@ -131,9 +131,11 @@ def test_what_does_not_work_is_refused(given, about, kind):
 
 
 def test_layers_in_float16_add_nothing_to_a_model_in_float16():
-    with pytest.warns(UserWarning):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         model = ModelParallel.from_smp({**PLAIN, "fp16": True, "fp16_params": True})
 
+    assert 1 == len(caught)
     assert ModelParallel(**{**DEFAULTS, "fp16": True}) == model
 
 

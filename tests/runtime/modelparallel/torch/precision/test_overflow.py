@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """An infinite gradient on one rank skips the step of all, and lowers the scale on all."""
 
+import warnings
+
 import pytest
 import torch
 from half_training import DYNAMIC, batch, made, start, train, train_step
@@ -71,8 +73,10 @@ def test_what_would_give_wrong_numbers_is_refused(world, fp16):
 def unscaled(rank, size):
     """Return what loss scales and clipping do in float32."""
     start(fp16=False)
-    with pytest.warns(UserWarning):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         model, optimizer = made(**DYNAMIC)
+    assert [UserWarning] == [each.category for each in caught]
     found = train(model, optimizer, 2, max_norm=0.1)
     return found.skipped, found.scales, [norm > 0.1 for norm in found.norms], optimizer.loss_scaler
 
