@@ -67,12 +67,14 @@ class ModelParallel(KeywordOptions):
             least 1. It must divide the number of replicas. Default None: all replicas.
         gradient_clipping: Largest L2 norm of all gradients together. Larger gradients are scaled
             down before the optimizer step. Default None: no clipping.
-        bf16: True to compute in bfloat16 with weights stored in float32; needs sharding. Default
-            False.
+        bf16: True to compute in bfloat16, with float32 master weights that the optimizer updates;
+            cannot be combined with fp16. Default False.
         global_batch_size: Samples of one step over all replicas, at least 1. Before the job starts,
             a check makes sure that this number can be divided by replicas and microbatches. Default
             None: not checked.
         seed: Seed of dropout and other random numbers, 0 to 2**63 - 1. Default 0.
+        fp16: True to compute in float16, with float32 master weights that the optimizer updates.
+            The loss is multiplied by a scale, which `smp.DistributedOptimizer` sets. Default False.
         engine: Options for ranks, connections and timeouts: a `DataParallel`, or a dict of such
             options. Here `fusion_bytes` is for gradients that replicas sum.
 
@@ -101,6 +103,7 @@ class ModelParallel(KeywordOptions):
     bf16: bool = False
     global_batch_size: int | None = None
     seed: int = 0
+    fp16: bool = False
     engine: DataParallel = field(default_factory=DataParallel)
 
     def __post_init__(self) -> None:

@@ -85,6 +85,7 @@ _KEYS: Final[Mapping[str, Key]] = {
         hint="Pass a finite number above 0, or leave it out",
     ),
     "bf16": _SWITCH,
+    "fp16": _SWITCH,
     "global_batch_size": _COUNT,
     "seed": Key(
         is_valid=lambda value: type(value) is int and 0 <= value < _SEEDS,
@@ -206,11 +207,14 @@ def _sharding(options: Unchecked) -> Faults:
             about="shard_degree",
             kind="conflict",
         )
-    if options.bf16:
+
+
+def _precision(options: Unchecked) -> Faults:
+    if options.bf16 and options.fp16:
         yield OptionError(
-            "bf16 is True with sharding='none'",
-            "weights are converted to bfloat16 only when their shards are gathered",
-            "Use torch.autocast(device, torch.bfloat16) in the step, or pass sharding='full'",
+            "both bf16 and fp16 are True",
+            "a model computes in one of the two dtypes",
+            "Leave out bf16 or fp16",
             about="bf16",
             kind="conflict",
         )
@@ -243,6 +247,7 @@ _RULES: Final = {  # each rule, and the options that it reads
     _default_partition: (
         *("pipeline_parallel_degree", "virtual_stages", "pipeline", "default_partition"),
     ),
-    _sharding: ("sharding", "shard_degree", "bf16"),
+    _sharding: ("sharding", "shard_degree"),
+    _precision: ("bf16", "fp16"),
     _plan: ("plan", *_OF_PLAN),
 }

@@ -147,6 +147,7 @@ class ModelParallelConfig(SmdistConfig):
     bf16: bool = _MODEL.bf16
     global_batch_size: int | None = _MODEL.global_batch_size
     seed: int = _MODEL.seed
+    fp16: bool = _MODEL.fp16
     engine: DataParallel = _MODEL.engine
 
     @classmethod

@@ -39,6 +39,7 @@ WRONG = {
     "shard_degree": (0, True),
     "gradient_clipping": (0, -1.0, float("inf"), float("nan"), True, "1"),
     "bf16": (1, None),
+    "fp16": (1, "O2"),
     "global_batch_size": (0, 6.4),
     "seed": (-1, 2**63, 1.0, None),
     "engine": (None, 4, DataParallel),
@@ -83,7 +84,7 @@ def test_every_option_has_wrong_values():
             [("default_partition", "option")],
         ),
         ({"shard_degree": 2}, [("shard_degree", "conflict")]),
-        ({"bf16": True}, [("bf16", "conflict")]),
+        ({"bf16": True, "fp16": True}, [("bf16", "conflict")]),
         (
             {"pipeline": "1f1b", "active_microbatches": 2, "virtual_stages": 2},
             [("active_microbatches", "conflict"), ("virtual_stages", "conflict")],
@@ -97,10 +98,10 @@ def test_every_option_has_wrong_values():
             [(name, "conflict") for name in ("pipeline", "optimize", "device_memory")],
         ),
         (
-            {"microbatches": 0, "bf16": True, "engine": {"lanes": 99, "foo": 1}},
+            {"microbatches": 0, "shard_degree": 2, "engine": {"lanes": 99, "foo": 1}},
             [
                 ("microbatches", "option"),
-                ("bf16", "conflict"),
+                ("shard_degree", "conflict"),
                 ("engine.foo", "unknown"),
                 ("engine.lanes", "option"),
             ],
@@ -123,6 +124,7 @@ def test_options_that_exclude_each_other_are_told_at_once(options, expected):
         {"pipeline": "zero_bubble", "virtual_stages": 3},
         {"sharding": "optimizer", "shard_degree": 1},
         {"sharding": "full", "bf16": True},
+        {"fp16": True},
         {"device_memory": "16 GB"},
         {"engine": {"lanes": 4, "shard_weights": [1, 2]}},
     ],

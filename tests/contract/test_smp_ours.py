@@ -54,11 +54,14 @@ MEANS = [  # parameters, and the options that mean the same
     ),
     ({"auto_partition": True, "tensor_parallel_degree": 1, "prescaled_batch": False}, {}),
     ({"fp16": False, "fp16_params": False, "bf16": False, "offload_activations": False}, {}),
+    ({"fp16": True}, {"fp16": True}),
+    ({"fp16": True, "sharded_data_parallel_degree": 2}, {**SHARDED, "fp16": True}),
     ({"horovod": False, "load_partition": False, "skip_tracing": False}, {}),
     ({"delayed_parameter_initialization": False, "static_mode": False, "fast_mode": False}, {}),
 ]
 HAS_NO_EFFECT = [
     ({"static_mode": True}, "static_mode=True"),
+    ({"delayed_parameter_initialization": True}, "delayed_parameter_initialization=True"),
     ({"fast_mode": True}, "fast_mode=True"),
     ({"skip_tracing": True}, "skip_tracing=True"),
     ({"ddp": False}, "ddp=False"),
@@ -78,16 +81,10 @@ NO = [
     ({"horovod": True}, "horovod", "unsupported"),
     ({"ddp": True, "ddp_port": 1234}, "ddp_port", "unsupported"),
     ({"offload_activations": True}, "offload_activations", "unsupported"),
-    ({"fp16": True}, "fp16", "unsupported"),
     ({"fp16_params": True}, "fp16_params", "unsupported"),
     ({"bf16": True}, "bf16", "conflict"),
     ({"load_partition": True}, "load_partition", "unsupported"),
     ({"partition_file": "a"}, "partition_file", "unsupported"),
-    (
-        {"delayed_parameter_initialization": True},
-        "delayed_parameter_initialization",
-        "unsupported",
-    ),
     ({"pipeline": "_only_forward"}, "pipeline", "unsupported"),
     ({"pipeline": "simple", "active_microbatches": 2}, "active_microbatches", "conflict"),
     ({**SHARDED, "sdp_reduce_bucket_size": 5}, "sdp_reduce_bucket_size", "unsupported"),
@@ -132,14 +129,24 @@ def test_what_does_not_work_is_refused(given, about, kind):
     assert [(about, kind)] == fields_raised(lambda: ModelParallel.from_smp({**PLAIN, **given}))
 
 
+def test_layers_in_float16_add_nothing_to_a_model_in_float16():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model = ModelParallel.from_smp({**PLAIN, "fp16": True, "fp16_params": True})
+
+    assert 1 == len(caught)
+    assert ModelParallel(**{**DEFAULTS, "fp16": True}) == model
+
+
 def test_text_of_what_does_not_work():
     """The hint has what to use instead."""
     with pytest.raises(OptionError) as caught:
-        ModelParallel.from_smp({**PLAIN, "fp16": True})
+        ModelParallel.from_smp({**PLAIN, "offload_activations": True})
 
     assert str(caught.value) == (
-        "the dict of modelparallel has fp16=True: sagemaker_dist stores weights in float32. Use"
-        " torch.autocast in the step, with smp.amp.GradScaler for float16."
+        "the dict of modelparallel has offload_activations=True: sagemaker_dist does not move"
+        " activations to CPU memory. Leave it out, and use smp.set_activation_checkpointing and"
+        " more microbatches."
     )
 
 
@@ -197,12 +204,12 @@ def test_without_stages_nothing_is_guessed():
 
 
 def test_faults_come_at_once():
-    wrong = {"microbatches": 0, "fp16": True, "foo": 1}
+    wrong = {"microbatches": 0, "offload_activations": True, "foo": 1}
 
     assert [
         ("microbatches", "option"),
         ("foo", "unknown"),
-        ("fp16", "unsupported"),
+        ("offload_activations", "unsupported"),
     ] == fields_of(runtime_faults({**PLAIN, **wrong}))
 
 
@@ -236,7 +243,7 @@ def test_our_launcher_takes_awss_request_over(beside, processes):
 @pytest.mark.parametrize(
     ("parameters", "beside"),
     [
-        ({"fp16": True, **PLAIN}, {}),
+        ({"offload_activations": True, **PLAIN}, {}),
         (PLAIN, {"mpi": {**ON, "custom_mpi_options": "-v"}}),
         (PLAIN, {"mpi": {**ON, "processes_per_host": 2000}}),
         (PLAIN, {"torch_distributed": ON}),

@@ -202,6 +202,24 @@ def test_split_layers_need_a_newer_image():
     assert [("modelparallel.tensor_parallel_degree", "unknown")] == fields_of(caught.value)
 
 
+def test_golden_version_9_parses_forever():
+    """The ninth document: computation in float16."""
+    options = ModelParallel(fp16=True, microbatches=4)
+
+    assert options == parse((GOLDEN / "v9.json").read_text())
+
+
+def test_float16_needs_a_newer_image():
+    """A document without float16 says nothing of it; an older image refuses one with it."""
+    text = render(ModelParallel(fp16=True))
+
+    assert 9 == json.loads(text)["version"]
+    assert "fp16" not in render(ModelParallel(tensor_parallel_degree=2))
+    with pytest.raises(SkewError) as caught:
+        parse(text.replace('"version":9', '"version":8'))
+    assert [("modelparallel.fp16", "unknown")] == fields_of(caught.value)
+
+
 @pytest.mark.parametrize("options", [DataParallel(), ModelParallel()])
 def test_only_protection_needs_a_newer_image(options):
     """Older images refuse protection, which they would lack, and read everything else."""
@@ -229,7 +247,7 @@ def test_torch_needs_no_newer_image(framework):
     assert parse_framework(text) is None
 
 
-@pytest.mark.parametrize("version", [2, 3, 5, 6, VERSION])
+@pytest.mark.parametrize("version", [2, 3, 5, 6, 8, VERSION])
 def test_goldens_of_the_versions_that_we_write_are_what_we_write(version):
     """Changing a document without a new version is caught here.
 

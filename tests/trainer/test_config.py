@@ -133,9 +133,11 @@ def test_model_parallel_has_a_config_of_its_own():
 def test_all_faults_of_a_split_come_at_once():
     assert [
         ("microbatchs", "unknown"),
-        ("bf16", "conflict"),
+        ("shard_degree", "conflict"),
         ("engine.lane", "unknown"),
-    ] == wrong_fields(lambda: ModelParallelConfig(microbatchs=1, bf16=True, engine={"lane": 4}))
+    ] == wrong_fields(
+        lambda: ModelParallelConfig(microbatchs=1, shard_degree=2, engine={"lane": 4})
+    )
 
 
 def test_awss_parameters_are_read():

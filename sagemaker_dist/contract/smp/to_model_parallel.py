@@ -26,7 +26,6 @@ _CLIPPING: Final = "sdp_gradient_clipping"
 _PIPELINE: Final = "interleaved"  # AWS's default
 
 _TENSORFLOW: Final = "it is an option for TensorFlow, and sagemaker_dist splits only torch models"
-_AUTOCAST: Final = "Use torch.autocast in the step, with smp.amp.GradScaler for float16"
 _GATHERING: Final = "FSDP2 gathers shards layer by layer, without this option"
 # Keys that are refused unless their value is among the allowed ones: allowed values, why, hint.
 REFUSED: Final[Mapping[str, tuple[tuple[object, ...], str, str]]] = {
@@ -38,8 +37,6 @@ REFUSED: Final[Mapping[str, tuple[tuple[object, ...], str, str]]] = {
         "sagemaker_dist does not move activations to CPU memory",
         "Leave it out, and use smp.set_activation_checkpointing and more microbatches",
     ),
-    "fp16": ((False,), "sagemaker_dist stores weights in float32", _AUTOCAST),
-    "fp16_params": ((False,), "sagemaker_dist stores weights in float32", _AUTOCAST),
     "load_partition": (
         (False,),
         "partition files of AWS's library have a format of their own",
@@ -49,11 +46,6 @@ REFUSED: Final[Mapping[str, tuple[tuple[object, ...], str, str]]] = {
         (),
         "partition files of AWS's library have a format of their own",
         "Use ModelParallel(plan='plan.json') with a plan that sagemaker-dist saved",
-    ),
-    "delayed_parameter_initialization": (
-        (False,),
-        "it is set in the script",
-        "Leave it out, and create the model in a smp.delay_param_initialization() block",
     ),
 }
 _OF_SHARDS: Final = {  # keys that are refused with sharding, and have no effect without it; why
@@ -87,6 +79,7 @@ def model_parallel_options(parameters: Given, *, where: str = WHERE) -> dict[str
         "active_microbatches": parameters.get("active_microbatches"),
         "placement_strategy": parameters.get("placement_strategy", "cluster"),
         "bf16": parameters.get("bf16", False),
+        "fp16": parameters.get("fp16", False),
         **_placing(parameters),
     }
     if shards > 1:
@@ -124,6 +117,15 @@ def runtime_faults(parameters: Given, *, where: str = WHERE) -> Iterator[OptionE
                 about=name,
                 kind="unsupported",
             )
+    if parameters.get("fp16_params") is True and parameters.get("fp16") is not True:
+        yield OptionError(
+            f"{where} has fp16_params=True without fp16=True",
+            "it creates SMP v1's own distributed layers in float16, without loss scale and master"
+            " weights, and sagemaker_dist has no such layers",
+            "Pass fp16=True, which converts the whole model, or convert the model in the script",
+            about="fp16_params",
+            kind="unsupported",
+        )
     if not faults:
         yield from _job_faults(parameters, where)
 
@@ -204,6 +206,14 @@ def smp_warnings(parameters: Given) -> Iterator[str]:
     if parameters.get("skip_tracing") is True:
         yield (
             "skip_tracing=True has no effect: models are traced without allocating their weights."
+        )
+    if parameters.get("fp16_params") is True:
+        yield "fp16_params=True has no effect: fp16=True converts the whole model."
+    if parameters.get("delayed_parameter_initialization") is True:
+        yield (
+            "delayed_parameter_initialization=True has no effect by itself: models that the script"
+            " creates in a smp.model_creation() or smp.delay_param_initialization() block are"
+            " initialized after the split in any case."
         )
     if parameters.get("ddp") is False:
         yield "ddp=False has no effect: with several replicas, gradients are always averaged."

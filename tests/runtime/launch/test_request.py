@@ -177,7 +177,12 @@ def test_our_document_splits_the_model(ask):
     [
         ({"partitions": 2}, {TORCHRUN: "true"}, (PARAMETERS,), "conflict"),
         ({"partitions": 2}, {KEY: render(DataParallel())}, (PARAMETERS,), "conflict"),
-        ({"partitions": 2, "fp16": True}, {}, (PARAMETERS, "fp16"), "unsupported"),
+        (
+            {"partitions": 2, "offload_activations": True},
+            {},
+            (PARAMETERS, "offload_activations"),
+            "unsupported",
+        ),
         ([2], {}, (PARAMETERS,), "type"),
         ("no JSON", {}, (PARAMETERS,), "type"),
         ({"partitions": 2}, {MPI: "true", SMP_OPTIONS: '"-v"'}, (SMP_OPTIONS,), "unsupported"),

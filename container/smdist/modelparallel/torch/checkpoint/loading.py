@@ -43,7 +43,7 @@ from smdist.modelparallel.torch.checkpoint.optimizer_values import (
     targets,
     trained,
 )
-from smdist.modelparallel.torch.checkpoint.script_objects import local
+from smdist.modelparallel.torch.checkpoint.script_objects import local, loss_scale_of
 from smdist.modelparallel.torch.checkpoint.team import Team
 from smdist.modelparallel.torch.checkpoint.tensor_parts import empty_like
 
@@ -171,6 +171,9 @@ class Loading:
                 inner = unwrapped(self.optimizer)
                 put(inner, read.parameters, saved.state, read.values)
                 put_options(inner, saved.state, read.groups)
+            scale, found = loss_scale_of(self.optimizer), self.source.record.get("loss_scale")
+            if scale is not None and found is not None:
+                scale.load_state_dict(found)
 
         team.do(self._cannot, copy, hint="Load it again before you continue")
         if holding.split is not None and saved.run:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
+import torch
 from torch import Tensor, nn
 
 from sagemaker_dist.errors import OptionError, require
@@ -19,6 +20,7 @@ from smdist.modelparallel.torch.checkpoint.checkpoint_errors import CheckpointEr
 from smdist.modelparallel.torch.checkpoint.team import Team
 from smdist.modelparallel.torch.checkpoint.tensor_parts import exposed, part_for
 from smdist.modelparallel.torch.parallel import Parallel
+from smdist.modelparallel.torch.replicas.master_weights import MasterWeights
 from smdist.modelparallel.torch.tensor_splits import whole_shape_of
 
 
@@ -34,7 +36,7 @@ class LocalValues:
         entries: Names, shapes and types of all values of the model, on all ranks.
         first: First name of a value, by each of the value's names.
         values: Values on this rank, by first name; the tensors share memory with the model. Parts
-            of split tensors are DTensors.
+            of split tensors are DTensors. Master weights take the place of parameters in 16 bits.
         pieces: Modules that contain these values: the stages on this rank, or the whole model if
             the model is not split.
         whole: The whole model; on the meta device if the model is split.
@@ -48,6 +50,11 @@ class LocalValues:
     pieces: tuple[nn.Module, ...] = field(repr=False)
     whole: Any = field(repr=False, default=None)
     split: Parallel | None = field(repr=False, default=None)
+
+    @property
+    def masters(self) -> MasterWeights | None:
+        """Master weights of this rank; None if there are none."""
+        return None if self.split is None else self.split.masters
 
     @property
     def is_cut(self) -> bool:
@@ -92,6 +99,9 @@ class LocalValues:
                 if name in values
             }
             piece.load_state_dict(own, strict=False)
+            for key, value in own.items():
+                if self.masters is not None and key in parameters:
+                    self.masters.load(parameters[key], value)
 
 
 def local_values_of(model: nn.Module) -> LocalValues:
@@ -114,13 +124,14 @@ def local_values_of(model: nn.Module) -> LocalValues:
     split = model if is_split(model) else None
     whole = _whole(model)
     pieces = tuple(split.stages.values()) if split is not None and split.is_cut else (whole,)
-    entries = _entries(whole)
+    masters = None if split is None else split.masters
+    entries = _entries(whole, None if masters is None else masters.dtype)
     first = {name: each.name for each in entries for name in (each.name, *each.aliases)}
     return LocalValues(
         title=type(whole).__name__,
         entries=entries,
         first=first,
-        values=_values(pieces, first),
+        values=_values(pieces, first, masters),
         pieces=pieces,
         whole=whole,
         split=split,
@@ -174,31 +185,46 @@ def _whole(model: Any) -> nn.Module:
     return model
 
 
-def _entries(whole: nn.Module) -> tuple[ManifestEntry, ...]:
+def _entries(whole: nn.Module, half: torch.dtype | None) -> tuple[ManifestEntry, ...]:
+    """Return the names, shapes and types of all values of a model.
+
+    Args:
+        whole: The whole model.
+        half: Dtype of parameters that have master weights, which are saved in their place; None if
+            there are none.
+    """
     state = whole.state_dict(keep_vars=True)
     names: dict[Any, list[str]] = {}
     for name, value in state.items():
         key = id(value) if isinstance(value, Tensor) else name
         names.setdefault(key, []).append(name)
-    return tuple(_entry(state[own[0]], own) for own in names.values())
+    return tuple(_entry(state[own[0]], own, half) for own in names.values())
 
 
-def _entry(value: Any, names: list[str]) -> ManifestEntry:
+def _entry(value: Any, names: list[str], half: torch.dtype | None) -> ManifestEntry:
     is_tensor = isinstance(value, Tensor)
+    dtype = value.dtype if is_tensor else ""
+    if dtype is half and isinstance(value, nn.Parameter) and value.requires_grad:
+        dtype = torch.float32
     return ManifestEntry(
         name=names[0],
         aliases=tuple(names[1:]),
         shape=tuple(whole_shape_of(value)) if is_tensor else None,
-        dtype=str(value.dtype).removeprefix("torch.") if is_tensor else "",
+        dtype=str(dtype).removeprefix("torch."),
     )
 
 
-def _values(pieces: tuple[nn.Module, ...], first: Mapping[str, str]) -> dict[str, Any]:
+def _values(
+    pieces: tuple[nn.Module, ...], first: Mapping[str, str], masters: MasterWeights | None
+) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for piece in pieces:
         parameters = dict(piece.named_parameters(remove_duplicate=False))
         for key, value in piece.state_dict().items():
-            found[first.get(key, key)] = exposed(value, parameters.get(key))
+            parameter = parameters.get(key)
+            master = None if masters is None else masters.of(parameter)
+            kept = value if master is None else master
+            found[first.get(key, key)] = exposed(kept, parameter)
     return found
 
 

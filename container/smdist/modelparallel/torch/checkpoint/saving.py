@@ -48,7 +48,12 @@ from smdist.modelparallel.torch.checkpoint.pruning import (
 )
 from smdist.modelparallel.torch.checkpoint.safe_content import SavedObject, pack
 from smdist.modelparallel.torch.checkpoint.save_numbers import last_number, next_number
-from smdist.modelparallel.torch.checkpoint.script_objects import local, model_of, optimizer_of
+from smdist.modelparallel.torch.checkpoint.script_objects import (
+    local,
+    loss_scale_of,
+    model_of,
+    optimizer_of,
+)
 from smdist.modelparallel.torch.checkpoint.team import Team, failure
 from smdist.modelparallel.torch.checkpoint.tensor_parts import writable
 from smdist.modelparallel.torch.checkpoint.writer_lock import WriterLock
@@ -65,7 +70,8 @@ class Content:
         values: Values of the model and the optimizer on this rank, by their keys in the checkpoint.
         objects: Two objects on rank 0, packed; none on other ranks. RECORD has contents other than
             values: the manifest (a description of all values), random states, data positions, and
-            the scheduler's state. USER_CONTENT is the object that the user saves.
+            the states of the scheduler and the loss scale. USER_CONTENT is the object that the
+            user saves.
     """
 
     holding: LocalValues
@@ -137,7 +143,10 @@ class Saving:
             layout=place.layout,
             run=place.run,
         )
+        scale = loss_scale_of(optimizer)
         record = {"manifest": manifest.document(), **self._positions(place, team)}
+        if scale is not None:
+            record["loss_scale"] = scale.state_dict()
         return self._packed(holding, values, record, team)
 
     def _packed(

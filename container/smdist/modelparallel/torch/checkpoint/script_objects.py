@@ -10,6 +10,7 @@ from torch import nn
 from smdist.modelparallel.torch.checkpoint.local_values import LocalValues, is_split, unwrapped
 from smdist.modelparallel.torch.parallel import Parallel
 from smdist.modelparallel.torch.parallel.optimizers import local_parameters, rewrite
+from smdist.modelparallel.torch.replicas.loss_scale import LossScale
 from smdist.modelparallel.torch.session.current_model import (
     current_model,
     require_model,
@@ -44,6 +45,12 @@ def optimizer_of(optimizer: Any, model: nn.Module) -> Any:
     if optimizer is not None or not is_split(model):
         return optimizer
     return wrapped_optimizer() if current_model() is model else None
+
+
+def loss_scale_of(optimizer: Any) -> LossScale | None:
+    """Return the loss scale of a smp.DistributedOptimizer with fp16=True; None if there is none."""
+    found = getattr(optimizer, "loss_scaler", None)
+    return found if isinstance(found, LossScale) else None
 
 
 def local(optimizer: Any, holding: LocalValues) -> Any:

@@ -16,6 +16,7 @@ from smdist.modelparallel.torch.parallel import run_step
 from smdist.modelparallel.torch.parallel.call_agreement import find_capture
 from smdist.modelparallel.torch.parallel.first_step import prepare_for
 from smdist.modelparallel.torch.parallel.model_state import ModelState
+from smdist.modelparallel.torch.parallel.precision import loss_scale
 from smdist.modelparallel.torch.parallel.step_function import (
     MicrobatchCall,
     StepFunction,
@@ -77,7 +78,8 @@ def backward(state: ModelState, tensors: Any, gradients: Any) -> None:
             about=("model", "backward"),
             kind="outside_step",
         )
-    microbatch_call = MicrobatchCall(answer=lambda _: None)
+    scale = loss_scale(state.settings)
+    microbatch_call = MicrobatchCall(answer=lambda _: None, scale=scale)
     microbatch_call.backward(tensors, gradients)
     state.is_returning = True
     try:

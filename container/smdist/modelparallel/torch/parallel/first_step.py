@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from sagemaker_dist.errors import OptionError, require
 from smdist.modelparallel.core.cluster import Cluster
+from smdist.modelparallel.core.cost import StateBytes
 from smdist.modelparallel.core.plan import Plan
 from smdist.modelparallel.core.plan.explain import summary
 from smdist.modelparallel.torch import session
@@ -66,6 +67,8 @@ _PLANNER_OPTIONS = (
     "auto_partition", "default_partition", "device_memory", "microbatches",
     "pipeline_parallel_degree",
 )  # fmt: skip
+# Adam with 16-bit parameters: 4 bytes of master weight, 8 of moments, 4 of gradient in float32.
+_WITH_MASTERS = StateBytes(weight=2.0, gradient=2.0, optimizer=16.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +178,8 @@ def _found(model: nn.Module, batch: Batch, settings: Settings) -> Plan:
     is_one = session.current().size == 1 or degree > 1
     if is_one and options["pipeline_parallel_degree"] == "auto":
         options["pipeline_parallel_degree"] = 1
+    if settings.converted_dtype is not None:
+        options["state"] = _WITH_MASTERS
     with torch.enable_grad(), without_messages():
         plan = find(model, batch, _cluster(model, degree), costs=settings.costs, **options)
     fields = {name: getattr(plan, name) for name in Plan.__dataclass_fields__}
@@ -309,7 +314,7 @@ def cut(
         move_stages(model, stages, moves_to)
     replicas = Replicas(
         stages, placement, schedule, groups, graph=captured.graph, sharding=settings.sharding,
-        shard_degree=settings.shard_degree, bf16=settings.bf16,
+        shard_degree=settings.shard_degree, bf16=settings.bf16, fp16=settings.fp16,
         fusion_bytes=settings.fusion_bytes,
     )  # fmt: skip
     replicas.prepare()

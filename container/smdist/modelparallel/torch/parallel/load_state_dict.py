@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from sagemaker_dist.errors import OptionError, raise_all
 from smdist.modelparallel.core.plan import Plan
 from smdist.modelparallel.torch.parallel.model_state import ModelState
+from smdist.modelparallel.torch.replicas.master_weights import MasterWeights
 from smdist.modelparallel.torch.tensor_splits import split_of, whole_shape_of
 
 PLAN: Final = "_smp_plan"  # key of the plan in the state dict of one rank
@@ -40,6 +41,7 @@ def load(state: ModelState, values: Mapping[str, Any], *, strict: bool) -> Any:
     plain = {key: value for key, value in values.items() if not key.startswith("_smp_")}
     if PLAN in values and state.split is None:
         state.cut_by(Plan.from_document(values[PLAN], where="the plan in this state dict"))
+    is_wide = state.settings.converted_dtype is not None
     is_partial = bool(values.get("_smp_is_partial"))
     on_meta = any(each.is_meta for each in state.model.parameters())
     if state.split is not None:
@@ -47,6 +49,8 @@ def load(state: ModelState, values: Mapping[str, Any], *, strict: bool) -> Any:
     elif is_partial or on_meta:
         state.when_cut(lambda: _into(state, plain, strict), loads=True)
     else:
+        if is_wide:  # the model rounds the values, and master weights get them whole
+            state.when_cut(lambda: _into(state, plain, strict=False))
         return state.model.load_state_dict(plain, strict=strict)
     return torch.nn.modules.module._IncompatibleKeys([], [])
 
@@ -89,14 +93,19 @@ def _into(state: ModelState, values: Mapping[str, Any], strict: bool) -> None:
     raise_all(faults)
     with torch.no_grad():
         for name, tensor in shaped.items():
-            _copy(tensor, values[name])
+            _copy(tensor, values[name], state.masters)
 
 
-def _copy(tensor: Tensor, value: Tensor) -> None:
-    """Copy a value into a tensor.
+def _copy(tensor: Tensor, value: Tensor, masters: MasterWeights | None) -> None:
+    """Copy a value into a tensor, and into its master weight if it has one.
 
     If the tensor is sharded (a DTensor) and the value is not, only this rank's part of the value is
     copied.
+
+    Args:
+        tensor: Parameter or buffer of this rank.
+        value: New value: of the whole tensor, or of this rank's part.
+        masters: Master weights of this rank; None if there are none.
     """
     split = split_of(tensor)
     if split is not None and split.fits(value, tensor):
@@ -105,7 +114,8 @@ def _copy(tensor: Tensor, value: Tensor) -> None:
         value = distribute_tensor(
             value.to(tensor.device, tensor.dtype), tensor.device_mesh, tensor.placements
         )
-    tensor.copy_(value)
+    if masters is None or not masters.load(tensor, value):
+        tensor.copy_(value)
 
 
 def _shape_for(tensor: Tensor, value: Tensor) -> torch.Size:

@@ -42,6 +42,7 @@ from smdist.modelparallel.torch.parallel.settings import Settings
 from smdist.modelparallel.torch.parallel.step_function import MicrobatchCall, StepFunction
 from smdist.modelparallel.torch.randomness import RngStream, generators_kept, seed_generators
 from smdist.modelparallel.torch.replicas import Replicas
+from smdist.modelparallel.torch.replicas.master_weights import MasterWeights
 from smdist.modelparallel.torch.session.process_groups import Groups
 from smdist.modelparallel.torch.tensor_parallel import TensorPlan
 
@@ -317,13 +318,23 @@ class ModelState:
     def local_values(self, **options: Any) -> dict[str, Any]:
         """Return the parameters and buffers on this rank, by their names in the user's model.
 
+        The result has master weights in place of parameters in 16 bits, unless `keep_vars` is True.
+
         Args:
             options: Keyword arguments of `torch.nn.Module.state_dict`.
         """
         found: dict[str, Any] = options.pop("destination", None) or {}
         for part in self.parts:
             found.update(part.state_dict(**options))
+        if self.masters is not None and not options.get("keep_vars"):
+            for name, master in self.masters.by_name(self.parts, options.get("prefix", "")):
+                found[name] = master
         return found
+
+    @property
+    def masters(self) -> MasterWeights | None:
+        """Master weights of this rank; None if there are none, or the model is not split yet."""
+        return None if self.split is None else self.split.replicas.masters
 
     def when_cut(self, function: Callable[[], None], *, loads: bool = False) -> None:
         """Call a function as soon as the model is split into stages: now, or in the first step.

@@ -33,6 +33,7 @@ from smdist.modelparallel.torch.replicas.grad_clipping import clip_grad_norm_
 from smdist.modelparallel.torch.session.current_model import (
     SplitModel,
     current_model,
+    living_models,
     models_in_step,
     optimizers,
     refuse_in_step,
@@ -184,6 +185,8 @@ def _before_step(
         optimizer: Optimizer whose `step` is called.
         args, kwargs: Arguments of `step`; `args` begins with the optimizer.
     """
+    for each in living_models():
+        _check_precision(optimizer, each)
     model = current_model()
     if model is None or not model.is_cut:
         return
@@ -195,6 +198,25 @@ def _before_step(
     if max_norm is not None and _is_of(optimizer, model):
         closure = kwargs.get("closure", next(iter(args[1:]), None))
         _clip(optimizer, max_norm, closure)
+
+
+def _check_precision(optimizer: torch.optim.Optimizer, model: SplitModel) -> None:
+    """Raise an OptionError if an optimizer would update 16-bit parameters, or scaled gradients."""
+    masters = model.masters
+    if masters is None or masters.is_in_place:
+        return
+    own = {id(parameter) for parameter in model.parameters()}
+    is_moved = optimizer in _moved and model is current_model()
+    if not is_moved and all(id(each) not in own for each in _parameters(optimizer)):
+        return
+    option = "fp16" if masters.scaled else "bf16"
+    raise OptionError(
+        f"{type(optimizer).__name__}.step is called with {option}=True",
+        "float32 master weights are updated, and the smp.DistributedOptimizer has them",
+        "Wrap the optimizer: optimizer = smp.DistributedOptimizer(optimizer)",
+        about="optimizer",
+        kind="not_wrapped",
+    )
 
 
 def _check_all_are_of(optimizer: torch.optim.Optimizer, model: SplitModel) -> None:

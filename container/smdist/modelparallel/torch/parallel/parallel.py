@@ -19,8 +19,10 @@ from smdist.modelparallel.torch.materialization.stage_module import StageModule
 from smdist.modelparallel.torch.parallel import call_outside_step, optimizers, train_step
 from smdist.modelparallel.torch.parallel.load_state_dict import load
 from smdist.modelparallel.torch.parallel.model_state import ModelState, PartitionedModel, Trace
+from smdist.modelparallel.torch.parallel.precision import convert, inputs_of, outputs_of
 from smdist.modelparallel.torch.parallel.settings import Settings
 from smdist.modelparallel.torch.parallel.step_function import normal
+from smdist.modelparallel.torch.replicas.master_weights import MasterWeights
 from smdist.modelparallel.torch.session.current_model import current_model, refuse_in_step, register
 from smdist.modelparallel.torch.session.process_groups import Groups
 from smdist.modelparallel.torch.tensor_parallel import TensorPlan
@@ -51,6 +53,7 @@ class Parallel(nn.Module):
             about="model",
         )
         self._state = ModelState(model=model, settings=settings, seed=settings.seed)
+        convert(model, settings)
         self._session = session.current()
         self.training = model.training
         register(self)
@@ -102,6 +105,19 @@ class Parallel(nn.Module):
     def is_sharded(self) -> bool:
         """True if replicas shard parameters or optimizer state, or will do so after the split."""
         return self._state.settings.sharding != "none"
+
+    @property
+    def settings(self) -> Settings:
+        """Options of the session and of `smp.parallelize`."""
+        return self._state.settings
+
+    @property
+    def masters(self) -> MasterWeights | None:
+        """Master weights of this rank, with fp16=True, or with bf16=True and without sharding.
+
+        Otherwise the result is None; it is None until the model is split into stages, too.
+        """
+        return self._state.masters
 
     @property
     def stages(self) -> Mapping[int, StageModule]:
@@ -174,6 +190,11 @@ class Parallel(nn.Module):
         self._state.step_number = number
 
     @property
+    def num_passes(self) -> int:
+        """Number of training steps that this process has begun, including failed ones."""
+        return self._state.passes
+
+    @property
     def seed(self) -> int:
         """Seed of random numbers."""
         return self._state.seed
@@ -222,10 +243,13 @@ class Parallel(nn.Module):
         Raises:
             OptionError: Outside of a step, gradients are enabled and the model has several stages.
         """
-        arguments = normal((args, kwargs), self._state.model)
-        if self._state.microbatch_call is not None:
-            return self._state.microbatch_call.call(arguments)
-        return call_outside_step.forward(self._state, arguments)
+        state = self._state
+        arguments = inputs_of(normal((args, kwargs), state.model), state.settings)
+        if state.microbatch_call is not None:
+            output = state.microbatch_call.call(arguments)
+        else:
+            output = call_outside_step.forward(state, arguments)
+        return outputs_of(output, state.settings)
 
     def backward(self, tensors: Any, grad_tensors: Any = None) -> None:
         """Start the backward pass of a microbatch, in place of `loss.backward()`.
@@ -356,10 +380,14 @@ class Parallel(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         for part in self._state.parts:
             part._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if self.masters is not None:
+            self.masters.follow()
         return self
 
     def state_dict(self, **options: Any) -> Any:
         """Return the parameters and buffers on this rank, by their names in the user's model.
+
+        The result has master weights in place of parameters in 16 bits.
 
         Args:
             options: Keyword arguments of `torch.nn.Module.state_dict`.

@@ -11,6 +11,7 @@ from smdist.modelparallel.core.plan import Plan
 from smdist.modelparallel.torch import session
 from smdist.modelparallel.torch.parallel.first_step import prepare_for
 from smdist.modelparallel.torch.parallel.parallel import Parallel
+from smdist.modelparallel.torch.parallel.precision import inputs_of
 from smdist.modelparallel.torch.parallel.settings import Settings, checked
 from smdist.modelparallel.torch.program.batch import Batch
 from smdist.modelparallel.torch.replicas.replicas import FUSION_BYTES
@@ -20,8 +21,8 @@ from smdist.modelparallel.torch.session.process_groups import Groups
 def parallelize(
     model: nn.Module, plan: Plan | None = None, example: Any = None, *,
     groups: Groups | None = None, sharding: str | None = None, shard_degree: int | None = None,
-    bf16: bool | None = None, seed: int | None = None, fusion_bytes: int = FUSION_BYTES,
-    costs: str = "auto",
+    bf16: bool | None = None, fp16: bool | None = None, seed: int | None = None,
+    fusion_bytes: int = FUSION_BYTES, costs: str = "auto",
 ) -> Parallel:  # fmt: skip
     """Split a model into stages on several ranks; all ranks must call this.
 
@@ -40,7 +41,9 @@ def parallelize(
             FSDP2).
         shard_degree: Number of replicas over which one copy of the state is sharded. Default: all
             replicas.
-        bf16: True to compute in bfloat16; needs `sharding`.
+        bf16: True to compute in bfloat16, with float32 master weights.
+        fp16: True to compute in float16, with float32 master weights and a scaled loss. Like bf16
+            without sharding, it needs a `smp.DistributedOptimizer`.
         seed: Seed of random numbers, and of the weights of modules made on the meta device.
         fusion_bytes: Size of the buffers, in bytes, in which gradients of replicas are reduced.
         costs: Source of the planner's times: "measure", "estimate" or "auto"; see `smp.plan`.
@@ -55,9 +58,10 @@ def parallelize(
         sharding=options.sharding if sharding is None else sharding,
         shard_degree=options.shard_degree if shard_degree is None else shard_degree,
         bf16=options.bf16 if bf16 is None else bf16,
+        fp16=options.fp16 if fp16 is None else fp16,
         seed=options.seed if seed is None else seed,
     )  # fmt: skip
     made = Parallel(model, settings)
     if example is not None:
-        prepare_for(made._state, lambda: Batch.of(example))
+        prepare_for(made._state, lambda: Batch.of(inputs_of(example, settings)))
     return made

@@ -29,6 +29,7 @@ from smdist.modelparallel.torch.parallel.call_agreement import (
 )
 from smdist.modelparallel.torch.parallel.first_step import cut_for_step
 from smdist.modelparallel.torch.parallel.model_state import ModelState, PartitionedModel, probe
+from smdist.modelparallel.torch.parallel.precision import loss_scale
 from smdist.modelparallel.torch.parallel.step_function import MicrobatchCall, StepFunction
 from smdist.modelparallel.torch.program.pytree import checksum, described, map_leaves
 from smdist.modelparallel.torch.session.object_collectives import broadcast_object
@@ -159,6 +160,7 @@ class _UserCode:
     ) -> None:
         self._state, self._step_function, self._pieces = state, step_function, pieces
         self._scale = 1.0 / len(pieces) if state.settings.averages else 1.0
+        self._scale *= loss_scale(state.settings)
         self.has_roots = False
 
     def __call__(self, microbatch: int, call: Callable[[Arguments], Any]) -> tuple[Any, Roots]:

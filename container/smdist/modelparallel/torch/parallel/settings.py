@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+import torch
+
 from sagemaker_dist.contract.model_parallel import ModelParallel
-from sagemaker_dist.errors import OptionError, raise_all
+from sagemaker_dist.errors import OptionError, raise_all, require
 from smdist.modelparallel.core.plan import Plan
-from smdist.modelparallel.torch.replicas.replicas import FUSION_BYTES
+from smdist.modelparallel.torch.replicas.replicas import FUSION_BYTES, half_dtype
 from smdist.modelparallel.torch.session.process_groups import Groups
 
 MIB = 1 << 20
@@ -32,7 +34,8 @@ class Settings:
         sharding: Sharding of each stage over its replicas: "none", "optimizer" (the optimizer state
             is sharded) or "full" (parameters, too).
         shard_degree: Number of replicas over which one copy of the state is sharded; None for all.
-        bf16: True to compute in bfloat16; needs sharding.
+        bf16: True to compute in bfloat16, with float32 master weights.
+        fp16: True to compute in float16, with float32 master weights and a scaled loss.
         seed: Seed of all random numbers.
         fusion_bytes: Size of a buffer, in bytes, in which gradients of replicas are reduced.
         averages: True to average gradients over microbatches, False to sum them.
@@ -48,12 +51,31 @@ class Settings:
     sharding: str = "none"
     shard_degree: int | None = None
     bf16: bool = False
+    fp16: bool = False
     seed: int = 0
     fusion_bytes: int = FUSION_BYTES
     averages: bool = True
     passes_per_step: int = 1
     broadcasts_buffers: bool = True
     costs: str = "auto"
+
+    def __post_init__(self) -> None:
+        require(
+            not (self.bf16 and self.fp16),
+            what="both bf16 and fp16 are True",
+            why="a model computes in one of the two dtypes",
+            hint="Leave out bf16 or fp16",
+            about="bf16",
+            kind="conflict",
+        )
+
+    @property
+    def converted_dtype(self) -> torch.dtype | None:
+        """Dtype to which the model's tensors are converted before the model is split.
+
+        None if they stay as they are; with sharding, FSDP2 converts gathered parameters instead.
+        """
+        return half_dtype(bf16=self.bf16, fp16=self.fp16) if self.sharding == "none" else None
 
 
 def checked(options: ModelParallel, plan: Plan | None) -> ModelParallel:

@@ -51,7 +51,8 @@ class MicrobatchCall:
 
     Attributes:
         answer: Function that runs in place of the model on this rank.
-        scale: Factor for the gradients of this microbatch, such as 1 / number of microbatches.
+        scale: Factor for the gradients of this microbatch: the loss scale, divided by the number of
+            microbatches if gradients are averaged.
         roots: (tensor, gradient) pairs from which the backward pass starts.
         is_open: True while the user's code runs.
         num_calls: Number of calls of the model so far.

@@ -50,7 +50,7 @@ class Shards:
         shard_degree: Number of replicas over which one copy of the parameters is split.
         keeps: True to keep gathered parameters until the end of a step; False to free them after
             each run of their module.
-        bf16: True to compute in bfloat16.
+        dtype: Dtype of computation, such as torch.bfloat16; None for that of the parameters.
     """
 
     def __init__(
@@ -60,16 +60,16 @@ class Shards:
         *,
         shard_degree: int,
         keeps: bool,
-        bf16: bool,
+        dtype: torch.dtype | None,
     ) -> None:
         self._stages, self._group, self._keeps = stages, groups.of(Axis.RDP), keeps
         self._mesh = _mesh(groups, shard_degree, _device_type(stages.values()))
         # Modules whose result is changed in place are not wrapped, so this warning does not apply.
         warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
-        apart = _unshardable(stages, bf16=bf16)
+        apart = _unshardable(stages, casts=dtype is not None)
         for stage in stages.values():
             splits = _splits(stage)
-            _wrap(stage, self._mesh, apart, keeps=keeps, bf16=bf16)
+            _wrap(stage, self._mesh, apart, keeps=keeps, dtype=dtype)
             _mark_again(stage, splits)
             self._pause(stage)
 
@@ -203,22 +203,28 @@ def _device_type(stages: Iterable[nn.Module]) -> str:
     return next((tensor.device.type for tensor in tensors), "cpu")
 
 
-def _unshardable(stages: Mapping[int, StageModule], *, bf16: bool) -> set[nn.Parameter]:
+def _unshardable(stages: Mapping[int, StageModule], *, casts: bool) -> set[nn.Parameter]:
     """Return the parameters that FSDP cannot shard.
 
-    These are scalars, and parameters that several stages of this rank share. With `bf16`, the other
-    parameters of the same module are added, since a module computes in one dtype.
+    These are scalars, and parameters that several stages of this rank share. If FSDP `casts`
+    gathered parameters, the other parameters of the same module are added, since a module computes
+    in one dtype.
     """
     count = Counter(parameter for stage in stages.values() for parameter in stage.parameters())
     shared = {parameter for parameter, number in count.items() if number > 1}
     units = [stage.get_submodule(n) for stage in stages.values() for n in stage.route.units]
-    around = [set(unit.parameters()) for unit in units if bf16]
+    around = [set(unit.parameters()) for unit in units if casts]
     whole = shared.union(*(own for own in around if own & shared))
     return whole | {parameter for parameter in count if not parameter.dim()}
 
 
 def _wrap(
-    stage: StageModule, mesh: DeviceMesh, apart: set[nn.Parameter], *, keeps: bool, bf16: bool
+    stage: StageModule,
+    mesh: DeviceMesh,
+    apart: set[nn.Parameter],
+    *,
+    keeps: bool,
+    dtype: torch.dtype | None,
 ) -> None:
     """Apply FSDP to each module of a stage, then to the stage for its other parameters.
 
@@ -227,29 +233,41 @@ def _wrap(
         mesh: FSDP's device mesh.
         apart: Parameters that are not sharded.
         keeps: True to keep gathered parameters until the end of a step.
-        bf16: True to compute in bfloat16.
+        dtype: Dtype of computation; None for that of the parameters.
     """
-    dtype = torch.bfloat16 if bf16 else None
-    reduce_dtype = torch.float32 if bf16 else None
+    wide = torch.float32 if dtype is not None else None  # for sums, and for other stages
     units = _separate(stage, apart)
-    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=reduce_dtype)
+    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=wide)
     for unit in units:
         ignored = apart | _odd(unit.parameters(), apart)
         _shard(unit, mesh, ignored, keeps=keeps, policy=policy)
-    for name in stage.route.units if bf16 else ():
+    if dtype is not None:
+        _cast_others(stage, units, apart, dtype)
+    left = [p for p in stage.parameters() if not isinstance(p, DTensor)]
+    policy = MixedPrecisionPolicy(
+        param_dtype=dtype, reduce_dtype=wide, cast_forward_inputs=False, output_dtype=wide
+    )  # fmt: skip
+    _shard(stage, mesh, apart | _odd(left, apart), keeps=keeps, policy=policy)
+
+
+def _cast_others(
+    stage: StageModule, units: list[nn.Module], apart: set[nn.Parameter], dtype: torch.dtype
+) -> None:
+    """Convert the inputs of a stage, and of its modules to which FSDP is not applied one by one.
+
+    Args:
+        stage: Stage whose hooks are registered.
+        units: Modules to which FSDP is applied one by one, so that it converts their inputs.
+        apart: Parameters that are not sharded; a module with one of them computes in its dtype.
+        dtype: Dtype of computation.
+    """
+    for name in stage.route.units:
         unit = stage.get_submodule(name)
         first = next(unit.parameters(), None)
         if first is not None and unit not in units:
-            kind = first.dtype if first in apart else torch.bfloat16
+            kind = first.dtype if first in apart else dtype
             unit.register_forward_pre_hook(partial(_cast_all, kind), with_kwargs=True)
-    left = [p for p in stage.parameters() if not isinstance(p, DTensor)]
-    policy = MixedPrecisionPolicy(
-        param_dtype=dtype, reduce_dtype=reduce_dtype, cast_forward_inputs=False,
-        output_dtype=torch.float32 if bf16 else None,  # the type that other stages expect
-    )  # fmt: skip
-    if bf16:
-        stage.register_forward_pre_hook(partial(_cast_received, torch.bfloat16))
-    _shard(stage, mesh, apart | _odd(left, apart), keeps=keeps, policy=policy)
+    stage.register_forward_pre_hook(partial(_cast_received, dtype))
 
 
 def _shard(

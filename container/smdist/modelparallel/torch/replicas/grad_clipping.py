@@ -26,8 +26,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad
 
+from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.torch.replicas.grad_norm import total_norm
 from smdist.modelparallel.torch.replicas.gradient_buckets import numbers
+from smdist.modelparallel.torch.replicas.master_weights import MasterWeights
 from smdist.modelparallel.torch.session.current_model import refuse_in_step
 from smdist.modelparallel.torch.session.process_groups import Groups
 from smdist.modelparallel.torch.tensor_splits import split_of
@@ -47,6 +49,10 @@ class ClippedModel(Protocol):
     @property
     def has_losses(self) -> bool:
         """True if this rank has the last stage, and with it the loss."""
+
+    @property
+    def masters(self) -> MasterWeights | None:
+        """Master weights of this rank; None if there are none."""
 
     def counted_elsewhere(self) -> Iterable[nn.Parameter]:
         """Return this rank's tied parameters that another pipeline rank counts in the norm.
@@ -132,6 +138,7 @@ def _norm(
         norm: Tensor = _plain["_get_total_norm"](found, norm_type, error_if_nonfinite, foreach)
         return norm
     refuse_in_step("clip_grad_norm_()")
+    _refuse_scaled(split)
     total = total_norm(_counted(found, split), float(norm_type), split.groups, _parts())
     if error_if_nonfinite and not total.isfinite():
         raise RuntimeError(
@@ -167,6 +174,20 @@ def _clip(
     scale = torch.clamp(float(max_norm) / (total_norm + 1e-6), max=1.0)
     for gradient in gradients:
         numbers(gradient).mul_(scale.to(gradient.device))
+
+
+def _refuse_scaled(split: ClippedModel) -> None:
+    """Raise an error if gradients are multiplied by the loss scale, so that their norm is, too."""
+    masters = split.masters
+    if masters is not None and masters.scaled and not masters.is_in_place:
+        raise OptionError(
+            "clip_grad_norm_() is called with fp16=True",
+            "gradients are multiplied by the loss scale until the optimizer's step",
+            "Call optimizer.clip_master_grads(max_norm) of the smp.DistributedOptimizer, or pass"
+            " gradient_clipping= to ModelParallel",
+            about="clip_grad_norm_",
+            kind="scaled",
+        )
 
 
 def _split_of(gradients: list[Tensor]) -> ClippedModel | None:

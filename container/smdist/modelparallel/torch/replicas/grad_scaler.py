@@ -144,7 +144,8 @@ def _refusal(fault: str) -> OptionError:
     return OptionError(
         f"GradScaler cannot unscale gradients of rank {rank}: {text}",
         "float16 cannot represent scaled gradients and small updates",
-        "Keep parameters in float32, and use torch.autocast in the step",
+        "Keep parameters in float32, and use torch.autocast in the step; or pass fp16=True to"
+        " ModelParallel, and call step() of a smp.DistributedOptimizer without a GradScaler",
         kind="unsupported_dtype",
     )
 

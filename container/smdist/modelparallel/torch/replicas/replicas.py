@@ -35,6 +35,7 @@ from smdist.modelparallel.torch.replicas.gradient_buckets import (
     owned_params,
     set_gradient,
 )
+from smdist.modelparallel.torch.replicas.master_weights import MasterWeights
 from smdist.modelparallel.torch.session.device_p2p import shared_p2p
 from smdist.modelparallel.torch.session.process_groups import Groups
 from smdist.modelparallel.torch.tensor_splits import split_of
@@ -177,7 +178,9 @@ class Replicas:
         sharding: Sharding of each stage over its replicas: "none", "optimizer" (the optimizer state
             is sharded) or "full" (parameters, too).
         shard_degree: Number of replicas over which one copy is sharded; None for all replicas.
-        bf16: True to compute in bfloat16, while parameters keep their dtype; needs sharding.
+        bf16: True to compute in bfloat16. With sharding, parameters stay in float32; without it,
+            the stages already have parameters in bfloat16, which get master weights.
+        fp16: True to compute in float16, in the same way, with a loss that is scaled.
         fusion_bytes: Size of the buffer of one all-reduce, in bytes.
 
     Raises:
@@ -196,12 +199,14 @@ class Replicas:
         sharding: str = "none",
         shard_degree: int | None = None,
         bf16: bool = False,
+        fp16: bool = False,
         fusion_bytes: int = FUSION_BYTES,
     ) -> None:
         self._stages, self._placement, self._schedule = stages, placement, schedule
         self._groups, self._graph, self._fusion_bytes = groups, graph, fusion_bytes
-        raise_all(_faults(groups.rdp_size, sharding, shard_degree, bf16))
-        self._sharding, self._bf16 = sharding, bf16
+        raise_all(_faults(groups.rdp_size, sharding, shard_degree))
+        self._sharding, self._dtype = sharding, half_dtype(bf16=bf16, fp16=fp16)
+        self._masters: MasterWeights | None = None
         self._shard_degree = shard_degree or groups.rdp_size
         self._shards: Shards | None = None
         self._stash: dict[str, Tensor] = {}
@@ -265,7 +270,8 @@ class Replicas:
 
         First, tied parameters are copied from the rank of their first stage. Then all parameters
         and buffers are copied from replica 0, and whole ones from the first rank of those that
-        share split tensors. With sharding, parameters are new objects afterwards.
+        share split tensors. With sharding, parameters are new objects afterwards. At last, master
+        weights are made, if this rank computes in 16 bits.
         """
         every = owned_params(self._stages, self._graph, trained=False)
         self._ties_of(every).broadcast()
@@ -281,10 +287,18 @@ class Replicas:
                 self._groups,
                 shard_degree=self._shard_degree,
                 keeps=keeps_gathered(self._sharding, splits_backward=splits),
-                bf16=self._bf16,
+                dtype=self._dtype,
             )
             self._collect()
+        scaled = self._dtype is torch.float16
+        if self._dtype is not None and (scaled or self._sharding == "none"):
+            self._masters = MasterWeights(self._every.values(), self._dtype, scaled=scaled)
         grad_clipping.register(self)
+
+    @property
+    def masters(self) -> MasterWeights | None:
+        """Master weights of this rank; None if the optimizer updates the parameters themselves."""
+        return self._masters
 
     @property
     def held(self) -> Mapping[str, nn.Parameter]:
@@ -377,14 +391,19 @@ class Replicas:
             self._shards.rest()
 
 
-def _faults(
-    replicas: int, sharding: str, shard_degree: int | None, bf16: bool
-) -> list[OptionError]:
+def half_dtype(*, bf16: bool, fp16: bool) -> torch.dtype | None:
+    """Return the 16-bit dtype in which a model computes; None for the dtype of its parameters."""
+    if fp16:
+        return torch.float16
+    return torch.bfloat16 if bf16 else None
+
+
+def _faults(replicas: int, sharding: str, shard_degree: int | None) -> list[OptionError]:
     """Return an error for each option that contradicts others or the number of replicas.
 
     Args:
         replicas: Number of replicas.
-        sharding, shard_degree, bf16: Options of `Replicas`.
+        sharding, shard_degree: Options of `Replicas`.
     """
     faults = []
     if sharding not in SHARDINGS:
@@ -393,10 +412,6 @@ def _faults(
         faults.append(
             OptionError(f"sharding is {sharding!r}", why, f"Use one of {names}", about="sharding")
         )
-    if sharding == "none" and bf16:
-        why = "parameters are converted to bfloat16 when they are gathered from shards"
-        hint = "Use torch.autocast in the step, or set sharding='optimizer'"
-        faults.append(OptionError("bf16 is True and sharding is 'none'", why, hint, about="bf16"))
     if sharding == "none" and shard_degree is not None:
         why = "sharding is 'none', so every replica has a whole copy"
         hint = "Leave shard_degree out, or set sharding to 'optimizer' or 'full'"

@@ -60,6 +60,10 @@ class SplitModel(Protocol):
     def groups(self) -> Groups:
         """Process groups of this rank, such as the group of its pipeline."""
 
+    @property
+    def masters(self) -> Any:
+        """Master weights of this rank (`MasterWeights`); None if there are none."""
+
     def parameters(self) -> Iterator[nn.Parameter]:
         """Return an iterator over this rank's parameters; before the split, over all parameters."""
 
@@ -80,7 +84,7 @@ _wrapped: ref[Any] | None = None
 
 def register(model: SplitModel) -> None:
     """Make this model the current one. Only a weak reference to the model is kept."""
-    _models[:] = [ref(each) for each in (*_living(), model)]
+    _models[:] = [ref(each) for each in (*living_models(), model)]
 
 
 def current_model() -> SplitModel | None:
@@ -109,7 +113,7 @@ def require_model() -> SplitModel:
 
 def models_in_step() -> list[SplitModel]:
     """Return the registered models whose step function is running for a microbatch now."""
-    return [model for model in _living() if model.is_in_step]
+    return [model for model in living_models() if model.is_in_step]
 
 
 def refuse_in_step(what: str) -> None:
@@ -156,6 +160,6 @@ def wrapped_optimizer() -> Any:
     return _wrapped() if _wrapped is not None else None
 
 
-def _living() -> list[SplitModel]:
+def living_models() -> list[SplitModel]:
     """Return the registered models that still exist, in the order of their creation."""
     return [model for each in _models if (model := each()) is not None]

@@ -34,7 +34,8 @@ _OPEN: Final = (_DEGREE, "partitions", "microbatches", "pipeline")  # may be "au
 _TOGETHER: Final = (  # options of one source: if the job sets one, all are the job's
     frozenset(["pipeline", "active_microbatches", "virtual_stages"]),
     frozenset(["optimize", "memory_weight", "auto_partition", "default_partition"]),
-    frozenset(["sharding", "shard_degree", "bf16"]),
+    frozenset(["sharding", "shard_degree"]),
+    frozenset(["bf16", "fp16"]),
 )
 _OUR_KEYS: Final = frozenset(OPTIONS[MODEL])
 _WHERE: Final = "the configuration of smp.init"

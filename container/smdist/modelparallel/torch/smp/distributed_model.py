@@ -120,6 +120,10 @@ class DistributedModel(Parallel):
     Gradients of replicas are averaged by this library's own all-reduce, or by FSDP2 (option
     `sharding=`), not by DDP. If a parameter has a gradient on no replica, its `grad` stays None.
 
+    With fp16=True, or bf16=True, and without sharding, the module is converted to 16 bits in place:
+    its parameters and floating-point buffers. Its inputs are converted when it is called, and its
+    outputs to float32. A `smp.DistributedOptimizer` has float32 master weights.
+
     Args:
         module: Any module, also on the meta device.
         trace_device: "gpu" measures the costs of modules, except that modules on the meta device
@@ -323,7 +327,7 @@ def _settings(arguments: ModelOptions) -> Settings:
     options = session.current().options
     return Settings(
         options=options, sharding=options.sharding, shard_degree=options.shard_degree,
-        bf16=options.bf16, seed=options.seed, costs=arguments.costs,
+        bf16=options.bf16, fp16=options.fp16, seed=options.seed, costs=arguments.costs,
         fusion_bytes=int(arguments.bucket_cap_mb * MIB),
         averages=arguments.average_grads_across_microbatches,
         passes_per_step=arguments.backward_passes_per_step,

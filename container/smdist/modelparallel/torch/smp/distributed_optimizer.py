@@ -3,19 +3,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
-from sagemaker_dist.errors import OptionError, raise_all, require
+from sagemaker_dist.errors import require
 from smdist.modelparallel.torch import session
 from smdist.modelparallel.torch.parallel import current_parallel
 from smdist.modelparallel.torch.parallel.optimizers import local_parameters, rewrite
+from smdist.modelparallel.torch.replicas import clip_grad_norm_
+from smdist.modelparallel.torch.replicas.loss_scale import LossScale
 from smdist.modelparallel.torch.session.current_model import register_optimizer, register_wrapped
-from smdist.modelparallel.torch.smp.optimizer_state_dict import load_state, local_state, whole_state
+from smdist.modelparallel.torch.smp.master_update import MasterUpdate
+from smdist.modelparallel.torch.smp.optimizer_state_dict import (
+    LOSS_SCALE,
+    load_state,
+    local_state,
+    whole_state,
+)
 
-_SCALER = "Use smp.amp.GradScaler with torch.autocast"
+_UNSCALED = (
+    "static_loss_scale and dynamic_loss_scale have no effect: without fp16=True, losses are not"
+    " scaled."
+)
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
@@ -24,22 +36,31 @@ class DistributedOptimizer(torch.optim.Optimizer):
     It may be made before the model is split into stages, and learning rate schedulers accept it. As
     in SMP v1, `step` and `zero_grad` are for the parameters of this rank, and `state_dict` gathers
     the state of all ranks. Unlike in SMP, the state dict has the parameters' names. So it can be
-    loaded into a model that is split in another way. To scale losses, use a GradScaler.
+    loaded into a model that is split in another way.
+
+    With fp16=True, `model.backward` multiplies the loss by this optimizer's loss scale. `step`
+    divides gradients by it, updates float32 master weights, and rounds the parameters from them. If
+    a gradient of any rank is infinite or NaN, all ranks skip the step, and a dynamic scale is
+    lowered. Without fp16, losses are not scaled, and the arguments for it have no effect.
 
     Args:
         optimizer: A `torch.optim.Optimizer` with the model's parameters.
-        static_loss_scale: Must be 1.
-        dynamic_loss_scale: Must be False.
-        dynamic_loss_args: Must be left out.
+        static_loss_scale: Loss scale, if it is not dynamic; a number above 0. None only with
+            dynamic_loss_scale=True.
+        dynamic_loss_scale: True to lower the loss scale after skipped steps, and to raise it after
+            steps without infinite gradients.
+        dynamic_loss_args: Options of a dynamic scale; those that are left out have SMP v1's
+            defaults: init_scale (2**32), scale_factor (2), scale_window (1000 steps), min_scale
+            (1), delayed_shift (1 skipped step), consecutive_hysteresis (False).
 
     Raises:
-        OptionError: `optimizer` is no optimizer, or a loss scale is set.
+        OptionError: `optimizer` is no optimizer, or arguments for the loss scale are wrong.
     """
 
     _step_supports_amp_scaling = False
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, static_loss_scale: float = 1.0,
+        self, optimizer: torch.optim.Optimizer, static_loss_scale: float | None = 1.0,
         dynamic_loss_scale: bool = False, dynamic_loss_args: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         is_plain = isinstance(optimizer, torch.optim.Optimizer)
@@ -50,12 +71,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
             hint="Pass an optimizer such as torch.optim.AdamW(model.parameters())",
             about="optimizer",
         )
-        raise_all(_refused(static_loss_scale, dynamic_loss_scale, dynamic_loss_args))
+        scale = LossScale.of(static_loss_scale, dynamic_loss_scale, dynamic_loss_args)
         self._inner = optimizer  # no super().__init__(): groups and state are the inner one's
         session.current()  # raises if there is no session
         register_optimizer(optimizer)
         register_wrapped(self)
+        self._scale, self._update = scale, MasterUpdate(optimizer, scale)
         model = current_parallel()
+        if (static_loss_scale != 1.0 or dynamic_loss_scale) and not _is_scaled():
+            warnings.warn(_UNSCALED, stacklevel=2)
         if model is not None and model.is_cut:
             rewrite(optimizer, local_parameters(model.stages))
 
@@ -86,12 +110,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """Update the parameters of this rank; every rank has to call it.
 
         With the option `gradient_clipping`, the gradients of the whole model are clipped first.
+        With fp16=True, all ranks skip the step if a gradient of any rank is infinite or NaN.
 
         Args:
             closure: Must be None.
 
         Returns:
-            Result of the wrapped optimizer's `step`.
+            Result of the wrapped optimizer's `step`; None if the step was skipped.
 
         Raises:
             OptionError: A closure is passed; it would run the pipeline inside the optimizer.
@@ -103,11 +128,65 @@ class DistributedOptimizer(torch.optim.Optimizer):
             hint="Call the function with @smp.step first, then optimizer.step()",
             about="closure",
         )
-        return self._inner.step()
+        model = current_parallel()
+        if model is None or model.masters is None:
+            return self._inner.step()
+        return self._update.step(model, model.masters)
+
+    @property
+    def overflow(self) -> bool:
+        """True if a gradient of any rank was infinite or NaN in the latest step with fp16=True."""
+        return self._update.overflow
+
+    @property
+    def loss_scale(self) -> float:
+        """Factor of the loss in the next step; 1 without fp16."""
+        return self._scale.value if _is_scaled() else 1.0
+
+    @loss_scale.setter
+    def loss_scale(self, value: float) -> None:
+        self._scale.value = float(value)
+
+    @property
+    def loss_scaler(self) -> LossScale | None:
+        """Loss scale with its counters; None without fp16."""
+        return self._scale if _is_scaled() else None
+
+    def update_master_grads(self) -> None:
+        """Divide gradients by the loss scale, and check those of all ranks; every rank calls it.
+
+        `overflow` has the result of the check. `clip_master_grads` and `step` do this by
+        themselves. Without master weights, nothing happens.
+        """
+        model = current_parallel()
+        if model is not None and model.masters is not None:
+            self._update.prepare(model, model.masters)
+
+    def clip_master_grads(self, max_norm: float, norm_type: float = 2.0) -> float:
+        """Clip the gradients by their norm over all stages, without the loss scale.
+
+        Every rank has to call it, after the step function and before `step`. It works without
+        fp16, too, as `torch.nn.utils.clip_grad_norm_` does.
+
+        Args:
+            max_norm: Largest norm of the gradients afterwards.
+            norm_type: Order of the norm, as in `torch.nn.utils.clip_grad_norm_`.
+
+        Returns:
+            Norm before clipping; -1 if a gradient of any rank is infinite or NaN with fp16=True, so
+            that `step` will be skipped.
+        """
+        model = current_parallel()
+        if model is None or model.masters is None:
+            parameters = [each for group in self.param_groups for each in group["params"]]
+            return float(clip_grad_norm_(parameters, max_norm, norm_type))
+        return self._update.clip(model, model.masters, max_norm, norm_type)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Set the gradients of this rank's parameters to None; to 0 if `set_to_none` is False."""
         self._inner.zero_grad(set_to_none=set_to_none)
+        model = current_parallel()
+        self._update.forget(None if model is None else model.masters)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the optimizer state of all stages, with parameters numbered as in the whole model.
@@ -116,18 +195,24 @@ class DistributedOptimizer(torch.optim.Optimizer):
         the others. Either all replicas call it, or only the replica with dp_rank 0. With
         sharding="optimizer" or "full", all ranks of the world have to call it, because each replica
         has only a part of the state.
+
+        With fp16=True, the key "_smp_loss_scale" has the state of the loss scale. Master weights
+        are under "_smp_master_weights", by the names of parameters.
         """
         model = current_parallel()
         if model is None or not model.is_cut:
-            return self._inner.state_dict()
-        return whole_state(self._inner, model)
+            return {**self._inner.state_dict(), **self._scale_state()}
+        return {**whole_state(self._inner, model), **self._scale_state()}
 
     def local_state_dict(self) -> dict[str, Any]:
         """Return the optimizer state of this rank only, marked by SMP's key "_smp_is_partial"."""
         model = current_parallel()
         if model is None or not model.is_cut:
-            return {**self._inner.state_dict(), "_smp_is_partial": True}
-        return local_state(self._inner, model)
+            return {**self._inner.state_dict(), **self._scale_state(), "_smp_is_partial": True}
+        return {**local_state(self._inner, model), **self._scale_state()}
+
+    def _scale_state(self) -> dict[str, Any]:
+        return {LOSS_SCALE: self._scale.state_dict()} if _is_scaled() else {}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Load the state of this rank's parameters from a state dict.
@@ -141,6 +226,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         Raises:
             OptionError: The state dict is for other parameters, such as parameters of another rank.
         """
+        if LOSS_SCALE in state_dict:
+            self._scale.load_state_dict(state_dict[LOSS_SCALE])
         model = current_parallel()
         if model is None:
             plain = {k: value for k, value in state_dict.items() if not k.startswith("_smp_")}
@@ -164,19 +251,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return f"DistributedOptimizer({self._inner!r})"
 
 
-def _refused(
-    static: object, dynamic: object, arguments: Mapping[str, Any] | None
-) -> Iterator[OptionError]:
-    why = "this optimizer does not scale the loss, but a GradScaler does"
-    if static != 1.0:
-        yield OptionError(
-            f"static_loss_scale is {static!r}", why, _SCALER, about="static_loss_scale"
-        )
-    if dynamic:
-        yield OptionError(
-            f"dynamic_loss_scale is {dynamic!r}", why, _SCALER, about="dynamic_loss_scale"
-        )
-    if arguments:
-        yield OptionError(
-            f"dynamic_loss_args is {dict(arguments)!r}", why, _SCALER, about="dynamic_loss_args"
-        )
+def _is_scaled() -> bool:
+    """Return True if the loss is scaled: by the option of the current model, or of the session."""
+    model = current_parallel()
+    return session.current().options.fp16 if model is None else model.settings.fp16

@@ -25,9 +25,12 @@ from smdist.modelparallel.torch.checkpoint.optimizer_values import (
     trained,
     values_of,
 )
+from smdist.modelparallel.torch.checkpoint.team import Team
 from smdist.modelparallel.torch.parallel.optimizers import spread
 
 NAMES: Final = "_smp_names"  # names of parameters by group, in order of their numbers
+LOSS_SCALE: Final = "_smp_loss_scale"  # state of the loss scale
+MASTERS: Final = "_smp_master_weights"  # float32 master weights by the names of parameters
 _HINT: Final = "Load a result of state_dict(), or of local_state_dict() with the same stages"
 
 
@@ -42,15 +45,14 @@ def whole_state(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str,
         model: The split model.
 
     Returns:
-        State dict in PyTorch's form; the additional key "_smp_names" has the parameters' names.
+        State dict in PyTorch's form; the additional key "_smp_names" has the parameters' names, and
+        "_smp_master_weights" the master weights, if there are any.
     """
     holding = local_values_of(model)
     team, names = team_of(holding), holding.names()
     state = state_of(optimizer, names, team)
-    values = {
-        key: value.clone() if isinstance(value, Tensor) else value  # copies of one moment
-        for key, value in gathered(values_of(optimizer, names), team, to_rank0=False)
-    }
+    values = _gathered(values_of(optimizer, names), team)
+    masters = _gathered(_masters(holding), team)
     order = {entry.name: number for number, entry in enumerate(holding.entries)}
     listed = [sorted(group.names, key=order.__getitem__) for group in state.groups]
     flat = [name for each in listed for name in each]
@@ -66,7 +68,23 @@ def whole_state(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str,
             for group, each in zip(state.groups, listed, strict=True)
         ],
         NAMES: listed,
+        **({MASTERS: masters} if masters else {}),
     }
+
+
+def _gathered(values: dict[str, Any], team: Team) -> dict[str, Any]:
+    """Return the values of all ranks of a team, copied, so that all are of one moment."""
+    return {
+        key: value.clone() if isinstance(value, Tensor) else value
+        for key, value in gathered(values, team, to_rank0=False)
+    }
+
+
+def _masters(holding: LocalValues) -> dict[str, Any]:
+    """Return the master weights of this rank by name; {} if there are none."""
+    masters = holding.masters
+    found = {} if masters is None else {n: masters.of(p) for n, p in holding.parameters().items()}
+    return {name: holding.values[name] for name, each in found.items() if each is not None}
 
 
 def local_state(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Any]:
@@ -79,9 +97,15 @@ def local_state(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str,
         optimizer: PyTorch's optimizer of this rank's parameters.
         model: The split model.
     """
-    names = local_values_of(model).names()
+    holding = local_values_of(model)
+    names, masters = holding.names(), {}
+    for name, parameter in holding.parameters().items():
+        master = None if holding.masters is None else holding.masters.of(parameter)
+        if master is not None:
+            masters[name] = master.clone()
     listed = [[names[id(each)] for each in group["params"]] for group in optimizer.param_groups]
-    return {**optimizer.state_dict(), NAMES: listed, "_smp_is_partial": True}
+    more = {MASTERS: masters} if masters else {}
+    return {**optimizer.state_dict(), NAMES: listed, **more, "_smp_is_partial": True}
 
 
 def load_state(
@@ -111,6 +135,10 @@ def load_state(
     put(optimizer, parameters, saved, found)
     for group, own in zip(values["param_groups"], optimizer.param_groups, strict=True):
         own.update({key: value for key, value in group.items() if key != "params"})
+    masters = values.get(MASTERS, {})
+    for name, parameter in holding.parameters().items():
+        if holding.masters is not None and name in masters:
+            holding.masters.load(parameter, spread(masters[name], parameter))
 
 
 def _saved(optimizer: torch.optim.Optimizer, values: Mapping[str, Any]) -> OptimizerState:

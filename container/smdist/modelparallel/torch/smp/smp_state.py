@@ -46,17 +46,17 @@ class Cfg:
 
     @property
     def bf16(self) -> bool:
-        """True if forward and backward passes use bfloat16 copies of the sharded parameters."""
+        """True if forward and backward passes are in bfloat16, and updates in float32."""
         return current().options.bf16
 
     @property
     def fp16(self) -> bool:
-        """Always False: float16 is used with torch.autocast and smp.amp.GradScaler instead."""
-        return False
+        """True if forward and backward passes are in float16, and updates in float32."""
+        return current().options.fp16
 
     @property
     def fp16_params(self) -> bool:
-        """Always False: parameters are not converted to float16."""
+        """Always False: SMP's own layers, which this option creates in float16, are not here."""
         return False
 
     @property

@@ -99,7 +99,9 @@ def refused(rank, size):
             lambda: model.register_comm_hook(None, None),
             smp.tp_register,
             lambda: smp.optimizers.FusedLamb([]),
-            lambda: smp.DistributedOptimizer(torch.optim.SGD(model.parameters()), 2.0, True),
+            lambda: smp.DistributedOptimizer(
+                torch.optim.SGD(model.parameters()), 0.0, dynamic_loss_args={"scale_window": 0}
+            ),
             lambda: smp.DistributedOptimizer(model),
             lambda: smp.DistributedModel(nn.Linear(2, 2), overlapping_allreduce=False),
         )
@@ -116,7 +118,11 @@ def test_what_is_not_there_says_what_to_use(world):
         (("smp", "tp_register"), "unsupported"),
         (("smp", "optimizers", "FusedLamb"), "unsupported"),
     ] == [(each.about, each.kind) for each in unsupported]
-    assert [("static_loss_scale",), ("dynamic_loss_scale",)] == [a for a, _ in scaled.faults]
+    assert [
+        ("static_loss_scale",),
+        ("dynamic_loss_args",),
+        ("dynamic_loss_args", "scale_window"),
+    ] == [about for about, _ in scaled.faults]
     assert [("optimizer",), ("overlapping_allreduce",)] == [wrapped.about, overlapping.about]
 
 

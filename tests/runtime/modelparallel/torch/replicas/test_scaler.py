@@ -97,7 +97,8 @@ def test_gradients_in_float16_are_refused_on_all_ranks(world):
             "unsupported_dtype",
             "GradScaler cannot unscale gradients of rank 1: that of norm.bias is torch.float16:"
             " float16 cannot represent scaled gradients and small updates. Keep parameters in"
-            " float32, and use torch.autocast in the step.",
+            " float32, and use torch.autocast in the step; or pass fp16=True to ModelParallel, and"
+            " call step() of a smp.DistributedOptimizer without a GradScaler.",
         )
     } == set(said)
 
