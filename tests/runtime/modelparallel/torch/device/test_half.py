@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training in float16 on the tensors of a device: two stages, float32 master weights, a loss scale."""
+"""Training in float16 on a device: two stages, float32 master weights, a loss scale."""
 
 import accelerator
 import pytest
@@ -9,11 +9,12 @@ from torch import nn
 import smdist.modelparallel.torch as smp
 
 STEPS = 4
+SLOTS = {"staging_slot_bytes": 4096, "staging_slots": 3}
 DYNAMIC = {"init_scale": 2.0**8, "scale_window": 2}
 
 
 def model():
-    """Return a model without layer normalization, whose float16 the test device does not compute."""
+    """Return a model without layer normalization: the test device has none in float16."""
     with torch.random.fork_rng(devices=[], device_type="cpu"):
         torch.manual_seed(0)
         return nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 32), nn.Linear(32, 4))
@@ -69,7 +70,7 @@ def halved(rank, size):
 
 def test_two_stages_in_float16(pipelines):
     """The scale doubles after each two steps without an infinity."""
-    found = pipelines.run_ranks(halved, size=2)
+    found = pipelines.run_ranks(halved, size=2, staging=SLOTS)
 
     for losses, scales, types, stale in found:
         assert accelerator.NEVER == stale
