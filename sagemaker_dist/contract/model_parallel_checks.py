@@ -85,6 +85,8 @@ _KEYS: Final[Mapping[str, Key]] = {
         hint="Pass a finite number above 0, or leave it out",
     ),
     "bf16": _SWITCH,
+    "offload_activations": _SWITCH,
+    "activation_loading_horizon": _COUNT,
     "global_batch_size": _COUNT,
     "seed": Key(
         is_valid=lambda value: type(value) is int and 0 <= value < _SEEDS,
@@ -216,6 +218,18 @@ def _sharding(options: Unchecked) -> Faults:
         )
 
 
+def _offload(options: Unchecked) -> Faults:
+    horizon = options.activation_loading_horizon
+    if horizon is not None and not options.offload_activations:
+        yield OptionError(
+            f"activation_loading_horizon is {horizon} with offload_activations=False",
+            "activations stay on the device, so the option has no effect",
+            "Pass offload_activations=True, or leave activation_loading_horizon out",
+            about="activation_loading_horizon",
+            kind="conflict",
+        )
+
+
 def _tensors(options: Unchecked) -> Faults:
     """Yield a fault for each option that cannot be combined with split layers yet."""
     degree, stages = options.tensor_parallel_degree, options.pipeline_parallel_degree
@@ -267,6 +281,7 @@ _RULES: Final = {  # each rule, and the options that it reads
         *("pipeline_parallel_degree", "virtual_stages", "pipeline", "default_partition"),
     ),
     _sharding: ("sharding", "shard_degree", "bf16"),
+    _offload: ("offload_activations", "activation_loading_horizon"),
     _tensors: ("tensor_parallel_degree", "pipeline_parallel_degree", "sharding"),
     _plan: ("plan", *_OF_PLAN),
 }

@@ -39,6 +39,8 @@ WRONG = {
     "shard_degree": (0, True),
     "gradient_clipping": (0, -1.0, float("inf"), float("nan"), True, "1"),
     "bf16": (1, None),
+    "offload_activations": (1, None, "yes"),
+    "activation_loading_horizon": (0, True, 2.0, "4"),
     "global_batch_size": (0, 6.4),
     "seed": (-1, 2**63, 1.0, None),
     "engine": (None, 4, DataParallel),
@@ -84,6 +86,10 @@ def test_every_option_has_wrong_values():
         ),
         ({"shard_degree": 2}, [("shard_degree", "conflict")]),
         ({"bf16": True}, [("bf16", "conflict")]),
+        (
+            {"activation_loading_horizon": 4},
+            [("activation_loading_horizon", "conflict")],
+        ),
         (
             {
                 "tensor_parallel_degree": 2,

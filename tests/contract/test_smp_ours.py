@@ -54,6 +54,11 @@ MEANS = [  # parameters, and the options that mean the same
     ),
     ({"auto_partition": True, "tensor_parallel_degree": 1, "prescaled_batch": False}, {}),
     ({"fp16": False, "fp16_params": False, "bf16": False, "offload_activations": False}, {}),
+    ({"offload_activations": True}, {"offload_activations": True}),
+    (
+        {"offload_activations": True, "activation_loading_horizon": 2},
+        {"offload_activations": True, "activation_loading_horizon": 2},
+    ),
     ({"horovod": False, "load_partition": False, "skip_tracing": False}, {}),
     ({"delayed_parameter_initialization": False, "static_mode": False, "fast_mode": False}, {}),
 ]
@@ -78,7 +83,6 @@ NO = [
     ({"contiguous": True}, "contiguous", "unsupported"),
     ({"horovod": True}, "horovod", "unsupported"),
     ({"ddp": True, "ddp_port": 1234}, "ddp_port", "unsupported"),
-    ({"offload_activations": True}, "offload_activations", "unsupported"),
     ({"fp16": True}, "fp16", "unsupported"),
     ({"fp16_params": True}, "fp16_params", "unsupported"),
     ({"bf16": True}, "bf16", "conflict"),

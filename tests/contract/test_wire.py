@@ -58,6 +58,7 @@ MODELS = st.builds(
     shard_degree=st.none() | RANKS,
     gradient_clipping=st.none() | st.floats(0.1, 1e6),
     bf16=st.booleans(),
+    offload_activations=st.booleans(),
     global_batch_size=st.none() | RANKS,
     seed=st.integers(0, 2**63 - 1),
     engine=OPTIONS.filter(lambda options: len(options.shard_weights or ()) < 50),
@@ -202,6 +203,28 @@ def test_split_layers_need_a_newer_image():
     assert [("modelparallel.tensor_parallel_degree", "unknown")] == fields_of(caught.value)
 
 
+def test_golden_version_9_parses_forever():
+    """The ninth document: activations in the host's memory."""
+    options = ModelParallel(
+        pipeline_parallel_degree=2, offload_activations=True, activation_loading_horizon=8
+    )
+
+    assert options == parse((GOLDEN / "v9.json").read_text())
+
+
+@pytest.mark.parametrize("horizon", [None, 2])
+def test_offload_needs_a_newer_image(horizon):
+    """A document without offload has neither key; an older image refuses those with."""
+    text = render(ModelParallel(offload_activations=True, activation_loading_horizon=horizon))
+
+    assert 9 == json.loads(text)["version"]
+    assert "activation" not in render(ModelParallel(tensor_parallel_degree=2))
+    with pytest.raises(SkewError) as caught:
+        parse(text.replace('"version":9', '"version":8'))
+    about = "modelparallel.activation_loading_horizon"
+    assert [(about, "unknown")] == fields_of(caught.value)
+
+
 @pytest.mark.parametrize("options", [DataParallel(), ModelParallel()])
 def test_only_protection_needs_a_newer_image(options):
     """Older images refuse protection, which they would lack, and read everything else."""
@@ -229,7 +252,7 @@ def test_torch_needs_no_newer_image(framework):
     assert parse_framework(text) is None
 
 
-@pytest.mark.parametrize("version", [2, 3, 5, 6, VERSION])
+@pytest.mark.parametrize("version", [2, 3, 5, 6, 8, VERSION])
 def test_goldens_of_the_versions_that_we_write_are_what_we_write(version):
     """Changing a document without a new version is caught here.
 

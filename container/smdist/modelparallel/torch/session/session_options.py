@@ -35,6 +35,7 @@ _TOGETHER: Final = (  # options of one source: if the job sets one, all are the 
     frozenset(["pipeline", "active_microbatches", "virtual_stages"]),
     frozenset(["optimize", "memory_weight", "auto_partition", "default_partition"]),
     frozenset(["sharding", "shard_degree", "bf16"]),
+    frozenset(["offload_activations", "activation_loading_horizon"]),
 )
 _OUR_KEYS: Final = frozenset(OPTIONS[MODEL])
 _WHERE: Final = "the configuration of smp.init"
