@@ -3,20 +3,23 @@
 
 import sys
 import weakref
+from dataclasses import replace
 from pathlib import Path
 
 import accelerator
+import device_training
 import offloading
 import pytest
 import test_device
 import torch
+from device_training import Training
 from offloading import ACTIVATION_BYTES, differing, loss_of
 from splitting import Pipeline
 from torch import nn
 
 import smdist.modelparallel.torch as smp
 from smdist.modelparallel.torch.executor import StepError
-from smdist.modelparallel.torch.executor.offload import activation_offload
+from smdist.modelparallel.torch.executor.offload import activation_offload, step_offload
 from smdist.modelparallel.torch.executor.offload.device_copies import DeviceCopies
 from smdist.modelparallel.torch.executor.offload.saved_storage import SavedStorage
 from smdist.modelparallel.torch.executor.offload.step_offload import StepOffload
@@ -69,7 +72,7 @@ def steps_with_and_without(rank, size, names, checkpointed):
 def test_pipelines_have_the_same_gradients_to_the_bit(pipelines, names, checkpointed):
     """And no more layers are on the device than the horizon says."""
     answers = pipelines.run_ranks(
-        steps_with_and_without, names, checkpointed, size=2, staging=SLOTS, deadline=150
+        steps_with_and_without, names, checkpointed, size=2, staging=SLOTS, deadline=900
     )
     for found, stale in answers:
         assert stale == accelerator.NEVER
@@ -102,7 +105,7 @@ def _pinned_allocations(split):
 
 def test_the_horizon_bounds_the_memory(pipelines):
     """In activations of 256 KiB; a layer saves one, two microbatches are under way."""
-    ((found,),) = [pipelines.run_ranks(peaks, size=1, staging=SLOTS, deadline=150)]
+    ((found,),) = [pipelines.run_ranks(peaks, size=1, staging=SLOTS, deadline=900)]
     at_work = 6  # input, result, gradients and their temporaries
 
     assert 2 * LAYERS <= found[None]
@@ -120,10 +123,11 @@ class Twice(nn.Module):
 
     def forward(self, x):
         x = self.inner(x)
-        entry = x.detach().requires_grad_()
-        result = (entry.exp() * entry).tanh()
-        (slope,) = torch.autograd.grad(result.sum(), entry, retain_graph=True)
-        (again,) = torch.autograd.grad(result.sum(), entry)
+        with torch.enable_grad():
+            entry = x.detach().requires_grad_()
+            result = (entry.exp() * entry).tanh()
+            (slope,) = torch.autograd.grad(result.sum(), entry, retain_graph=True)
+            (again,) = torch.autograd.grad(result.sum(), entry)
         return x * slope + again
 
 
@@ -142,14 +146,14 @@ class InPlace(nn.Module):
 
 
 class Failing(nn.Module):
-    """Layer whose backward pass fails in the second microbatch of the first step."""
+    """Layer whose backward pass fails, once, when so many more microbatches have come."""
 
-    calls = 0
+    remaining = 0
 
     def forward(self, x):
         def fail(gradient):
-            Failing.calls += 1
-            if Failing.calls == 2:
+            Failing.remaining -= 1
+            if Failing.remaining == 0:
                 raise ValueError("2 plus 2 is 5")
 
         x = x * 1
@@ -177,7 +181,7 @@ def read_twice(rank, size):
 
 
 def test_tensors_may_be_read_twice(pipelines):
-    assert [[[], []]] == pipelines.run_ranks(read_twice, size=1, staging=SLOTS, deadline=150)
+    assert [[[], []]] == pipelines.run_ranks(read_twice, size=1, staging=SLOTS, deadline=900)
 
 
 def changes(rank, size):
@@ -192,14 +196,14 @@ def changes(rank, size):
 def _why(split):
     with pytest.raises(StepError) as raised:
         split.step(loss=loss_of)
-    return raised.value.fault.why.partition(", which is")[0].partition("; expected")[0]
+    return raised.value.fault.why
 
 
 def test_a_saved_tensor_that_changes_is_the_same_error(pipelines):
-    (found,) = pipelines.run_ranks(changes, size=1, staging=SLOTS, deadline=150)
-    for (_, horizon), why in found.items():
-        assert "has been modified by an inplace operation" in why, (horizon, why)
-        assert "is at version 1" in why or "]], " in why
+    (found,) = pipelines.run_ranks(changes, size=1, staging=SLOTS, deadline=900)
+    for (at, horizon), why in found.items():
+        assert "has been modified by an inplace operation" in why, (at, horizon)
+        assert "is at version 1; expected version 0 instead" in why, (at, horizon)
 
 
 def failed_step(rank, size):
@@ -207,7 +211,7 @@ def failed_step(rank, size):
     plain = offloading.split(_around(nn.Identity()), ALONE, None).step(loss=loss_of)
     split = offloading.split(_around(Failing()), ALONE, 2)
     split.step(loss=loss_of)
-    Failing.calls = 0
+    Failing.remaining = 2
     buffers = split.executor._offload.copies.buffers
     storages = weakref.WeakSet()
     made = SavedStorage.__init__
@@ -232,32 +236,22 @@ def failed_step(rank, size):
 def test_a_failed_step_leaves_nothing(pipelines):
     """While its error lives, with the graph of the step in its traceback."""
     ((why, left, free, is_same, differs),) = pipelines.run_ranks(
-        failed_step, size=1, staging=SLOTS, deadline=150
+        failed_step, size=1, staging=SLOTS, deadline=900
     )
     assert "2 plus 2 is 5" in why
     assert (0, True, []) == (left, is_same, differs)
     assert free > 0
 
 
-SAVE = "self._to_host.wait_event(torch.accelerator.current_stream().record_event())"
-LOAD = "self._to_device.wait_event(torch.accelerator.current_stream().record_event())"
+SAVE = "self._to_host.wait_event(home.record_event())"
+LOAD = "self._to_device.wait_event(home.record_event())"
 BUGS = {  # class, line, and what is there in its place
     "a copy to the host does not wait for the result": (DeviceCopies, SAVE, "pass"),
     "a copy to the device does not wait for users of its target": (DeviceCopies, LOAD, "pass"),
-    "a copy to the device does not wait for that to the host": (
-        DeviceCopies,
-        "self._to_device.wait_event(buffer.last_use)",
-        "pass",
-    ),
-    "a buffer is used again before its last copy has ended": (
-        DeviceCopies,
-        "self._to_host.wait_event(buffer.last_use)",
-        "pass",
-    ),
     "a loaded tensor is used before it has come": (SavedStorage, "here.wait_event(loaded)", "pass"),
     "memory is freed before its copy has ended": (
         SavedStorage,
-        "torch.accelerator.current_stream().wait_event(copied)",
+        "self._home.wait_event(copied)",
         "pass",
     ),
 }
@@ -278,12 +272,12 @@ def plant(bug):
 
 def with_bug(rank, size, bug, seeds):
     """Return the seeds of the random schedules in which a planted bug shows."""
-    test_device.set_copy_bandwidth(2e9)
-    test_device.set_max_delay(0.5)
+    test_device.set_copy_bandwidth(2e8)  # slower than the device computes
+    test_device.set_max_delay(0.2)
     plain = offloading.split(offloading.blocks(4), ALONE, None).step(loss=loss_of)
     if bug:
         plant(bug)
-    split = offloading.split(offloading.blocks(4), ALONE, 3)
+    split = offloading.split(offloading.blocks(4), ALONE, 2)
     shown = []
     for seed in seeds:
         accelerator.set_seed(seed)
@@ -301,9 +295,37 @@ def with_bug(rank, size, bug, seeds):
 @pytest.mark.parametrize("bug", ["", *BUGS])
 def test_random_schedules_show_a_missing_wait(pipelines, bug):
     seeds = range(20) if bug else range(3)
-    (shown,) = pipelines.run_ranks(with_bug, bug, seeds, size=1, staging=SLOTS, deadline=150)
+    (shown,) = pipelines.run_ranks(with_bug, bug, seeds, size=1, staging=SLOTS, deadline=900)
 
     assert bool(bug) == bool(shown), (bug, shown)
+
+
+def trainings(rank, size, *given):
+    """Train without offload and with it, where even the smallest tensors move."""
+    step_offload.LEAST_BYTES = 1
+    found = []
+    for training in given:
+        keys = {"offload_activations": True, "activation_loading_horizon": 3}
+        moving = replace(training, options={**training.options, **keys})
+        both = []
+        for each in (training, moving):
+            both.append(device_training.split(rank, size, each))
+            smp.session.end()
+        (losses, weights), (moved_losses, moved_weights) = both
+        differs = [name for name, each in weights.items() if not moved_weights[name].equal(each)]
+        found.append((losses == moved_losses, differs))
+    torch.accelerator.synchronize()
+    return found, accelerator.take_stale_uses()
+
+
+def test_dropout_autocast_tied_weights_and_shards(pipelines):
+    """Three steps of AdamW have the same bits."""
+    low = Training(degree=2, autocast=True, scaled=True)
+    sharded = Training(degree=1, created_on="cpu", options={"sharding": "full"})
+    answers = pipelines.run_ranks(trainings, low, sharded, size=2, staging=SLOTS, deadline=900)
+    for found, stale in answers:
+        assert [(True, []), (True, [])] == found
+        assert stale == accelerator.NEVER
 
 
 @smp.step
@@ -337,7 +359,7 @@ def both_ways(rank, size):
 
 
 def test_a_script_of_smp_moves_its_activations(pipelines):
-    for plain, offloaded in pipelines.run_ranks(both_ways, size=2, staging=SLOTS, deadline=150):
+    for plain, offloaded in pipelines.run_ranks(both_ways, size=2, staging=SLOTS, deadline=900):
         assert plain[0] == offloaded[0]
         assert plain[1].keys() == offloaded[1].keys()
         assert all(torch.equal(each, offloaded[1][name]) for name, each in plain[1].items())

@@ -248,5 +248,3 @@ def test_offload_by_smps_keys():
     assert expected == read({"partitions": 2, **keys})
     assert (True, 3) == (expected.offload_activations, expected.activation_loading_horizon)
     assert ModelParallel(virtual_stages=2, **keys) == read({"virtual_stages": 2, **keys})
-    with pytest.warns(UserWarning, match="activation_loading_horizon has no effect"):
-        read({"partitions": 2, "activation_loading_horizon": 3})

@@ -65,7 +65,7 @@ class LayerOrder:
             if count is None:
                 if done < self._seen.get((action.stage, action.microbatch), 0):
                     yield action.stage, action.microbatch, done
-                return  # what comes after these layers is too far away to be known
+                return  # later layers are too far away to be known
             numbers = range(count) if action.do is Do.F else range(count - 1, -1, -1)
             for number in numbers[done:]:
                 yield action.stage, action.microbatch, number

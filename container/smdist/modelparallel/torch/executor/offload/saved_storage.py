@@ -7,9 +7,10 @@ copied to the host once. Meanwhile, and later again, its bytes may be on the dev
     original    the tensor's own memory, until the copy to the host is complete
     loaded      new memory, from the start of the copy to the device until nobody needs it
 
-Memory is freed only after the current stream waits for the copy that reads or writes it. So the
-allocator may hand it out at once, and needs no `record_stream`, by which memory would become free
-at a time that depends on how far the host is ahead of the device.
+The home of a storage is the stream that computes its content. It waits for the copy that reads or
+writes the memory before this memory is freed. So the allocator may hand it out at once, and needs
+no `record_stream`, by which memory would become free at a time that depends on how far the host is
+ahead of the device.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class SavedStorage:
 
     Args:
         copies: Copies between the device and the host.
-        source: Tensor of the storage's bytes, which the current stream computes.
+        source: Tensor of the storage's bytes, which the current stream computes: the home stream.
         pin: Any object to keep, such as a weak reference to the storage.
     """
 
@@ -39,10 +40,10 @@ class SavedStorage:
         self._num_bytes = source.nbytes
         self._holders = 0
         self._buffer: HostBuffer | None
-        self._buffer, self._copied = copies.save(source)
+        self._home = torch.accelerator.current_stream()
+        self._buffer, self._copied = copies.save(source, self._home)
         self._memory: Tensor | None = source
         self._loaded: Any = None  # event after the copy to the device; None for the original
-        self._home = torch.accelerator.current_stream()
 
     def __del__(self) -> None:
         if hasattr(self, "_memory"):
@@ -104,8 +105,7 @@ class SavedStorage:
             raise RuntimeError(
                 "an activation in the host's memory was freed: the step that computed it has failed"
             )
-        self._home = torch.accelerator.current_stream()
-        return self._copies.load(self._buffer, self._num_bytes)
+        return self._copies.load(self._buffer, self._num_bytes, self._home)
 
     def _drop(self) -> None:
         """Free the memory on the device, after the copy that reads or writes it."""
@@ -113,6 +113,6 @@ class SavedStorage:
             return
         copied = self._copied if self._loaded is None else self._loaded
         try:
-            torch.accelerator.current_stream().wait_event(copied)
+            self._home.wait_event(copied)
         finally:  # a device that has failed copies nothing any more
             self._memory = self._loaded = None
