@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from smdist.modelparallel.torch.executor.offload import ActivationOffload
 
-ROWS, WIDTH = 1024, 64
+ROWS, WIDTH = 512, 32
 ACTIVATION_BYTES = ROWS * WIDTH * 4  # of one tensor of a microbatch
 
 

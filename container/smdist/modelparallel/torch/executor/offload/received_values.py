@@ -25,7 +25,7 @@ class _Received(torch.autograd.Function):
         """Save nothing: the gradient depends on no value."""
 
     @staticmethod
-    def backward(_ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(_ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return gradient, None
 
 

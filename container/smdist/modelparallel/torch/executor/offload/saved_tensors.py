@@ -71,7 +71,7 @@ class MovedTensor:
         """
         content = self._storage.bytes()
         made = torch.empty(0, dtype=self._dtype, device=content.device)
-        made.set_(content.untyped_storage(), *self._shape)  # type: ignore[call-overload]
+        made.set_(content.untyped_storage(), *self._shape)
         _check_version(self._counter, self._version, made)
         return made
 
@@ -115,7 +115,7 @@ def extent(tensor: Tensor) -> tuple[int, int]:
     last = first + (1 + sum((size - 1) * stride for size, stride in pairs)) * tensor.itemsize
     if 2 * (last - first) > whole:
         return 0, whole
-    return first - first % ALIGNMENT, last
+    return int(first - first % ALIGNMENT), int(last)
 
 
 def content(tensor: Tensor, start: int, end: int) -> Tensor:

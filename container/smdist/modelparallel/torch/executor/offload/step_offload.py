@@ -248,7 +248,8 @@ class StepOffload:
         key = _address(tensor), tensor._version, start, end
         storage = self._storages.get(key)
         if storage is None:
-            weak = StorageWeakRef(tensor.untyped_storage())  # no other storage gets its address
+            # While this reference lives, no other storage gets the address.
+            weak = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
             storage = SavedStorage(self._copies, content(tensor, start, end), weak)
             self._storages[key] = storage
         layer.add(storage)
