@@ -9,13 +9,15 @@
     sagemaker_dist_config = {"version":7,"dataparallel":{...,"max_restarts":3}}
     sagemaker_dist_config = {"version":8,"modelparallel":{...,"tensor_parallel_degree":2}}
     sagemaker_dist_config = {"version":9,"modelparallel":{...,"fp16":true}}
+    sagemaker_dist_config = {"version":10,"modelparallel":{...,"offload_activations":true}}
 
 Every option of version 2 or 3 is written, even if its value is the default. A job then does not
 depend on the defaults of its image. The options of version 5, "encrypt" and "integrity", are
 written only if one of them differs from its default, which no later image may change; the same is
 true of "gpu_collectives", the option of version 6, of the options of version 7, "elastic_min",
 "max_restarts" and "silence_seconds", of "tensor_parallel_degree", the option of version 8, and of
-"fp16", the option of version 9. A reader accepts documents of its own version and of all older
+"fp16", the option of version 9, and of the options of version 10, "offload_activations" and
+"activation_loading_horizon". A reader accepts documents of its own version and of all older
 versions (tests/contract/golden has examples). It refuses newer versions and unknown keys. The
 writer uses the oldest version that has all options of the job, so that older images can still run
 the job.
@@ -49,7 +51,7 @@ from sagemaker_dist.contract.ranges import (
 from sagemaker_dist.errors import KeyPath, OptionError, SkewError
 
 KEY: Final = "sagemaker_dist_config"
-VERSION: Final = 9  # newest version that this reader accepts
+VERSION: Final = 10  # newest version that this reader accepts
 MAX_CHARACTERS: Final = 2500
 Options = DataParallel | ModelParallel
 _DATA: Final = "dataparallel"
@@ -66,7 +68,11 @@ _LATER_OPTIONS: Final = {
 }
 _DEFAULTS: Final = DataParallel()
 # first version that has these options of ModelParallel itself
-_LATER_MODEL_OPTIONS: Final = {8: ("tensor_parallel_degree",), 9: ("fp16",)}
+_LATER_MODEL_OPTIONS: Final = {
+    8: ("tensor_parallel_degree",),
+    9: ("fp16",),
+    10: ("offload_activations", "activation_loading_horizon"),
+}
 _MODEL_DEFAULTS: Final = ModelParallel()
 FRAMEWORKS: Final = ("torch", "tensorflow")
 

@@ -69,6 +69,12 @@ class ModelParallel(KeywordOptions):
             down before the optimizer step. Default None: no clipping.
         bf16: True to compute in bfloat16, with float32 master weights that the optimizer updates;
             cannot be combined with fp16. Default False.
+        offload_activations: True to keep activations in the host's memory between the forward and
+            the backward pass of a training step. On CPUs this moves nothing. Default False.
+        activation_loading_horizon: Largest number of layers whose activations are on the device at
+            once, at least 1: those in use, those being copied to the host, and those that are
+            loaded ahead of their use. A layer is one call of a module that is never split, for one
+            microbatch. Only with offload_activations=True. Default None: 4, as in SMP v1.
         global_batch_size: Samples of one step over all replicas, at least 1. Before the job starts,
             a check makes sure that this number can be divided by replicas and microbatches. Default
             None: not checked.
@@ -101,6 +107,8 @@ class ModelParallel(KeywordOptions):
     shard_degree: int | None = None
     gradient_clipping: float | None = None
     bf16: bool = False
+    offload_activations: bool = False
+    activation_loading_horizon: int | None = None
     global_batch_size: int | None = None
     seed: int = 0
     fp16: bool = False

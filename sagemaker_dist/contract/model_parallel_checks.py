@@ -86,6 +86,8 @@ _KEYS: Final[Mapping[str, Key]] = {
     ),
     "bf16": _SWITCH,
     "fp16": _SWITCH,
+    "offload_activations": _SWITCH,
+    "activation_loading_horizon": _COUNT,
     "global_batch_size": _COUNT,
     "seed": Key(
         is_valid=lambda value: type(value) is int and 0 <= value < _SEEDS,
@@ -220,6 +222,18 @@ def _precision(options: Unchecked) -> Faults:
         )
 
 
+def _offload(options: Unchecked) -> Faults:
+    horizon = options.activation_loading_horizon
+    if horizon is not None and not options.offload_activations:
+        yield OptionError(
+            f"activation_loading_horizon is {horizon} with offload_activations=False",
+            "activations stay on the device, so the option has no effect",
+            "Pass offload_activations=True, or leave activation_loading_horizon out",
+            about="activation_loading_horizon",
+            kind="conflict",
+        )
+
+
 def _plan(options: Unchecked) -> Faults:
     if options.plan is None:
         return
@@ -249,5 +263,6 @@ _RULES: Final = {  # each rule, and the options that it reads
     ),
     _sharding: ("sharding", "shard_degree"),
     _precision: ("bf16", "fp16"),
+    _offload: ("offload_activations", "activation_loading_horizon"),
     _plan: ("plan", *_OF_PLAN),
 }

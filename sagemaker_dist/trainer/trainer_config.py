@@ -145,6 +145,8 @@ class ModelParallelConfig(SmdistConfig):
     shard_degree: int | None = _MODEL.shard_degree
     gradient_clipping: float | None = _MODEL.gradient_clipping
     bf16: bool = _MODEL.bf16
+    offload_activations: bool = _MODEL.offload_activations
+    activation_loading_horizon: int | None = _MODEL.activation_loading_horizon
     global_batch_size: int | None = _MODEL.global_batch_size
     seed: int = _MODEL.seed
     fp16: bool = _MODEL.fp16

@@ -40,6 +40,8 @@ WRONG = {
     "gradient_clipping": (0, -1.0, float("inf"), float("nan"), True, "1"),
     "bf16": (1, None),
     "fp16": (1, "O2"),
+    "offload_activations": (1, None, "yes"),
+    "activation_loading_horizon": (0, True, 2.0, "4"),
     "global_batch_size": (0, 6.4),
     "seed": (-1, 2**63, 1.0, None),
     "engine": (None, 4, DataParallel),
@@ -85,6 +87,10 @@ def test_every_option_has_wrong_values():
         ),
         ({"shard_degree": 2}, [("shard_degree", "conflict")]),
         ({"bf16": True, "fp16": True}, [("bf16", "conflict")]),
+        (
+            {"activation_loading_horizon": 4},
+            [("activation_loading_horizon", "conflict")],
+        ),
         (
             {"pipeline": "1f1b", "active_microbatches": 2, "virtual_stages": 2},
             [("active_microbatches", "conflict"), ("virtual_stages", "conflict")],

@@ -56,6 +56,11 @@ MEANS = [  # parameters, and the options that mean the same
     ({"fp16": False, "fp16_params": False, "bf16": False, "offload_activations": False}, {}),
     ({"fp16": True}, {"fp16": True}),
     ({"fp16": True, "sharded_data_parallel_degree": 2}, {**SHARDED, "fp16": True}),
+    ({"offload_activations": True}, {"offload_activations": True}),
+    (
+        {"offload_activations": True, "activation_loading_horizon": 2},
+        {"offload_activations": True, "activation_loading_horizon": 2},
+    ),
     ({"horovod": False, "load_partition": False, "skip_tracing": False}, {}),
     ({"delayed_parameter_initialization": False, "static_mode": False, "fast_mode": False}, {}),
 ]
@@ -80,7 +85,6 @@ NO = [
     ({"contiguous": True}, "contiguous", "unsupported"),
     ({"horovod": True}, "horovod", "unsupported"),
     ({"ddp": True, "ddp_port": 1234}, "ddp_port", "unsupported"),
-    ({"offload_activations": True}, "offload_activations", "unsupported"),
     ({"fp16_params": True}, "fp16_params", "unsupported"),
     ({"bf16": True}, "bf16", "conflict"),
     ({"load_partition": True}, "load_partition", "unsupported"),

@@ -58,6 +58,7 @@ MODELS = st.builds(
     shard_degree=st.none() | RANKS,
     gradient_clipping=st.none() | st.floats(0.1, 1e6),
     bf16=st.booleans(),
+    offload_activations=st.booleans(),
     global_batch_size=st.none() | RANKS,
     seed=st.integers(0, 2**63 - 1),
     engine=OPTIONS.filter(lambda options: len(options.shard_weights or ()) < 50),
@@ -218,6 +219,28 @@ def test_float16_needs_a_newer_image():
     with pytest.raises(SkewError) as caught:
         parse(text.replace('"version":9', '"version":8'))
     assert [("modelparallel.fp16", "unknown")] == fields_of(caught.value)
+
+
+def test_golden_version_10_parses_forever():
+    """The tenth document: activations in the host's memory."""
+    options = ModelParallel(
+        pipeline_parallel_degree=2, offload_activations=True, activation_loading_horizon=8
+    )
+
+    assert options == parse((GOLDEN / "v10.json").read_text())
+
+
+@pytest.mark.parametrize("horizon", [None, 2])
+def test_offload_needs_a_newer_image(horizon):
+    """A document without offload has neither key; an older image refuses those with."""
+    text = render(ModelParallel(offload_activations=True, activation_loading_horizon=horizon))
+
+    assert 10 == json.loads(text)["version"]
+    assert "activation" not in render(ModelParallel(tensor_parallel_degree=2))
+    with pytest.raises(SkewError) as caught:
+        parse(text.replace('"version":10', '"version":9'))
+    about = "modelparallel.activation_loading_horizon"
+    assert [(about, "unknown")] == fields_of(caught.value)
 
 
 @pytest.mark.parametrize("options", [DataParallel(), ModelParallel()])

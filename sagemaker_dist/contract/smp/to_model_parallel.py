@@ -23,6 +23,8 @@ _STAGES: Final = "pipeline_parallel_degree"
 _SHARDED: Final = "sharded_data_parallel_degree"
 _TENSOR: Final = "tensor_parallel_degree"
 _CLIPPING: Final = "sdp_gradient_clipping"
+_OFFLOAD: Final = "offload_activations"
+_HORIZON: Final = "activation_loading_horizon"
 _PIPELINE: Final = "interleaved"  # AWS's default
 
 _TENSORFLOW: Final = "it is an option for TensorFlow, and sagemaker_dist splits only torch models"
@@ -32,11 +34,6 @@ REFUSED: Final[Mapping[str, tuple[tuple[object, ...], str, str]]] = {
     "contiguous": ((), _TENSORFLOW, "Leave it out"),
     "horovod": ((False,), _TENSORFLOW, "Pass ddp=True: replicas average their gradients"),
     "ddp_port": ((), "the launcher chooses the port", "Leave it out"),
-    "offload_activations": (
-        (False,),
-        "sagemaker_dist does not move activations to CPU memory",
-        "Leave it out, and use smp.set_activation_checkpointing and more microbatches",
-    ),
     "load_partition": (
         (False,),
         "partition files of AWS's library have a format of their own",
@@ -82,6 +79,8 @@ def model_parallel_options(parameters: Given, *, where: str = WHERE) -> dict[str
         "fp16": parameters.get("fp16", False),
         **_placing(parameters),
     }
+    if parameters.get(_OFFLOAD):
+        options |= {_OFFLOAD: True, _HORIZON: parameters.get(_HORIZON)}
     if shards > 1:
         clipping = parameters.get(_CLIPPING, 1.0)
         options |= {"sharding": "full", "shard_degree": shards, "gradient_clipping": clipping}
@@ -231,7 +230,8 @@ def _unused_option_warnings(parameters: Given) -> Iterator[str]:
     """Yield a warning for each parameter that has no effect because its feature is turned off."""
     is_sharded = parameters.get(_SHARDED, 1) != 1
     unused = dict.fromkeys((*_OF_SHARDS, _CLIPPING), _SHARDED) if not is_sharded else {}
-    unused |= {"activation_loading_horizon": "offload_activations"}
+    if not parameters.get(_OFFLOAD):
+        unused |= {_HORIZON: _OFFLOAD}
     if parameters.get("auto_partition", True):
         unused |= {"default_partition": "auto_partition=False"}
     else:

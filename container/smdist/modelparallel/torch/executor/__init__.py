@@ -7,9 +7,7 @@ from smdist.modelparallel.torch.executor.rank_step import (
     Arguments,
     Call,
     Feed,
-    OnEvent,
     PassedOn,
-    StageHooks,
 )
 from smdist.modelparallel.torch.executor.split_backward import Roots
 from smdist.modelparallel.torch.executor.step_errors import (
@@ -17,6 +15,7 @@ from smdist.modelparallel.torch.executor.step_errors import (
     StepError,
     StepInterruptedError,
 )
+from smdist.modelparallel.torch.executor.step_resources import OnEvent, StageHooks
 
 __all__ = [
     "Arguments",

@@ -32,19 +32,15 @@ from smdist.modelparallel.torch.executor.device_transfers import (
     device_transfers,
 )
 from smdist.modelparallel.torch.executor.failure_broadcast import Alarm
+from smdist.modelparallel.torch.executor.offload import ActivationOffload
 from smdist.modelparallel.torch.executor.p2p import P2P, MemoryCounter
 from smdist.modelparallel.torch.executor.rank_schedule import RankSchedule
-from smdist.modelparallel.torch.executor.rank_step import (
-    Feed,
-    OnEvent,
-    RankStep,
-    StageHooks,
-    StepResources,
-)
+from smdist.modelparallel.torch.executor.rank_step import Feed, RankStep
 from smdist.modelparallel.torch.executor.receive_order import ReceiveOrder
 from smdist.modelparallel.torch.executor.stage_edges import StageEdges
 from smdist.modelparallel.torch.executor.stage_io import StageIO
 from smdist.modelparallel.torch.executor.step_errors import LostError
+from smdist.modelparallel.torch.executor.step_resources import OnEvent, StageHooks, StepResources
 from smdist.modelparallel.torch.materialization.stage_module import StageModule
 from smdist.modelparallel.torch.program.program import Program
 from smdist.modelparallel.torch.randomness import RngStream, generators_kept
@@ -115,6 +111,7 @@ class Executor:
             `time.perf_counter`; the detail is "". The kind of an action is "F" (forward), "B"
             (backward), "I" (backward for inputs) or "W" (backward for parameters). The kind "recv"
             is the wait for the inputs of an action, "send" the sending of its results.
+        offload: Object that moves activations to the host; None to leave them on the device.
 
     Attributes:
         on_event: The argument of the same name; it may be replaced between steps.
@@ -134,10 +131,11 @@ class Executor:
         *,
         hooks: StageHooks | None = None,
         on_event: OnEvent | None = None,
+        offload: ActivationOffload | None = None,
     ) -> None:
         raise_all(_faults(stages, placement, schedule, group))
         self._stages, self._schedule, self._group = dict(stages), schedule, group
-        self._hooks, self.on_event = hooks, on_event
+        self._hooks, self.on_event, self._offload = hooks, on_event, offload
         self._rank = dist.get_rank(group)
         self._alarm = Alarm(group)
         self._rank_schedules: dict[Any, RankSchedule] = {}
@@ -189,7 +187,7 @@ class Executor:
             p2p, self._stage_edges, rank_schedule.window, self._receive_order(rank_schedule)
         )
         step = RankStep(self._resources(), rank_schedule, stage_io, keeps=backward)
-        with self._ending(step), generators_kept():
+        with self._closing(step), self._ending(step), generators_kept():
             step.run(feed, draws)
             p2p.flush()
             p2p.meet()  # no rank returns from a step that another rank may still fail in
@@ -222,7 +220,18 @@ class Executor:
             memory=self.memory,
             hooks=self._hooks,
             on_event=self.on_event,
+            offload=self._offload,
         )
+
+    @contextmanager
+    def _closing(self, step: RankStep) -> Iterator[None]:
+        """Surround a step, and close it at its end, also after an error."""
+        has_failed = True
+        try:
+            yield
+            has_failed = False
+        finally:
+            step.close(has_failed=has_failed)
 
     @contextmanager
     def _ending(self, step: RankStep) -> Iterator[None]:

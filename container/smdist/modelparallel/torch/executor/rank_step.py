@@ -18,9 +18,9 @@ stages.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -28,12 +28,11 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core.schedule.actions import Action, Do
-from smdist.modelparallel.torch.executor.p2p import MemoryCounter
+from smdist.modelparallel.torch.executor.offload import without_memory
 from smdist.modelparallel.torch.executor.rank_schedule import RankSchedule
 from smdist.modelparallel.torch.executor.split_backward import Rest, Roots, backward_inputs
-from smdist.modelparallel.torch.executor.stage_edges import StageEdges
 from smdist.modelparallel.torch.executor.stage_io import StageIO, check_values
-from smdist.modelparallel.torch.materialization.stage_module import StageModule
+from smdist.modelparallel.torch.executor.step_resources import SavedMicrobatch, StepResources
 from smdist.modelparallel.torch.randomness import RngStream, seed_generators
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -184,69 +183,6 @@ def _wrong(what: str, kind: str) -> OptionError:
     )
 
 
-OnEvent = Callable[[str, int, int, float, float, str], None]
-
-
-class StageHooks(Protocol):
-    """Functions that an executor calls before and after each backward action of a stage.
-
-    The backward pass of a microbatch is one action (B), or two: I for gradients of the stage's
-    inputs, and W for gradients of the stage's parameters.
-    """
-
-    def before_backward(self, stage: int, is_last: bool) -> None:
-        """Prepare a backward action.
-
-        Args:
-            stage: Number of the stage.
-            is_last: True if this is the stage's last backward action in the step.
-        """
-
-    def after_backward(self, stage: int, is_last: bool) -> None:
-        """Finish a backward action, after the gradients of the stage's inputs have been sent.
-
-        Args:
-            stage: Number of the stage.
-            is_last: True if this was the stage's last backward action in the step.
-        """
-
-
-@dataclass(frozen=True, slots=True)
-class SavedMicrobatch:
-    """Data of one microbatch on one stage, kept from the forward to the backward pass.
-
-    Attributes:
-        received: Tensors from earlier stages that need a gradient, by name.
-        passed_on: Tensors whose gradients later stages will send back, by name. A tensor may be
-            replaced by its `GradientEdge`, so that its memory can be freed.
-        roots: (tensor, gradient) pairs from which the backward pass starts in the user's code.
-    """
-
-    received: Mapping[str, Tensor]
-    passed_on: Mapping[str, Tensor | GradientEdge]
-    roots: Roots
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepResources:
-    """Objects of an executor that each of its steps uses.
-
-    Attributes:
-        stages: This rank's stages by number.
-        stage_edges: Messages that all stages exchange.
-        memory: Counter of the bytes in message buffers, and of microbatches in flight.
-        hooks: Functions called before and after each backward action; None to call none.
-        on_event: Function called with the times of each action, receive and send; None to call
-            none.
-    """
-
-    stages: Mapping[int, StageModule]
-    stage_edges: StageEdges
-    memory: MemoryCounter
-    hooks: StageHooks | None
-    on_event: OnEvent | None
-
-
 class RankStep:
     """One pipeline step on one rank: runs all its actions.
 
@@ -280,6 +216,11 @@ class RankStep:
         self._saved: dict[tuple[int, int], SavedMicrobatch] = {}
         self._rests: dict[tuple[int, int], Rest] = {}
         self._changing: dict[int, frozenset[int]] = {}
+        self._offload = (
+            resources.offload.step(rank_schedule.actions)
+            if resources.offload is not None and keeps
+            else None
+        )
         self.results: dict[int, Any] = {}
         self.action: Action | None = None
         self._last = len(resources.stage_edges.incoming) - 1
@@ -300,12 +241,25 @@ class RankStep:
             self._resources.stages[action.stage].rest()
             if following is not None:
                 self._stage_io.post_receives(following)
+            if self._offload is not None:
+                self._offload.begin_action()
             if action.do is Do.F:
                 self._forward(action, feed, draws(action.microbatch))
             else:
                 self._backward(action)
+            if self._offload is not None:
+                self._offload.end_action()
             self._stage_io.release(action)
         self.action = None
+
+    def close(self, *, has_failed: bool) -> None:
+        """Free what the step has on the host, and on the device for it.
+
+        Args:
+            has_failed: True if the step has raised an error.
+        """
+        if self._offload is not None:
+            self._offload.close(has_failed=has_failed)
 
     def _forward(self, action: Action, feed: Feed, draws: RngStream) -> None:
         """Run a forward action: receive the stage's inputs, run the user's code, send the results.
@@ -316,27 +270,47 @@ class RankStep:
             draws: Source of random numbers of the microbatch.
         """
         begin = perf_counter()
-        received = self._leaves(action)
+        received = self._stage_io.receive_values(action)
+        leaves = self._leaves(action, received)
         start = self._record("recv", action, begin)
         seed(draws)
         user_code = self._user_code_run(action, received, draws)
-        result, roots = user_code.take(feed, action.microbatch)
+        with self._saving(action):
+            result, roots = user_code.take(feed, action.microbatch)
         if action.stage == self._last:
             self.results[action.microbatch] = result
         if self._keeps:
-            self._keep(action, received, user_code.values, roots)
+            self._keep(action, leaves, user_code.values, roots)
         self._record("F", action, start)
 
-    def _leaves(self, action: Action) -> dict[str, Tensor]:
-        """Wait for the values that a stage reads from other stages; return them by name.
+    def _saving(self, action: Action) -> AbstractContextManager[None]:
+        """Return the context of a forward pass, in which saved activations move to the host."""
+        if self._offload is None:
+            return nullcontext()
+        return self._offload.saving(self._resources.stages[action.stage])
 
-        Values whose gradients will be sent back require a gradient, and are leaves of the graph.
+    def _leaves(self, action: Action, received: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Let the received values whose gradients will be sent back require a gradient.
+
+        With activation offload, values in `received` are replaced: a leaf of autograd's graph stays
+        on the device, so it must not have the value's memory.
+
+        Args:
+            action: Forward pass of the stage that received the values.
+            received: Values by name.
+
+        Returns:
+            Leaves of the graph in which autograd accumulates these gradients, by name.
         """
-        values = self._stage_io.receive_values(action)
+        leaves: dict[str, Tensor] = {}
         for wire in self._resources.stage_edges.incoming[action.stage]:
-            if self._keeps and wire.edge.has_gradient:
-                values[wire.edge.value].requires_grad_()
-        return values
+            name = wire.edge.value
+            if self._keeps and wire.edge.has_gradient and name not in leaves:
+                if self._offload is None:
+                    leaves[name] = received[name].requires_grad_()
+                else:
+                    leaves[name], received[name] = without_memory(received[name])
+        return leaves
 
     def _user_code_run(
         self, action: Action, received: dict[str, Tensor], draws: RngStream
@@ -354,6 +328,8 @@ class RankStep:
         stage = self._resources.stages[action.stage]
 
         def run(arguments: Arguments) -> dict[str, Any]:
+            if self._offload is not None:
+                self._offload.keep(arguments)
             values: dict[str, Any] = stage(received, arguments, draws.around)
             wires = self._resources.stage_edges.outgoing[action.stage]
             check_values(values, wires, stage.program, keeps=self._keeps)
@@ -385,13 +361,13 @@ class RankStep:
         return {name: _copied(value, places) for name, value in values.items()}
 
     def _keep(
-        self, action: Action, received: dict[str, Tensor], values: dict[str, Any], roots: Roots
+        self, action: Action, leaves: dict[str, Tensor], values: dict[str, Any], roots: Roots
     ) -> None:
         """Keep the data of a forward action that the backward pass of its microbatch needs.
 
         Args:
             action: Forward pass that has run.
-            received: Values from earlier stages, by name.
+            leaves: Leaves for the values from earlier stages that need a gradient, by name.
             values: Values that the stage computed, by name.
             roots: (tensor, gradient) pairs of the user's code from which the backward pass starts.
         """
@@ -399,11 +375,7 @@ class RankStep:
         names = {wire.edge.value for bundle in bundles for wire in bundle.wires}
         place = action.stage, action.microbatch
         trained = {name: values[name] for name in names if values[name].requires_grad}
-        self._saved[place] = SavedMicrobatch(
-            {name: value for name, value in received.items() if value.requires_grad},
-            trained if place in self._rank_schedule.split else _edges(trained),
-            roots,
-        )
+        self._saved[place] = SavedMicrobatch(leaves, _edges(trained), roots)
         self._resources.memory.held.add(1)
 
     def _backward(self, action: Action) -> None:
@@ -468,7 +440,7 @@ class RankStep:
         return end
 
 
-def _edges(values: Mapping[str, Tensor]) -> dict[str, Tensor | GradientEdge]:
+def _edges(values: Mapping[str, Tensor]) -> dict[str, GradientEdge]:
     """Return the gradient edge of each tensor, by name. Edges do not keep the tensors in memory."""
     return {name: get_gradient_edge(value) for name, value in values.items()}
 

@@ -11,9 +11,11 @@ checkpoint.
 
 from __future__ import annotations
 
+import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -33,6 +35,7 @@ from smdist.modelparallel.torch.accelerator import (
 from smdist.modelparallel.torch.capture import Captured, arguments_of, capture, signature
 from smdist.modelparallel.torch.capture.signature import SkeletonSync
 from smdist.modelparallel.torch.executor import Arguments
+from smdist.modelparallel.torch.executor.offload import ActivationOffload
 from smdist.modelparallel.torch.materialization import (
     materialize,
     move_stages,
@@ -62,6 +65,7 @@ from smdist.modelparallel.torch.tensor_parallel import TensorPlan
 from smdist.modelparallel.torch.tensor_parallel import split as split_tensors
 from smdist.modelparallel.torch.tensor_splits import without_messages
 
+_log = logging.getLogger(__name__)
 _PLANNER_OPTIONS = (
     "pipeline", "active_microbatches", "virtual_stages", "optimize", "memory_weight",
     "auto_partition", "default_partition", "device_memory", "microbatches",
@@ -259,6 +263,8 @@ def prepare_for(state: ModelState, read: Callable[[], Batch]) -> None:
     with raise_together(session.current().world, BEFORE):
         batch, given = read(), given_plan(settings)
         renaming = ParameterRenaming(model)
+    if given is None and settings.offload_horizon is not None:
+        _warn_of_forecast()
     tensor_plan = _split_tensors(model, batch, settings)
     plan = given or planned(model, batch, settings)
     groups = groups_of(plan, settings)
@@ -321,13 +327,57 @@ def cut(
     units = {call.module for call in captured.program.calls if call.is_unit}
     own_units = {unit for stage in stages.values() for unit in stage.route.units}
     skeleton_sync = SkeletonSync(model, bare, units, own_units)
+    offload = _offload(stages, _device_of_batch(captured), settings)
     captured = replace(captured, example=None)
     split = PartitionedModel(
         model=model, plan=plan, groups=groups, stages=stages, captured=captured,
         placement=placement, skeleton=bare, skeleton_sync=skeleton_sync, replicas=replicas,
+        offload=offload,
     )  # fmt: skip
     split.agreed_frozen = split.frozen()
     return split
+
+
+def _offload(
+    stages: Mapping[int, StageModule], device: torch.device | None, settings: Settings
+) -> ActivationOffload | None:
+    """Return the object that moves activations of this rank's stages to the host, if they should.
+
+    A model on the CPU needs none: rank 0 logs a warning.
+
+    Args:
+        stages: Stages of this rank.
+        device: Accelerator of the batch; None if the batch is on the CPU.
+        settings: Settings of the parallel model.
+    """
+    horizon = settings.offload_horizon
+    if horizon is None:
+        return None
+    if device is None and all(map(is_off_accelerator, stages.values())):
+        _warn_of_cpu()
+        return None
+    here = current_device()
+    assert here is not None
+    return ActivationOffload(here, horizon)
+
+
+@cache
+def _warn_of_cpu() -> None:
+    """Log a warning on rank 0 of the job, once: activations are in the host's memory already."""
+    if session.current().rank == 0:
+        _log.warning(
+            "offload_activations=True moves nothing: the model is on the CPU, so activations are"
+            " in the host's memory already."
+        )
+
+
+def _warn_of_forecast() -> None:
+    """Log a warning on rank 0: the planner does not know that activations move to the host."""
+    if session.current().rank == 0 and current_device() is not None:
+        _log.warning(
+            "offload_activations=True: the planner counts activations as if they were on the"
+            " device. If it finds no plan within the memory, pass a larger device_memory."
+        )
 
 
 def _device_of_batch(captured: Captured) -> torch.device | None:

@@ -36,6 +36,7 @@ from smdist.modelparallel.torch.executor import (
     PassedOn,
     StageHooks,
 )
+from smdist.modelparallel.torch.executor.offload import ActivationOffload
 from smdist.modelparallel.torch.executor.run_trace import Recorder, Run, gather
 from smdist.modelparallel.torch.materialization.stage_module import StageModule
 from smdist.modelparallel.torch.parallel.settings import Settings
@@ -78,6 +79,7 @@ class PartitionedModel:
             when the names were found.
         agreed_frozen: Names of the parameters that were frozen on all ranks in the latest step.
         tensor_plan: Plan of tensor parallelism; None if layers are whole.
+        offload: Object that moves activations to the host; None to leave them on the device.
     """
 
     model: nn.Module
@@ -98,6 +100,7 @@ class PartitionedModel:
     frozen_names: tuple[int, tuple[str, ...]] = (-1, ())
     agreed_frozen: tuple[str, ...] = ()
     tensor_plan: TensorPlan | None = None
+    offload: ActivationOffload | None = None
 
     @property
     def last_rank(self) -> int:
@@ -187,7 +190,7 @@ class PartitionedModel:
             group = self.groups.of(Axis.PP)
             self.executors[parts] = Executor(
                 self.stages, self.placement, schedule(), group, hooks=hooks,
-                on_event=self.send_event,
+                on_event=self.send_event, offload=self.offload,
             )  # fmt: skip
         configured = self.configured_for
         if configured is None or configured[0] != parts or configured[1] is not self.captured:

@@ -12,7 +12,7 @@ from smdist.modelparallel.torch import session
 from smdist.modelparallel.torch.parallel.first_step import prepare_for
 from smdist.modelparallel.torch.parallel.parallel import Parallel
 from smdist.modelparallel.torch.parallel.precision import inputs_of
-from smdist.modelparallel.torch.parallel.settings import Settings, checked
+from smdist.modelparallel.torch.parallel.settings import Settings, checked, offload_horizon
 from smdist.modelparallel.torch.program.batch import Batch
 from smdist.modelparallel.torch.replicas.replicas import FUSION_BYTES
 from smdist.modelparallel.torch.session.process_groups import Groups
@@ -59,6 +59,7 @@ def parallelize(
         shard_degree=options.shard_degree if shard_degree is None else shard_degree,
         bf16=options.bf16 if bf16 is None else bf16,
         fp16=options.fp16 if fp16 is None else fp16,
+        offload_horizon=offload_horizon(options),
         seed=options.seed if seed is None else seed,
     )  # fmt: skip
     made = Parallel(model, settings)

@@ -16,6 +16,7 @@ from smdist.modelparallel.torch.replicas.replicas import FUSION_BYTES, half_dtyp
 from smdist.modelparallel.torch.session.process_groups import Groups
 
 MIB = 1 << 20
+DEFAULT_HORIZON: Final = 4  # layers, as in SMP v1
 
 _ANY_PLAN: Final = {  # values that fit any plan: "auto", and the defaults of SMP v1
     "microbatches": ("auto", 1),
@@ -36,6 +37,8 @@ class Settings:
         shard_degree: Number of replicas over which one copy of the state is sharded; None for all.
         bf16: True to compute in bfloat16, with float32 master weights.
         fp16: True to compute in float16, with float32 master weights and a scaled loss.
+        offload_horizon: Largest number of layers whose activations are on the device at once; the
+            others are in the host's memory. None to leave all on the device.
         seed: Seed of all random numbers.
         fusion_bytes: Size of a buffer, in bytes, in which gradients of replicas are reduced.
         averages: True to average gradients over microbatches, False to sum them.
@@ -52,6 +55,7 @@ class Settings:
     shard_degree: int | None = None
     bf16: bool = False
     fp16: bool = False
+    offload_horizon: int | None = None
     seed: int = 0
     fusion_bytes: int = FUSION_BYTES
     averages: bool = True
@@ -76,6 +80,13 @@ class Settings:
         None if they stay as they are; with sharding, FSDP2 converts gathered parameters instead.
         """
         return half_dtype(bf16=self.bf16, fp16=self.fp16) if self.sharding == "none" else None
+
+
+def offload_horizon(options: ModelParallel) -> int | None:
+    """Return the horizon of activation offload in the options; None without offload."""
+    if not options.offload_activations:
+        return None
+    return options.activation_loading_horizon or DEFAULT_HORIZON
 
 
 def checked(options: ModelParallel, plan: Plan | None) -> ModelParallel:

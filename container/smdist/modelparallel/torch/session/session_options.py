@@ -36,6 +36,7 @@ _TOGETHER: Final = (  # options of one source: if the job sets one, all are the 
     frozenset(["optimize", "memory_weight", "auto_partition", "default_partition"]),
     frozenset(["sharding", "shard_degree"]),
     frozenset(["bf16", "fp16"]),
+    frozenset(["offload_activations", "activation_loading_horizon"]),
 )
 _OUR_KEYS: Final = frozenset(OPTIONS[MODEL])
 _WHERE: Final = "the configuration of smp.init"

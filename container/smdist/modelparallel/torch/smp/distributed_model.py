@@ -14,7 +14,7 @@ from smdist.modelparallel.torch import session
 from smdist.modelparallel.torch.checkpoint import gather_state_dict
 from smdist.modelparallel.torch.parallel.load_state_dict import PLAN
 from smdist.modelparallel.torch.parallel.parallel import Parallel
-from smdist.modelparallel.torch.parallel.settings import MIB, Settings
+from smdist.modelparallel.torch.parallel.settings import MIB, Settings, offload_horizon
 from smdist.modelparallel.torch.session.current_model import current_model, wrapped_optimizer
 
 _FLAGS = (
@@ -328,6 +328,7 @@ def _settings(arguments: ModelOptions) -> Settings:
     return Settings(
         options=options, sharding=options.sharding, shard_degree=options.shard_degree,
         bf16=options.bf16, fp16=options.fp16, seed=options.seed, costs=arguments.costs,
+        offload_horizon=offload_horizon(options),
         fusion_bytes=int(arguments.bucket_cap_mb * MIB),
         averages=arguments.average_grads_across_microbatches,
         passes_per_step=arguments.backward_passes_per_step,

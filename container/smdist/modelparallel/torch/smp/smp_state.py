@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from smdist.modelparallel.torch.parallel.settings import DEFAULT_HORIZON
 from smdist.modelparallel.torch.session import current
 from smdist.modelparallel.torch.session.current_model import current_model, wrapped_optimizer
 
@@ -48,6 +49,16 @@ class Cfg:
     def bf16(self) -> bool:
         """True if forward and backward passes are in bfloat16, and updates in float32."""
         return current().options.bf16
+
+    @property
+    def offload_activations(self) -> bool:
+        """True if activations are in the host's memory between forward and backward pass."""
+        return current().options.offload_activations
+
+    @property
+    def activation_loading_horizon(self) -> int:
+        """Largest number of layers whose activations are on the device at once with offload."""
+        return current().options.activation_loading_horizon or DEFAULT_HORIZON
 
     @property
     def fp16(self) -> bool:

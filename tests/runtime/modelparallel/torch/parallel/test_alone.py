@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model of one stage that is called outside of steps: draws, buffers, what begins where."""
 
+import logging
+
 import torch
-from smp_nets import batch, net, start
+from smp_nets import batch, net, start, train_step
 from torch import nn
 
 import smdist.modelparallel.torch as smp
+from smdist.modelparallel.torch.parallel import first_step
 
 
 class Dropped(nn.Module):
@@ -85,3 +88,22 @@ def hooks(rank, size):
 
 def test_parameters_that_a_model_returns_gather_no_hooks(world):
     assert [0, 0] == world.run(hooks, size=2)
+
+
+def warned(rank, size):
+    """Split two models with offload on the CPU; return the warnings of this rank."""
+    first_step._warn_of_cpu.cache_clear()  # ranks of several tests share a process
+    lines, handler = [], logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logging.getLogger("smdist").addHandler(handler)
+    start(2, offload_activations=True)
+    for _ in range(2):
+        train_step(smp.parallelize(net(), costs="estimate"), *batch())
+    return lines
+
+
+def test_on_the_cpu_offload_moves_nothing_and_says_so_once(world):
+    first, second = world.run(warned, size=2)
+
+    assert [True] == ["offload_activations=True moves nothing" in line for line in first]
+    assert [] == second

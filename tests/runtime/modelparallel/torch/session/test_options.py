@@ -228,3 +228,23 @@ def test_an_engine_for_ranks_that_run_already_is_refused():
             ModelParallel(engine=DataParallel(fusion_bytes=1 << 20)), None
         ).engine.fusion_bytes
     )
+
+
+def test_the_horizon_is_the_jobs_with_its_offload():
+    """A horizon of the script has no meaning for a job that sets offload, and the other way."""
+    script = ModelParallel(offload_activations=True, activation_loading_horizon=2)
+    job = ModelParallel(offload_activations=True)
+
+    assert chosen(script, job).activation_loading_horizon is None
+    assert 2 == chosen(script, ModelParallel()).activation_loading_horizon
+    assert 2 == chosen(None, script).activation_loading_horizon
+
+
+def test_offload_by_smps_keys():
+    """In a dict of SMP v1, and in one of ours, the keys have the same names."""
+    keys = {"offload_activations": True, "activation_loading_horizon": 3}
+    expected = ModelParallel.from_smp({"partitions": 2, **keys})
+
+    assert expected == read({"partitions": 2, **keys})
+    assert (True, 3) == (expected.offload_activations, expected.activation_loading_horizon)
+    assert ModelParallel(virtual_stages=2, **keys) == read({"virtual_stages": 2, **keys})

@@ -31,6 +31,7 @@ from smdist.modelparallel.torch.executor.split_backward.product_gradients import
 _TOGETHER_BYTES: Final = 4 << 20
 
 Roots = list[tuple[Tensor, Tensor | None]]
+Starts = Sequence[tuple[Tensor | GradientEdge, Tensor | None]]
 
 
 class _Start(NamedTuple):
@@ -103,12 +104,12 @@ class Rest:
         _run(ready)
 
 
-def backward_inputs(roots: Roots, inputs: Sequence[Tensor]) -> tuple[list[Tensor | None], Rest]:
+def backward_inputs(roots: Starts, inputs: Sequence[Tensor]) -> tuple[list[Tensor | None], Rest]:
     """Run the first half (I) of a backward pass: compute the gradients of a stage's inputs.
 
     Args:
         roots: (tensor, gradient) pairs from which the backward pass starts; the gradient None
-            stands for 1.
+            stands for 1. In place of a tensor there may be its gradient edge.
         inputs: Inputs of the stage, which must be leaves of the autograd graph.
 
     Returns:
@@ -120,7 +121,7 @@ def backward_inputs(roots: Roots, inputs: Sequence[Tensor]) -> tuple[list[Tensor
     """
     wanted = [each for each in inputs if each.requires_grad]
     _check_leaves(wanted)
-    starts = [_Start(*root) for root in roots if root[0].requires_grad]
+    starts = [_Start(*root) for root in roots if _needs_gradient(root[0])]
     nodes = [get_gradient_edge(each).node for each in wanted]
     found = survey([_node(start) for start in starts], frozenset(nodes))
     before = [each.grad for each in inputs]
@@ -132,6 +133,10 @@ def backward_inputs(roots: Roots, inputs: Sequence[Tensor]) -> tuple[list[Tensor
     finally:
         for each, gradient in zip(inputs, before, strict=True):
             each.grad = gradient
+
+
+def _needs_gradient(root: Tensor | GradientEdge) -> bool:
+    return isinstance(root, GradientEdge) or root.requires_grad
 
 
 def _check_leaves(inputs: Sequence[Tensor]) -> None:

@@ -6,8 +6,9 @@ tensors that it saved. This module computes further gradients later, with the sa
 and memory layouts as torch.
 
 Only matrix products and convolutions are supported, since gradients of their weights take most of
-the time. Autograd itself computes all gradients of a node if a saved tensor has a hook, which may
-be called only once. Activation checkpoints and offloading make such hooks.
+the time. Autograd itself computes all gradients of a node if a saved tensor has a hook that may be
+called only once, such as that of an activation checkpoint. The hooks of activation offload may be
+called again, so a tensor that is on the host stays there until its gradients are computed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
+from smdist.modelparallel.torch.executor.offload import RepeatableUnpack
+
 Gradients = Callable[[], dict[int, Tensor]]  # returns gradients by number of the argument
+_Factor = Callable[[], Tensor]  # returns a tensor that a node has saved
 
 
 class _Product(NamedTuple):
@@ -66,25 +70,32 @@ def later(node: Node, gradient: Tensor, arguments: Iterable[int]) -> Gradients:
 
 
 def _is_plain(node: Node, name: str) -> bool:
-    """Return True if a tensor saved by a node has no hook, so that it can be read more than once.
+    """Return True if a tensor saved by a node can be read more than once.
 
     Args:
         node: Autograd node.
         name: Name of the saved tensor, such as "mat2".
     """
-    return getattr(node, f"_raw_saved_{name}").unpack_hook is None
+    hook = getattr(node, f"_raw_saved_{name}").unpack_hook
+    return hook is None or isinstance(hook, RepeatableUnpack)
 
 
-def _saved(node: Any, name: str) -> Tensor:
-    """Return a tensor that an autograd node saved, detached from the graph.
+def _saved(node: Any, name: str) -> _Factor:
+    """Return a function that returns a tensor which an autograd node saved, without its graph.
+
+    The function can be called after the node has run.
 
     Args:
         node: Autograd node.
         name: Name of the saved tensor, such as "mat2".
     """
+    raw = getattr(node, f"_raw_saved_{name}")
+    if isinstance(raw.unpack_hook, RepeatableUnpack):
+        return partial(raw.unpack_hook, raw.data)
     factor = getattr(node, f"_saved_{name}")
     assert isinstance(factor, Tensor)
-    return factor.detach()
+    tensor = factor.detach()
+    return lambda: tensor
 
 
 def _mm(node: Any, gradient: Tensor, arguments: frozenset[int]) -> Gradients:
@@ -149,32 +160,32 @@ def _is_transposed(node: Any, name: str) -> bool:
     return bool(down == 1 and across == rows)
 
 
-def _left_gradient(gradient: Tensor, right: Tensor, *, is_transposed: bool) -> Tensor:
+def _left_gradient(gradient: Tensor, right: _Factor, *, is_transposed: bool) -> Tensor:
     """Return the gradient of the left factor of a matrix product.
 
     Args:
         gradient: Gradient of the product.
-        right: Right factor.
+        right: Function that returns the right factor.
         is_transposed: True if the left factor is stored by columns. Then the result is stored by
             columns, too.
     """
     if is_transposed:
-        return right.conj().mm(gradient.t()).t()
-    return gradient.mm(right.t().conj())
+        return right().conj().mm(gradient.t()).t()
+    return gradient.mm(right().t().conj())
 
 
-def _right_gradient(left: Tensor, gradient: Tensor, *, is_transposed: bool) -> Tensor:
+def _right_gradient(left: _Factor, gradient: Tensor, *, is_transposed: bool) -> Tensor:
     """Return the gradient of the right factor of a matrix product.
 
     Args:
-        left: Left factor.
+        left: Function that returns the left factor.
         gradient: Gradient of the product.
         is_transposed: True if the right factor is stored by columns. Then the result is stored by
             columns, too.
     """
     if is_transposed:
-        return gradient.t().mm(left.conj()).t()
-    return left.t().conj().mm(gradient)
+        return gradient.t().mm(left().conj()).t()
+    return left().t().conj().mm(gradient)
 
 
 def _bmm(node: Any, gradient: Tensor, arguments: frozenset[int]) -> Gradients:
@@ -223,14 +234,14 @@ def _batches(
     return partial(_each, rules)
 
 
-def _batches_left(gradient: Tensor, right: Tensor) -> Tensor:
+def _batches_left(gradient: Tensor, right: _Factor) -> Tensor:
     """Return the gradient of the left factor of a batched product, from the product's gradient."""
-    return gradient.bmm(right.transpose(1, 2).conj())
+    return gradient.bmm(right().transpose(1, 2).conj())
 
 
-def _batches_right(left: Tensor, gradient: Tensor) -> Tensor:
+def _batches_right(left: _Factor, gradient: Tensor) -> Tensor:
     """Return the gradient of the right factor of a batched product, from the product's gradient."""
-    return left.transpose(1, 2).conj().bmm(gradient)
+    return left().transpose(1, 2).conj().bmm(gradient)
 
 
 def _each(rules: Mapping[int, Callable[[], Tensor]]) -> dict[int, Tensor]:
@@ -297,12 +308,12 @@ _CONVOLUTION: Final = (
 
 
 def _convolved(
-    tensors: tuple[Tensor, Tensor, Tensor], settings: tuple[Any, ...], arguments: frozenset[int]
+    tensors: tuple[Tensor, _Factor, _Factor], settings: tuple[Any, ...], arguments: frozenset[int]
 ) -> dict[int, Tensor]:
     """Run torch's kernel for the gradients of a convolution's arguments.
 
     Args:
-        tensors: Three tensors of the convolution: the gradient of its result, its input, and its
+        tensors: Gradient of the convolution's result, and functions that return its input and its
             weight.
         settings: Settings of the convolution, in the order of the kernel's arguments.
         arguments: Numbers of the arguments whose gradients to compute: 0 is the input, 1 the
@@ -312,7 +323,8 @@ def _convolved(
         Gradients by number of the argument.
     """
     wanted = [argument in arguments for argument in range(3)]
-    found = torch.ops.aten.convolution_backward(*tensors, *settings, wanted)
+    gradient, entry, weight = tensors
+    found = torch.ops.aten.convolution_backward(gradient, entry(), weight(), *settings, wanted)
     return dict(_present(found))
 
 
