@@ -145,12 +145,12 @@ def test_layers_in_float16_add_nothing_to_a_model_in_float16():
 def test_text_of_what_does_not_work():
     """The hint has what to use instead."""
     with pytest.raises(OptionError) as caught:
-        ModelParallel.from_smp({**PLAIN, "offload_activations": True})
+        ModelParallel.from_smp({**PLAIN, "load_partition": True})
 
     assert str(caught.value) == (
-        "the dict of modelparallel has offload_activations=True: sagemaker_dist does not move"
-        " activations to CPU memory. Leave it out, and use smp.set_activation_checkpointing and"
-        " more microbatches."
+        "the dict of modelparallel has load_partition=True: partition files of AWS's library have a"
+        " format of their own. Use ModelParallel(plan='plan.json') with a plan that sagemaker-dist"
+        " saved."
     )
 
 
@@ -208,12 +208,12 @@ def test_without_stages_nothing_is_guessed():
 
 
 def test_faults_come_at_once():
-    wrong = {"microbatches": 0, "offload_activations": True, "foo": 1}
+    wrong = {"microbatches": 0, "load_partition": True, "foo": 1}
 
     assert [
         ("microbatches", "option"),
         ("foo", "unknown"),
-        ("offload_activations", "unsupported"),
+        ("load_partition", "unsupported"),
     ] == fields_of(runtime_faults({**PLAIN, **wrong}))
 
 
@@ -247,7 +247,7 @@ def test_our_launcher_takes_awss_request_over(beside, processes):
 @pytest.mark.parametrize(
     ("parameters", "beside"),
     [
-        ({"offload_activations": True, **PLAIN}, {}),
+        ({"load_partition": True, **PLAIN}, {}),
         (PLAIN, {"mpi": {**ON, "custom_mpi_options": "-v"}}),
         (PLAIN, {"mpi": {**ON, "processes_per_host": 2000}}),
         (PLAIN, {"torch_distributed": ON}),

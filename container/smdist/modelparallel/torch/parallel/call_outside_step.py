@@ -78,7 +78,7 @@ def backward(state: ModelState, tensors: Any, gradients: Any) -> None:
             about=("model", "backward"),
             kind="outside_step",
         )
-    scale = loss_scale(state.settings)
+    scale = loss_scale() if state.settings.fp16 else 1.0
     microbatch_call = MicrobatchCall(answer=lambda _: None, scale=scale)
     microbatch_call.backward(tensors, gradients)
     state.is_returning = True

@@ -244,12 +244,15 @@ class Parallel(nn.Module):
             OptionError: Outside of a step, gradients are enabled and the model has several stages.
         """
         state = self._state
-        arguments = inputs_of(normal((args, kwargs), state.model), state.settings)
+        is_converted = state.settings.converted_dtype is not None
+        arguments = normal((args, kwargs), state.model)
+        if is_converted:
+            arguments = inputs_of(arguments, state.settings)
         if state.microbatch_call is not None:
             output = state.microbatch_call.call(arguments)
         else:
             output = call_outside_step.forward(state, arguments)
-        return outputs_of(output, state.settings)
+        return outputs_of(output, state.settings) if is_converted else output
 
     def backward(self, tensors: Any, grad_tensors: Any = None) -> None:
         """Start the backward pass of a microbatch, in place of `loss.backward()`.

@@ -69,7 +69,7 @@ def _converted(data: Any, dtype: torch.dtype, is_chosen: Any) -> Any:
     return map_leaves(convert_leaf, data)
 
 
-def loss_scale(settings: Settings) -> float:
-    """Return the factor of the loss: that of the script's DistributedOptimizer, or else 1."""
-    optimizer = wrapped_optimizer() if settings.fp16 else None
+def loss_scale() -> float:
+    """Return the factor of a loss with float16: of the script's DistributedOptimizer, or else 1."""
+    optimizer = wrapped_optimizer()
     return 1.0 if optimizer is None else float(optimizer.loss_scale)

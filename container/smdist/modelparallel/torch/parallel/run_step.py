@@ -160,7 +160,8 @@ class _UserCode:
     ) -> None:
         self._state, self._step_function, self._pieces = state, step_function, pieces
         self._scale = 1.0 / len(pieces) if state.settings.averages else 1.0
-        self._scale *= loss_scale(state.settings)
+        if state.settings.fp16:
+            self._scale *= loss_scale()
         self.has_roots = False
 
     def __call__(self, microbatch: int, call: Callable[[Arguments], Any]) -> tuple[Any, Roots]:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import torch
@@ -46,6 +46,9 @@ class Settings:
             of these calls are summed, and then reduced over replicas.
         broadcasts_buffers: True to copy the buffers of replica 0 to all replicas before each step.
         costs: Source of the planner's times: "auto", "measure" or "estimate".
+        converted_dtype: Dtype to which the model's tensors are converted before the model is split;
+            None if they stay as they are. With sharding, FSDP2 converts gathered parameters
+            instead.
     """
 
     options: ModelParallel
@@ -62,6 +65,7 @@ class Settings:
     passes_per_step: int = 1
     broadcasts_buffers: bool = True
     costs: str = "auto"
+    converted_dtype: torch.dtype | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         require(
@@ -72,14 +76,8 @@ class Settings:
             about="bf16",
             kind="conflict",
         )
-
-    @property
-    def converted_dtype(self) -> torch.dtype | None:
-        """Dtype to which the model's tensors are converted before the model is split.
-
-        None if they stay as they are; with sharding, FSDP2 converts gathered parameters instead.
-        """
-        return half_dtype(bf16=self.bf16, fp16=self.fp16) if self.sharding == "none" else None
+        half = half_dtype(bf16=self.bf16, fp16=self.fp16) if self.sharding == "none" else None
+        object.__setattr__(self, "converted_dtype", half)
 
 
 def offload_horizon(options: ModelParallel) -> int | None:

@@ -51,5 +51,5 @@ def test_one_step_on_one_rank_crosses_at_most_twenty_files_all_of_them_in_the_dr
     drawing = (ROOT / "docs" / "architecture.md").read_text()
 
     for files in world.run(files_of_the_third_step, pipeline, size=size):
-        assert len(files) <= MOST_FILES, sorted(files)
+        assert len(files) <= MOST_FILES, "\n".join(sorted(files))
         assert [] == [file for file in sorted(files) if f"`container/smdist/{file}`" not in drawing]
