@@ -178,9 +178,9 @@ def test_our_document_splits_the_model(ask):
         ({"partitions": 2}, {TORCHRUN: "true"}, (PARAMETERS,), "conflict"),
         ({"partitions": 2}, {KEY: render(DataParallel())}, (PARAMETERS,), "conflict"),
         (
-            {"partitions": 2, "offload_activations": True},
+            {"partitions": 2, "load_partition": True},
             {},
-            (PARAMETERS, "offload_activations"),
+            (PARAMETERS, "load_partition"),
             "unsupported",
         ),
         ([2], {}, (PARAMETERS,), "type"),

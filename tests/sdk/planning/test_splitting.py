@@ -101,7 +101,7 @@ def test_text_of_ranks_that_do_not_divide():
 
 def test_all_faults_of_awss_request_come_at_once():
     """Also where mpi is wrong."""
-    wrong = {"contiguous": True, "offload_activations": True}
+    wrong = {"contiguous": True, "load_partition": True}
     parameters = {"pipeline_parallel_degree": 2, "ddp": True, **wrong}
     section = {"modelparallel": {"enabled": True, "parameters": parameters}}
     mpi = {"enabled": True, "processes_per_host": 8, "custom_mpi_options": "-v"}
@@ -111,7 +111,7 @@ def test_all_faults_of_awss_request_come_at_once():
 
     assert [
         (f"{place}.contiguous", "unsupported"),
-        (f"{place}.offload_activations", "unsupported"),
+        (f"{place}.load_partition", "unsupported"),
         ("distribution.mpi.custom_mpi_options", "unsupported"),
     ] == found
 

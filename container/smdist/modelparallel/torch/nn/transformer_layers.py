@@ -90,11 +90,12 @@ class DistributedTransformerLayer(nn.Module):
     """Layer of a Transformer: attention, optional cross-attention, and an MLP.
 
     Args:
-        num_attention_heads, attention_head_size, hidden_size, attention_dropout_prob,
-            hidden_dropout_prob, layernorm_epsilon, initializer_range, use_normal_initialization,
-            causal_mask_size, pre_layernorm, post_layernorm: As of `DistributedAttentionLayer`.
-        intermediate_size, activation, fp32_residual_addition: As of
-            `DistributedTransformerOutputLayer`.
+        num_attention_heads, attention_head_size, hidden_size: As of `DistributedAttentionLayer`.
+        attention_dropout_prob, hidden_dropout_prob, causal_mask_size: As there.
+        layernorm_epsilon, initializer_range, use_normal_initialization: As there.
+        pre_layernorm, post_layernorm: As there.
+        intermediate_size, activation: As of `DistributedTransformerOutputLayer`.
+        fp32_residual_addition: As there.
         add_cross_attention: True for a second attention, to `cross_states`.
         use_alibi: Must be False.
         alibi_bias_max: No effect without `use_alibi`.
@@ -175,8 +176,11 @@ class DistributedTransformer(nn.Module):
 
     Args:
         num_layers: Number of layers.
-        num_attention_heads, hidden_size, layernorm_epsilon, pre_layernorm, post_layernorm, options:
-            As of `DistributedTransformerLayer`; positional arguments follow the order of SMP.
+        num_attention_heads, attention_head_size, hidden_size: As of `DistributedTransformerLayer`.
+        intermediate_size, activation, layernorm_epsilon: As there.
+        attention_dropout_prob, hidden_dropout_prob, causal_mask_size: As there.
+        initializer_range, use_normal_initialization, add_cross_attention: As there.
+        pre_layernorm, post_layernorm, options: As there.
 
     Raises:
         OptionError: Arguments contradict each other, or are not supported.

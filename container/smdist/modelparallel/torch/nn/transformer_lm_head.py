@@ -20,10 +20,11 @@ class DistributedTransformerLMHead(nn.Module):
     the last layer is normalized before the head, as in GPT-2.
 
     Args:
-        num_layers, num_attention_heads, attention_head_size, hidden_size, intermediate_size,
-            attention_dropout_prob, hidden_dropout_prob, activation, layernorm_epsilon,
-            causal_mask_size, add_cross_attention, initializer_range, use_normal_initialization,
-            pre_layernorm, post_layernorm, options: As of `DistributedTransformer`.
+        num_layers, num_attention_heads, attention_head_size: As of `DistributedTransformer`.
+        hidden_size, intermediate_size, activation, layernorm_epsilon: As there.
+        attention_dropout_prob, hidden_dropout_prob, causal_mask_size: As there.
+        add_cross_attention, initializer_range, use_normal_initialization: As there.
+        pre_layernorm, post_layernorm, options: As there.
         vocab_size: Number of words.
         num_positions: Greatest length of a sequence.
         num_token_types: Number of types of tokens; 0 for none.
