@@ -121,5 +121,6 @@ def test_sigterm_ends_the_launcher_of_a_lost_host(start, until):
     launched[0].process.terminate()
     _, statuses = results(launched)
 
-    assert statuses[0] in (143, 0)  # 0 if the others have ended before the signal
+    # 0 or -15 if the others have ended before the signal, or just before the interpreter ends
+    assert statuses[0] in (143, 0, -15)
     assert [0, 0] == statuses[1:]
