@@ -181,7 +181,6 @@ class _LayoutSearch:
             if not is_product(module) or name in {*self.roles, *self.reasons, *feeding}:
                 continue
             inputs, outputs = hypotheses.widths(module)
-            shared = self._shared((name,))
             if outputs < _ROWS_PER_COLUMN * inputs:
                 continue
             if not wanted[name]:
@@ -189,7 +188,7 @@ class _LayoutSearch:
             elif outputs % self.degree:
                 text = f"its {outputs} columns are not divisible by {self.degree}"
                 self._keep([name], tensor_plan.INDIVISIBLE, text)
-            elif shared is not None:
+            elif (shared := self._shared((name,))) is not None:
                 self._keep([name], *shared)
             else:
                 self._head(name, module)

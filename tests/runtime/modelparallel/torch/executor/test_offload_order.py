@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which layers a rank needs next, and how pinned buffers are used again; without a device."""
+"""Order in which a rank needs its layers, and reuse of pinned buffers; no device is needed."""
 
 import pytest
 import torch
