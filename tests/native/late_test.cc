@@ -7,6 +7,7 @@
 
 #include "check.h"
 #include "cluster.h"
+#include "engine/fault_messages.h"
 #include "messaging/late_report.h"
 
 namespace smdist {
@@ -179,6 +180,19 @@ void a_timeout_has_the_late_ranks_as_data() {
   }
 }
 
+// Ranks that have come, but whose data are missing, may themselves wait for the one that has not.
+void a_timeout_blames_the_lowest_rank_that_has_not_come() {
+  Options options;
+  options.size = 4;
+  const RankNames names(options);
+  const Submission submission;
+  LateRanks late = {{1, {true, std::nullopt}}, {2, {false, std::nullopt}}, {3, {false, {}}}};
+  CHECK_EQ(2, operation_timed_out(names, submission, late).culprit);
+  late = {{1, {true, std::nullopt}}, {3, {true, std::nullopt}}};
+  CHECK_EQ(1, operation_timed_out(names, submission, late).culprit);
+  CHECK_EQ(0, operation_timed_out(names, submission, {}).culprit);
+}
+
 void the_history_has_the_last_thousand_operations() {
   Cluster cluster(2, Network::kMemory);
   for (int i = 0; i < 1003; ++i) run_all(cluster, 1);
@@ -287,6 +301,7 @@ int main() {
   RUN(a_line_has_a_bounded_length);
   RUN(nothing_is_logged_about_operations_that_end_in_time);
   RUN(a_timeout_has_the_late_ranks_as_data);
+  RUN(a_timeout_blames_the_lowest_rank_that_has_not_come);
   RUN(the_history_has_the_last_thousand_operations);
   RUN(the_history_has_messages);
   RUN(a_failure_is_announced_once);

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -49,6 +50,11 @@ def scale_linearly(state: State, change: Change) -> None:
     scaling rule, arXiv:1706.02677).
     """
     state.scale_learning_rate(change.factor)
+    if change.generation.rank == 0:
+        sys.stderr.write(
+            f"smdist: the learning rate is multiplied by {change.factor:.4g}:"
+            f" {change.new_size} of {change.old_size} ranks are left\n"
+        )
 
 
 class State(ABC):

@@ -206,7 +206,10 @@ class JobAttempts:
                 self._stop(found, last)
                 return
             times = f"restart {self.attempt + 1} of {self.rules.max_restarts}"
-            self.print_line(f"attempt {self.attempt} failed: {last.text}; {times} begins")
+            seconds = max(0.0, time.time() - last.at_seconds)
+            self.print_line(
+                f"attempt {self.attempt} failed: {last.text}; {times} begins {seconds:.1f} s later"
+            )
         self._start()
 
     def _start(self) -> None:

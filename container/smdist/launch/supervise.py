@@ -179,9 +179,8 @@ class Supervisor:
             if not self._reports and not self._ranks and now - reported >= _PROGRESS_SECONDS:
                 missing = ", ".join(read_report(self._order.directory).missing)
                 self._print_line(
-                    f"has waited {now - start:.0f} s for its first rank;"
-                    " ranks start when all hosts are ready"
-                    + (f", and these have not joined yet: {missing}" if missing else "")
+                    f"{self._order.starter} has not started a rank yet, after {now - start:.0f} s"
+                    + (f"; it waits for {missing}, not joined yet" if missing else "")
                 )
                 reported = now
 

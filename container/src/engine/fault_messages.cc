@@ -18,6 +18,15 @@ std::string timeout_text(const RankNames& names, const Submission& submission) {
          " has expired on " + names.own();
 }
 
+// Returns the lowest rank that has not posted the operation; if all have, the lowest of those whose
+// data are missing.
+int culprit_of(const LateRanks& late, int own_rank) {
+  for (const auto& [rank, state] : late) {
+    if (!state.has_come) return rank;
+  }
+  return late.empty() ? own_rank : late.begin()->first;
+}
+
 }  // namespace
 
 std::string title_of(const Submission& submission) {
@@ -68,7 +77,7 @@ Fault operation_timed_out(const RankNames& names, const Submission& submission,
   const char* hint = submission.id.role == Role::kCollective
                          ? "Every rank must call the same collectives"
                          : "Every send needs a matching receive";
-  return {FaultKind::kTimeout, late.empty() ? names.own_rank() : late.begin()->first,
+  return {FaultKind::kTimeout, culprit_of(late, names.own_rank()),
           timeout_text(names, submission) + ", which waits for " + text_of(names, late) + ". " +
               hint + ". If a rank is only slow, set a longer timeout",
           name_of(submission.operation.kind), json_of(late)};

@@ -107,7 +107,10 @@ def gather(
     output.mkdir(parents=True, exist_ok=True)
     pack = _pack if job.compress else _copy
     if not model.files:
-        log(f"{NO_MODEL.partition(' ')[2]}: SM_MODEL_DIR is empty on every host")
+        checkpoints = folder.checkpoints(job)
+        has_any = next(checkpoints.iterdir(), None) if checkpoints.is_dir() else None
+        kept = f"; checkpoints are in {checkpoints}" if has_any else ""
+        log(f"{NO_MODEL.partition(' ')[2]}: SM_MODEL_DIR is empty on every host{kept}")
     pack(model, folder.model(job), check)
     if data.files:
         pack(data, output / ("output.tar.gz" if job.compress else "data"), check)

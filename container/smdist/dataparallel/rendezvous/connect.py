@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import secrets
 import socket
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -185,6 +186,8 @@ def connect(store: Store, rank: int, size: int, config: RankConfig, module: Engi
     fixed = fixed_by(config.tuning, hosts, module)
     tune(engine, rank, hosts, fixed, config.start_timeout_seconds)
     _note_connected()
+    if rank == 0 and config.attempt:
+        sys.stderr.write(f"smdist: attempt {config.attempt}: all {size} ranks are connected\n")
     return engine
 
 
