@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from sagemaker_dist.contract.aws_distributions import Strategy, is_pipeline_variable
+from sagemaker_dist.contract.aws_distributions import MPI, Strategy, is_pipeline_variable
 from sagemaker_dist.contract.data_parallel import DataParallel
 from sagemaker_dist.contract.distribution_keys import (
     AWS,
@@ -37,6 +37,7 @@ from sagemaker_dist.contract.distribution_keys import (
 from sagemaker_dist.contract.hyperparameter_format import Options
 from sagemaker_dist.contract.model_parallel import ModelParallel
 from sagemaker_dist.contract.smp import smp_warnings
+from sagemaker_dist.contract.mpi_takeover import MPI_KEY, take_mpi_over
 from sagemaker_dist.contract.smp_takeover import take_over
 from sagemaker_dist.errors import OptionError, raise_all
 
@@ -54,6 +55,8 @@ class Distribution:
             `model.engine` are also stored as `engine`.
         sdk_key: Key of SageMaker's SDK, such as "torch_distributed", for which the sagemaker-dist
             launcher starts ranks without the smdist runtime; None if there is no such key.
+        mpi: Request for mpirun, whose ranks the sagemaker-dist launcher starts without MPI; None if
+            there is no such request. `engine` has its number of ranks.
         groups: Instance groups in which the sagemaker-dist launcher starts ranks, each a name or
             an InstanceGroup; () for a job without groups.
         rest: Keys that are passed to SageMaker's SDK unchanged.
@@ -64,6 +67,7 @@ class Distribution:
     engine: DataParallel | None = None
     model: ModelParallel | None = None
     sdk_key: str | None = None
+    mpi: MPI | None = None
     groups: tuple[Any, ...] = ()
     rest: dict[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
@@ -85,6 +89,8 @@ class Distribution:
         The result has the format of `distribution=`, without instance groups. It is {} if another
         launcher starts the ranks.
         """
+        if self.mpi is not None and self.model is None:
+            return self.mpi.distribution()
         if self.options is not None:
             return self.options.distribution()
         return {} if self.sdk_key is None else {self.sdk_key: {"enabled": True}}
@@ -133,7 +139,7 @@ def claim_for_launcher(given: Distribution) -> Distribution:
 
     A key for which this launcher can start ranks is removed from `rest` and becomes the field
     `engine`, `model` or `sdk_key`. Keys that are not enabled are dropped. Then `rest` has only
-    keys that this launcher refuses, such as "mpi".
+    keys that this launcher refuses, such as "pytorchxla".
 
     Raises:
         OptionError: The value of "enabled" of a key is a pipeline variable, which gets its value
@@ -144,12 +150,15 @@ def claim_for_launcher(given: Distribution) -> Distribution:
     model = None if given.is_launched else take_over(rest)
     if model is not None:
         warnings = tuple(smp_warnings(rest.pop(AWS)[MODEL]["parameters"]))
-        rest.pop("mpi", None)
+        mpi = take_mpi_over({MPI_KEY: rest.pop(MPI_KEY)}) if MPI_KEY in rest else None
         groups = tuple(rest.pop(GROUPS, ()))
-        return distribution_of(model, groups=groups, rest=rest, warnings=warnings)
+        return distribution_of(model, mpi=mpi, groups=groups, rest=rest, warnings=warnings)
     if MODEL in rest.get(AWS, ()) and given.engine is None:
         return Distribution(rest=rest)  # `takeover_faults` has the reasons
     groups = tuple(rest.pop(GROUPS, ()))
+    if not given.is_launched and (mpi := take_mpi_over(rest)) is not None:
+        engine = DataParallel(processes_per_host=mpi.processes_per_host or 1)
+        return Distribution(engine=engine, mpi=mpi, groups=groups)
     engine = given.engine
     if DATA in rest.get(AWS, ()) and not rest[AWS][DATA].get(MPI_OPTIONS):
         rest.pop(AWS)

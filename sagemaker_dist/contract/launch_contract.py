@@ -5,6 +5,7 @@
 DataParallel()                             sagemaker_dist_config = {"version": ...}
 DataParallel() with TensorFlow             sagemaker_dist_config = {..., "framework": ...}
 {"torch_distributed": {"enabled": True}}   sagemaker_torch_distributed_enabled = true
+{"mpi": {"enabled": True}}                 sagemaker_dist_config, sagemaker_mpi_enabled = true
 {..., "instance_groups": [group]}          sagemaker_distribution_instance_groups = ["name"]
 """
 
@@ -14,7 +15,13 @@ from typing import Any
 
 from sagemaker_dist.contract.distribution import Distribution
 from sagemaker_dist.contract.hyperparameter_format import KEY, render
-from sagemaker_dist.contract.sdk_flags import GROUPS_KEY, INSTANCE_KEY, SERVED_FLAGS
+from sagemaker_dist.contract.sdk_flags import (
+    GROUPS_KEY,
+    INSTANCE_KEY,
+    MPI_FLAG,
+    MPI_OPTIONS_KEY,
+    SERVED_FLAGS,
+)
 
 
 def launch_parameters(
@@ -34,6 +41,9 @@ def launch_parameters(
         added[SERVED_FLAGS[distribution.sdk_key]] = True
         if instance_type is not None:
             added[INSTANCE_KEY] = instance_type
+    if distribution.mpi is not None:
+        added[MPI_FLAG] = True
+        added[MPI_OPTIONS_KEY] = distribution.mpi.custom_mpi_options
     if distribution.is_launched and distribution.groups:
         added[GROUPS_KEY] = distribution.group_names
     return added

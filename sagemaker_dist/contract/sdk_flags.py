@@ -20,8 +20,11 @@ STRATEGY_FLAGS: Final = {  # for TensorFlow's own strategies, by the key of `dis
     "multi_worker_mirrored_strategy": "sagemaker_multi_worker_mirrored_strategy_enabled",
 }
 SERVED_FLAGS: Final = {**FLAGS, **STRATEGY_FLAGS}
-OTHER_FLAGS: Final = (  # for launchers that the sagemaker-dist image does not have
-    "sagemaker_mpi_enabled",
+MPI_FLAG: Final = "sagemaker_mpi_enabled"  # the launcher starts these ranks without MPI
+MPI_PROCESSES_KEY: Final = "sagemaker_mpi_num_of_processes_per_host"
+MPI_OPTIONS_KEY: Final = "sagemaker_mpi_custom_mpi_options"
+OTHER_FLAGS: Final = (  # of other launchers
+    MPI_FLAG,
     "sagemaker_pytorch_xla_multi_worker_enabled",
     "mp_parameters",
 )
@@ -57,4 +60,19 @@ def requests_ranks(hyperparameters: Mapping[str, Any]) -> bool:
 
     Such a flag is a hyperparameter like sagemaker_torch_distributed_enabled.
     """
-    return any(is_flag_on(hyperparameters.get(flag)) for flag in SERVED_FLAGS.values())
+    flags = (*SERVED_FLAGS.values(), MPI_FLAG)
+    return any(is_flag_on(hyperparameters.get(flag)) for flag in flags)
+
+
+def flagged_ranks(hyperparameters: Mapping[str, Any]) -> int | None:
+    """Return the number of ranks of each host that the flags in `hyperparameters` request.
+
+    Returns 1 if no flag is on, and None for one rank per GPU. The number of a request for mpirun
+    may be text.
+    """
+    if not requests_ranks(hyperparameters):
+        return 1
+    if not is_flag_on(hyperparameters.get(MPI_FLAG)):
+        return None
+    text = str(hyperparameters.get(MPI_PROCESSES_KEY) or 1).strip('"')
+    return int(text) if text.isdecimal() and int(text) else 1

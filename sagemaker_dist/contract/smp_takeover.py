@@ -14,14 +14,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from sagemaker_dist.contract.aws_distributions import is_pipeline_variable
 from sagemaker_dist.contract.data_parallel import DataParallel
-from sagemaker_dist.contract.distribution_keys import AWS, LAUNCH_KEYS, MODEL, MPI_OPTIONS
+from sagemaker_dist.contract.distribution_keys import AWS, LAUNCH_KEYS, MODEL
 from sagemaker_dist.contract.model_parallel import ModelParallel
+from sagemaker_dist.contract.mpi_options import PROCESSES
+from sagemaker_dist.contract.mpi_takeover import MPI_KEY, mpi_faults
 from sagemaker_dist.contract.smp import model_parallel_options, runtime_faults
 from sagemaker_dist.errors import OptionError, subscripted, within
 
-_PROCESSES: Final = "processes_per_host"
 _PATH: Final = ("distribution", AWS, MODEL, "parameters")
 _WHERE: Final = subscripted(_PATH)
 
@@ -37,7 +37,7 @@ def take_over(rest: Mapping[str, Any]) -> ModelParallel | None:
     """
     if MODEL not in rest.get(AWS, ()) or any(takeover_faults(rest)):
         return None
-    processes = (rest["mpi"].get(_PROCESSES) or 1) if "mpi" in rest else None
+    processes = (rest[MPI_KEY].get(PROCESSES) or 1) if MPI_KEY in rest else None
     return ModelParallel(
         **model_parallel_options(rest[AWS][MODEL]["parameters"], where=_WHERE),
         engine=DataParallel(processes_per_host=processes),
@@ -72,30 +72,4 @@ def takeover_faults(rest: Mapping[str, Any]) -> Iterator[OptionError]:
         )
     else:
         yield from within(runtime_faults(parameters, where=_WHERE), *_PATH)
-    yield from _mpi_faults(rest.get("mpi", {}))
-
-
-def _mpi_faults(section: Mapping[str, Any]) -> Iterator[OptionError]:
-    if section.get(MPI_OPTIONS):
-        yield OptionError(
-            f"distribution['mpi'] has {MPI_OPTIONS}={section[MPI_OPTIONS]!r}",
-            "the launcher of sagemaker_dist starts ranks with torchrun and uses no MPI",
-            f"Leave {MPI_OPTIONS} out",
-            about=("distribution", "mpi", MPI_OPTIONS),
-            kind="unsupported",
-        )
-    if is_pipeline_variable(section.get(_PROCESSES)):
-        yield OptionError(
-            f"{_PROCESSES} of 'mpi' in distribution is a pipeline variable",
-            "sagemaker_dist needs its value already when the pipeline is created",
-            "Pass a number",
-            about=("distribution", "mpi", _PROCESSES),
-            kind="pipeline_variable",
-        )
-    elif section.get(_PROCESSES) is not None and section[_PROCESSES] > 1024:
-        yield OptionError(
-            f"distribution['mpi'] has {_PROCESSES}={section[_PROCESSES]}",
-            "a host starts between 1 and 1024 ranks",
-            "Pass an integer from 1 to 1024",
-            about=("distribution", "mpi", _PROCESSES),
-        )
+    yield from mpi_faults(rest.get(MPI_KEY, {}))

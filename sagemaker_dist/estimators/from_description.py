@@ -9,9 +9,17 @@ from typing import Any, Final
 
 from sagemaker.instance_group import InstanceGroup
 
-from sagemaker_dist.contract import KEY, parse
+from sagemaker_dist.contract import KEY, DataParallel, ModelParallel, parse
+from sagemaker_dist.contract.aws_distributions import MPI
 from sagemaker_dist.contract.distribution_keys import GROUPS, LAUNCH_KEYS, STRATEGY_KEYS
-from sagemaker_dist.contract.sdk_flags import GROUPS_KEY, INSTANCE_KEY, SERVED_FLAGS, is_flag_on
+from sagemaker_dist.contract.sdk_flags import (
+    GROUPS_KEY,
+    INSTANCE_KEY,
+    MPI_FLAG,
+    MPI_OPTIONS_KEY,
+    SERVED_FLAGS,
+    is_flag_on,
+)
 from sagemaker_dist.errors import OptionError
 from sagemaker_dist.gathering import service_limits
 
@@ -30,9 +38,10 @@ def distribution_in(values: dict[str, Any], *, uses_launcher: bool) -> dict[str,
     distribution: dict[str, Any] = {}
     if KEY in values:
         options = parse(values.pop(KEY))
-        if GROUPS_KEY not in values:
+        request = _mpi_request(values, options)
+        if GROUPS_KEY not in values and not request:
             return {"distribution": options}
-        distribution = options.distribution()
+        distribution = request or options.distribution()
     elif uses_launcher:
         on = [key for key, flag in _FLAGS.items() if is_flag_on(values.get(flag))]
         distribution = {key: {"enabled": True} for key in on[:1]}
@@ -42,6 +51,17 @@ def distribution_in(values: dict[str, Any], *, uses_launcher: bool) -> dict[str,
         values.pop(name, None)
     groups = _decoded(values.pop(GROUPS_KEY, None))
     return {"distribution": {**distribution, GROUPS: groups} if groups else distribution}
+
+
+def _mpi_request(values: dict[str, Any], options: DataParallel | ModelParallel) -> dict[str, Any]:
+    """Return the request for mpirun of a job that is not split, or {}; remove its flags."""
+    is_on = is_flag_on(values.pop(MPI_FLAG, None))
+    further = values.pop(MPI_OPTIONS_KEY, None)
+    if not is_on or not isinstance(options, DataParallel):
+        return {}
+    return MPI(
+        processes_per_host=options.processes_per_host, custom_mpi_options=_decoded(further) or ""
+    ).distribution()
 
 
 def use_estimator_groups(rest: dict[str, Any], groups: Any) -> dict[str, Any]:

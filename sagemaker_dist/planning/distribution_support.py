@@ -24,6 +24,7 @@ from sagemaker_dist.contract.distribution_keys import (
     MPI_OPTIONS,
     SMDIST,
 )
+from sagemaker_dist.contract.mpi_takeover import MPI_KEY, mpi_faults
 from sagemaker_dist.contract.smp_takeover import takeover_faults
 from sagemaker_dist.errors import OptionError
 from sagemaker_dist.planning.job import Job
@@ -40,7 +41,6 @@ _RANKS: Final = "pass DataParallel() for one rank per GPU"
 _TORCHRUN: Final = "it starts ranks of torch"
 _NO_SPLITTING: Final = "the runtime of sagemaker_dist splits no models of TensorFlow"
 _NO_XLA: Final = "the image of sagemaker_dist has no XLA"
-_NO_MPI: Final = "the image of sagemaker_dist has no MPI"
 _TF_STRATEGY: Final = "it is a strategy of TensorFlow"
 
 
@@ -140,9 +140,9 @@ SUPPORT: Final[Mapping[str, Support]] = {
     "mpi": Support(
         option="MPI",
         in_aws=_ALL,
-        why_not=f"{_NO_MPI}, because it starts ranks with torchrun",
-        not_tensorflow=f"{_NO_MPI}, because its own launcher starts the ranks",
-        hint="pass {'torch_distributed': {'enabled': True}} for one rank per GPU",
+        note="the sagemaker-dist image starts `processes_per_host` ranks (1 by default) without"
+        " MPI, with Open MPI's variables `OMPI_COMM_WORLD_*`; of `custom_mpi_options` it takes"
+        " `-x NAME=VALUE` and `--verbose`",
     ),
     "parameter_server": Support(
         option="ParameterServer",
@@ -186,7 +186,7 @@ def launcher_faults(job: Job) -> Iterator[OptionError]:
         return
     keys = active_keys(distribution)
     if _MODEL in keys:  # no second fault for the key that would start AWS's library
-        keys = [key for key in keys if key not in ("mpi", *LAUNCH_KEYS)]
+        keys = [key for key in keys if key not in (MPI_KEY, *LAUNCH_KEYS)]
     if _MODEL in keys and not distribution.is_launched:
         keys.remove(_MODEL)
         yield from takeover_faults(
@@ -198,6 +198,9 @@ def launcher_faults(job: Job) -> Iterator[OptionError]:
         why = "no other key of distribution is enabled, so no launcher would start ranks"
         hint = "Add a key, such as 'smdist': {'dataparallel': {}}"
         yield OptionError(what, why, hint, about=("distribution", GROUPS), kind="missing")
+    if keys == [MPI_KEY] and not distribution.is_launched:
+        yield from mpi_faults(distribution.rest[MPI_KEY])
+        return
     yield from (_key_fault(job, key) for key in keys if key != GROUPS)
 
 

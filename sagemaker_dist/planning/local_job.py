@@ -21,7 +21,7 @@ from typing import Any, Final
 from sagemaker_dist.catalog import LOCAL
 from sagemaker_dist.contract import KEY, DataParallel, host_faults, parse_engine, parse_framework
 from sagemaker_dist.contract.option_variables import with_variables
-from sagemaker_dist.contract.sdk_flags import flagged_framework, requests_ranks
+from sagemaker_dist.contract.sdk_flags import flagged_framework, flagged_ranks, requests_ranks
 from sagemaker_dist.errors import OptionError, raise_all
 from sagemaker_dist.planning.local_channel import LocalChannel, plan_channels
 from sagemaker_dist.planning.locations import FILE, directory_of
@@ -226,7 +226,7 @@ def plan_local_job(request: Mapping[str, Any]) -> LocalJob:
     output = request["OutputDataConfig"]
     checkpoint = request.get("CheckpointConfig", {})
     wire = hyperparameters.get(KEY)
-    ranks = None if requests_ranks(hyperparameters) else 1
+    ranks = flagged_ranks(hyperparameters)
     options = parse_engine(wire) if wire else DataParallel(processes_per_host=ranks)
     raise_all(host_faults(options, resources["InstanceCount"]))
     return LocalJob(

@@ -7,6 +7,7 @@ import pytest
 from error_fields import fields_of, fields_raised
 
 from sagemaker_dist.contract import (
+    aws_distributions,
     DataParallel,
     Distribution,
     MiB,
@@ -21,6 +22,7 @@ OURS = Distribution(engine=DataParallel())
 SMDDP = {"smdistributed": {"dataparallel": ON}}
 SMP = {"smdistributed": {"modelparallel": {**ON, "parameters": {"partitions": 2}}}}
 TORCH, DDP, MPI = {"torch_distributed": ON}, {"pytorchddp": ON}, {"mpi": ON}
+XLA = {"pytorchxla": ON}
 
 
 @pytest.mark.parametrize(
@@ -70,7 +72,18 @@ def test_forms_mean_the_same(value, expected):
         ({"torch_distributed": OFF, **DDP}, Distribution(sdk_key="pytorchddp")),
         ({**TORCH, **SMDDP}, OURS),
         ({"mpi": OFF}, Distribution()),
-        (MPI, Distribution(rest=MPI)),
+        (
+            MPI,
+            Distribution(engine=DataParallel(processes_per_host=1), mpi=aws_distributions.MPI()),
+        ),
+        (
+            {"mpi": {**ON, "processes_per_host": 4, "custom_mpi_options": "-x A=1"}},
+            Distribution(
+                engine=DataParallel(processes_per_host=4),
+                mpi=aws_distributions.MPI(processes_per_host=4, custom_mpi_options="-x A=1"),
+            ),
+        ),
+        ({**MPI, **XLA}, Distribution(rest={**MPI, **XLA})),
         ({**TORCH, **SMP}, Distribution(rest={**TORCH, **SMP})),
         ({**TORCH, **DDP}, Distribution(sdk_key="torch_distributed", rest=DDP)),
         (

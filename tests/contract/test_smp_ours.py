@@ -248,7 +248,7 @@ def test_our_launcher_takes_awss_request_over(beside, processes):
     ("parameters", "beside"),
     [
         ({"load_partition": True, **PLAIN}, {}),
-        (PLAIN, {"mpi": {**ON, "custom_mpi_options": "-v"}}),
+        (PLAIN, {"mpi": {**ON, "custom_mpi_options": "-host a"}}),
         (PLAIN, {"mpi": {**ON, "processes_per_host": 2000}}),
         (PLAIN, {"torch_distributed": ON}),
         ("no/dict", {}),

@@ -43,6 +43,7 @@ from smdist.launch.job_attempts import RestartRules
 from smdist.launch.launch_command import plain_command, starter_command, torchrun_command
 from smdist.launch.launch_request import resolve_request
 from smdist.launch.machine import HostResources, inspect_machine
+from smdist.launch.mpi_request import verbose_line
 from smdist.launch.nonblocking_writer import write_whole
 from smdist.launch.outcome import Outcome
 from smdist.launch.private_folder import private_folder
@@ -164,6 +165,8 @@ def _run(place: HostPlace, print_line: PrintLine) -> Outcome:
         for warning in config.warnings:
             print_line(warning)
         print_line(_start_line(place))
+        if verbose := verbose_line(config, order.command):
+            print_line(verbose)
         start = time.monotonic()
         with watch_hosts(watch, print_line) if watch else nullcontext():
             outcome = _run_ranks(place, addresses, script, order, print_line)

@@ -17,6 +17,7 @@ SageMaker's SDK v2 writes it into several. This host starts for each value:
     {"smdistributed":
       {"modelparallel": ...},
      "mpi": ...}                     ranks, and the options made from SMP v1's parameters
+    {"mpi": ...}                     ranks without MPI, with Open MPI's variables
     {..., "instance_groups": [...]}  ranks on hosts of these groups; elsewhere one plain process
     nothing, or not enabled          one plain process
 
@@ -41,6 +42,7 @@ from sagemaker_dist.contract.option_variables import (
 from sagemaker_dist.contract.sdk_flags import (
     FLAGS,
     GROUPS_KEY,
+    MPI_FLAG,
     STRATEGY_FLAGS,
     flagged_framework,
     is_flag_on,
@@ -48,14 +50,18 @@ from sagemaker_dist.contract.sdk_flags import (
 from sagemaker_dist.errors import LaunchError, OptionError, closest, raise_all
 from smdist.config import RuntimeConfig
 from smdist.container_files import Resources
+from smdist.launch.mpi_request import (
+    mpi_request_faults,
+    requested_processes,
+    requests_mpi,
+    with_mpi_variables,
+)
 from smdist.launch.smp_v1_request import requests_split, split_request, split_request_faults
 
 SERVED: Final = tuple(FLAGS.values())
 STRATEGIES: Final = tuple(STRATEGY_FLAGS.values())
-MPI: Final = "sagemaker_mpi_enabled"
 _RANKS: Final = "Pass distribution=DataParallel() or {'torch_distributed': {'enabled': True}}"
 REFUSED: Final = {  # hyperparameter -> (why it is refused, hint)
-    MPI: ("this image starts ranks with torchrun and has no MPI", _RANKS),
     "sagemaker_pytorch_xla_multi_worker_enabled": ("this image has no PyTorch XLA", _RANKS),
 }
 COMPILER: Final = "sagemaker_training_compiler_enabled"
@@ -73,9 +79,12 @@ def resolve_request(config: RuntimeConfig) -> RuntimeConfig:
         LaunchError: The request names an instance group that the job does not have.
     """
     raise_all(_faults(config))
+    config = with_mpi_variables(config)
     options, model, warnings = config.options, config.model, config.warnings
     if any(_is_on(config, flag) for flag in SERVED):
         options = DataParallel()
+    if requests_mpi(config) and not config.document:
+        options = DataParallel(processes_per_host=requested_processes(config))
     if requests_split(config):
         model, warnings = split_request(config)
         options = model.engine
@@ -116,6 +125,7 @@ def _faults(config: RuntimeConfig) -> Iterator[OptionError]:
             kind="unsupported",
         )
     yield from split_request_faults(config)
+    yield from mpi_request_faults(config)
     yield from _group_faults(config)
     if _requests_ranks(config):
         yield from misspelt(config.inherited)
@@ -134,8 +144,6 @@ def _flag_faults(config: RuntimeConfig, flag: str) -> Iterator[OptionError]:
             about=flag,
             kind="conflict",
         )
-    elif is_on and flag == MPI and requests_split(config):
-        return  # allowed with SMP v1's parameters: smdist's launcher replaces mpirun
     elif is_on and flag in REFUSED:
         why, hint = REFUSED[flag]
         yield OptionError(
@@ -211,7 +219,7 @@ def _group_faults(config: RuntimeConfig) -> Iterator[OptionError]:
 
 def _requests_ranks(config: RuntimeConfig) -> bool:
     """Return True if a hyperparameter requests ranks, even if this image refuses the request."""
-    flags = any(_is_on(config, flag) for flag in (*SERVED, *STRATEGIES, *REFUSED))
+    flags = any(_is_on(config, flag) for flag in (*SERVED, *STRATEGIES, *REFUSED, MPI_FLAG))
     return bool(config.document) or flags or requests_split(config)
 
 

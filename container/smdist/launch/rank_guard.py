@@ -43,6 +43,7 @@ from smdist.launch.output_prefix import STARTING, Relay
 from smdist.launch.private_folder import remove_if_abandoned
 from smdist.launch.process_control import die_with_parent, end_by, signal_socket
 from smdist.launch.traceback_parser import find_culprit
+from smdist.launch.mpi_request import open_mpi_variables
 from smdist.restart_environment import CONNECTED, torchelastic_variables
 
 _READ_BYTES: Final = 1 << 16
@@ -157,6 +158,7 @@ class Guard:
             environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
         environ["SMDIST_FAULT_FILE"] = str(self._fault_file)
         environ.update(torchelastic_variables(environ))
+        environ.update(open_mpi_variables(environ))
         rank = subprocess.Popen(
             command,
             env=environ,

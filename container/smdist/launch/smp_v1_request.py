@@ -7,7 +7,7 @@ SageMaker's SDK v2 sends such a request in these hyperparameters, named as in SD
                                               receives them as an argument too
     sagemaker_mpi_enabled                     accepted
     sagemaker_mpi_num_of_processes_per_host   number of ranks on each host; default 1
-    sagemaker_mpi_custom_mpi_options          refused, because this image has no mpirun
+    sagemaker_mpi_custom_mpi_options          see `mpi_request`
 
 A request for version 2 of the library is refused. It has mp_parameters together with the
 hyperparameter that enables torch_distributed.
@@ -24,12 +24,10 @@ from sagemaker_dist.contract.sdk_flags import FLAGS, is_flag_on
 from sagemaker_dist.contract.smp import model_parallel_options, runtime_faults, smp_warnings
 from sagemaker_dist.errors import OptionError, within
 from smdist.config import RuntimeConfig
+from smdist.launch.mpi_request import requested_processes
 
 PARAMETERS: Final = "mp_parameters"
-PROCESSES: Final = "sagemaker_mpi_num_of_processes_per_host"
-MPI_OPTIONS: Final = "sagemaker_mpi_custom_mpi_options"
 _TORCH: Final = FLAGS["torch_distributed"]
-_MPI: Final = "sagemaker_mpi_enabled"
 _WHERE: Final = f"the hyperparameter {PARAMETERS}"
 
 
@@ -46,7 +44,7 @@ def split_request(config: RuntimeConfig) -> tuple[ModelParallel, tuple[str, ...]
     """
     parameters = _parameters(config)
     assert parameters is not None
-    engine = DataParallel(processes_per_host=_processes(config))
+    engine = DataParallel(processes_per_host=requested_processes(config))
     model = ModelParallel(**model_parallel_options(parameters, where=_WHERE), engine=engine)
     return model, tuple(smp_warnings(parameters))
 
@@ -67,9 +65,9 @@ def split_request_faults(config: RuntimeConfig) -> Iterator[OptionError]:
     elif is_flag_on(config.framework_parameters.get(_TORCH)):
         yield OptionError(
             f"the job has {_WHERE} and {_TORCH}, which together request SMP v2",
-            "this image has the features of SMP v1; it does not split single tensors",
-            "For sharded data parallelism pass ModelParallel(sharding='full'); for tensor"
-            " parallelism use an image of AWS",
+            "this image runs only requests for SMP v1",
+            "Pass ModelParallel(sharding='full') for sharded data parallelism, or"
+            " ModelParallel(tensor_parallel_degree=...) for tensor parallelism",
             about=PARAMETERS,
             kind="conflict",
         )
@@ -83,36 +81,6 @@ def split_request_faults(config: RuntimeConfig) -> Iterator[OptionError]:
         )
     else:
         yield from within(runtime_faults(parameters, where=_WHERE), PARAMETERS)
-    yield from _mpi_faults(config)
-
-
-def _mpi_faults(config: RuntimeConfig) -> Iterator[OptionError]:
-    options = config.framework_parameters.get(MPI_OPTIONS)
-    if options:
-        yield OptionError(
-            f"the hyperparameter {MPI_OPTIONS} is {options!r}",
-            "this image starts ranks with torchrun and uses no MPI",
-            "Leave custom_mpi_options out",
-            about=MPI_OPTIONS,
-            kind="unsupported",
-        )
-    processes = _processes(config)
-    if processes is not None and not (type(processes) is int and 1 <= processes <= 1024):
-        yield OptionError(
-            f"the hyperparameter {PROCESSES} is {processes!r}",
-            "a host starts between 1 and 1024 ranks",
-            "Pass an integer from 1 to 1024",
-            about=PROCESSES,
-        )
-
-
-def _processes(config: RuntimeConfig) -> Any:
-    """Return the requested number of ranks on each host, unchecked.
-
-    If no number is requested, return 1 if the job enables MPI, otherwise None.
-    """
-    is_mpi = is_flag_on(config.framework_parameters.get(_MPI))
-    return config.framework_parameters.get(PROCESSES) or (1 if is_mpi else None)
 
 
 def _parameters(config: RuntimeConfig) -> Mapping[str, Any] | None:

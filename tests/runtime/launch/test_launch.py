@@ -74,7 +74,7 @@ def test_scripts_own_failure_file_is_kept(stage):
     ("hyperparameters", "about"),
     [
         ({"sagemaker_program": "tran.py"}, "sagemaker_program"),
-        ({"sagemaker_mpi_enabled": True}, "sagemaker_mpi_enabled"),
+        ({"sagemaker_mpi_enabled": "maybe"}, "sagemaker_mpi_enabled"),
         ({"sagemaker_mpi_enabled": True, "mp_parameters": {"a": 1}}, "mp_parameters.a"),
         ({"mp_parameters": {"partitions": 2}}, "pipeline_parallel_degree"),
         ({"sagemaker_submit_directory": "/not/there"}, "sagemaker_submit_directory"),

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from sagemaker_dist.contract import DataParallel
+from sagemaker_dist.contract.sdk_flags import MPI_FLAG
 from sagemaker_dist.errors import DistError
 from smdist.config import read_runtime_config
 from smdist.launch.launch_request import REFUSED, SERVED, STRATEGIES, resolve_request
@@ -49,7 +50,18 @@ CASES = [
     ("PyTorch", {}, "plain"),
     ("PyTorch", {"torch_distributed": {"enabled": False}}, "plain"),
     ("PyTorch", {"mpi": {"enabled": False, "processes_per_host": 8}}, "plain"),
-    ("PyTorch", {"mpi": ON}, "sagemaker_mpi_enabled"),
+    ("PyTorch", {"mpi": ON}, "one rank"),
+    (
+        "PyTorch",
+        {"mpi": {**ON, "processes_per_host": 4, "custom_mpi_options": "-x A=1 --verbose"}},
+        "four ranks",
+    ),
+    ("PyTorch", {"mpi": ON, "instance_groups": ["cpu"]}, "plain"),
+    (
+        "PyTorch",
+        {"mpi": {**ON, "custom_mpi_options": "--mca btl tcp"}},
+        "sagemaker_mpi_custom_mpi_options",
+    ),
     ("PyTorch", {"parameter_server": ON}, "servers"),  # where TensorFlow is not, it is missed
     ("PyTorch", {"pytorchxla": ON}, "sagemaker_pytorch_xla_multi_worker_enabled"),
     (
@@ -106,7 +118,7 @@ def sdk():
 
 def test_every_launcher_of_the_sdk_is_known(sdk):
     """Served or refused, by the very name that the SDK sends."""
-    assert sorted({*SERVED, *STRATEGIES, *REFUSED}) == sdk["names"]
+    assert sorted({*SERVED, *STRATEGIES, *REFUSED, MPI_FLAG}) == sdk["names"]
 
 
 @pytest.mark.parametrize("number", range(len(CASES)))
@@ -126,6 +138,13 @@ def test_what_the_sdk_sends_is_understood(sdk, tmp_path, number):
         asked = resolve_request(config)
 
         assert ("parameter_server", "tensorflow") == (asked.strategy, asked.framework)
+    elif outcome in ("one rank", "four ranks"):
+        asked = resolve_request(config)
+        number = 4 if outcome == "four ranks" else 1
+
+        assert DataParallel(processes_per_host=number) == asked.options
+        assert asked.inherited["SMDIST_OPEN_MPI"] == "1"
+        assert (number == 4) == ("A" in asked.inherited)
     elif outcome in ("ranks", "plain"):
         assert (DataParallel() if outcome == "ranks" else None) == resolve_request(config).options
     else:

@@ -41,6 +41,16 @@ with open(os.path.join(os.environ["SM_MODEL_DIR"], "seen.json"), "w") as file:
     json.dump(seen, file)
 """
 
+OPEN_MPI = """
+import json, os
+names = ("COMM_WORLD_SIZE", "COMM_WORLD_LOCAL_RANK", "COMM_WORLD_LOCAL_SIZE",
+         "COMM_WORLD_NODE_RANK", "UNIVERSE_SIZE")
+seen = [*(os.environ["OMPI_" + name] for name in names), os.environ["GREETING"]]
+rank = os.environ["OMPI_COMM_WORLD_RANK"]
+with open(os.path.join(os.environ["SM_MODEL_DIR"], rank + ".json"), "w") as file:
+    json.dump(seen, file)
+"""
+
 
 @pytest.fixture
 def port():
@@ -129,12 +139,12 @@ def test_killed_rank_and_stopped_host(start, until):
 def start_flagged(stage, port):
     """Start one launcher per host, with the flags of SageMaker's SDK; no host has a GPU."""
 
-    def launch(hosts, groups=None, ports=None, **flags):
+    def launch(hosts, groups=None, ports=None, script=GROUPED, **flags):
         ports = ports or [port] * len(hosts)
         return [
             stage.train(
                 stage.base(
-                    GROUPED, name=f"host{number}", host=host, hosts=hosts, groups=groups, **flags
+                    script, name=f"host{number}", host=host, hosts=hosts, groups=groups, **flags
                 ),
                 SMDIST_MASTER_PORT=str(own),
                 CUDA_VISIBLE_DEVICES="",
@@ -163,6 +173,26 @@ def test_flag_of_sagemakers_sdk_starts_ranks(start_flagged):
             told["SM_FRAMEWORK_PARAMS"]
         )
         assert f"] starts rank {rank} of 2 on algo-1, algo-2: train.py" in run.said()
+
+
+def test_a_request_for_mpirun_starts_ranks_with_open_mpis_variables(start_flagged):
+    """Two ranks per host, with the variable of -x; the script finds its rank as under mpirun."""
+    runs = start_flagged(
+        HOSTS,
+        script=OPEN_MPI,
+        sagemaker_mpi_enabled=True,
+        sagemaker_mpi_num_of_processes_per_host=2,
+        sagemaker_mpi_custom_mpi_options="-x GREETING=hello -x API_TOKEN=abc --verbose",
+    )
+
+    assert [0, 0] == [run.wait(60) for run in runs], runs[0].said()
+    told = seen(runs)
+
+    assert {
+        rank: ["4", str(rank % 2), "2", str(rank % 2), "4", "hello"] for rank in range(4)
+    } == told
+    assert "the ranks' command is GREETING=hello 'API_TOKEN=***'" in runs[0].said()
+    assert "abc" not in runs[0].said()
 
 
 def test_ranks_start_in_the_named_group_and_plain_processes_elsewhere(start_flagged, port, taken):

@@ -67,8 +67,8 @@ def arguments(script):
         (Estimator, OURS, "image_uri", "missing"),
         (
             Estimator,
-            {"image_uri": "mine:1", "distribution": {"mpi": {"enabled": True}}},
-            "distribution.mpi",
+            {"image_uri": "mine:1", "distribution": {"pytorchxla": {"enabled": True}}},
+            "distribution.pytorchxla",
             "unsupported",
         ),
         (

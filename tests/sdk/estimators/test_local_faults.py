@@ -65,7 +65,7 @@ FILE = Path(__file__)
             "checkpoint_local_path",
             "reserved",
         ),
-        ({"distribution": {"mpi": {"enabled": True}}}, "distribution.mpi", "unsupported"),
+        ({"distribution": {"pytorchxla": {"enabled": True}}}, "distribution.pytorchxla", "unsupported"),
         (
             {"distribution": {"torch_distributed": {"enabled": True}, "instance_groups": ["a"]}},
             "distribution.instance_groups",

@@ -70,6 +70,7 @@ REQUESTED = {  # options that the sagemaker-dist launcher reads
     "torch_distributed": {"distribution": TorchDistributed()},
     "torch_distributed, group": in_group(TorchDistributed()),
     "pytorchddp": {"distribution": PyTorchDDP()},
+    "mpi": {"distribution": MPI(processes_per_host=2, custom_mpi_options="-x A=1")},
 }
 ALONE = [name for name in REQUESTED if "group" not in name]  # the SDK's tuner takes no groups
 LAUNCHED = [Estimator, HuggingFace, PyTorch]

@@ -104,7 +104,7 @@ def test_all_faults_of_awss_request_come_at_once():
     wrong = {"contiguous": True, "load_partition": True}
     parameters = {"pipeline_parallel_degree": 2, "ddp": True, **wrong}
     section = {"modelparallel": {"enabled": True, "parameters": parameters}}
-    mpi = {"enabled": True, "processes_per_host": 8, "custom_mpi_options": "-v"}
+    mpi = {"enabled": True, "processes_per_host": 8, "custom_mpi_options": "-v --mca a b"}
     found = faults({"smdistributed": section, "mpi": mpi})
 
     place = "distribution.smdistributed.modelparallel.parameters"

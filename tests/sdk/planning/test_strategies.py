@@ -55,6 +55,7 @@ def faults(value, **changes):
         PyTorchDDP(),
         {**TorchDistributed().distribution(), **SMDDP().distribution()},
         {"torch_distributed": ON, "mpi": {"enabled": False}},
+        MPI(processes_per_host=8, custom_mpi_options="-x NCCL_DEBUG=INFO --verbose"),
         ModelParallel(pipeline_parallel_degree=2),
         SMP,
         SMPv1(pipeline_parallel_degree=2, processes_per_host=8, ddp=True),
@@ -66,7 +67,7 @@ def test_our_launcher_starts_ranks_of_torch(kind, option):
 
 
 @pytest.mark.parametrize(
-    "option", [DataParallel(), SMDDP(), ParameterServer(), MultiWorkerMirroredStrategy()]
+    "option", [DataParallel(), SMDDP(), MPI(), ParameterServer(), MultiWorkerMirroredStrategy()]
 )
 def test_our_launcher_starts_ranks_of_tensorflow(option):
     assert [] == faults(option, kind="TensorFlow")
@@ -76,8 +77,25 @@ def test_our_launcher_starts_ranks_of_tensorflow(option):
 @pytest.mark.parametrize(
     ("option", "kind", "about", "fault"),
     [
-        (MPI(processes_per_host=8), "PyTorch", "mpi", "unsupported"),
-        (MPI(), "TensorFlow", "mpi", "unsupported"),
+        (
+            MPI(custom_mpi_options="-x A=1 --mca btl tcp -host a"),
+            "PyTorch",
+            "mpi.custom_mpi_options",
+            "unsupported",
+        ),
+        (MPI(custom_mpi_options="-x RANK=1"), "Estimator", "mpi.custom_mpi_options", "conflict"),
+        (
+            {**MPI().distribution(), **TorchDistributed().distribution()},
+            "PyTorch",
+            "mpi",
+            "conflict",
+        ),
+        (
+            {**MPI().distribution(), **DataParallel().distribution()},
+            "PyTorch",
+            "mpi",
+            "conflict",
+        ),
         (ParameterServer(), "PyTorch", "parameter_server", "unsupported"),
         (
             MultiWorkerMirroredStrategy(),
@@ -133,12 +151,11 @@ def test_what_our_image_does_not_serve_is_refused_by_name(option, kind, about, f
 
 def test_text_of_a_key_that_is_refused():
     """The hint has every way out: another option, SageMaker's image, and no distribution."""
-    (fault,) = construction_faults(job(MPI()))
+    (fault,) = construction_faults(job(PyTorchXLA()))
 
     assert str(fault) == (
-        "distribution requests 'mpi': the image of sagemaker_dist has no MPI, because it starts"
-        " ranks with torchrun. Pass {'torch_distributed': {'enabled': True}} for one rank per GPU,"
-        " or select SageMaker's image by framework_version and py_version, or leave it out."
+        "distribution requests 'pytorchxla': the image of sagemaker_dist has no XLA. Select"
+        " SageMaker's image by framework_version and py_version, or leave it out."
     )
 
 
