@@ -165,6 +165,11 @@ print(wire.VERSION)')
     [ -n "$(find /wheels -name "$name-$VERSION-*.whl")" ] || fail "VERSION is '$VERSION'" \
       "the wheels are $(ls /wheels)" "Give the version of these" conflict
   done
+  case $COMPAT in
+    "") ;;
+    horovod) wheel /mnt/context/container/compat/horovod ;;
+    *) fail "COMPAT is '$COMPAT'" "there is one package of this kind" "Choose horovod" unknown ;;
+  esac
 }
 
 framework() {
@@ -177,12 +182,19 @@ packages() {
   mkdir -p /opt/sagemaker_dist
   cp /mnt/bash_env.sh /opt/sagemaker_dist/bash_env.sh
   chmod 644 /opt/sagemaker_dist/bash_env.sh # any user's bash reads it
+  if [ -n "$COMPAT" ] && pip3 show --quiet "$COMPAT" 2>/dev/null; then
+    fail "the base image has $COMPAT itself" "COMPAT installs another package of this name" \
+      "Choose another base image, or leave --compat out" conflict
+  fi
   install /mnt/wheels/*.whl
   for tool in train smdist-init; do
     command -v $tool >/dev/null || fail "$tool is not on the PATH" \
       "pip puts programs elsewhere in this base image" "Choose another base image" \
       missing_program
   done
+  command -v horovodrun >/dev/null ||
+    ln -s smdist-horovodrun "$(dirname "$(command -v smdist-horovodrun)")/horovodrun"
+  if [ -n "$COMPAT" ]; then python3 -B -c 'import horovod, sagemaker_dist_horovod'; fi
   case $FRAMEWORK in
     torch) python3 -B -c 'import smdist.dataparallel.torch' ;;
     tensorflow)

@@ -29,7 +29,7 @@ from sagemaker_dist.packaging import (
     inspect_image,
     push_image,
 )
-from sagemaker_dist.packaging.image_options import ACCELERATORS
+from sagemaker_dist.packaging.image_options import ACCELERATORS, COMPATIBLE
 
 _BUILD: Final[dict[str, Any]] = {  # the fields of ImageOptions
     "framework-version": {"metavar": "X.Y.Z", "help": "Exact version. Default: the tested one."},
@@ -51,6 +51,10 @@ _BUILD: Final[dict[str, Any]] = {  # the fields of ImageOptions
     "build-image": {
         "metavar": "IMAGE",
         "help": "Image that compiles the runtime. Default: the base image.",
+    },
+    "compat": {
+        "type": click.Choice(COMPATIBLE),
+        "help": "A package of this name for scripts that import it, on the engine of smdist.",
     },
     "tag": {"metavar": "NAME", "help": "Default: sagemaker-dist:VERSION-FRAMEWORK."},
     "wheelhouse": {"type": FILE, "metavar": "DIR", "help": "Wheels that are preferred to PyPI's."},

@@ -36,8 +36,8 @@ from sagemaker_dist.contract.distribution_keys import (
 )
 from sagemaker_dist.contract.hyperparameter_format import Options
 from sagemaker_dist.contract.model_parallel import ModelParallel
-from sagemaker_dist.contract.smp import smp_warnings
 from sagemaker_dist.contract.mpi_takeover import MPI_KEY, take_mpi_over
+from sagemaker_dist.contract.smp import smp_warnings
 from sagemaker_dist.contract.smp_takeover import take_over
 from sagemaker_dist.errors import OptionError, raise_all
 
@@ -157,8 +157,8 @@ def claim_for_launcher(given: Distribution) -> Distribution:
         return Distribution(rest=rest)  # `takeover_faults` has the reasons
     groups = tuple(rest.pop(GROUPS, ()))
     if not given.is_launched and (mpi := take_mpi_over(rest)) is not None:
-        engine = DataParallel(processes_per_host=mpi.processes_per_host or 1)
-        return Distribution(engine=engine, mpi=mpi, groups=groups)
+        ranks = DataParallel(processes_per_host=mpi.processes_per_host or 1)
+        return Distribution(engine=ranks, mpi=mpi, groups=groups)
     engine = given.engine
     if DATA in rest.get(AWS, ()) and not rest[AWS][DATA].get(MPI_OPTIONS):
         rest.pop(AWS)

@@ -104,7 +104,7 @@ def process_faults(processes: Any, where: str, about: KeyPath) -> Iterator[Optio
 def _word_faults(words: list[str], where: str, about: KeyPath) -> Iterator[OptionError]:
     rest = iter(words)
     unknown: list[str] = []
-    is_value = False  # of an unknown option, until the next option
+    is_value = False  # words until the next option belong to an unknown one
     for word in rest:
         if word in _VERBOSE:
             is_value = False

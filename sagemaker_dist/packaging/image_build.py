@@ -114,6 +114,7 @@ def arguments(options: ImageOptions, pip_config: Path | None = None) -> list[str
         "FRAMEWORK": options.framework,
         "FRAMEWORK_VERSION": options.exact_version,
         "ACCELERATOR": options.accelerator or "",
+        "COMPAT": options.compat or "",
         "OFFLINE": "1" if options.offline else "",
         "VERSION": installed_version(),
         "WIRE": str(hyperparameter_format.VERSION),

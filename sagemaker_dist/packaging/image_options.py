@@ -14,6 +14,7 @@ from sagemaker_dist.packaging.nccl_plugin import plugin_faults
 
 BASE_IMAGE: Final = "python:3.11-slim-bookworm"
 ACCELERATORS: Final = ("cpu", "cuda")
+COMPATIBLE: Final = ("horovod",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,8 @@ class ImageOptions:
             for the framework of `base_image` if it holds one.
         nccl_plugin: Files of NCCL's network plugin aws-ofi-nccl and of the libraries that it needs:
             packages (.deb), tarballs, or the library libnccl-net*.so. With it, NCCL sends over EFA.
+        compat: "horovod" for a package of this name on the engine of the runtime, and the program
+            horovodrun, so that scripts for Horovod run unchanged; None for none.
         base_image: Image that the training image is based on, such as an AWS Deep Learning
             Container, a CUDA image or a slim Python. It needs bash, python3 and pip3; the framework
             is installed if it is missing.
@@ -53,6 +56,7 @@ class ImageOptions:
     framework_version: str | None = None
     accelerator: str | None = None
     nccl_plugin: tuple[Path, ...] = ()
+    compat: str | None = None
     base_image: str = BASE_IMAGE
     build_image: str | None = None
     tag: str | None = None
@@ -69,6 +73,7 @@ class ImageOptions:
             [
                 *framework_faults(self.framework, self.framework_version),
                 *self._accelerator_faults(),
+                *self._compat_faults(),
                 *plugin_faults(self.nccl_plugin),
                 *self._file_faults(),
                 *self._index_faults(),
@@ -111,6 +116,16 @@ class ImageOptions:
                 "Pass accelerator='cuda', or leave nccl_plugin out",
                 about="nccl_plugin",
                 kind="no_effect",
+            )
+
+    def _compat_faults(self) -> Iterator[OptionError]:
+        if self.compat is not None and self.compat not in COMPATIBLE:
+            yield OptionError(
+                f"compat is {self.compat!r}",
+                "the build knows one package of another project's name",
+                closest(self.compat, COMPATIBLE),
+                about="compat",
+                kind="unknown",
             )
 
     def _file_faults(self) -> Iterator[OptionError]:

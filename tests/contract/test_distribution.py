@@ -7,10 +7,10 @@ import pytest
 from error_fields import fields_of, fields_raised
 
 from sagemaker_dist.contract import (
-    aws_distributions,
     DataParallel,
     Distribution,
     MiB,
+    aws_distributions,
     claim_for_launcher,
     read_distribution,
 )

@@ -16,10 +16,16 @@ def faults(text):
     [
         ("", MpiOptions()),
         ("-x A=1", MpiOptions(variables={"A": "1"})),
-        ("-x A=1 -x B='two words' -x C=", MpiOptions(variables={"A": "1", "B": "two words", "C": ""})),
+        (
+            "-x A=1 -x B='two words' -x C=",
+            MpiOptions(variables={"A": "1", "B": "two words", "C": ""}),
+        ),
         ("-x A=b=c", MpiOptions(variables={"A": "b=c"})),
         ("-x PATH", MpiOptions()),
-        ("-verbose -x NCCL_DEBUG=VERSION", MpiOptions(variables={"NCCL_DEBUG": "VERSION"}, is_verbose=True)),
+        (
+            "-verbose -x NCCL_DEBUG=VERSION",
+            MpiOptions(variables={"NCCL_DEBUG": "VERSION"}, is_verbose=True),
+        ),
         ("--verbose", MpiOptions(is_verbose=True)),
         ("-v", MpiOptions(is_verbose=True)),
     ],

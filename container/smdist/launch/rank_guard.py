@@ -38,12 +38,12 @@ from smdist.launch.guard_protocol import (
     read_fault,
 )
 from smdist.launch.kernel_state import StateWatch
+from smdist.launch.mpi_request import open_mpi_variables
 from smdist.launch.nonblocking_writer import BackgroundWriter
 from smdist.launch.output_prefix import STARTING, Relay
 from smdist.launch.private_folder import remove_if_abandoned
 from smdist.launch.process_control import die_with_parent, end_by, signal_socket
 from smdist.launch.traceback_parser import find_culprit
-from smdist.launch.mpi_request import open_mpi_variables
 from smdist.restart_environment import CONNECTED, torchelastic_variables
 
 _READ_BYTES: Final = 1 << 16

@@ -94,7 +94,8 @@ def test_no_rank_restarts_before_all_have_ended(job):
     assert {(host, "start") for host in HOSTS} == set(kinds(job))
     assert 1 == job.attempts.attempt
     assert [replace(failed(), progress=True)] == job.attempts.history
-    assert ["attempt 0 failed: boom; restart 1 of 3 begins"] == job.lines
+    (line,) = job.lines
+    assert line.startswith("attempt 0 failed: boom; restart 1 of 3 begins ")
 
 
 def test_a_host_that_is_done_waits_and_restarts_with_the_others(job):

@@ -277,7 +277,7 @@ def test_hosts_that_a_starter_waits_for_are_named_and_its_error_is_the_hosts(
         "starter, script, f", "supervise._PROGRESS_SECONDS = 0.2\nstarter, script, f"
     )
     run = supervise("", starter=REPORTING, driver=f"from smdist.launch import supervise\n{driver}")
-    until(lambda: "ready, and these have not joined yet: algo-3, algo-4\n" in run.said())
+    until(lambda: "; it waits for algo-3, algo-4, not joined yet\n" in run.said())
     (tmp_path / "has-waited").touch()
 
     assert 1 == run.wait()

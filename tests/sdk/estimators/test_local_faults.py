@@ -65,7 +65,11 @@ FILE = Path(__file__)
             "checkpoint_local_path",
             "reserved",
         ),
-        ({"distribution": {"pytorchxla": {"enabled": True}}}, "distribution.pytorchxla", "unsupported"),
+        (
+            {"distribution": {"pytorchxla": {"enabled": True}}},
+            "distribution.pytorchxla",
+            "unsupported",
+        ),
         (
             {"distribution": {"torch_distributed": {"enabled": True}, "instance_groups": ["a"]}},
             "distribution.instance_groups",
