@@ -96,11 +96,37 @@ def test_base_with_another_framework_version(derived, offline, scratch_tag):
     ) == str(raised.value)
 
 
-def test_base_with_the_framework(image, offline, scratch_tag):
-    """A base that holds the framework in the version asked for keeps it as it is."""
-    built = build_image(ImageOptions(**{**offline, "base_image": image.name}, tag=scratch_tag))
+def test_base_with_the_framework(engine, image, offline, scratch_tag):
+    """A base that holds the framework in the version asked for keeps it as it is.
+
+    With the package named horovod, ranks of a script for Horovod start in it.
+    """
+    options = {**offline, "base_image": image.name, "compat": "horovod", "tag": scratch_tag}
+    built = build_image(ImageOptions(**options))
+    script = (
+        "import horovod.torch as hvd, torch; hvd.init();"
+        "print('sum', hvd.allreduce(torch.ones(1), op=hvd.Sum).item())"
+    )
+    words = ["horovodrun", "-np", "2", "python3", "-c", script]
+    said = engine.containers.run(scratch_tag, words, remove=True).decode()
 
     assert built.size_bytes - image.size_bytes < 50_000_000
+    assert 2 == said.count("sum 2.0")
+
+
+def test_horovod_itself_is_not_replaced(derived, image, offline, scratch_tag):
+    metadata = "/usr/local/lib/python3.11/dist-packages/horovod-0.28.1.dist-info"
+    base = derived(
+        f"FROM {image.name}\n"
+        f"RUN mkdir -p {metadata} && printf 'Metadata-Version: 2.1\\nName: horovod\\n"
+        f"Version: 0.28.1\\n' > {metadata}/METADATA"
+    )
+    options = {**offline, "base_image": base, "compat": "horovod", "tag": scratch_tag}
+    with pytest.raises(SetupError) as raised:
+        build_image(ImageOptions(**options))
+
+    assert "conflict" == raised.value.kind
+    assert "the base image has horovod itself" in str(raised.value)
 
 
 def test_offline_without_a_compiler(offline, scratch_tag):

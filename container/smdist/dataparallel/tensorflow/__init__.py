@@ -21,8 +21,22 @@ from typing import TYPE_CHECKING, Any
 from smdist.dataparallel.tensorflow.unsupported_horovod import no_such_name
 
 if TYPE_CHECKING:
+    from smdist.dataparallel.library_facts import (
+        ccl_built,
+        ddl_built,
+        gloo_built,
+        gloo_enabled,
+        mpi_built,
+        mpi_enabled,
+        mpi_threads_supported,
+        nccl_built,
+        rocm_built,
+    )
     from smdist.dataparallel.tensorflow.basics import (
+        cross_rank,
+        cross_size,
         init,
+        is_homogeneous,
         is_initialized,
         local_rank,
         local_size,
@@ -30,7 +44,11 @@ if TYPE_CHECKING:
         shutdown,
         size,
     )
-    from smdist.dataparallel.tensorflow.broadcast_objects import allgather_object, broadcast_object
+    from smdist.dataparallel.tensorflow.broadcast_objects import (
+        allgather_object,
+        broadcast_object,
+        broadcast_object_fn,
+    )
     from smdist.dataparallel.tensorflow.collectives import (
         allgather,
         allreduce,
@@ -48,11 +66,29 @@ if TYPE_CHECKING:
         broadcast_global_variables,
         overlap,
     )
+    from smdist.dataparallel.tensorflow.grouped_collectives import (
+        grouped_allgather,
+        grouped_reducescatter,
+    )
     from smdist.dataparallel.tensorflow.keras.optimizer import DistributedOptimizer
+    from smdist.dataparallel.tensorflow.keras.partial_optimizer import PartialDistributedOptimizer
+    from smdist.dataparallel.tensorflow.keras.sync_batch_normalization import (
+        SyncBatchNormalization,
+    )
+    from smdist.dataparallel.tensorflow.number_ops import (
+        cuda_built,
+        local_rank_op,
+        local_size_op,
+        rank_op,
+        size_op,
+    )
     from smdist.dataparallel.tensorflow.progress import report
     from smdist.dataparallel.tensorflow.reduce_op import Average, Max, Min, Product, ReduceOp, Sum
-    from smdist.dataparallel.tensorflow.tape import DistributedGradientTape
-    from smdist.dataparallel.tensorflow.variable_broadcast import broadcast_variables
+    from smdist.dataparallel.tensorflow.tape import (
+        DistributedGradientTape,
+        PartialDistributedGradientTape,
+    )
+    from smdist.dataparallel.tensorflow.variable_broadcast import broadcast_, broadcast_variables
 
 __all__ = [
     "Average",
@@ -62,31 +98,55 @@ __all__ = [
     "DistributedOptimizer",
     "Max",
     "Min",
+    "PartialDistributedGradientTape",
+    "PartialDistributedOptimizer",
     "Product",
     "ReduceOp",
     "Sum",
+    "SyncBatchNormalization",
     "allgather",
     "allgather_object",
     "allreduce",
     "alltoall",
     "barrier",
     "broadcast",
+    "broadcast_",
     "broadcast_global_variables",
     "broadcast_object",
+    "broadcast_object_fn",
     "broadcast_variables",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "gloo_built",
+    "gloo_enabled",
+    "grouped_allgather",
     "grouped_allreduce",
+    "grouped_reducescatter",
     "init",
+    "is_homogeneous",
     "is_initialized",
     "local_rank",
+    "local_rank_op",
     "local_size",
+    "local_size_op",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
     "oob_allreduce",
     "overlap",
     "rank",
+    "rank_op",
     "reduce_scatter",
     "reducescatter",
     "report",
+    "rocm_built",
     "shutdown",
     "size",
+    "size_op",
 ]
 
 _NAMES_BY_MODULE = {
@@ -103,21 +163,49 @@ _NAMES_BY_MODULE = {
     ),
     "compression": ("Compression",),
     "estimator": ("BroadcastGlobalVariablesHook", "broadcast_global_variables", "overlap"),
+    "grouped_collectives": ("grouped_allgather", "grouped_reducescatter"),
     "keras.optimizer": ("DistributedOptimizer",),
-    "broadcast_objects": ("allgather_object", "broadcast_object"),
+    "keras.partial_optimizer": ("PartialDistributedOptimizer",),
+    "keras.sync_batch_normalization": ("SyncBatchNormalization",),
+    "number_ops": ("cuda_built", "local_rank_op", "local_size_op", "rank_op", "size_op"),
+    "broadcast_objects": ("allgather_object", "broadcast_object", "broadcast_object_fn"),
     "reduce_op": ("Average", "Max", "Min", "Product", "ReduceOp", "Sum"),
     "progress": ("report",),
-    "tape": ("DistributedGradientTape",),
-    "variable_broadcast": ("broadcast_variables",),
-    "basics": ("init", "is_initialized", "local_rank", "local_size", "rank", "shutdown", "size"),
+    "tape": ("DistributedGradientTape", "PartialDistributedGradientTape"),
+    "variable_broadcast": ("broadcast_", "broadcast_variables"),
+    "basics": (
+        "cross_rank",
+        "cross_size",
+        "init",
+        "is_homogeneous",
+        "is_initialized",
+        "local_rank",
+        "local_size",
+        "rank",
+        "shutdown",
+        "size",
+    ),
 }
-_MODULE_OF = {name: place for place, names in _NAMES_BY_MODULE.items() for name in names}
+_FACTS = (
+    "ccl_built",
+    "ddl_built",
+    "gloo_built",
+    "gloo_enabled",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rocm_built",
+)
+_MODULE_OF = {
+    name: f"{__name__}.{place}" for place, names in _NAMES_BY_MODULE.items() for name in names
+} | dict.fromkeys(_FACTS, "smdist.dataparallel.library_facts")
 
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise no_such_name(__name__, name)
-    value = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    value = getattr(import_module(_MODULE_OF[name]), name)
     globals()[name] = value
     return value
 

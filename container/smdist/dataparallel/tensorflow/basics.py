@@ -157,6 +157,36 @@ def local_size() -> int:
     return _world("local_size").local_size
 
 
+def cross_rank() -> int:
+    """Return the number of this rank's host, from 0, where all hosts have as many ranks.
+
+    Raises:
+        OptionError: init() was not called, or hosts have different numbers of ranks.
+    """
+    world = _even("cross_rank")
+    return world.rank // world.local_size
+
+
+def cross_size() -> int:
+    """Return the number of hosts, where all hosts have as many ranks.
+
+    Raises:
+        OptionError: init() was not called, or hosts have different numbers of ranks.
+    """
+    world = _even("cross_size")
+    return world.size // world.local_size
+
+
+def is_homogeneous() -> bool:
+    """Return True if all hosts have as many ranks as this one, as far as this rank knows.
+
+    Raises:
+        OptionError: init() was not called.
+    """
+    world = _world("is_homogeneous")
+    return world.size % world.local_size == 0
+
+
 def engine() -> Engine:
     """Return the engine that all ops of this process use.
 
@@ -202,6 +232,19 @@ def _world(function: str) -> World:
         kind="too_early",
     )
     return _joined[0].world
+
+
+def _even(function: str) -> World:
+    world = _world(function)
+    require(
+        world.size % world.local_size == 0,
+        what=f"{function}() was called on a host with {world.local_size} of {world.size} ranks",
+        why="hosts have different numbers of ranks, and then hosts have no such number",
+        hint="Use rank() and local_rank()",
+        about=function,
+        kind="uneven",
+    )
+    return world
 
 
 def _check_process(function: str) -> None:

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -42,6 +44,20 @@ def broadcast_object(obj: Any = None, root_rank: int = 0, name: str | None = Non
         mine = _tensor(packed) if is_root else tf.zeros([length], tf.uint8)
         packed = collectives.broadcast(mine, root_rank).numpy().tobytes()
     return _unpack(packed)
+
+
+def broadcast_object_fn(root_rank: int = 0, name: str | None = None) -> Callable[[Any], Any]:
+    """Return a function that sends an object of `root_rank` to all ranks and returns it.
+
+    Args:
+        root_rank: The rank that sends.
+        name: Name scope of the operations.
+
+    Raises:
+        OptionError: The root rank does not exist.
+    """
+    check_root(root_rank)
+    return partial(broadcast_object, root_rank=root_rank, name=name)
 
 
 def allgather_object(obj: Any, name: str | None = None) -> list[Any]:

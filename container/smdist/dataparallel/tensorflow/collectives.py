@@ -27,6 +27,7 @@ from smdist.dataparallel.tensorflow.reduce_op import (
     ReduceOp,
     as_op,
     check_average,
+    check_factor,
     check_moved,
     check_number,
 )
@@ -143,7 +144,7 @@ def allgather(tensor: Any, name: str | None = None) -> Any:
         OptionError: The tensor is a scalar, which has no rows, or contains strings.
     """
     with tf.name_scope(name or "smdist_allgather"):
-        value = _rows(tensor, "allgather")
+        value = check_rows(tensor, "allgather")
         return value if basics.size() == 1 else row_collectives.gather([value])[0]
 
 
@@ -185,7 +186,7 @@ def alltoall(tensor: Any, splits: Any = None, name: str | None = None) -> Any:
             `splits`, the number of ranks does not divide the number of rows.
     """
     with tf.name_scope(name or "smdist_alltoall"):
-        value = _rows(tensor, "alltoall")
+        value = check_rows(tensor, "alltoall")
         sent = _equal_rows(value) if splits is None else _counts(splits, value)
         if basics.size() == 1:
             rows, received = value, sent
@@ -195,7 +196,14 @@ def alltoall(tensor: Any, splits: Any = None, name: str | None = None) -> Any:
 
 
 @without_autograph
-def reduce_scatter(tensor: Any, op: Any = None, name: str | None = None) -> Any:
+def reduce_scatter(
+    tensor: Any,
+    op: Any = None,
+    name: str | None = None,
+    *,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Any:
     """Reduce a tensor over all ranks, and return this rank's share of the result's rows.
 
     Args:
@@ -203,19 +211,25 @@ def reduce_scatter(tensor: Any, op: Any = None, name: str | None = None) -> Any:
             the number of rows.
         op: Reduce operation; by default AVERAGE, which needs floats.
         name: Name in the graph.
+        prescale_factor: Factor that multiplies the tensor before the reduction.
+        postscale_factor: Factor that multiplies the result.
 
     Returns:
         Tensor [rows / size, ...]: the first rows on rank 0, and so on.
 
     Raises:
-        OptionError: The tensor is a scalar, the op is unknown, or it is an average of integers.
+        OptionError: The tensor is a scalar, the op is unknown, or integers are averaged or
+            multiplied by a factor.
         tf.errors.InvalidArgumentError: The number of ranks does not divide the number of rows.
     """
     with tf.name_scope(name or "smdist_reduce_scatter"):
-        value, chosen = _rows(tensor, "reduce_scatter"), as_op(op)
+        value, chosen = check_rows(tensor, "reduce_scatter"), as_op(op)
         check_number(chosen, value.dtype)
+        for factor in (prescale_factor, postscale_factor):
+            check_factor(factor, value.dtype)
         with tf.control_dependencies([_equal_rows(value)]):
-            return row_collectives.scatter_reduced(tf.identity(value), chosen)
+            scaled = _times(tf.identity(value), prescale_factor)
+        return _times(row_collectives.scatter_reduced(scaled, chosen), postscale_factor)
 
 
 reducescatter = reduce_scatter  # Horovod's name
@@ -254,7 +268,16 @@ def _movable(tensor: Any) -> Any:
     return value
 
 
-def _rows(tensor: Any, name: str) -> Any:
+def check_rows(tensor: Any, name: str) -> Any:
+    """Return a tensor, or what can be converted to one, after a check that it has rows.
+
+    Args:
+        tensor: Tensor [rows, ...].
+        name: Name of the caller, for the error.
+
+    Raises:
+        OptionError: The tensor is a scalar, or contains strings.
+    """
     setup_hints.note(setup_hints.MANUAL)
     value = _movable(tensor)
     require(
@@ -266,6 +289,10 @@ def _rows(tensor: Any, name: str) -> Any:
         kind="shape",
     )
     return value
+
+
+def _times(value: Any, factor: float) -> Any:
+    return value if factor == 1 else value * tf.cast(factor, value.dtype)
 
 
 def _equal_rows(value: Any) -> Any:

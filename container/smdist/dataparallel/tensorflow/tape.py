@@ -12,6 +12,7 @@ from smdist.dataparallel.tensorflow.compression import Compression, check_compre
 from smdist.dataparallel.tensorflow.fused_allreduce import ReduceOptions
 from smdist.dataparallel.tensorflow.fusion_options import checked_fusion_bytes
 from smdist.dataparallel.tensorflow.gradients import reduce_gradients
+from smdist.dataparallel.tensorflow.local_sources import LocalSources
 from smdist.dataparallel.tensorflow.op_library import tf, without_autograph
 from smdist.dataparallel.tensorflow.reduce_op import ReduceOp, as_op
 
@@ -35,6 +36,8 @@ class DistributedGradientTape:
         num_groups: Horovod's argument; must be 0.
         groups: Horovod's argument; must be None.
         fusion_bytes: Bytes per bucket; by default the job's value, which is 25 MiB if not set.
+        scale_local_gradients: True to divide the gradients of local variables
+            (`register_local_source`) by the number of ranks.
 
     Raises:
         OptionError: A value is out of range, or num_groups or groups is given.
@@ -54,9 +57,11 @@ class DistributedGradientTape:
         num_groups: int = 0,
         groups: Any = None,
         fusion_bytes: int | None = None,
+        scale_local_gradients: bool = True,
     ) -> None:
         check_devices(device_dense=device_dense, device_sparse=device_sparse)
         refuse_groups(num_groups, groups)
+        self._local = LocalSources(scale_local_gradients)
         self._tape = gradtape
         self._sparse_as_dense = sparse_as_dense
         self._reduction = reduction_of(op, compression, gradient_predivide_factor, fusion_bytes)
@@ -71,6 +76,10 @@ class DistributedGradientTape:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tape, name)
 
+    def register_local_source(self, source: Any) -> None:
+        """Declare a variable as local: its gradient is not reduced over ranks."""
+        self._local.add(source)
+
     @without_autograph
     def gradient(
         self,
@@ -84,11 +93,31 @@ class DistributedGradientTape:
         The arguments are those of tf.GradientTape.gradient().
         """
         gradients = self._tape.gradient(target, sources, output_gradients, unconnected_gradients)
-        flat = tf.nest.flatten(gradients)
-        reduced = reduce_gradients(
-            flat, tf.nest.flatten(sources), self._reduction, self._sparse_as_dense
+        reduced = self._local.reduce(
+            tf.nest.flatten(gradients), tf.nest.flatten(sources), self._reduced
         )
         return tf.nest.pack_sequence_as(gradients, reduced)
+
+    def _reduced(self, gradients: list[Any], sources: list[Any]) -> list[Any]:
+        return reduce_gradients(gradients, sources, self._reduction, self._sparse_as_dense)
+
+
+def PartialDistributedGradientTape(  # noqa: N802  Horovod's name
+    gradtape: Any, *, local_layers: Any = None, **options: Any
+) -> DistributedGradientTape:
+    """Return a DistributedGradientTape that leaves the gradients of some layers to each rank.
+
+    Args:
+        gradtape: The tf.GradientTape to wrap.
+        local_layers: A Keras layer, or several, whose variables are local; None for none yet.
+        options: Other arguments of DistributedGradientTape.
+
+    Raises:
+        OptionError: A value is out of range, or an argument is unknown.
+    """
+    tape = DistributedGradientTape(gradtape, **options)
+    tape._local.add_layers(local_layers)
+    return tape
 
 
 def reduction_of(

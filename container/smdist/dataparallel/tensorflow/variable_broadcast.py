@@ -65,6 +65,26 @@ def broadcast_variables(variables: Any, root_rank: int = 0) -> None:
         _broadcast_bucket([flat[number] for number in bucket], root_rank)
 
 
+@without_autograph
+def broadcast_(variable: Any, root_rank: int, name: str | None = None) -> Any:
+    """Set a variable to the value that it has on `root_rank`, and return the variable.
+
+    Args:
+        variable: tf.Variable or Keras variable, also of a seed generator.
+        root_rank: The rank whose value is sent.
+        name: Name in the graph.
+
+    Raises:
+        OptionError: It is no variable, or the root rank does not exist.
+    """
+    check_root(root_rank)
+    inner = _variable(variable)
+    if basics.size() > 1:
+        with tf.name_scope(name or "smdist_broadcast_in_place"):
+            inner.assign(row_collectives.broadcast(tf.convert_to_tensor(inner), root_rank))
+    return variable
+
+
 def check_root(root_rank: Any) -> None:
     """Check that `root_rank` is the number of a rank of this job.
 

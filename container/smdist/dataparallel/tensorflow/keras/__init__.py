@@ -11,8 +11,22 @@ model.fit(dataset, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
 
 from typing import Any
 
+from smdist.dataparallel.library_facts import (
+    ccl_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rocm_built,
+)
 from smdist.dataparallel.tensorflow.basics import (
+    cross_rank,
+    cross_size,
     init,
+    is_homogeneous,
     is_initialized,
     local_rank,
     local_size,
@@ -26,12 +40,15 @@ from smdist.dataparallel.tensorflow.estimator import broadcast_global_variables
 from smdist.dataparallel.tensorflow.keras import callbacks
 from smdist.dataparallel.tensorflow.keras.model_loading import load_model
 from smdist.dataparallel.tensorflow.keras.optimizer import DistributedOptimizer
+from smdist.dataparallel.tensorflow.keras.partial_optimizer import PartialDistributedOptimizer
+from smdist.dataparallel.tensorflow.keras.sync_batch_normalization import SyncBatchNormalization
 from smdist.dataparallel.tensorflow.keras.value_collectives import (
     allgather,
     allreduce,
     broadcast,
     reducescatter,
 )
+from smdist.dataparallel.tensorflow.number_ops import cuda_built
 from smdist.dataparallel.tensorflow.progress import report
 from smdist.dataparallel.tensorflow.reduce_op import Average, Max, Min, Product, Sum
 from smdist.dataparallel.tensorflow.unsupported_horovod import no_such_name
@@ -43,8 +60,10 @@ __all__ = [
     "DistributedOptimizer",
     "Max",
     "Min",
+    "PartialDistributedOptimizer",
     "Product",
     "Sum",
+    "SyncBatchNormalization",
     "allgather",
     "allgather_object",
     "allreduce",
@@ -53,14 +72,27 @@ __all__ = [
     "broadcast_object",
     "broadcast_variables",
     "callbacks",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "gloo_built",
+    "gloo_enabled",
     "init",
+    "is_homogeneous",
     "is_initialized",
     "load_model",
     "local_rank",
     "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
     "rank",
     "reducescatter",
     "report",
+    "rocm_built",
     "shutdown",
     "size",
 ]

@@ -12,12 +12,13 @@ ReducedScale     for a LossScaleOptimizer whose inner optimizer has the mix-in R
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sagemaker_dist.errors import OptionError
 from smdist.dataparallel.tensorflow.fused_allreduce import ReduceOptions, all_reduce
 from smdist.dataparallel.tensorflow.gradients import describe_gradients, reduce_gradients
+from smdist.dataparallel.tensorflow.local_sources import LocalSources
 from smdist.dataparallel.tensorflow.op_library import tf, without_autograph
 from smdist.dataparallel.tensorflow.reduce_op import ReduceOp
 
@@ -32,11 +33,13 @@ class OptimizerReduction:
         factor: Factor that multiplies the reduced gradients. If the user wants the sum over several
             backward passes, the factor is the number of passes, because Keras computes the average
             over the passes.
+        local: Variables whose gradients are not reduced.
     """
 
     reduction: ReduceOptions
     sparse_as_dense: bool
     factor: float = 1.0
+    local: LocalSources = field(default_factory=LocalSources)
 
     def reduce(
         self, gradients: Sequence[Any], variables: Sequence[Any], also_equal: str = ""
@@ -46,9 +49,13 @@ class OptimizerReduction:
         `variables` has the variable of each gradient. `also_equal` is a text that must be the same
         on all ranks; otherwise the reduction fails.
         """
-        reduced = reduce_gradients(
-            gradients, variables, self.reduction, self.sparse_as_dense, also_equal
-        )
+
+        def over_ranks(gradients: list[Any], variables: list[Any]) -> list[Any]:
+            return reduce_gradients(
+                gradients, variables, self.reduction, self.sparse_as_dense, also_equal
+            )
+
+        reduced = self.local.reduce(gradients, variables, over_ranks)
         return reduced if self.factor == 1 else [_times(each, self.factor) for each in reduced]
 
 

@@ -16,6 +16,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from smdist.dataparallel.library_facts import (
+    ccl_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rocm_built,
+)
 from smdist.dataparallel.torch.horovod.allreduce_calls import (
     allreduce,
     allreduce_,
@@ -35,18 +46,7 @@ from smdist.dataparallel.torch.horovod.broadcast_calls import (
     broadcast_async_,
     join,
 )
-from smdist.dataparallel.torch.horovod.build_facts import (
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
-)
+from smdist.dataparallel.torch.horovod.build_facts import cuda_built
 from smdist.dataparallel.torch.horovod.compressors import Compression
 from smdist.dataparallel.torch.horovod.current_job import (
     add_process_set,

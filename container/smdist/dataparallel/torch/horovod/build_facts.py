@@ -1,60 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers to Horovod's questions about how it was built: there is one engine, without libraries.
-
-Scripts ask for example nccl_built() before they use NCCL. All answers are what is true of
-smdist: it uses neither MPI, Gloo, NCCL, DDL, oneCCL nor ROCm for the collectives of this module.
-"""
+"""Answer to Horovod's question whether torch was built for CUDA."""
 
 from __future__ import annotations
 
 import torch
 
 
-def mpi_enabled() -> bool:
-    """Return False: the engine does not use MPI."""
-    return False
-
-
-def mpi_built() -> bool:
-    """Return False: the engine does not use MPI."""
-    return False
-
-
-def mpi_threads_supported() -> bool:
-    """Return False: there is no MPI."""
-    return False
-
-
-def gloo_enabled() -> bool:
-    """Return False: the engine does not use Gloo."""
-    return False
-
-
-def gloo_built() -> bool:
-    """Return False: the engine does not use Gloo."""
-    return False
-
-
-def nccl_built() -> int:
-    """Return 0: the collectives of this module do not use NCCL."""
-    return 0
-
-
-def ddl_built() -> bool:
-    """Return False: the engine does not use IBM's DDL."""
-    return False
-
-
-def ccl_built() -> bool:
-    """Return False: the engine does not use Intel's oneCCL."""
-    return False
-
-
 def cuda_built() -> bool:
     """Return True if torch was built for CUDA, so that tensors of GPUs can be reduced."""
     return torch.version.cuda is not None
-
-
-def rocm_built() -> bool:
-    """Return False: tensors of AMD's GPUs are not supported."""
-    return False
