@@ -59,7 +59,7 @@ test: $(RUNTIME) native-address test-device
 	  --ignore=tests/docker --ignore=$(SAMPLE) --ignore=$(TORCH_SUITE)
 
 test-slow: $(RUNTIME) test-device
-	$(BIN)/python -m pytest $(SHARED_OUT) -m slow \
+	$(BIN)/python -m pytest $(SHARED_OUT) --durations=40 --durations-min=5 -m slow \
 	  --ignore=tests/docker --ignore=$(SAMPLE) --ignore=$(TORCH_SUITE)
 
 long: split-matrix pipeline-matrix device-programs stream-bugs blips

@@ -99,8 +99,8 @@ def finished(estimator):
 
 
 def kill_host(name, address):
-    """Kill all processes of a host."""
-    for process in processes_of(name):
+    """Kill all processes of a host, the launcher first: no guard reports the end of its rank."""
+    for process in sorted(processes_of(name), key=lambda each: each.create_time()):
         try:
             if process.environ().get("CURRENT_HOST") == address:
                 process.kill()
