@@ -93,9 +93,12 @@ class PyTorchXLA(_Switch):
 class MPI(_Switch):
     """Option to start ranks with mpirun in AWS's images, for example for Horovod.
 
+    In the sagemaker-dist image, its launcher starts them without MPI, with Open MPI's variables.
+
     Attributes:
         processes_per_host: Ranks on each host, 1 to 1024. Default None: one rank.
-        custom_mpi_options: Further arguments of mpirun. Default "": no arguments.
+        custom_mpi_options: Further arguments of mpirun; of these the sagemaker-dist image carries
+            out -x NAME=VALUE and --verbose, and refuses others. Default "": no arguments.
     """
 
     key: ClassVar[str] = "mpi"
@@ -127,8 +130,8 @@ class SMDDP(_Switch):
     In the sagemaker-dist image, this option has the effect of `DataParallel()`.
 
     Attributes:
-        custom_mpi_options: Further arguments of mpirun. The sagemaker-dist image has no MPI and
-            refuses this option. Default "": no arguments.
+        custom_mpi_options: Further arguments of mpirun; of these the sagemaker-dist image carries
+            out -x NAME=VALUE and --verbose, and refuses others. Default "": no arguments.
     """
 
     key: ClassVar[str] = "dataparallel"

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from sagemaker_dist.contract.aws_distributions import MPI, Strategy, is_pipeline_variable
+from sagemaker_dist.contract.aws_distributions import MPI, SMDDP, Strategy, is_pipeline_variable
 from sagemaker_dist.contract.data_parallel import DataParallel
 from sagemaker_dist.contract.distribution_keys import (
     AWS,
@@ -36,7 +36,12 @@ from sagemaker_dist.contract.distribution_keys import (
 )
 from sagemaker_dist.contract.hyperparameter_format import Options
 from sagemaker_dist.contract.model_parallel import ModelParallel
-from sagemaker_dist.contract.mpi_takeover import MPI_KEY, take_mpi_over
+from sagemaker_dist.contract.mpi_takeover import (
+    MPI_KEY,
+    smddp_faults,
+    take_mpi_over,
+    take_smddp_over,
+)
 from sagemaker_dist.contract.smp import smp_warnings
 from sagemaker_dist.contract.smp_takeover import take_over
 from sagemaker_dist.errors import OptionError, raise_all
@@ -55,8 +60,9 @@ class Distribution:
             `model.engine` are also stored as `engine`.
         sdk_key: Key of SageMaker's SDK, such as "torch_distributed", for which the sagemaker-dist
             launcher starts ranks without the smdist runtime; None if there is no such key.
-        mpi: Request for mpirun, whose ranks the sagemaker-dist launcher starts without MPI; None if
-            there is no such request. `engine` has its number of ranks.
+        mpi: Request for mpirun, or for SMDDP with options of mpirun, whose ranks the sagemaker-dist
+            launcher starts without MPI; None if there is no such request. `engine` has the number
+            of ranks.
         groups: Instance groups in which the sagemaker-dist launcher starts ranks, each a name or
             an InstanceGroup; () for a job without groups.
         rest: Keys that are passed to SageMaker's SDK unchanged.
@@ -67,7 +73,7 @@ class Distribution:
     engine: DataParallel | None = None
     model: ModelParallel | None = None
     sdk_key: str | None = None
-    mpi: MPI | None = None
+    mpi: MPI | SMDDP | None = None
     groups: tuple[Any, ...] = ()
     rest: dict[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
@@ -89,7 +95,7 @@ class Distribution:
         The result has the format of `distribution=`, without instance groups. It is {} if another
         launcher starts the ranks.
         """
-        if self.mpi is not None and self.model is None:
+        if isinstance(self.mpi, MPI) and self.model is None:
             return self.mpi.distribution()
         if self.options is not None:
             return self.options.distribution()
@@ -156,12 +162,13 @@ def claim_for_launcher(given: Distribution) -> Distribution:
     if MODEL in rest.get(AWS, ()) and given.engine is None:
         return Distribution(rest=rest)  # `takeover_faults` has the reasons
     groups = tuple(rest.pop(GROUPS, ()))
-    if not given.is_launched and (mpi := take_mpi_over(rest)) is not None:
-        ranks = DataParallel(processes_per_host=mpi.processes_per_host or 1)
-        return Distribution(engine=ranks, mpi=mpi, groups=groups)
+    if not given.is_launched and (request := take_mpi_over(rest)) is not None:
+        ranks = DataParallel(processes_per_host=request.processes_per_host or 1)
+        return Distribution(engine=ranks, mpi=request, groups=groups)
     engine = given.engine
-    if DATA in rest.get(AWS, ()) and not rest[AWS][DATA].get(MPI_OPTIONS):
-        rest.pop(AWS)
+    mpi = None
+    if DATA in rest.get(AWS, ()) and not any(smddp_faults(rest[AWS][DATA])):
+        mpi = take_smddp_over(rest.pop(AWS)[DATA])
         engine = engine or DataParallel()
     served = [
         key
@@ -173,7 +180,8 @@ def claim_for_launcher(given: Distribution) -> Distribution:
         rest.pop(sdk_key)
     if engine is not None or sdk_key is not None:
         sdk_key = None if engine else sdk_key
-        return replace(given, engine=engine, sdk_key=sdk_key, groups=groups, rest=rest)
+        found = replace(given, engine=engine, sdk_key=sdk_key, groups=groups, rest=rest)
+        return replace(found, mpi=mpi) if mpi else found
     return Distribution(rest={**rest, GROUPS: list(groups)} if groups else rest)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from sagemaker_dist.contract.aws_distributions import SMDDP
 from sagemaker_dist.contract.distribution import Distribution
 from sagemaker_dist.contract.hyperparameter_format import KEY, render
 from sagemaker_dist.contract.sdk_flags import (
@@ -21,6 +22,7 @@ from sagemaker_dist.contract.sdk_flags import (
     MPI_FLAG,
     MPI_OPTIONS_KEY,
     SERVED_FLAGS,
+    SMDDP_MPI_OPTIONS_KEY,
 )
 
 
@@ -41,7 +43,9 @@ def launch_parameters(
         added[SERVED_FLAGS[distribution.sdk_key]] = True
         if instance_type is not None:
             added[INSTANCE_KEY] = instance_type
-    if distribution.mpi is not None:
+    if isinstance(distribution.mpi, SMDDP):
+        added[SMDDP_MPI_OPTIONS_KEY] = distribution.mpi.custom_mpi_options
+    elif distribution.mpi is not None:
         added[MPI_FLAG] = True
         added[MPI_OPTIONS_KEY] = distribution.mpi.custom_mpi_options
     if distribution.is_launched and distribution.groups:

@@ -4,7 +4,10 @@
     {"mpi": {"enabled": True, "processes_per_host": 8, "custom_mpi_options": "-x NCCL_DEBUG=INFO"}}
 
 The launcher starts as many ranks as mpirun would, one per host by default, with Open MPI's
-variables (OMPI_COMM_WORLD_RANK and others). A program that calls MPI itself does not run so.
+variables (OMPI_COMM_WORLD_RANK and others). A program that calls MPI itself does not run so. AWS's
+launcher also starts the ranks of SMDDP with mpirun, so that SMDDP may have its options, too:
+
+    {"smdistributed": {"dataparallel": {"enabled": True, "custom_mpi_options": "-x A=1"}}}
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from sagemaker_dist.contract.aws_distributions import MPI
+from sagemaker_dist.contract.aws_distributions import MPI, SMDDP
 from sagemaker_dist.contract.mpi_options import (
     OPTIONS,
     PROCESSES,
@@ -22,6 +25,7 @@ from sagemaker_dist.contract.mpi_options import (
 from sagemaker_dist.errors import OptionError, subscripted
 
 MPI_KEY: Final = "mpi"
+_SMDDP_PATH: Final = ("distribution", "smdistributed", "dataparallel", OPTIONS)
 
 
 def take_mpi_over(rest: Mapping[str, Any]) -> MPI | None:
@@ -45,3 +49,22 @@ def mpi_faults(section: Mapping[str, Any]) -> Iterator[OptionError]:
     for name, check in ((OPTIONS, option_faults), (PROCESSES, process_faults)):
         path = "distribution", MPI_KEY, name
         yield from check(section.get(name), subscripted(path), path)
+
+
+def take_smddp_over(section: Mapping[str, Any]) -> SMDDP | None:
+    """Return the request for SMDDP with options of mpirun; None if it has no such options.
+
+    Args:
+        section: Value of the key "dataparallel" below "smdistributed", without faults.
+    """
+    text = section.get(OPTIONS)
+    return SMDDP(custom_mpi_options=text) if text else None
+
+
+def smddp_faults(section: Mapping[str, Any]) -> Iterator[OptionError]:
+    """Yield the faults of options of mpirun in a request for SMDDP.
+
+    Args:
+        section: Value of the key "dataparallel" below "smdistributed".
+    """
+    yield from option_faults(section.get(OPTIONS), subscripted(_SMDDP_PATH), _SMDDP_PATH)

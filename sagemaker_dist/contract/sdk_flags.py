@@ -23,6 +23,7 @@ SERVED_FLAGS: Final = {**FLAGS, **STRATEGY_FLAGS}
 MPI_FLAG: Final = "sagemaker_mpi_enabled"  # the launcher starts these ranks without MPI
 MPI_PROCESSES_KEY: Final = "sagemaker_mpi_num_of_processes_per_host"
 MPI_OPTIONS_KEY: Final = "sagemaker_mpi_custom_mpi_options"
+SMDDP_MPI_OPTIONS_KEY: Final = "sagemaker_distributed_dataparallel_custom_mpi_options"
 OTHER_FLAGS: Final = (  # flags of other launchers
     MPI_FLAG,
     "sagemaker_pytorch_xla_multi_worker_enabled",

@@ -10,7 +10,7 @@ from typing import Any, Final
 from sagemaker.instance_group import InstanceGroup
 
 from sagemaker_dist.contract import KEY, DataParallel, ModelParallel, parse
-from sagemaker_dist.contract.aws_distributions import MPI
+from sagemaker_dist.contract.aws_distributions import MPI, SMDDP
 from sagemaker_dist.contract.distribution_keys import GROUPS, LAUNCH_KEYS, STRATEGY_KEYS
 from sagemaker_dist.contract.sdk_flags import (
     GROUPS_KEY,
@@ -18,6 +18,7 @@ from sagemaker_dist.contract.sdk_flags import (
     MPI_FLAG,
     MPI_OPTIONS_KEY,
     SERVED_FLAGS,
+    SMDDP_MPI_OPTIONS_KEY,
     is_flag_on,
 )
 from sagemaker_dist.errors import OptionError
@@ -56,7 +57,9 @@ def distribution_in(values: dict[str, Any], *, uses_launcher: bool) -> dict[str,
 def _mpi_request(values: dict[str, Any], options: DataParallel | ModelParallel) -> dict[str, Any]:
     """Return the request for mpirun of a job that is not split, or {}; remove its flags."""
     is_on = is_flag_on(values.pop(MPI_FLAG, None))
-    further = values.pop(MPI_OPTIONS_KEY, None)
+    further, of_smddp = values.pop(MPI_OPTIONS_KEY, None), values.pop(SMDDP_MPI_OPTIONS_KEY, None)
+    if of_smddp:
+        return SMDDP(custom_mpi_options=_decoded(of_smddp)).distribution()
     if not is_on or not isinstance(options, DataParallel):
         return {}
     return MPI(

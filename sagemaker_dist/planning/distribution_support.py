@@ -24,7 +24,7 @@ from sagemaker_dist.contract.distribution_keys import (
     MPI_OPTIONS,
     SMDIST,
 )
-from sagemaker_dist.contract.mpi_takeover import MPI_KEY, mpi_faults
+from sagemaker_dist.contract.mpi_takeover import MPI_KEY, mpi_faults, smddp_faults
 from sagemaker_dist.contract.smp_takeover import takeover_faults
 from sagemaker_dist.errors import OptionError
 from sagemaker_dist.planning.job import Job
@@ -35,6 +35,7 @@ GENERIC: Final = "Estimator"
 TENSORFLOW: Final = "TensorFlow"
 CLASSES: Final = ("PyTorch", "HuggingFace", TENSORFLOW, GENERIC)
 _MODEL: Final = f"{AWS}.{MODEL}"
+_DATA: Final = f"{AWS}.{DATA}"
 _TORCH: Final[Mapping[str, Served]] = {"PyTorch": "runs", "HuggingFace": "runs"}
 _ALL: Final[Mapping[str, Served]] = {**_TORCH, TENSORFLOW: "runs"}
 _RANKS: Final = "pass DataParallel() for one rank per GPU"
@@ -109,7 +110,10 @@ SUPPORT: Final[Mapping[str, Support]] = {
         " runtime; with `TensorFlow` no `ModelParallel`",
     ),
     f"{AWS}.{DATA}": Support(
-        option="SMDDP", in_aws=_ALL, note="the sagemaker-dist image runs it as `DataParallel()`"
+        option="SMDDP",
+        in_aws=_ALL,
+        note="the sagemaker-dist image runs it as `DataParallel()`, and takes the same of"
+        " `custom_mpi_options` as for `mpi`",
     ),
     _MODEL: Support(
         option="SMPv1, SMPv2",
@@ -201,6 +205,9 @@ def launcher_faults(job: Job) -> Iterator[OptionError]:
     if keys == [MPI_KEY] and not distribution.is_launched:
         yield from mpi_faults(distribution.rest[MPI_KEY])
         return
+    if _DATA in keys and (faults := [*smddp_faults(distribution.rest[AWS][DATA])]):
+        yield from faults
+        keys.remove(_DATA)
     yield from (_key_fault(job, key) for key in keys if key != GROUPS)
 
 
@@ -255,12 +262,7 @@ def _hint(key: str, job: Job) -> str:
 
 
 def _mpi_options(distribution: Distribution, key: str) -> Any:
-    part = (
-        distribution.rest[key]
-        if key in LAUNCH_KEYS
-        else distribution.rest.get(AWS, {}).get(DATA, {})
-    )
-    return part.get(MPI_OPTIONS) if key in (*LAUNCH_KEYS, f"{AWS}.{DATA}") else None
+    return distribution.rest[key].get(MPI_OPTIONS) if key in LAUNCH_KEYS else None
 
 
 def _launched_fault(job: Job) -> OptionError | None:

@@ -63,7 +63,15 @@ def test_forms_mean_the_same(value, expected):
         ({"pytorchddp": MPIRUN}, Distribution(rest={"pytorchddp": MPIRUN})),
         (
             {"smdistributed": {"dataparallel": MPIRUN}},
-            Distribution(rest={"smdistributed": {"dataparallel": MPIRUN}}),
+            Distribution(
+                engine=DataParallel(), mpi=aws_distributions.SMDDP(custom_mpi_options="-v")
+            ),
+        ),
+        (
+            {"smdistributed": {"dataparallel": {**ON, "custom_mpi_options": "-np 2"}}},
+            Distribution(
+                rest={"smdistributed": {"dataparallel": {**ON, "custom_mpi_options": "-np 2"}}}
+            ),
         ),
         (
             {"smdistributed": {"dataparallel": {**ON, "custom_mpi_options": ""}}},

@@ -65,7 +65,6 @@ REFUSED: Final = {  # hyperparameter -> (why it is refused, hint)
     "sagemaker_pytorch_xla_multi_worker_enabled": ("this image has no PyTorch XLA", _RANKS),
 }
 COMPILER: Final = "sagemaker_training_compiler_enabled"
-MPI_OPTIONS: Final = "sagemaker_distributed_dataparallel_custom_mpi_options"
 
 
 def resolve_request(config: RuntimeConfig) -> RuntimeConfig:
@@ -115,15 +114,6 @@ def _faults(config: RuntimeConfig) -> Iterator[OptionError]:
         yield from _flag_faults(config, flag)
     yield from _strategy_faults(config)
     yield from _compiler_faults(config)
-    value = config.framework_parameters.get(MPI_OPTIONS)
-    if value:
-        yield OptionError(
-            f"the hyperparameter {MPI_OPTIONS} is {value!r}",
-            "this image starts ranks with torchrun and uses no MPI",
-            "Leave custom_mpi_options out",
-            about=MPI_OPTIONS,
-            kind="unsupported",
-        )
     yield from split_request_faults(config)
     yield from mpi_request_faults(config)
     yield from _group_faults(config)

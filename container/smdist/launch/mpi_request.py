@@ -7,6 +7,8 @@ SageMaker's SDK v2 sends such a request in these hyperparameters, named as in SD
     sagemaker_mpi_num_of_processes_per_host   number of ranks on each host; default 1
     sagemaker_mpi_custom_mpi_options          arguments of mpirun: `sagemaker_dist.contract` has
                                               those that are carried out
+    sagemaker_distributed_dataparallel_custom_mpi_options
+                                              the same for SMDDP, which AWS starts with mpirun
 
 An estimator of sagemaker_dist sends its own document beside them, which has the number of ranks.
 Ranks get Open MPI's variables, by which scripts find their number. Source of the names: Open MPI
@@ -31,6 +33,7 @@ from sagemaker_dist.contract.sdk_flags import (
     MPI_FLAG,
     MPI_OPTIONS_KEY,
     MPI_PROCESSES_KEY,
+    SMDDP_MPI_OPTIONS_KEY,
     is_flag_on,
 )
 from sagemaker_dist.errors import OptionError
@@ -62,11 +65,12 @@ def mpi_request_faults(config: RuntimeConfig) -> Iterator[OptionError]:
             "Set it to true or false, or leave it out",
             about=MPI_FLAG,
         )
-    if not requests_mpi(config):
-        return
-    for name, check in ((MPI_OPTIONS_KEY, option_faults), (MPI_PROCESSES_KEY, process_faults)):
-        given = config.framework_parameters.get(name)
-        yield from check(given, f"the hyperparameter {name}", (name,))
+    name = _options_key(config)
+    given = config.framework_parameters.get(name)
+    yield from option_faults(given, f"the hyperparameter {name}", (name,))
+    if requests_mpi(config):
+        given, name = config.framework_parameters.get(MPI_PROCESSES_KEY), MPI_PROCESSES_KEY
+        yield from process_faults(given, f"the hyperparameter {name}", (name,))
 
 
 def requested_processes(config: RuntimeConfig) -> int | None:
@@ -82,10 +86,10 @@ def requested_processes(config: RuntimeConfig) -> int | None:
 
 def with_mpi_variables(config: RuntimeConfig) -> RuntimeConfig:
     """Return `config` with the variables of a request for mpirun in the ranks' environment."""
-    if not requests_mpi(config):
-        return config
-    variables = {**_options(config).variables, _SWITCH: "1"}
-    return replace(config, inherited={**config.inherited, **variables})
+    variables = dict(_options(config).variables)
+    if requests_mpi(config):
+        variables[_SWITCH] = "1"
+    return replace(config, inherited={**config.inherited, **variables}) if variables else config
 
 
 def verbose_line(config: RuntimeConfig, command: Sequence[str]) -> str:
@@ -93,7 +97,7 @@ def verbose_line(config: RuntimeConfig, command: Sequence[str]) -> str:
 
     Returns "" if the job does not request it.
     """
-    options = _options(config) if requests_mpi(config) else MpiOptions()
+    options = _options(config)
     if not options.is_verbose:
         return ""
     pairs = (f"{name}={masked(name, value)}" for name, value in options.variables.items())
@@ -111,4 +115,9 @@ def open_mpi_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _options(config: RuntimeConfig) -> MpiOptions:
-    return read_mpi_options(config.framework_parameters.get(MPI_OPTIONS_KEY) or "")
+    return read_mpi_options(config.framework_parameters.get(_options_key(config)) or "")
+
+
+def _options_key(config: RuntimeConfig) -> str:
+    """Return the hyperparameter that has the options of mpirun; SMDDP has one of its own."""
+    return MPI_OPTIONS_KEY if requests_mpi(config) else SMDDP_MPI_OPTIONS_KEY

@@ -66,7 +66,7 @@ CASES = [
     ("PyTorch", {"pytorchxla": ON}, "sagemaker_pytorch_xla_multi_worker_enabled"),
     (
         "PyTorch",
-        {"smdistributed": {"dataparallel": {**ON, "custom_mpi_options": "-x A=1"}}},
+        {"smdistributed": {"dataparallel": {**ON, "custom_mpi_options": "-x A=1 -np 2"}}},
         "sagemaker_distributed_dataparallel_custom_mpi_options",
     ),
     (

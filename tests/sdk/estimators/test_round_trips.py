@@ -67,6 +67,7 @@ REQUESTED = {  # options that the sagemaker-dist launcher reads
     "ours": {"distribution": OPTIONS, "image_uri": ANOTHER},
     "ours, group": {**in_group(OPTIONS), "image_uri": ANOTHER},
     "SMDDP": {"distribution": SMDDP()},
+    "SMDDP, options": {"distribution": SMDDP(custom_mpi_options="-x A=1")},
     "torch_distributed": {"distribution": TorchDistributed()},
     "torch_distributed, group": in_group(TorchDistributed()),
     "pytorchddp": {"distribution": PyTorchDDP()},

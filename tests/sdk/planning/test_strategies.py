@@ -51,6 +51,7 @@ def faults(value, **changes):
     [
         DataParallel(),
         SMDDP(),
+        SMDDP(custom_mpi_options="-verbose -x NCCL_DEBUG=VERSION"),
         TorchDistributed(),
         PyTorchDDP(),
         {**TorchDistributed().distribution(), **SMDDP().distribution()},
@@ -132,7 +133,7 @@ def test_our_launcher_starts_ranks_of_tensorflow(option):
             "conflict",
         ),
         (
-            SMDDP(custom_mpi_options="-v"),
+            SMDDP(custom_mpi_options="-v --bind-to none"),
             "PyTorch",
             "smdistributed.dataparallel.custom_mpi_options",
             "unsupported",
