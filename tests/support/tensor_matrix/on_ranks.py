@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,22 +13,8 @@ import smdist.modelparallel.torch as smp
 from smdist.modelparallel.torch.program.batch import Batch
 from smdist.modelparallel.torch.tensor_splits import split_of
 
+from tensor_matrix.one_process import SplitRun
 from tensor_matrix.tensor_case import MICROBATCHES, TensorCase, optimizer_of, specimen_of, steps_of
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SplitRun:
-    """Result of one rank.
-
-    Attributes:
-        run: Gradients of the first step, whole, of the parameters on this rank; losses by step.
-        share: Share of the model's elements in split parameters.
-        whole: Modules that stay whole, as "name: reason".
-    """
-
-    run: Run
-    share: float
-    whole: tuple[str, ...]
 
 
 @smp.step
@@ -51,15 +36,18 @@ def trained(rank: int, size: int, case: TensorCase, steps: int) -> SplitRun:
     }
     smp.init({**degrees, "ddp": True})
     specimen = specimen_of(case)
+    first = _first_names(specimen.model)
     model = smp.DistributedModel(specimen.model, trace_device="cpu")
     optimizer = smp.DistributedOptimizer(optimizer_of(case, model.parameters()))
     gradients: Arrays = {}
     losses = []
     for batch in steps_of(specimen, steps):
         optimizer.zero_grad()
-        part = Batch.of(batch).microbatch(smp.rdp_size(), smp.rdp_rank()).data
+        part = Batch.of(batch).microbatch(smp.rdp_size(), smp.rdp_rank())
         losses.append(float(train_step(model, part).reduce_mean()))
-        gradients = gradients or {name: _whole(p) for name, p in model.named_parameters()}
+        gradients = gradients or {
+            first.get(name, name): _whole(p) for name, p in model.named_parameters()
+        }
         optimizer.step()
     plan = model.tensor_plan
     return SplitRun(
@@ -67,6 +55,13 @@ def trained(rank: int, size: int, case: TensorCase, steps: int) -> SplitRun:
         share=plan.num_split / plan.num_elements,
         whole=tuple(f"{each.module}: {each.text}" for each in plan.whole),
     )
+
+
+def _first_names(model: torch.nn.Module) -> dict[str, str]:
+    """Return the first name of each parameter by all of its names."""
+    first = {id(parameter): name for name, parameter in model.named_parameters()}
+    named = model.named_parameters(remove_duplicate=False)
+    return {name: first[id(parameter)] for name, parameter in named}
 
 
 def _whole(parameter: torch.Tensor) -> Any:

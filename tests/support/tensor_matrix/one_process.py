@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training of the whole model in one process: microbatch by microbatch, then the optimizer."""
+"""Results of training, and training in one process: microbatch by microbatch, then the step."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from matrix.case import loss_of
@@ -13,6 +14,21 @@ from smdist.modelparallel.torch.program.batch import Batch
 from smdist.modelparallel.torch.randomness import RngStream, drawing
 
 from .tensor_case import MICROBATCHES, TensorCase, optimizer_of, specimen_of, steps_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitRun:
+    """Result of one rank.
+
+    Attributes:
+        run: Gradients of the first step, whole, of the parameters on this rank; losses by step.
+        share: Share of the model's elements in split parameters.
+        whole: Modules that stay whole, as "name: reason".
+    """
+
+    run: Run
+    share: float
+    whole: tuple[str, ...]
 
 
 def alone(case: TensorCase, steps: int) -> Run:

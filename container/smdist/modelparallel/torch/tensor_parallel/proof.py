@@ -44,7 +44,13 @@ from smdist.modelparallel.torch.tensor_parallel.tensor_plan import (
     ModuleSplit,
     Region,
 )
-from smdist.modelparallel.torch.tensor_splits import PartValues, Role, is_dropout, split_of
+from smdist.modelparallel.torch.tensor_splits import (
+    DropoutCalls,
+    PartValues,
+    Role,
+    is_dropout,
+    split_of,
+)
 from smdist.modelparallel.torch.tensor_splits.split_modules import is_table
 
 # blocks may compute in float32 inside, so that of float64 is too small
@@ -79,12 +85,14 @@ class _Run:
         input_grads: Gradients of its inputs.
         draws: Name and shapes of each random operation.
         dropped: Shape of the input of each `nn.Dropout`, by its name; of the last call.
+        calls: Shape of the input of each call of torch's dropout function, by its number.
     """
 
     outputs: dict[int, Tensor]
     input_grads: list[Tensor]
     draws: list[Any]
     dropped: dict[str, torch.Size]
+    calls: dict[int, torch.Size]
 
 
 class WholeBlock:
@@ -142,10 +150,8 @@ class WholeBlock:
         self, region: Region, against: Refutation, of_part: _Run | None, degree: int
     ) -> Region | None:
         """Return a split without what a run has shown to be wrong; None if it cannot be mended."""
-        if against.kind == DROPOUT:
-            is_new = of_part is not None and not region.dropouts
-            dropouts = self._split_dropouts(of_part, degree) if is_new else ()
-            return replace(region, dropouts=dropouts) if dropouts else None
+        if against.kind == DROPOUT and of_part is not None:
+            return self._dropout_mended(region, of_part, degree)
         changes: dict[str, ModuleSplit] = {}
         for name in against.summed:
             module, _, key = name.rpartition(".")
@@ -160,6 +166,23 @@ class WholeBlock:
             return None
         others = [each for each in region.modules if not _is_changed(each, changes)]
         return replace(region, modules=(*others, *changes.values()))
+
+    def _dropout_mended(self, region: Region, of_part: _Run, degree: int) -> Region | None:
+        """Return a split whose dropout draws whole numbers: of modules, or of all calls."""
+        block = _part_of(region, "")
+        if block is None or block.values.dropouts:
+            return None
+        modules = self._split_dropouts(of_part.dropped, self._run.dropped, degree)
+        if modules and not region.dropouts:
+            return replace(
+                region, dropouts=tuple(DropoutSplit(name=name, dim=dim) for name, dim in modules)
+            )
+        calls = self._split_dropouts(of_part.calls, self._run.calls, degree)
+        if not calls:
+            return None
+        changed = _with(block, PartValues(dropouts=calls))
+        others = [each for each in region.modules if not _is_changed(each, {"": changed})]
+        return replace(region, modules=(*others, changed), dropouts=())
 
     def _tried(
         self, region: Region, degree: int
@@ -190,14 +213,12 @@ class WholeBlock:
                 if dims:
                     yield at, dims[-1]
 
-    def _split_dropouts(self, of_part: _Run, degree: int) -> tuple[DropoutSplit, ...]:
-        """Return the dropouts whose input in a part is split along one dimension."""
-        found = []
-        for name, shape in of_part.dropped.items():
-            dim = _split_dim(shape, self._run.dropped.get(name, shape), degree)
-            if dim is not None:
-                found.append(DropoutSplit(name=name, dim=dim))
-        return tuple(found)
+    def _split_dropouts(
+        self, part: Mapping[Any, torch.Size], whole: Mapping[Any, torch.Size], degree: int
+    ) -> tuple[tuple[Any, int], ...]:
+        """Return the dropouts whose input in a part is split along one dimension, with it."""
+        dims = {key: _split_dim(shape, whole.get(key, shape), degree) for key, shape in part.items()}
+        return tuple((key, dim) for key, dim in dims.items() if dim is not None)
 
     def _compared(
         self, runs: Sequence[_Run], copies: Sequence[nn.Module], degree: int
@@ -347,7 +368,7 @@ def _run(block: nn.Module, call: Any, unused: Collection[int]) -> _Run:
         for name, module in block.named_modules()
         if is_dropout(module)
     ]
-    with torch.enable_grad(), NumberedDraws() as draws:
+    with torch.enable_grad(), NumberedDraws() as draws, DropoutCalls({}) as calls:
         found, _ = flatten(block(*args, **kwargs))
         outputs = {at: each for at, each in enumerate(found) if isinstance(each, Tensor)}
         traced = [each for at, each in outputs.items() if each.requires_grad and at not in unused]
@@ -359,7 +380,7 @@ def _run(block: nn.Module, call: Any, unused: Collection[int]) -> _Run:
     inputs = [each for each in flatten((args, kwargs))[0] if isinstance(each, Tensor)]
     grads = [each.grad if each.grad is not None else each.new_zeros(()) for each in inputs]
     values = {at: each.detach() for at, each in outputs.items()}
-    return _Run(values, grads, draws.shapes, dropped)
+    return _Run(values, grads, draws.shapes, dropped, calls.shapes)
 
 
 def _note(dropped: dict[str, torch.Size], name: str, _: nn.Module, inputs: Any) -> None:

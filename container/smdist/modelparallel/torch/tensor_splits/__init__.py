@@ -5,6 +5,7 @@ from smdist.modelparallel.torch.tensor_splits.part_modules import PartValues
 from smdist.modelparallel.torch.tensor_splits.peers import GroupPeers, Peers, without_messages
 from smdist.modelparallel.torch.tensor_splits.region_entry import RegionEntry, Role
 from smdist.modelparallel.torch.tensor_splits.split_dropout import (
+    DropoutCalls,
     SplitDraw,
     is_dropout,
     turn_dropout,
@@ -19,6 +20,7 @@ from smdist.modelparallel.torch.tensor_splits.tensor_split import (
 )
 
 __all__ = [
+    "DropoutCalls",
     "GroupPeers",
     "PartValues",
     "Peers",

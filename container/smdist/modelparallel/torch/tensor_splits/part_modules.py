@@ -9,7 +9,7 @@ is added before a sum over ranks counts on the first rank alone.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from smdist.modelparallel.torch.tensor_splits.region_borders import (
     summed,
 )
 from smdist.modelparallel.torch.tensor_splits.region_entry import RegionEntry
+from smdist.modelparallel.torch.tensor_splits.split_dropout import DropoutCalls, SplitDraw
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,8 @@ class PartValues:
             dimension.
         dropped: Numbers of the leaves of its output that are None, since they would be parts, and
             nobody uses them.
+        dropouts: Numbers of the calls of torch's dropout function in it that get a part of a
+            tensor, with the dimension that is split.
     """
 
     summed: tuple[str, ...] = ()
@@ -46,6 +49,7 @@ class PartValues:
     narrowed: tuple[tuple[int, int], ...] = ()
     joined: tuple[tuple[int, int], ...] = ()
     dropped: tuple[int, ...] = ()
+    dropouts: tuple[tuple[int, int], ...] = ()
 
 
 class PartModule(nn.Module):
@@ -57,9 +61,15 @@ class PartModule(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the module's own forward function returns on parts of tensors."""
         args, kwargs = self._narrowed((args, kwargs))
-        with self._parameters_in_region():
+        with self._parameters_in_region(), self._dropout():
             found = super().forward(*args, **kwargs)  # type: ignore[misc]
         return self._joined(found)
+
+    def _dropout(self) -> AbstractContextManager[Any]:
+        peers = self._smp_entry.peers
+        calls = self._smp_values.dropouts
+        draws = {number: SplitDraw(dim, peers.size, peers.rank) for number, dim in calls}
+        return DropoutCalls(draws) if draws else nullcontext()
 
     def _narrowed(self, arguments: Any) -> Any:
         if not self._smp_values.narrowed:
