@@ -68,7 +68,7 @@ def _attribute(module: str, name: str, value: Any, degree: int) -> Attribute:
 def parameter_sets(
     block: nn.Module, products: Collection[str], inputs: int, degree: int
 ) -> Iterator[tuple[ModuleSplit, ...]]:
-    """Yield sets of other parameters that may be split: none, all, by channel, by head.
+    """Yield sets of other parameters that may be split: none, all, the block's own, by length.
 
     Args:
         block: Module around the split.
@@ -83,11 +83,12 @@ def parameter_sets(
     by_channel = [each for each in map(_split_of({inputs}), others) if each is not None]
     by_head = [each for each in map(_split_of(heads), others) if each is not None]
     both = [*by_channel, *by_head]
-    if len({each.name for each in both}) == len(both) > 0:
-        yield tuple(both)
-    if by_channel and by_head:
-        yield tuple(by_channel)
-        yield tuple(by_head)
+    own = [each for each in both if not each.name]
+    tried: list[Any] = [[]]
+    for found in (both, own, by_channel, by_head):
+        if found not in tried and len({each.name for each in found}) == len(found):
+            tried.append(found)
+            yield tuple(found)
 
 
 def _split_of(lengths: Collection[int]) -> Any:
