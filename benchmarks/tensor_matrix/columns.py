@@ -10,7 +10,16 @@ from benchmarks.tensor_matrix.tools import TensorCase
 BOUNDS = {"float64": 1e-9, "float32": 1e-5}  # largest relative difference of a gradient
 LOSSES = {"sgd": 1e-5, "adamw": 1e-3}  # largest difference of a loss
 # models whose norms, routers or scans compute in float32, also if the model is in float64
-FLOAT32_INSIDE = ("t5", "llama", "mixtral", "qwen3_moe", "gemma3", "deepseek_v3", "gpt_oss", "mamba")
+FLOAT32_INSIDE = (
+    "t5",
+    "llama",
+    "mixtral",
+    "qwen3_moe",
+    "gemma3",
+    "deepseek_v3",
+    "gpt_oss",
+    "mamba",
+)
 
 
 def bound(model: str, dtype: str) -> float:

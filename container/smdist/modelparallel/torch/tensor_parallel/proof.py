@@ -119,8 +119,14 @@ class WholeBlock:
         with generators_kept():
             torch.manual_seed(_SEED)
             self._copy = _with_values(block, dtype)
-            self._call = map_leaves(lambda leaf: _value(leaf, self._copy, dtype), call)
-            self._run = _run(self._copy, self._call, unused=self._unused)
+            for mask in (True, False):  # which of them hides all values depends on the block
+                self._call = map_leaves(
+                    partial(_value, block=self._copy, dtype=dtype, mask=mask), call
+                )
+                self._run = _run(self._copy, self._call, unused=self._unused)
+                if not any(each.isnan().any() for each in self._run.outputs.values()):
+                    break
+                self._copy.zero_grad()
 
     def prove(self, region: Region, degree: int) -> Region | Refutation:
         """Return a split that gives the numbers of the whole block, or why there is none.
@@ -217,7 +223,9 @@ class WholeBlock:
         self, part: Mapping[Any, torch.Size], whole: Mapping[Any, torch.Size], degree: int
     ) -> tuple[tuple[Any, int], ...]:
         """Return the dropouts whose input in a part is split along one dimension, with it."""
-        dims = {key: _split_dim(shape, whole.get(key, shape), degree) for key, shape in part.items()}
+        dims = {
+            key: _split_dim(shape, whole.get(key, shape), degree) for key, shape in part.items()
+        }
         return tuple((key, dim) for key, dim in dims.items() if dim is not None)
 
     def _compared(
@@ -341,8 +349,15 @@ def _unrun(copy: nn.Module) -> nn.Module:
     return made
 
 
-def _value(leaf: Any, block: nn.Module, dtype: torch.dtype) -> Any:
-    """Return a random argument like the recorded one; no key-value cache."""
+def _value(leaf: Any, block: nn.Module, dtype: torch.dtype, mask: bool) -> Any:
+    """Return a random argument like the recorded one; no key-value cache.
+
+    Args:
+        leaf: Recorded argument.
+        block: Block that gets it.
+        dtype: Type of its numbers.
+        mask: Value of the elements of masks.
+    """
     if is_cache(leaf):
         return None
     if not isinstance(leaf, TensorShape):
@@ -350,7 +365,7 @@ def _value(leaf: Any, block: nn.Module, dtype: torch.dtype) -> Any:
     if leaf.dtype.is_floating_point:
         return torch.randn(leaf.size, dtype=dtype).requires_grad_(leaf.has_grad)
     if leaf.dtype is torch.bool:
-        return torch.ones(leaf.size, dtype=torch.bool)
+        return torch.full(leaf.size, mask)
     tables = [each.num_embeddings for each in block.modules() if isinstance(each, nn.Embedding)]
     high = min(tables) if is_table(block) else 1
     return torch.randint(high, leaf.size, dtype=leaf.dtype)

@@ -8,7 +8,7 @@ splits are tried (`hypotheses`) on a copy of the block around them, and the firs
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, Final
@@ -18,6 +18,10 @@ from torch import nn
 from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.torch.program.pytree import flatten
 from smdist.modelparallel.torch.tensor_parallel import hypotheses, tensor_plan
+from smdist.modelparallel.torch.tensor_parallel.attention_hypotheses import (
+    attention,
+    whole_attention,
+)
 from smdist.modelparallel.torch.tensor_parallel.block_numbers import undivided_heads
 from smdist.modelparallel.torch.tensor_parallel.data_flow import Flow, TensorShape
 from smdist.modelparallel.torch.tensor_parallel.expert_hypotheses import experts, is_stack
@@ -30,6 +34,7 @@ from smdist.modelparallel.torch.tensor_parallel.tensor_plan import (
     Whole,
 )
 from smdist.modelparallel.torch.tensor_splits import Role
+from smdist.modelparallel.torch.tensor_splits.split_attention import is_attention
 from smdist.modelparallel.torch.tensor_splits.split_modules import is_product, is_table
 
 # Smallest quotient of rows and columns of a table that is split, and of outputs and inputs of a
@@ -51,6 +56,7 @@ def find_plan(model: nn.Module, flow: Flow, degree: int) -> TensorPlan:
     """
     search = _LayoutSearch(model=model, flow=flow, degree=degree)
     search.pairs()
+    search.attentions()
     search.experts()
     search.vocabulary()
     search.heads()
@@ -171,6 +177,26 @@ class _LayoutSearch:
                 else:
                     self._take(found, name)
 
+    def attentions(self) -> None:
+        """Split attention modules of torch by heads."""
+        wanted = chosen(self.model)
+        for name, module in self.model.named_modules():
+            if name not in self.flow.calls or not is_attention(module):
+                continue
+            assert isinstance(module, nn.MultiheadAttention)
+            names = [name, _joined(name, "out_proj")]
+            reason = whole_attention(module, self.degree) or self._shared(names[:1], names)
+            if not all(wanted[each] for each in names):
+                reason = tensor_plan.BY_HAND, "the script keeps it whole"
+            if reason is not None:
+                self._keep(names, *reason)
+                continue
+            found = self._proved(name, [attention(module)])
+            if isinstance(found, Refutation):
+                self._keep(names, found.kind, found.text)
+            else:
+                self._take(found, name)
+
     def vocabulary(self) -> None:
         """Split large embeddings by rows, and products that share their weights."""
         wanted = chosen(self.model)
@@ -280,9 +306,7 @@ class _LayoutSearch:
                 text = "no other product is its partner in a split"
                 yield Whole(module=name, kind=tensor_plan.NO_PAIR, text=text)
 
-    def _undivided(
-        self, feeds: Mapping[str, tuple[str, ...]], row: str
-    ) -> tuple[str, str] | None:
+    def _undivided(self, feeds: Mapping[str, tuple[str, ...]], row: str) -> tuple[str, str] | None:
         columns = () if any(feeds.values()) else feeds  # else each layout has other columns
         counts = {name: hypotheses.widths(self.model.get_submodule(name))[1] for name in columns}
         counts[row] = hypotheses.widths(self.model.get_submodule(row))[0]
@@ -293,11 +317,18 @@ class _LayoutSearch:
                 return tensor_plan.INDIVISIBLE, text
         return None
 
-    def _shared(self, names: tuple[str, ...]) -> tuple[str, str] | None:
-        """Return a reason if a parameter of these modules is a parameter of another one, too."""
+    def _shared(self, names: Sequence[str], inside: Collection[str] = ()) -> tuple[str, str] | None:
+        """Return a reason if a parameter of these modules is a parameter of another one, too.
+
+        Args:
+            names: Names of the modules.
+            inside: Names of other modules that do not count.
+        """
         for name in names:
             for parameter in self.model.get_submodule(name).parameters():
-                others = [each for each in self._users(parameter) if each != name]
+                others = [
+                    each for each in self._users(parameter) if each != name and each not in inside
+                ]
                 if others:
                     text = f"its weight is shared with {others[0]!r}"
                     return tensor_plan.SHARED, text

@@ -79,6 +79,22 @@ def split_modules(model: nn.Module, splits: Sequence[ModuleSplit], peers: Peers)
     replace(model.modules(), {key: part for key, (_, part) in new.items()})
     for each in splits:
         turn(model.get_submodule(each.name), each.role, entry, each.values)
+    _leave_fast_paths(model, [each.name for each in splits])
+
+
+def _leave_fast_paths(model: nn.Module, split: Sequence[str]) -> None:
+    """Keep encoders of torch from reading weights of split modules in fused functions.
+
+    In evaluation, they pass the weights of attention and linear layers to one function, without a
+    call of these modules. An activation that this function does not know prevents it.
+    """
+    for name, module in model.named_modules():
+        if not any(each == name or each.startswith(f"{name}." if name else "") for each in split):
+            continue
+        if isinstance(module, nn.TransformerEncoderLayer):
+            module.activation_relu_or_gelu = 0
+        if isinstance(module, nn.TransformerEncoder):
+            module.use_nested_tensor = False
 
 
 def set_attributes(model: nn.Module, attributes: Iterable[Attribute]) -> None:

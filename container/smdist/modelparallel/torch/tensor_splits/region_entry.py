@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Roles of modules in a split region, and the entry of values to it.
 
-    column      y_r = x W_r           each rank has a part of the output
-    joined      y = [x W_0, x W_1]    as column, then the whole output on every rank
-    row         y = sum of x_r W_r    the input is the output of columns; bias is added once
-    inner       as row                its sum goes on inside of the region
-    vocabulary  rows of an embedding  ids of other ranks' rows give 0, then the sum over ranks
-    part        any module            computes with its parts of parameters as if they were whole
-    border      module around others  its inputs enter the region, so its products need not do it
-    experts     stacked experts       inputs enter the region, and its outputs are summed over ranks
+column      y_r = x W_r           each rank has a part of the output
+joined      y = [x W_0, x W_1]    as column, then the whole output on every rank
+row         y = sum of x_r W_r    the input is the output of columns; bias is added once
+inner       as row                its sum goes on inside of the region
+vocabulary  rows of an embedding  ids of other ranks' rows give 0, then the sum over ranks
+part        any module            computes with its parts of parameters as if they were whole
+border      module around others  its inputs enter the region, so its products need not do it
+attention   torch's attention     computes this rank's heads, and sums their outputs over ranks
+experts     stacked experts       inputs enter the region, and its outputs are summed over ranks
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class Role(str, Enum):
     VOCABULARY = "vocabulary"
     PART = "part"
     BORDER = "border"
+    ATTENTION = "attention"
     EXPERTS = "experts"
 
 

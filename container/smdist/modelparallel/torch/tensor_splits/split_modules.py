@@ -20,6 +20,7 @@ from smdist.modelparallel.torch.tensor_splits.part_modules import (
 )
 from smdist.modelparallel.torch.tensor_splits.region_borders import entered, joined, summed
 from smdist.modelparallel.torch.tensor_splits.region_entry import RegionEntry, Role
+from smdist.modelparallel.torch.tensor_splits.split_attention import SplitAttention
 
 
 class _SplitModule(nn.Module):
@@ -80,6 +81,7 @@ _CLASSES: Final[dict[Role, type[nn.Module]]] = {
     Role.VOCABULARY: _Vocabulary,
     Role.PART: PartModule,
     Role.BORDER: BorderModule,
+    Role.ATTENTION: SplitAttention,
     Role.EXPERTS: ExpertsModule,
 }
 
@@ -96,6 +98,8 @@ def _class(role: Role, plain: type[nn.Module]) -> type[nn.Module]:
     if (role, plain) not in _made:
         name = f"{role.value.capitalize()}{plain.__name__}"
         bases = (_CLASSES[role], plain)
+        if role is Role.ATTENTION:
+            bases = (SplitAttention,) if plain is nn.MultiheadAttention else (SplitAttention, plain)
         if role is Role.VOCABULARY:
             bases = (_Vocabulary,) if plain is nn.Embedding else (plain, _Vocabulary)
         _made[role, plain] = type(name, bases, {"__module__": __name__})

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layouts that are found for kinds of blocks, each proved by the numbers of the whole block."""
 
+from copy import deepcopy
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
 from smdist.modelparallel.torch.tensor_parallel import find
+from smdist.modelparallel.torch.tensor_parallel.simulated_peers import SimulatedRanks
+from smdist.modelparallel.torch.tensor_parallel.split_model import split_model
 
 WIDTH, HEADS, FEWER, HEAD = 16, 4, 2, 4
 
@@ -26,7 +30,9 @@ def splits(plan):
 
 def attended(query, key, value):
     """Return attention over heads in the dimension before the last."""
-    found = functional.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (query, key, value)))
+    found = functional.scaled_dot_product_attention(
+        *(x.transpose(1, 2) for x in (query, key, value))
+    )
     return found.transpose(1, 2).flatten(2)
 
 
@@ -310,3 +316,76 @@ def test_a_block_that_does_not_run_in_float64_is_proved_in_float32():
     x = torch.randn(2, WIDTH)
 
     assert {"up", "down"} == {name for name, _ in splits(plan_of(OnlySingle(), x))}
+
+
+class Crossed(nn.Module):
+    """Attention of torch to another sequence, with a mask, whose weights are used, too."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(WIDTH, HEADS, **options)
+
+    def forward(self, x):
+        length = x.shape[1 if self.attention.batch_first else 0]
+        hidden = torch.ones(length, length, dtype=torch.bool).triu(1)
+        found, weights = self.attention(x, 2 * x, x.tanh(), attn_mask=hidden)
+        return found, weights
+
+
+@pytest.mark.parametrize("options", [{"batch_first": True}, {}, {"bias": False}])
+def test_attention_of_torch_is_split_by_heads(options):
+    x = torch.randn(2, 3, WIDTH) if options.get("batch_first") else torch.randn(3, 2, WIDTH)
+    found = splits(plan_of(Crossed(**options), x))
+
+    assert ("attention", 0, (WIDTH,) * 3) == found["attention", "in_proj_weight"]
+    assert ("part", 1, (WIDTH,)) == found["attention.out_proj", "weight"]
+
+
+def test_attention_of_torch_with_products_apart_is_split():
+    class Narrow(Crossed):
+        def forward(self, x):
+            return self.attention(x, x[..., :6], x[..., :8], need_weights=False)[0]
+
+    found = splits(plan_of(Narrow(kdim=6, vdim=8)))
+
+    assert ("attention", 0, (WIDTH,)) == found["attention", "k_proj_weight"]
+    assert ("part", 0, (WIDTH,) * 3) == found["attention", "in_proj_bias"]
+
+
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [({"dropout": 0.1}, "dropout"), ({"add_zero_attn": True}, "unproved")],
+)
+def test_attention_of_torch_with_some_options_stays_whole(options, kind):
+    class WithMlp(Crossed):
+        def forward(self, x):
+            return self.mlp(super().forward(x)[0])
+
+    model = WithMlp(**options)
+    model.mlp = nn.Sequential(nn.Linear(WIDTH, 32), nn.Linear(32, WIDTH))
+
+    assert kind == {e.module: e.kind for e in plan_of(model).whole}["attention"]
+
+
+def test_an_encoder_of_torch_computes_its_parts_in_evaluation():
+    """It would pass parts of weights to one fused function otherwise, without a sum over ranks."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 32, 0.0, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2).double()
+    x = torch.randn(2, 3, WIDTH, dtype=torch.float64)
+    plan = plan_of(model, x)
+    ranks = SimulatedRanks(2)
+    copies = [deepcopy(model) for _ in range(2)]
+
+    def run(rank):
+        split_model(copies[rank], plan, ranks.peers(rank))
+        with torch.no_grad():
+            return copies[rank].eval()(x)
+
+    with torch.no_grad():
+        whole = model.eval()(x)
+    assert {"linear1", "linear2", "self_attn", "out_proj"} == {
+        name.rpartition(".")[2] for name, _ in splits(plan)
+    }
+    for found in ranks.run(run):
+        assert (found - whole).abs().max() < 1e-12
