@@ -132,8 +132,8 @@ def sections(
     yield f"\ntorch {torch.__version__}, transformers {transformers.__version__}; {steps} steps"
     yield f"(2 in float64), {MICROBATCHES} microbatches of all replicas together. A cell has the"
     yield "largest error of a gradient in the first step, relative to its norm, and the largest"
-    yield "difference of a loss. Norms, routers or scans of some models compute in float32, also if the"
-    yield f"model is in float64: {', '.join(FLOAT32_INSIDE)}.\n"
+    yield "difference of a loss. Norms, routers or scans of some models compute in float32, also if"
+    yield f"the model is in float64: {', '.join(FLOAT32_INSIDE)}.\n"
     yield on_layouts(models, columns, found)
     yield "\nThe share of parameters that is split, the smallest of these layouts:\n"
     yield shares(models, columns, found)

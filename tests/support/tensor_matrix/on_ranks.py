@@ -12,7 +12,6 @@ from matrix.one_process import Arrays, Run, array_of
 import smdist.modelparallel.torch as smp
 from smdist.modelparallel.torch.program.batch import Batch
 from smdist.modelparallel.torch.tensor_splits import split_of
-
 from tensor_matrix.one_process import SplitRun
 from tensor_matrix.tensor_case import MICROBATCHES, TensorCase, optimizer_of, specimen_of, steps_of
 

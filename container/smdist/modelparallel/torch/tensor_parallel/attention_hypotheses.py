@@ -20,7 +20,8 @@ def attention(module: nn.MultiheadAttention) -> Region:
     width = module.embed_dim
     biases = {} if module.in_proj_bias is None else {"in_proj_bias": 0}
     out = ModuleSplit(name="out_proj", role=Role.PART, dims={"weight": 1}, sections=(width,))
-    if module.in_proj_weight is not None:
+    is_fused: bool = module._qkv_same_embed_dim
+    if is_fused:
         dims = {"in_proj_weight": 0, **biases}
         fused = ModuleSplit(name="", role=Role.ATTENTION, dims=dims, sections=(width,) * 3)
         return Region(block="", modules=(fused, out))

@@ -65,7 +65,9 @@ def _first_products(
     for sections in ((hidden, hidden), (2 * hidden,), (hidden,)):
         width, dims = sum(sections), dict[str, int]()
         for name, weight in weights.items():
-            dims |= {name: dim for dim in (2, 1) if weight.shape[dim] == width}
+            found = [dim for dim in (1, 2) if weight.shape[dim] == width]
+            if found:
+                dims[name] = found[0]
         if dims.keys() != weights.keys():
             continue
         for name, bias in _biases(module):

@@ -108,7 +108,7 @@ def _flow(model: nn.Module, arguments: tuple[Any, Any]) -> Flow:
     raise OptionError(
         f"the layers of {type(model).__name__} to split cannot be found",
         f"its forward pass raises {error_text(last)}",
-        "Leave tensor_parallel_degree out, or mend the forward pass",
+        "Leave tensor_parallel_degree out, or correct the forward pass",
         about="tensor_parallel_degree",
         kind="failed",
     ) from last

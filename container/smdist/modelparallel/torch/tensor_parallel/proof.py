@@ -5,7 +5,7 @@ The block runs alone in float64, forward and backward, once whole and once on si
 float32 if it does not run in float64. Outputs, gradients of inputs and gradients of parameters have
 to agree. Weights and inputs are random, so a split that is wrong gives other numbers.
 
-What a run shows may mend a split, which is then tried again:
+What a run shows may correct a split, which is then tried again:
 
 * Dropout inside of the split would draw other numbers than in the whole block, which shows in the
   shapes of random operations. It is made to draw the numbers of the whole block.
@@ -56,6 +56,7 @@ from smdist.modelparallel.torch.tensor_splits.split_modules import is_table
 # blocks may compute in float32 inside, so that of float64 is too small
 _TOLERANCES: Final = {torch.float64: 1e-6, torch.float32: 1e-4}
 _SEED: Final = 20
+_TRIES: Final = 8  # of one split, each with a correction of the one before
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class Refutation:
         text: Sentence for users.
         summed: Names of parameters whose gradients would be right if they were summed over ranks,
             if nothing else is wrong.
-        values: What would mend the module around the split, if nothing else is wrong.
+        values: What would correct the module around the split, if nothing else is wrong.
     """
 
     kind: str
@@ -139,25 +140,26 @@ class WholeBlock:
             The split, with the dropouts in it; or the reason why it is wrong.
         """
         first: Refutation | None = None
-        mended: Region | None = region
-        while mended is not None:
-            region, mended = mended, None
+        for _ in range(_TRIES):
             found = self._tried(region, degree)
             against = found if isinstance(found, Refutation) else self._compared(*found, degree)
             if against is None:
                 return region
             of_part = None if isinstance(found, Refutation) else found[0][0]
-            mended = self._mended(region, against, of_part, degree)
             first = first or against
+            corrected = self._corrected(region, against, of_part, degree)
+            if corrected is None:
+                break
+            region = corrected
         assert first is not None
         return first
 
-    def _mended(
+    def _corrected(
         self, region: Region, against: Refutation, of_part: _Run | None, degree: int
     ) -> Region | None:
-        """Return a split without what a run has shown to be wrong; None if it cannot be mended."""
+        """Return a split without what a run has shown to be wrong; None if there is none."""
         if against.kind == DROPOUT and of_part is not None:
-            return self._dropout_mended(region, of_part, degree)
+            return self._corrected_dropout(region, of_part, degree)
         changes: dict[str, ModuleSplit] = {}
         for name in against.summed:
             module, _, key = name.rpartition(".")
@@ -173,7 +175,7 @@ class WholeBlock:
         others = [each for each in region.modules if not _is_changed(each, changes)]
         return replace(region, modules=(*others, *changes.values()))
 
-    def _dropout_mended(self, region: Region, of_part: _Run, degree: int) -> Region | None:
+    def _corrected_dropout(self, region: Region, of_part: _Run, degree: int) -> Region | None:
         """Return a split whose dropout draws whole numbers: of modules, or of all calls."""
         block = _part_of(region, "")
         if block is None or block.values.dropouts:
@@ -236,14 +238,14 @@ class WholeBlock:
         wrong = {at for run in runs for at in self._other_outputs(run)}
         if wrong:
             why = "its parts give another output than the whole"
-            return Refutation(UNPROVED, why, values=self._outputs_mended(wrong, runs[0], degree))
+            return Refutation(UNPROVED, why, values=self._corrected_outputs(wrong, runs[0], degree))
         for run in runs:
             grads = zip(run.input_grads, self._run.input_grads, strict=True)
             if not all(_is_close(one, other, self._tolerance) for one, other in grads):
                 return Refutation(UNPROVED, "its parts give other gradients of its inputs")
         return self._compared_gradients(copies)
 
-    def _outputs_mended(self, wrong: set[int], run: _Run, degree: int) -> PartValues:
+    def _corrected_outputs(self, wrong: set[int], run: _Run, degree: int) -> PartValues:
         """Return which of the wrong outputs are parts to join, and which nobody uses.
 
         Nothing if another one is wrong.

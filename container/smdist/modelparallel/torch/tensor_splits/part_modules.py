@@ -62,7 +62,7 @@ class PartModule(nn.Module):
         """Return what the module's own forward function returns on parts of tensors."""
         args, kwargs = self._narrowed((args, kwargs))
         with self._parameters_in_region(), self._dropout():
-            found = super().forward(*args, **kwargs)  # type: ignore[misc]
+            found = super().forward(*args, **kwargs)
         return self._joined(found)
 
     def _dropout(self) -> AbstractContextManager[Any]:

@@ -41,7 +41,7 @@ class _Summed(torch.autograd.Function):
         return grads[0], None
 
 
-class _Joined(torch.autograd.Function):
+class _JoinedParts(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, peers: Peers, dim: int) -> Tensor:
         ctx.peers, ctx.dim = peers, dim
@@ -52,7 +52,7 @@ class _Joined(torch.autograd.Function):
         return grads[0].chunk(ctx.peers.size, ctx.dim)[ctx.peers.rank].contiguous(), None, None
 
 
-class _Narrowed(torch.autograd.Function):
+class _NarrowedPart(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, peers: Peers, dim: int) -> Tensor:
         ctx.peers, ctx.dim = peers, dim
@@ -93,7 +93,7 @@ def joined(tensor: Tensor, peers: Peers, dim: int = -1) -> Tensor:
         peers: Ranks over which the dimension is split.
         dim: The dimension.
     """
-    result: Tensor = _Joined.apply(tensor, peers, dim)  # type: ignore[no-untyped-call]
+    result: Tensor = _JoinedParts.apply(tensor, peers, dim)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -105,5 +105,5 @@ def narrowed(tensor: Tensor, peers: Peers, dim: int) -> Tensor:
         peers: Ranks over which the dimension is split.
         dim: The dimension.
     """
-    result: Tensor = _Narrowed.apply(tensor, peers, dim)  # type: ignore[no-untyped-call]
+    result: Tensor = _NarrowedPart.apply(tensor, peers, dim)  # type: ignore[no-untyped-call]
     return result

@@ -52,16 +52,15 @@ class SplitAttention(nn.MultiheadAttention):
 
     def _heads(self, *inputs: Tensor) -> list[Tensor]:
         """Return queries, keys and values of this rank, as (batch, heads, length, width)."""
-        if self.in_proj_weight is not None:
-            products = list(self.in_proj_weight.chunk(3))
-        else:
-            products = [self.q_proj_weight, self.k_proj_weight, self.v_proj_weight]
+        fused: Tensor | None = self.in_proj_weight
+        apart = [self.q_proj_weight, self.k_proj_weight, self.v_proj_weight]
+        products = apart if fused is None else list(fused.chunk(3))
         biases = [None] * 3 if self.in_proj_bias is None else list(self.in_proj_bias.chunk(3))
         found = []
         for each, product, bias in zip(inputs, products, biases, strict=True):
             x = functional.linear(self._smp_entry.enter(each), product, bias)
             x = x.unsqueeze(0) if x.dim() == 2 else x if self.batch_first else x.transpose(0, 1)
-            found.append(x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2))
+            found.append(x.reshape(*x.shape[:-1], -1, self.head_dim).transpose(1, 2))
         self._smp_entry.leave()
         return found
 
@@ -71,7 +70,8 @@ class SplitAttention(nn.MultiheadAttention):
         if attention is not None:
             mask = _as_numbers(attention, q.dtype)
             if mask.dim() == 3:
-                mask = mask.unflatten(0, (-1, self.num_heads)).chunk(peers.size, 1)[peers.rank]
+                by_head = mask.reshape(-1, self.num_heads, *mask.shape[1:])
+                mask = by_head.chunk(peers.size, 1)[peers.rank]
             parts.append(mask)
         if padding is not None:
             numbers = _as_numbers(padding, q.dtype)

@@ -97,7 +97,7 @@ def _class(role: Role, plain: type[nn.Module]) -> type[nn.Module]:
     """
     if (role, plain) not in _made:
         name = f"{role.value.capitalize()}{plain.__name__}"
-        bases = (_CLASSES[role], plain)
+        bases: tuple[type[nn.Module], ...] = (_CLASSES[role], plain)
         if role is Role.ATTENTION:
             bases = (SplitAttention,) if plain is nn.MultiheadAttention else (SplitAttention, plain)
         if role is Role.VOCABULARY:
