@@ -189,11 +189,12 @@ class _Watch:
 
         def hook(module: nn.Module, args: Any, output: Any) -> Any:  # noqa: ARG001  torch's
             leaves, form = flatten(output)
+            before = len(self._outputs)
             for at, leaf in enumerate(leaves[1:], 1):
                 if isinstance(leaf, Tensor) and leaf.grad_fn is not None:
                     leaves[at] = leaf.view_as(leaf)
                     self._outputs.append((name, at, leaves[at].grad_fn))
-            return unflatten(form, leaves) if len(leaves) > 1 else output
+            return unflatten(form, leaves) if len(self._outputs) > before else output
 
         return hook
 

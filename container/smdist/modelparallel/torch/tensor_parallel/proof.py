@@ -56,7 +56,7 @@ from smdist.modelparallel.torch.tensor_splits.split_modules import is_table
 # blocks may compute in float32 inside, so that of float64 is too small
 _TOLERANCES: Final = {torch.float64: 1e-6, torch.float32: 1e-4}
 _SEED: Final = 20
-_TRIES: Final = 8  # of one split, each with a correction of the one before
+_TRIES: Final = 8  # tries of one split, each a correction of the one before
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class WholeBlock:
         with generators_kept():
             torch.manual_seed(_SEED)
             self._copy = _with_values(block, dtype)
-            for mask in (True, False):  # which of them hides all values depends on the block
+            for mask in (True, False):  # one of them may hide all values
                 self._call = map_leaves(
                     partial(_value, block=self._copy, dtype=dtype, mask=mask), call
                 )

@@ -101,9 +101,8 @@ class _LayoutSearch:
             names = (*columns, row)
             if not columns or row in columns or any(name in self.roles for name in names):
                 continue
-            around = _around(names)
-            if any(_within(name, around) == name for name in self.flow.tables.get(row, ())):
-                continue  # a residual connection, which does not end in a table of the block
+            if self.flow.tables.get(row) and not _are_siblings(names):
+                continue  # a residual connection from the first table, and no bias of attention
             if not all(wanted[name] for name in names):
                 self._keep(names, tensor_plan.BY_HAND, "the script keeps it whole")
                 continue
@@ -250,7 +249,9 @@ class _LayoutSearch:
         feeding = {name for sources in self.flow.sources.values() for name in sources}
         for name in self.flow.order:
             module = self.model.get_submodule(name)
-            if not is_product(module) or name in {*self.roles, *self.reasons, *feeding}:
+            reason = self.reasons.get(name)
+            is_kept = reason is not None and reason.kind != tensor_plan.UNPROVED
+            if not is_product(module) or is_kept or name in {*self.roles, *feeding}:
                 continue
             inputs, outputs = hypotheses.widths(module)
             if outputs < _ROWS_PER_COLUMN * inputs:
@@ -427,6 +428,12 @@ def _settings(block: nn.Module) -> Any:
         for key, value in sorted(vars(module).items())
         if isinstance(value, (int, float, str)) and key not in ("layer_idx", "layer_id")
     )
+
+
+def _are_siblings(names: tuple[str, ...]) -> bool:
+    """Return True if modules are directly in the same module, which is not the model."""
+    around = {name.rpartition(".")[0] for name in names}
+    return len(around) == 1 and "" not in around
 
 
 def _around(names: tuple[str, ...]) -> str:

@@ -8,6 +8,8 @@ whole. So this one takes its place, with the same arguments and results.
 from __future__ import annotations
 
 import math
+from inspect import signature
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -17,38 +19,36 @@ from smdist.modelparallel.torch.tensor_splits.region_borders import joined, summ
 from smdist.modelparallel.torch.tensor_splits.region_entry import RegionEntry
 
 
+_SIGNATURE: Final = signature(nn.MultiheadAttention.forward)
+
+
 class SplitAttention(nn.MultiheadAttention):
     """Attention over this rank's heads; outputs are summed over ranks."""
 
     _smp_entry: RegionEntry
 
-    def forward(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        key_padding_mask: Tensor | None = None,
-        need_weights: bool = True,
-        attn_mask: Tensor | None = None,
-        average_attn_weights: bool = True,
-        is_causal: bool = False,
-    ) -> tuple[Tensor, Tensor | None]:
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
         """Return the whole output, and the weights of attention if they are wanted.
 
         Arguments and results are those of `nn.MultiheadAttention`.
         """
-        if is_causal and attn_mask is None:
+        bound = _SIGNATURE.bind(self, *args, **kwargs)
+        bound.apply_defaults()
+        given = bound.arguments
+        if given["is_causal"] and given["attn_mask"] is None:
             raise RuntimeError("Need attn_mask if specifying the is_causal hint.")
-        q, k, v = self._heads(query, key, value)
-        mask = self._mask(attn_mask, key_padding_mask, q)
+        query = given["query"]
+        q, k, v = self._heads(query, given["key"], given["value"])
+        mask = self._mask(given["attn_mask"], given["key_padding_mask"], q)
         weights: Tensor | None = None
-        if need_weights:
+        if given["need_weights"]:
             scores = (q * (1.0 / math.sqrt(self.head_dim))) @ k.transpose(-2, -1)
             weights = (scores if mask is None else scores + mask).softmax(-1)
             found = weights @ v
         else:
             found = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-        return self._whole(found, query), self._whole_weights(weights, query, average_attn_weights)
+        is_average = given["average_attn_weights"]
+        return self._whole(found, query), self._whole_weights(weights, query, is_average)
 
     def _heads(self, *inputs: Tensor) -> list[Tensor]:
         """Return queries, keys and values of this rank, as (batch, heads, length, width)."""

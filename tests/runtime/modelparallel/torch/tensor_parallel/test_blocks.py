@@ -257,6 +257,25 @@ def test_an_input_with_a_dimension_of_heads_is_narrowed():
     assert {"layers.0": ((1, 1),), "layers.1": ((1, 1),)} == narrowed
 
 
+class Language(nn.Module):
+    """Body of a language model, with a residual connection from its table to its head."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.head = nn.Embedding(32, 8), nn.Linear(8, 40)
+        self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, ids):
+        x = self.table(ids)
+        return self.head(x + self.down(self.up(x).relu()))
+
+
+def test_a_head_that_reads_a_residual_connection_is_split_alone():
+    plan = plan_of(nn.Sequential(Language()), torch.arange(32).view(4, 8))
+
+    assert {"0.table", "0.up", "0.down", "0.head"} == {name for name, _ in splits(plan)}
+
+
 class Deciding(nn.Module):
     """Model that reads a value in its forward pass."""
 
