@@ -14,6 +14,7 @@
 # make gpu    all that needs a GPU, without a network; PART="collectives training" for some of it
 # make torch-suite  what Gloo passes of torch's own tests of torch.distributed, with smdist
 # make pipeline-matrix  the ten models on real ranks, beside one process, for docs/pipelines.md
+# make tensor-matrix  fifteen models with layers split over real ranks, for docs/tensor_models.md
 # make fuzz   every fuzz target, for hours; goes on where it was stopped
 # make fuzz-sample SECONDS=30  those in C++, for so long together
 # make fuzz-corpus  what they have found, as small corpora in the repository
@@ -48,7 +49,7 @@ RUNTIME_FILES := $(shell find container -type f -not -path '*/__pycache__/*' -no
   -not -path '*/image/*' -not -name 'Dockerfile*')
 
 .PHONY: demo test test-device test-slow long gpu test-v3 test-tf216 test-docker programs device-programs stream-bugs split-matrix pipeline-sample blips faults soak \
-  torch-suite pipeline-matrix native fuzz fuzz-sample fuzz-corpus fuzz-program docs schema site \
+  torch-suite pipeline-matrix tensor-matrix native fuzz fuzz-sample fuzz-corpus fuzz-program docs schema site \
   lint clean
 
 demo: $(RUNTIME)
@@ -62,7 +63,7 @@ test-slow: $(RUNTIME) test-device
 	$(BIN)/python -m pytest $(SHARED_OUT) --durations=40 --durations-min=5 -m slow \
 	  --ignore=tests/docker --ignore=$(SAMPLE) --ignore=$(TORCH_SUITE)
 
-long: split-matrix pipeline-matrix device-programs stream-bugs blips
+long: split-matrix pipeline-matrix tensor-matrix device-programs stream-bugs blips
 
 test-device: $(RUNTIME)
 	@echo "building the device of torch on which tests run what GPUs do"
@@ -113,6 +114,9 @@ torch-suite: $(RUNTIME)
 
 pipeline-matrix: $(RUNTIME)
 	$(BIN)/python -m benchmarks.pipeline_matrix
+
+tensor-matrix: $(RUNTIME)
+	$(BIN)/python -m benchmarks.tensor_matrix
 
 native: native-address native-thread
 

@@ -60,6 +60,17 @@ def llama():
     return LlamaForCausalLM(LlamaConfig(**sizes, **heads, **rest))
 
 
+def experts():
+    """Return a small GPT-OSS: stacked experts with biases, attention with sinks."""
+    from transformers import GptOssConfig, GptOssForCausalLM
+
+    sizes = {"hidden_size": WIDTH, "intermediate_size": 24, "num_hidden_layers": 2, "head_dim": 8}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": WORDS}
+    routed = {"num_local_experts": 4, "num_experts_per_tok": 2}
+    rest = {"use_cache": False, "experts_implementation": "batched_mm"}
+    return GptOssForCausalLM(GptOssConfig(**sizes, **heads, **routed, **rest))
+
+
 class SmpLayers(smp.nn.DistributedTransformerLMHead):
     """Two layers of SMP v1, called with ids alone."""
 
@@ -75,7 +86,7 @@ def smp_layers():
     return SmpLayers(**sizes, **widths, **rest, post_layernorm=False, attention_dropout_prob=0.0)
 
 
-MODELS = {"mlp": mlp, "gpt2": gpt2, "llama": llama, "smp": smp_layers}
+MODELS = {"mlp": mlp, "gpt2": gpt2, "llama": llama, "smp": smp_layers, "experts": experts}
 
 
 def made(name, dtype=torch.float64, dropout=0.0):

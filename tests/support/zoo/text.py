@@ -26,25 +26,25 @@ def gpt2(rows: int, length: int, *, dropout: float = 0.0, **sizes: Any) -> Speci
     dropouts = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), dropout)
     ends = {"bos_token_id": 0, "eos_token_id": 0}
     config = GPT2Config(use_cache=False, **dropouts, **ends, **sizes)
-    return _causal(GPT2LMHeadModel(config), rows, length)
+    return causal(GPT2LMHeadModel(config), rows, length)
 
 
 def llama(rows: int, length: int, *, dropout: float = 0.0, **sizes: Any) -> Specimen:
     """Return Llama, whose rotary positions are two values that every layer reads."""
     config = LlamaConfig(use_cache=False, attention_dropout=dropout, **sizes)
-    return _causal(LlamaForCausalLM(config), rows, length)
+    return causal(LlamaForCausalLM(config), rows, length)
 
 
 def mixtral(rows: int, length: int, *, dropout: float = 0.0, **sizes: Any) -> Specimen:
     """Return Mixtral, with experts of which each token uses two."""
     config = MixtralConfig(use_cache=False, attention_dropout=dropout, **sizes)
-    return _causal(MixtralForCausalLM(config), rows, length)
+    return causal(MixtralForCausalLM(config), rows, length)
 
 
 def bert(rows: int, length: int, *, dropout: float = 0.0, **sizes: Any) -> Specimen:
     """Return BERT, whose decoder is tied to its embedding."""
     dropouts = {f"{name}_dropout_prob": dropout for name in ("hidden", "attention_probs")}
-    return _causal(BertForMaskedLM(BertConfig(**dropouts, **sizes)), rows, length)
+    return causal(BertForMaskedLM(BertConfig(**dropouts, **sizes)), rows, length)
 
 
 def t5(rows: int, length: int, *, dropout: float = 0.0, **sizes: Any) -> Specimen:
@@ -56,7 +56,8 @@ def t5(rows: int, length: int, *, dropout: float = 0.0, **sizes: Any) -> Specime
     return Specimen(model=model, batch={**labelled(rows, length, vocabulary), "labels": labels})
 
 
-def _causal(model: Any, rows: int, length: int) -> Specimen:
+def causal(model: Any, rows: int, length: int) -> Specimen:
+    """Return a specimen of a language model, which learns to predict its own ids."""
     # otherwise transformers guesses it from the class's name
     if getattr(model, "loss_type", None) is None:
         model.loss_type = "ForCausalLM"

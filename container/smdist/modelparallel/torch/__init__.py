@@ -82,14 +82,12 @@ from smdist.modelparallel.torch.smp.rank_functions import (
 )
 from smdist.modelparallel.torch.smp.smp_state import state
 from smdist.modelparallel.torch.smp.step_decorator import step
-from smdist.modelparallel.torch.smp.unsupported import (
-    optimizers,
-    tp_register,
-    tp_register_with_module,
-)
+from smdist.modelparallel.torch.smp.unsupported import optimizers
 from smdist.modelparallel.torch.tensor_parallel import (
     set_tensor_parallelism,
     tensor_parallelism,
+    tp_register,
+    tp_register_with_module,
 )
 from smdist.modelparallel.torch.verification.verify import Verified, VerifyError, verify
 

@@ -16,6 +16,7 @@ from smdist.modelparallel.torch.parallel.load_state_dict import PLAN
 from smdist.modelparallel.torch.parallel.parallel import Parallel
 from smdist.modelparallel.torch.parallel.settings import MIB, Settings, offload_horizon
 from smdist.modelparallel.torch.session.current_model import current_model, wrapped_optimizer
+from smdist.modelparallel.torch.tensor_parallel import replace_registered
 
 _FLAGS = (
     "trace_execution_times", "trace_memory_usage", "overlapping_allreduce", "broadcast_buffers",
@@ -172,6 +173,8 @@ class DistributedModel(Parallel):
                 about="module",
                 kind="conflict",
             )
+        if session.current().groups.tp_size > 1 and isinstance(module, nn.Module):
+            module = replace_registered(module)
         super().__init__(module, _settings(arguments))
 
     @property

@@ -3,33 +3,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from sagemaker_dist.errors import OptionError
-
-_WHY = "layers of a model are split over ranks as they are, without layers of SMP's own"
-_HINT = "Leave it out: tensor_parallel_degree splits the model's own layers"
-
-
-def _unsupported(name: str, arguments: str = "") -> OptionError:
-    """Return the error for a function that registers layers of SMP.
-
-    Args:
-        name: Name of the function in scripts.
-        arguments: Arguments of the call in brackets, for the error's text.
-    """
-    about = tuple(name.split("."))
-    return OptionError(f"{name}{arguments}", _WHY, _HINT, about=about, kind="unsupported")
-
-
-def tp_register(*_: Any, **__: Any) -> NoReturn:
-    """Raise OptionError, since SMP's own layers are not supported."""
-    raise _unsupported("smp.tp_register")
-
-
-def tp_register_with_module(*_: Any, **__: Any) -> NoReturn:
-    """Raise OptionError, since SMP's own layers are not supported."""
-    raise _unsupported("smp.tp_register_with_module")
 
 
 class UnsupportedModule:

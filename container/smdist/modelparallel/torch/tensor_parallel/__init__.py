@@ -6,6 +6,20 @@ from smdist.modelparallel.torch.tensor_parallel.marks import (
     tensor_parallelism,
 )
 from smdist.modelparallel.torch.tensor_parallel.prepare import find, split
+from smdist.modelparallel.torch.tensor_parallel.registered_classes import (
+    replace_registered,
+    tp_register,
+    tp_register_with_module,
+)
 from smdist.modelparallel.torch.tensor_parallel.tensor_plan import TensorPlan
 
-__all__ = ["TensorPlan", "find", "set_tensor_parallelism", "split", "tensor_parallelism"]
+__all__ = [
+    "TensorPlan",
+    "find",
+    "replace_registered",
+    "set_tensor_parallelism",
+    "split",
+    "tensor_parallelism",
+    "tp_register",
+    "tp_register_with_module",
+]

@@ -5,12 +5,15 @@ The model runs on fake tensors, which have shapes and no values. From the input 
 graph is followed back to the products whose outputs it is computed from:
 
     gated MLP: down(act(gate(x)) * up(x))     the sources of `down` are `gate` and `up`
+
+A forward pass that depends on values runs on a copy of the model instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import ReferenceType
@@ -23,6 +26,7 @@ from smdist.modelparallel.torch.capture.fake_model import FakeModel, on_fakes
 from smdist.modelparallel.torch.capture.module_snapshot import uncompiled, untouched
 from smdist.modelparallel.torch.program.pytree import flatten, unflatten
 from smdist.modelparallel.torch.program.tracing_flag import tracing
+from smdist.modelparallel.torch.randomness import generators_kept
 from smdist.modelparallel.torch.tensor_splits.split_modules import is_product, is_table
 
 
@@ -49,14 +53,17 @@ class Flow:
         order: Names of products and embeddings, in the order of their first calls.
         sources: For each product, the names of the products whose outputs its input is computed
             from, in the order of calls.
-        mixes: Names of products whose input is also computed from an embedding.
+        tables: For each product, the names of the embeddings from which its input is computed, too.
+        unused: For each module, the numbers of the leaves of its output that have a gradient, and
+            from which no output of the model is computed.
         calls: Positional and keyword arguments of the first call of each module, by name. Tensors
             are replaced by `TensorShape`.
     """
 
     order: list[str] = field(default_factory=list)
     sources: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    mixes: set[str] = field(default_factory=set)
+    tables: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    unused: dict[str, set[int]] = field(default_factory=dict)
     calls: dict[str, Any] = field(default_factory=dict)
 
 
@@ -80,10 +87,30 @@ def flow_of(model: nn.Module, arguments: tuple[Any, Any]) -> Flow:
             args, kwargs = unflatten(form, [_fake(leaf, fake) for leaf in leaves])
             watch = _Watch(model)
             with fake.mode, torch.enable_grad(), tracing(), _trained(model), watch.hooked():
-                model(*args, **kwargs)
+                watch.end(model(*args, **kwargs))
             return watch.flow
     finally:
         clear_caches(made)
+
+
+def flow_of_values(model: nn.Module, arguments: tuple[Any, Any]) -> Flow:
+    """Run a copy of a model with its values, and return the flow of values between its products.
+
+    The flow has the products that these arguments lead to.
+
+    Args:
+        model: The whole model, which has values.
+        arguments: Positional and keyword arguments of a call.
+
+    Raises:
+        Exception: The forward pass failed.
+    """
+    copy = deepcopy(model)
+    args, kwargs = deepcopy(arguments)
+    watch = _Watch(copy)
+    with generators_kept(), torch.enable_grad(), _trained(copy), watch.hooked():
+        watch.end(copy(*args, **kwargs))
+    return watch.flow
 
 
 def _fake(leaf: Any, fake: FakeModel) -> Any:
@@ -119,6 +146,7 @@ class _Watch:
         self.flow = Flow()
         self._made: dict[int, str] = {}  # module that made a value, by the id of its graph node
         self._nodes: list[Any] = []  # keeps the ids valid
+        self._outputs: list[tuple[str, int, Any]] = []  # outputs besides a module's first
 
     @contextmanager
     def hooked(self) -> Iterator[None]:
@@ -127,8 +155,9 @@ class _Watch:
         for name, module in self._model.named_modules():
             before = self._before(name)
             handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
-            if is_product(module) or is_table(module):
-                handles.append(module.register_forward_hook(self._after(name)))
+            is_layer = is_product(module) or is_table(module)
+            after = self._after(name) if is_layer else self._apart(name)
+            handles.append(module.register_forward_hook(after))
         try:
             yield
         finally:
@@ -155,25 +184,55 @@ class _Watch:
 
         return hook
 
-    def _trace(self, name: str, tensor: Tensor) -> None:
-        """Follow the graph back from the input of a product to the products before it."""
-        found: set[str] = set()
+    def _apart(self, name: str) -> Any:
+        """Return a hook that makes nodes of their own for the outputs after a module's first."""
+
+        def hook(module: nn.Module, args: Any, output: Any) -> Any:  # noqa: ARG001  torch's
+            leaves, form = flatten(output)
+            before = len(self._outputs)
+            for at, leaf in enumerate(leaves[1:], 1):
+                if isinstance(leaf, Tensor) and leaf.grad_fn is not None:
+                    leaves[at] = leaf.view_as(leaf)
+                    self._outputs.append((name, at, leaves[at].grad_fn))
+            return unflatten(form, leaves) if len(self._outputs) > before else output
+
+        return hook
+
+    def end(self, output: Any) -> None:
+        """Find outputs of modules that nobody uses, after the forward pass.
+
+        Args:
+            output: Output of the model.
+        """
+        leaves, _ = flatten(output)
+        used = self._back([leaf.grad_fn for leaf in leaves if isinstance(leaf, Tensor)], ())
+        by_leaf: dict[tuple[str, int], bool] = {}
+        for name, at, node in self._outputs:
+            by_leaf[name, at] = by_leaf.get((name, at), False) or id(node) in used
+        for (name, at), is_used in by_leaf.items():
+            if not is_used:
+                self.flow.unused.setdefault(name, set()).add(at)
+
+    def _back(self, nodes: list[Any], ends: Collection[int]) -> set[int]:
+        """Return the ids of nodes from which these are computed, no further than some ends."""
         seen: set[int] = set()
-        waiting = [tensor.grad_fn]
-        while waiting:
-            node = waiting.pop()
+        while nodes:
+            node = nodes.pop()
             if node is None or id(node) in seen:
                 continue
             seen.add(id(node))
             self._nodes.append(node)
-            if id(node) in self._made:
-                found.add(self._made[id(node)])
-            else:
-                waiting += [each for each, _ in node.next_functions]
+            if id(node) not in ends:
+                nodes += [each for each, _ in node.next_functions]
+        return seen
+
+    def _trace(self, name: str, tensor: Tensor) -> None:
+        """Follow the graph back from the input of a product to the products before it."""
+        found = {self._made.get(node) for node in self._back([tensor.grad_fn], self._made)}
         products = [each for each in self.flow.order if each in found]
         tables = [each for each in products if is_table(self._model.get_submodule(each))]
-        if tables:
-            self.flow.mixes.add(name)
+        before = self.flow.tables.get(name, ())
+        self.flow.tables[name] = tuple(dict.fromkeys((*before, *tables)))
         known = self.flow.sources.get(name, ())
         both = dict.fromkeys((*known, *(each for each in products if each not in tables)))
         self.flow.sources[name] = tuple(both)

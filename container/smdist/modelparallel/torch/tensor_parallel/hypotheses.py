@@ -4,23 +4,29 @@
 The output of the products before (columns) is split over ranks, and the product after them (row)
 sums over its rows. Several products may be fused into one, whose output then has sections:
 
-    attention    q, k, v of their own, or one of sections (q, k, v)
+    attention    q, k, v of their own, or one of sections (q, k, v), also with fewer keys
     gated MLP    gate and up of their own, or one of sections (gate, up)
+
+A product before may feed another one, which also feeds the row:
+
+    latent attention    the first stays whole on every rank, and values enter around all of them
+    state space         the second is a row of the first's columns, and its sum goes on inside
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from torch import nn
 
-from smdist.modelparallel.torch.tensor_parallel.tensor_plan import Attribute, ModuleSplit, Region
+from smdist.modelparallel.torch.tensor_parallel.block_numbers import (
+    attribute_sets,
+    parameter_sets,
+)
+from smdist.modelparallel.torch.tensor_parallel.tensor_plan import ModuleSplit, Region
 from smdist.modelparallel.torch.tensor_splits import Role
 from smdist.modelparallel.torch.tensor_splits.split_modules import is_conv1d
-
-_HEADS: Final = re.compile(r"^(n|num)_?(attention_|attn_|query_|key_value_|kv_|q_)*heads?$|^heads$")
 
 
 def widths(module: nn.Module) -> tuple[int, int]:
@@ -32,25 +38,64 @@ def widths(module: nn.Module) -> tuple[int, int]:
 
 
 def pairs(
-    block: nn.Module, columns: Sequence[str], row: str, degree: int, origin: str
+    block: nn.Module, feeds: Mapping[str, Sequence[str]], row: str, degree: int, origin: str
 ) -> Iterator[Region]:
     """Yield the splits to try for products that feed one product, the likeliest first.
 
     Args:
         block: Smallest module around the products.
-        columns: Names in the block of the products whose outputs are split.
+        feeds: Products that feed the row, by their names in the block, with the products among them
+            that feed each.
         row: Name in the block of the product that they feed.
         degree: Number of ranks.
         origin: "model" if the model's own plan has these roles, else "found".
     """
     inputs, _ = widths(block.get_submodule(row))
-    for sections in _sections(block, columns, inputs):
-        modules = (
-            *(column(block, name, Role.COLUMN, sections.get(name)) for name in columns),
-            _row(block, row),
-        )
-        for attributes in _attributes(block, modules, inputs, degree):
-            yield Region(block="", modules=modules, attributes=attributes, origin=origin)
+    for columns, inner, is_inside in _layouts(feeds):
+        border = (ModuleSplit(name="", role=Role.BORDER),) if is_inside else ()
+        rows = (*(_row(block, name, Role.INNER) for name in inner), _row(block, row, Role.ROW))
+        for sections in _sections(block, columns, inputs):
+            modules = (
+                *border,
+                *(column(block, name, Role.COLUMN, sections.get(name)) for name in columns),
+                *rows,
+            )
+            if not _is_divisible(modules, degree):
+                continue
+            for found in _with_numbers(block, modules, inputs, degree):
+                yield replace(found, origin=origin)
+
+
+def _with_numbers(
+    block: nn.Module, modules: tuple[ModuleSplit, ...], inputs: int, degree: int
+) -> Iterator[Region]:
+    """Yield a split with sets of other parameters and attributes of the block that change."""
+    names = {each.name for each in modules if each.dims}
+    lengths = {length for each in modules if len(each.sections) > 1 for length in each.sections}
+    fused = {each.sections for each in modules if len(each.sections) > 1}
+    for others in parameter_sets(block, names, inputs, degree):
+        split = {*names, *(each.name for each in others)}
+        for attributes in attribute_sets(block, split, {inputs, *lengths}, fused, degree):
+            yield Region(block="", modules=(*modules, *others), attributes=attributes)
+
+
+def _layouts(
+    feeds: Mapping[str, Sequence[str]],
+) -> Iterator[tuple[list[str], list[str], bool]]:
+    """Yield columns, inner rows, and True if values enter the region around all products."""
+    feeding = {name for before in feeds.values() for name in before}
+    fed = {name for name, before in feeds.items() if before}
+    if not feeding:
+        yield list(feeds), [], False
+        return
+    yield [name for name in feeds if name not in feeding], [], True
+    columns = [name for name in feeds if name not in fed]
+    if columns:
+        yield columns, [name for name in feeds if name in fed], False
+
+
+def _is_divisible(modules: Sequence[ModuleSplit], degree: int) -> bool:
+    return all(length % degree == 0 for each in modules for length in each.sections)
 
 
 def column(
@@ -79,10 +124,10 @@ def table(block: nn.Module, name: str) -> ModuleSplit:
     return ModuleSplit(name=name, role=Role.VOCABULARY, dims={"weight": 0}, sections=(rows,))
 
 
-def _row(block: nn.Module, name: str) -> ModuleSplit:
+def _row(block: nn.Module, name: str, role: Role) -> ModuleSplit:
     module = block.get_submodule(name)
     dims = {"weight": 0 if is_conv1d(module) else 1}
-    return ModuleSplit(name=name, role=Role.ROW, dims=dims, sections=(widths(module)[0],))
+    return ModuleSplit(name=name, role=role, dims=dims, sections=(widths(module)[0],))
 
 
 def _sections(
@@ -92,46 +137,9 @@ def _sections(
     if len(columns) == 1:
         name = columns[0]
         _, outputs = widths(block.get_submodule(name))
-        if outputs > inputs and outputs % inputs == 0:
+        rest = outputs - inputs
+        if rest > 0 and rest % inputs == 0:
             yield {name: (inputs,) * (outputs // inputs)}
+        if rest > 0 and rest % 2 == 0 and rest != 2 * inputs:
+            yield {name: (inputs, rest // 2, rest // 2)}
     yield {}
-
-
-def _attributes(
-    block: nn.Module, modules: Sequence[ModuleSplit], inputs: int, degree: int
-) -> Iterator[tuple[Attribute, ...]]:
-    """Yield sets of attributes that may change with the split: none, widths, heads, both."""
-    split = {block.get_submodule(each.name) for each in modules}
-    numbers = [
-        (name, key, value)
-        for name, module in block.named_modules()
-        for key, value in vars(module).items()
-        if module not in split and _is_count(value) and value % degree == 0
-    ]
-    by_width = [each for each in numbers if each[2] == inputs]
-    by_name = [each for each in numbers if _HEADS.match(each[1]) and each not in by_width]
-    tried: list[Any] = []
-    for found in ([], by_width, by_name, by_width + by_name):
-        if found not in tried:
-            tried.append(found)
-            yield tuple(
-                Attribute(module=name, name=key, whole=value, part=value // degree)
-                for name, key, value in found
-            )
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and value > 1
-
-
-def undivided_heads(block: nn.Module, degree: int) -> tuple[str, int] | None:
-    """Return the name and number of heads of an attention block that the degree does not divide.
-
-    The number is an attribute of a module, or of its `config`; None if all are divisible.
-    """
-    for module in block.modules():
-        for holder in (module, getattr(module, "config", None)):
-            for key, value in getattr(holder, "__dict__", {}).items():
-                if _HEADS.match(key) and type(value) is int and value % degree:
-                    return key, value
-    return None

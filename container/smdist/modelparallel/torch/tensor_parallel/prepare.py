@@ -19,7 +19,7 @@ from smdist.modelparallel.torch.session.rank_team import (
     raise_together,
     rank_failure,
 )
-from smdist.modelparallel.torch.tensor_parallel.data_flow import Flow, flow_of
+from smdist.modelparallel.torch.tensor_parallel.data_flow import Flow, flow_of, flow_of_values
 from smdist.modelparallel.torch.tensor_parallel.search import find_plan
 from smdist.modelparallel.torch.tensor_parallel.split_model import split_model
 from smdist.modelparallel.torch.tensor_parallel.tensor_plan import TensorPlan
@@ -76,7 +76,7 @@ def _check(model: nn.Module, plan: TensorPlan) -> None:
             shapes = [getattr(module, name).shape[dim] for name, dim in each.dims.items()]
         except (AttributeError, IndexError):
             shapes = []
-        if set(shapes) != {sum(each.sections)}:
+        if set(shapes) - {sum(each.sections)} or len(shapes) < len(each.dims):
             raise OptionError(
                 f"{each.name!r} is not as in the model of rank 0",
                 "all ranks split the same model",
@@ -94,16 +94,21 @@ def _portable(error: BaseException) -> OptionError:
 
 
 def _flow(model: nn.Module, arguments: tuple[Any, Any]) -> Flow:
-    """Return the flow of values for a small batch; for the whole one if the model refuses it."""
-    for small in (_shortened(arguments), arguments):
-        try:
-            return flow_of(model, small)
-        except Exception as error:
-            last = error
+    """Return the flow of values for a small batch; for the whole one if the model refuses it.
+
+    The model runs without values first, and with them if it needs them and has them.
+    """
+    has_values = not any(tensor.is_meta for tensor in model.state_dict().values())
+    for find_flow in (flow_of, flow_of_values) if has_values else (flow_of,):
+        for small in (_shortened(arguments), arguments):
+            try:
+                return find_flow(model, small)
+            except Exception as error:
+                last = error
     raise OptionError(
         f"the layers of {type(model).__name__} to split cannot be found",
-        f"its forward pass on tensors without values raises {error_text(last)}",
-        "Leave tensor_parallel_degree out, or make the forward pass independent of values",
+        f"its forward pass raises {error_text(last)}",
+        "Leave tensor_parallel_degree out, or correct the forward pass",
         about="tensor_parallel_degree",
         kind="failed",
     ) from last

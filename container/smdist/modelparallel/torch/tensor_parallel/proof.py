@@ -1,19 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Proof of a split: a copy of the block, in parts, gives the numbers of the whole block.
 
-The block runs alone in float64, forward and backward, once whole and once on simulated ranks.
-Outputs, gradients of inputs and gradients of parameters have to agree. Weights and inputs are
-random, so a split that is wrong gives other numbers. Dropout inside of the split would draw other
-numbers than in the whole block, which shows in the shapes of random operations. If all of it is in
-`nn.Dropout` modules, these are made to draw the numbers of the whole block, and the proof is tried
-again.
+The block runs alone in float64, forward and backward, once whole and once on simulated ranks; in
+float32 if it does not run in float64. Outputs, gradients of inputs and gradients of parameters have
+to agree. Weights and inputs are random, so a split that is wrong gives other numbers.
+
+What a run shows may correct a split, which is then tried again:
+
+* Dropout inside of the split would draw other numbers than in the whole block, which shows in the
+  shapes of random operations. It is made to draw the numbers of the whole block.
+* Whole parameters inside have a part of their gradient on each rank, which the ranks then sum.
+* An input with a dimension of heads, such as a bias of attention, has to be a part.
+* An output is a part. It is joined; or left out if nobody uses it, as the weights of attention.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Final
 
@@ -25,6 +30,7 @@ from smdist.modelparallel.torch.materialization.skeleton import like, skeleton
 from smdist.modelparallel.torch.materialization.skeleton import replace as put
 from smdist.modelparallel.torch.program.pytree import flatten, map_leaves
 from smdist.modelparallel.torch.randomness import generators_kept
+from smdist.modelparallel.torch.tensor_parallel.block_numbers import numbers_of_heads
 from smdist.modelparallel.torch.tensor_parallel.data_flow import TensorShape
 from smdist.modelparallel.torch.tensor_parallel.simulated_peers import (
     NumberedDraws,
@@ -35,13 +41,22 @@ from smdist.modelparallel.torch.tensor_parallel.tensor_plan import (
     DROPOUT,
     UNPROVED,
     DropoutSplit,
+    ModuleSplit,
     Region,
 )
-from smdist.modelparallel.torch.tensor_splits import is_dropout, split_of
+from smdist.modelparallel.torch.tensor_splits import (
+    DropoutCalls,
+    PartValues,
+    Role,
+    is_dropout,
+    split_of,
+)
 from smdist.modelparallel.torch.tensor_splits.split_modules import is_table
 
-_TOLERANCE: Final = 1e-6  # blocks may compute in float32 inside, so float64's is too small
+# blocks may compute in float32 inside, so that of float64 is too small
+_TOLERANCES: Final = {torch.float64: 1e-6, torch.float32: 1e-4}
 _SEED: Final = 20
+_TRIES: Final = 8  # tries of one split, each a correction of the one before
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +66,15 @@ class Refutation:
     Attributes:
         kind: Kind of the reason: "dropout" or "unproved".
         text: Sentence for users.
+        summed: Names of parameters whose gradients would be right if they were summed over ranks,
+            if nothing else is wrong.
+        values: What would correct the module around the split, if nothing else is wrong.
     """
 
     kind: str
     text: str
+    summed: tuple[str, ...] = ()
+    values: PartValues = field(default_factory=PartValues)
 
 
 @dataclass(slots=True)
@@ -62,16 +82,18 @@ class _Run:
     """Numbers of one run of a block, and the random operations in it.
 
     Attributes:
-        outputs: Outputs of the block.
+        outputs: Tensors in the output of the block, by the numbers of their leaves.
         input_grads: Gradients of its inputs.
         draws: Name and shapes of each random operation.
         dropped: Shape of the input of each `nn.Dropout`, by its name; of the last call.
+        calls: Shape of the input of each call of torch's dropout function, by its number.
     """
 
-    outputs: list[Tensor]
+    outputs: dict[int, Tensor]
     input_grads: list[Tensor]
     draws: list[Any]
     dropped: dict[str, torch.Size]
+    calls: dict[int, torch.Size]
 
 
 class WholeBlock:
@@ -80,17 +102,32 @@ class WholeBlock:
     Args:
         block: Block of the model, also on the meta device; it stays unchanged.
         call: Recorded arguments of a call of the block, with `TensorShape` in place of tensors.
+        unused: Numbers of the leaves of its output that nobody uses.
 
     Raises:
         Exception: The block does not run alone.
     """
 
-    def __init__(self, block: nn.Module, call: Any) -> None:
+    def __init__(self, block: nn.Module, call: Any, unused: Collection[int] = ()) -> None:
+        self._unused = unused
+        try:
+            self._start(block, call, torch.float64)
+        except Exception:
+            self._start(block, call, torch.float32)
+
+    def _start(self, block: nn.Module, call: Any, dtype: torch.dtype) -> None:
+        self._tolerance = _TOLERANCES[dtype]
         with generators_kept():
             torch.manual_seed(_SEED)
-            self._copy = _with_values(block)
-            self._call = map_leaves(lambda leaf: _value(leaf, self._copy), call)
-            self._run = _run(self._copy, self._call)
+            self._copy = _with_values(block, dtype)
+            for mask in (True, False):  # one of them may hide all values
+                self._call = map_leaves(
+                    partial(_value, block=self._copy, dtype=dtype, mask=mask), call
+                )
+                self._run = _run(self._copy, self._call, unused=self._unused)
+                if not any(each.isnan().any() for each in self._run.outputs.values()):
+                    break
+                self._copy.zero_grad()
 
     def prove(self, region: Region, degree: int) -> Region | Refutation:
         """Return a split that gives the numbers of the whole block, or why there is none.
@@ -102,17 +139,58 @@ class WholeBlock:
         Returns:
             The split, with the dropouts in it; or the reason why it is wrong.
         """
-        found = self._tried(region, degree)
-        if isinstance(found, Refutation):
-            return found
-        runs, copies = found
-        against = self._compared(runs, copies)
-        if against is not None and against.kind == DROPOUT and not region.dropouts:
-            dropouts = self._split_dropouts(runs[0], degree)
-            if dropouts:
-                again = self.prove(replace(region, dropouts=dropouts), degree)
-                return again if isinstance(again, Region) else against
-        return against or region
+        first: Refutation | None = None
+        for _ in range(_TRIES):
+            found = self._tried(region, degree)
+            against = found if isinstance(found, Refutation) else self._compared(*found, degree)
+            if against is None:
+                return region
+            of_part = None if isinstance(found, Refutation) else found[0][0]
+            first = first or against
+            corrected = self._corrected(region, against, of_part, degree)
+            if corrected is None:
+                break
+            region = corrected
+        assert first is not None
+        return first
+
+    def _corrected(
+        self, region: Region, against: Refutation, of_part: _Run | None, degree: int
+    ) -> Region | None:
+        """Return a split without what a run has shown to be wrong; None if there is none."""
+        if against.kind == DROPOUT and of_part is not None:
+            return self._corrected_dropout(region, of_part, degree)
+        changes: dict[str, ModuleSplit] = {}
+        for name in against.summed:
+            module, _, key = name.rpartition(".")
+            before = changes.get(module) or _part_of(region, module)
+            if before is None or key in before.values.summed:
+                return None
+            changes[module] = _with(before, PartValues(summed=(*before.values.summed, key)))
+        block = _part_of(region, "")
+        if block is not None and _with(block, against.values) != block:
+            changes[""] = _with(block, against.values)
+        if not changes:
+            return None
+        others = [each for each in region.modules if not _is_changed(each, changes)]
+        return replace(region, modules=(*others, *changes.values()))
+
+    def _corrected_dropout(self, region: Region, of_part: _Run, degree: int) -> Region | None:
+        """Return a split whose dropout draws whole numbers: of modules, or of all calls."""
+        block = _part_of(region, "")
+        if block is None or block.values.dropouts:
+            return None
+        modules = self._split_dropouts(of_part.dropped, self._run.dropped, degree)
+        if modules and not region.dropouts:
+            return replace(
+                region, dropouts=tuple(DropoutSplit(name=name, dim=dim) for name, dim in modules)
+            )
+        calls = self._split_dropouts(of_part.calls, self._run.calls, degree)
+        if not calls:
+            return None
+        changed = _with(block, PartValues(dropouts=calls))
+        others = [each for each in region.modules if not _is_changed(each, {"": changed})]
+        return replace(region, modules=(*others, changed), dropouts=())
 
     def _tried(
         self, region: Region, degree: int
@@ -123,68 +201,147 @@ class WholeBlock:
 
         def work(rank: int) -> _Run:
             split_region(copies[rank], region, ranks.peers(rank))
-            return _run(copies[rank], self._call)
+            return _run(copies[rank], self._call, self._unused)
 
         try:
             with generators_kept():
                 return ranks.run(work), copies
         except Exception as error:
             first = (str(error).strip() or type(error).__name__).splitlines()[0]
-            return Refutation(UNPROVED, f"its parts do not run alone ({first[:120]})")
+            why = f"its parts do not run alone ({first[:120]})"
+            values = PartValues(narrowed=tuple(self._inputs_of_heads(degree)))
+            return Refutation(UNPROVED, why, values=values)
 
-    def _split_dropouts(self, of_part: _Run, degree: int) -> tuple[DropoutSplit, ...]:
-        """Return the dropouts whose input in a part is split along one dimension."""
-        found = []
-        for name, shape in of_part.dropped.items():
-            whole = self._run.dropped.get(name, shape)
-            other = [dim for dim, size in enumerate(shape) if size != whole[dim]]
-            if len(whole) == len(shape) and len(other) == 1:
-                (dim,) = other
-                if whole[dim] == degree * shape[dim]:
-                    found.append(DropoutSplit(name=name, dim=dim))
-        return tuple(found)
+    def _inputs_of_heads(self, degree: int) -> Iterator[tuple[int, int]]:
+        """Yield numbers of the inputs of at least 3 dimensions that have one of heads, with it."""
+        heads = {count for _, count in numbers_of_heads(self._copy) if count % degree == 0}
+        for at, leaf in enumerate(flatten(self._call)[0]):
+            if isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.dim() > 2:
+                dims = [dim for dim, size in enumerate(leaf.shape[:-2]) if size in heads]
+                if dims:
+                    yield at, dims[-1]
 
-    def _compared(self, runs: Sequence[_Run], copies: Sequence[nn.Module]) -> Refutation | None:
+    def _split_dropouts(
+        self, part: Mapping[Any, torch.Size], whole: Mapping[Any, torch.Size], degree: int
+    ) -> tuple[tuple[Any, int], ...]:
+        """Return the dropouts whose input in a part is split along one dimension, with it."""
+        dims = {
+            key: _split_dim(shape, whole.get(key, shape), degree) for key, shape in part.items()
+        }
+        return tuple((key, dim) for key, dim in dims.items() if dim is not None)
+
+    def _compared(
+        self, runs: Sequence[_Run], copies: Sequence[nn.Module], degree: int
+    ) -> Refutation | None:
         if any(run.draws != self._run.draws for run in runs):
             return Refutation(DROPOUT, "dropout inside of it would draw other numbers on parts")
+        wrong = {at for run in runs for at in self._other_outputs(run)}
+        if wrong:
+            why = "its parts give another output than the whole"
+            return Refutation(UNPROVED, why, values=self._corrected_outputs(wrong, runs[0], degree))
         for run in runs:
-            if not _are_close(run.outputs, self._run.outputs):
-                return Refutation(UNPROVED, "its parts give another output than the whole")
-            if not _are_close(run.input_grads, self._run.input_grads):
+            grads = zip(run.input_grads, self._run.input_grads, strict=True)
+            if not all(_is_close(one, other, self._tolerance) for one, other in grads):
                 return Refutation(UNPROVED, "its parts give other gradients of its inputs")
+        return self._compared_gradients(copies)
+
+    def _corrected_outputs(self, wrong: set[int], run: _Run, degree: int) -> PartValues:
+        """Return which of the wrong outputs are parts to join, and which nobody uses.
+
+        Nothing if another one is wrong.
+        """
+        joined: list[tuple[int, int]] = []
+        for at in sorted(wrong - set(self._unused)):
+            part, whole = run.outputs.get(at), self._run.outputs[at]
+            dim = None if part is None else _split_dim(part.shape, whole.shape, degree)
+            if dim is None:
+                return PartValues()
+            joined.append((at, dim))
+        dropped = tuple(sorted(wrong & set(self._unused)))
+        return PartValues(joined=tuple(joined), dropped=dropped)
+
+    def _other_outputs(self, run: _Run) -> Iterator[int]:
+        """Yield the numbers of outputs that are not those of the whole block."""
+        for at, whole in self._run.outputs.items():
+            found = run.outputs.get(at)
+            is_dropped = found is None and at in self._unused
+            if not is_dropped and (found is None or not _is_close(found, whole, self._tolerance)):
+                yield at
+
+    def _compared_gradients(self, copies: Sequence[nn.Module]) -> Refutation | None:
         parts = [dict(copy.named_parameters(remove_duplicate=False)) for copy in copies]
         scale = max((_size(each.grad) for each in self._copy.parameters()), default=0.0)
+        close = partial(_is_close, tolerance=self._tolerance, scale=scale)
+        summed: list[str] = []
+        against: Refutation | None = None
         for name, whole in self._copy.named_parameters(remove_duplicate=False):
-            if not _same_gradient(whole, [of_rank[name] for of_rank in parts], scale):
-                why = f"its parts give another gradient of {name!r} than the whole"
-                return Refutation(UNPROVED, why)
+            of_ranks = [of_rank[name] for of_rank in parts]
+            if _same_gradient(whole, of_ranks, close):
+                continue
+            why = f"its parts give another gradient of {name!r} than the whole"
+            against = against or Refutation(UNPROVED, why)
+            if not _same_sum(whole, of_ranks, close):
+                return against
+            summed.append(name)
+        return against and replace(against, summed=tuple(summed))
+
+
+def _part_of(region: Region, module: str) -> ModuleSplit | None:
+    """Return the split of a module that is no product, a new one if it has none."""
+    for each in region.modules:
+        if each.name == module and each.role in (Role.BORDER, Role.EXPERTS):
+            return each
+        if each.name == module and each.role is not Role.PART:
+            return None
+    found = (each for each in region.modules if each.name == module)
+    return next(found, ModuleSplit(name=module, role=Role.PART))
+
+
+def _with(split: ModuleSplit, values: PartValues) -> ModuleSplit:
+    """Return a split with those of its values replaced that are not empty."""
+    given = {each.name: getattr(values, each.name) for each in fields(values)}
+    changes = {name: value for name, value in given.items() if value}
+    return replace(split, values=replace(split.values, **changes))
+
+
+def _split_dim(part: torch.Size, whole: torch.Size, degree: int) -> int | None:
+    """Return the only dimension in which the shape of a part is smaller by the degree, or None."""
+    if len(part) != len(whole):
         return None
+    other = [dim for dim, size in enumerate(part) if size != whole[dim]]
+    is_part = len(other) == 1 and whole[other[0]] == degree * part[other[0]]
+    return other[0] if is_part else None
 
 
-def _with_values(block: nn.Module) -> nn.Module:
-    """Return a copy of a block in float64 and in training mode, with random parameters."""
+def _is_changed(split: ModuleSplit, changes: Mapping[str, ModuleSplit]) -> bool:
+    change = changes.get(split.name)
+    return change is not None and (change.role, change.dims) == (split.role, split.dims)
+
+
+def _with_values(block: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """Return a copy of a block with random parameters, in training mode."""
     bare = skeleton(block)
     buffers = dict(block.named_buffers(remove_duplicate=False))
     new: dict[int, Tensor] = {}
     for parameter in bare.parameters():
-        values = torch.randn(parameter.shape, dtype=torch.float64) * 0.3
+        values = torch.randn(parameter.shape, dtype=dtype) * 0.3
         floats = parameter.is_floating_point()
         made = like(parameter, values if floats else values.to(parameter.dtype))
         new[id(parameter)] = made.requires_grad_(floats)
     for name, buffer in bare.named_buffers(remove_duplicate=False):
         real = buffers[name]
-        new.setdefault(id(buffer), _buffer(real))
+        new.setdefault(id(buffer), _buffer(real, dtype))
     put(bare.modules(), new)
     return bare.train()
 
 
-def _buffer(real: Tensor) -> Tensor:
-    """Return the values of a buffer in float64; random ones if it is on the meta device."""
+def _buffer(real: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the values of a buffer; random ones if it is on the meta device."""
     if real.is_meta:
-        made = torch.rand(real.shape, dtype=torch.float64) + 0.5
+        made = torch.rand(real.shape, dtype=dtype) + 0.5
         return made if real.is_floating_point() else torch.ones(real.shape, dtype=real.dtype)
     values = real.detach().cpu().clone()
-    return values.double() if values.is_floating_point() else values
+    return values.to(dtype) if values.is_floating_point() else values
 
 
 def _unrun(copy: nn.Module) -> nn.Module:
@@ -194,23 +351,33 @@ def _unrun(copy: nn.Module) -> nn.Module:
     return made
 
 
-def _value(leaf: Any, block: nn.Module) -> Any:
-    """Return a random argument like the recorded one; no key-value cache."""
+def _value(leaf: Any, block: nn.Module, dtype: torch.dtype, mask: bool) -> Any:
+    """Return a random argument like the recorded one; no key-value cache.
+
+    Args:
+        leaf: Recorded argument.
+        block: Block that gets it.
+        dtype: Type of its numbers.
+        mask: Value of the elements of masks.
+    """
     if is_cache(leaf):
         return None
     if not isinstance(leaf, TensorShape):
         return leaf
     if leaf.dtype.is_floating_point:
-        return torch.randn(leaf.size, dtype=torch.float64).requires_grad_(leaf.has_grad)
+        return torch.randn(leaf.size, dtype=dtype).requires_grad_(leaf.has_grad)
     if leaf.dtype is torch.bool:
-        return torch.ones(leaf.size, dtype=torch.bool)
+        return torch.full(leaf.size, mask)
     tables = [each.num_embeddings for each in block.modules() if isinstance(each, nn.Embedding)]
     high = min(tables) if is_table(block) else 1
     return torch.randint(high, leaf.size, dtype=leaf.dtype)
 
 
-def _run(block: nn.Module, call: Any) -> _Run:
-    """Run a block forward and backward, and return outputs and gradients of inputs."""
+def _run(block: nn.Module, call: Any, unused: Collection[int]) -> _Run:
+    """Run a block forward and backward, and return outputs and gradients of inputs.
+
+    Outputs of these unused numbers do not count in the loss.
+    """
     args, kwargs = map_leaves(_fresh, call)
     dropped: dict[str, torch.Size] = {}
     hooks = [
@@ -218,17 +385,19 @@ def _run(block: nn.Module, call: Any) -> _Run:
         for name, module in block.named_modules()
         if is_dropout(module)
     ]
-    with torch.enable_grad(), NumberedDraws() as draws:
+    with torch.enable_grad(), NumberedDraws() as draws, DropoutCalls({}) as calls:
         found, _ = flatten(block(*args, **kwargs))
-        outputs = [each for each in found if isinstance(each, Tensor) and each.requires_grad]
-        loss = sum((each.double() * _weights(each)).sum() for each in outputs)
+        outputs = {at: each for at, each in enumerate(found) if isinstance(each, Tensor)}
+        traced = [each for at, each in outputs.items() if each.requires_grad and at not in unused]
+        loss = sum((each.double() * _weights(each)).sum() for each in traced)
         assert isinstance(loss, Tensor), "the block has no output with a gradient"
         loss.backward()  # type: ignore[no-untyped-call]
     for hook in hooks:
         hook.remove()
     inputs = [each for each in flatten((args, kwargs))[0] if isinstance(each, Tensor)]
     grads = [each.grad if each.grad is not None else each.new_zeros(()) for each in inputs]
-    return _Run([each.detach() for each in outputs], grads, draws.shapes, dropped)
+    values = {at: each.detach() for at, each in outputs.items()}
+    return _Run(values, grads, draws.shapes, dropped, calls.shapes)
 
 
 def _note(dropped: dict[str, torch.Size], name: str, _: nn.Module, inputs: Any) -> None:
@@ -247,27 +416,24 @@ def _weights(output: Tensor) -> Tensor:
     return torch.linspace(-1.0, 2.0, output.numel(), dtype=torch.float64).view(output.shape).cos()
 
 
-def _are_close(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
-    pairs = zip(some, others, strict=False)
-    return len(some) == len(others) and all(_is_close(one, other) for one, other in pairs)
-
-
 def _size(tensor: Tensor | None) -> float:
     """Return the largest number in a tensor; 0 without any."""
     return float(tensor.abs().max()) if tensor is not None and tensor.numel() else 0.0
 
 
-def _is_close(one: Tensor, other: Tensor, scale: float = 0.0) -> bool:
+def _is_close(one: Tensor, other: Tensor, tolerance: float, scale: float = 0.0) -> bool:
     """Return True if tensors differ by rounding, relative to the largest number or to `scale`."""
     if one.shape != other.shape:
         return False
     if not one.is_floating_point():
         return torch.equal(one, other)
-    limit = _TOLERANCE * max(1e-6, _size(other), scale)
+    limit = tolerance * max(1e-6, _size(other), scale)
     return bool(((one - other).abs() <= limit).all())
 
 
-def _same_gradient(whole: Tensor, parts: Sequence[Tensor], scale: float) -> bool:
+def _same_gradient(
+    whole: Tensor, parts: Sequence[Tensor], is_close: Callable[[Tensor, Tensor], bool]
+) -> bool:
     """Return True if the parts of a parameter have the gradient of the whole one.
 
     A gradient may be 0 but for rounding, as that of the biases of keys in attention. So differences
@@ -276,7 +442,7 @@ def _same_gradient(whole: Tensor, parts: Sequence[Tensor], scale: float) -> bool
     Args:
         whole: Parameter of the whole block.
         parts: The parameter on each rank.
-        scale: Largest number in the gradients of all parameters of the block.
+        is_close: Comparison, relative to the largest gradient.
     """
     grads = [part.grad for part in parts]
     if whole.grad is None:
@@ -286,5 +452,21 @@ def _same_gradient(whole: Tensor, parts: Sequence[Tensor], scale: float) -> bool
         return False
     split = split_of(parts[0])
     if split is not None:
-        return _is_close(split.joined(given), whole.grad, scale)
-    return all(_is_close(grad, whole.grad, scale) for grad in given)
+        return is_close(split.joined(given), whole.grad)
+    return all(is_close(grad, whole.grad) for grad in given)
+
+
+def _same_sum(
+    whole: Tensor, parts: Sequence[Tensor], is_close: Callable[[Tensor, Tensor], bool]
+) -> bool:
+    """Return True if the gradients of a whole parameter on all ranks sum up to that of the block.
+
+    Args:
+        whole: Parameter of the whole block.
+        parts: The parameter on each rank.
+        is_close: Comparison, relative to the largest gradient.
+    """
+    given = [part.grad for part in parts if part.grad is not None]
+    if whole.grad is None or len(given) < len(parts) or split_of(parts[0]) is not None:
+        return False
+    return is_close(torch.stack(given).sum(0), whole.grad)

@@ -8,7 +8,7 @@ splits are tried (`hypotheses`) on a copy of the block around them, and the firs
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, Final
@@ -16,8 +16,15 @@ from typing import Any, Final
 from torch import nn
 
 from sagemaker_dist.errors import OptionError
+from smdist.modelparallel.torch.program.pytree import flatten
 from smdist.modelparallel.torch.tensor_parallel import hypotheses, tensor_plan
-from smdist.modelparallel.torch.tensor_parallel.data_flow import Flow
+from smdist.modelparallel.torch.tensor_parallel.attention_hypotheses import (
+    attention,
+    whole_attention,
+)
+from smdist.modelparallel.torch.tensor_parallel.block_numbers import undivided_heads
+from smdist.modelparallel.torch.tensor_parallel.data_flow import Flow, TensorShape
+from smdist.modelparallel.torch.tensor_parallel.expert_hypotheses import experts, is_stack
 from smdist.modelparallel.torch.tensor_parallel.marks import chosen
 from smdist.modelparallel.torch.tensor_parallel.proof import Refutation, WholeBlock
 from smdist.modelparallel.torch.tensor_parallel.tensor_plan import (
@@ -27,6 +34,7 @@ from smdist.modelparallel.torch.tensor_parallel.tensor_plan import (
     Whole,
 )
 from smdist.modelparallel.torch.tensor_splits import Role
+from smdist.modelparallel.torch.tensor_splits.split_attention import is_attention
 from smdist.modelparallel.torch.tensor_splits.split_modules import is_product, is_table
 
 # Smallest quotient of rows and columns of a table that is split, and of outputs and inputs of a
@@ -48,6 +56,8 @@ def find_plan(model: nn.Module, flow: Flow, degree: int) -> TensorPlan:
     """
     search = _LayoutSearch(model=model, flow=flow, degree=degree)
     search.pairs()
+    search.attentions()
+    search.experts()
     search.vocabulary()
     search.heads()
     plan = search.plan()
@@ -88,11 +98,11 @@ class _LayoutSearch:
         wanted, own = chosen(self.model), _plan_of_model(self.model)
         for row in self.flow.order:
             columns = self.flow.sources.get(row, ())
-            if not columns or row in self.flow.mixes or row in columns:
-                continue
             names = (*columns, row)
-            if any(name in self.roles for name in names):
+            if not columns or row in columns or any(name in self.roles for name in names):
                 continue
+            if self.flow.tables.get(row) and not _are_siblings(names):
+                continue  # a residual connection from the first table, and no bias of attention
             if not all(wanted[name] for name in names):
                 self._keep(names, tensor_plan.BY_HAND, "the script keeps it whole")
                 continue
@@ -100,30 +110,91 @@ class _LayoutSearch:
 
     def _pair(self, columns: tuple[str, ...], row: str, origin: str) -> None:
         block = _around((*columns, row))
-        reason = self._undivided(columns, row) or self._shared((*columns, row))
+        feeds = {
+            name: tuple(each for each in self.flow.sources.get(name, ()) if each in columns)
+            for name in columns
+        }
+        reason = self._undivided(feeds, row) or self._shared((*columns, row))
         if reason is not None:
             self._keep((*columns, row), *reason)
             return
-        inner = tuple(_within(name, block) for name in columns)
+        inner = {
+            _within(name, block): tuple(_within(each, block) for each in before)
+            for name, before in feeds.items()
+        }
         found = self._proved_pair(block, inner, _within(row, block), origin)
         if isinstance(found, Refutation):
             kind, text = found.kind, found.text
-            heads = hypotheses.undivided_heads(self.model.get_submodule(block), self.degree)
+            heads = undivided_heads(self.model.get_submodule(block), self.degree)
             if heads is not None and kind == tensor_plan.UNPROVED:
                 kind = tensor_plan.INDIVISIBLE
                 text = f"its {heads[0]}, {heads[1]}, is not divisible by {self.degree}"
             self._keep((*columns, row), kind, text)
         else:
             self._take(found, block)
+            for name in columns:
+                self.reasons.pop(name, None)
+            text = "each rank needs its whole output in a split region"
+            self._keep(columns, tensor_plan.REPLICATED, text)
 
-    def _proved_pair(self, block: str, columns: tuple[str, ...], row: str, origin: str) -> _Found:
+    def _proved_pair(
+        self, block: str, feeds: dict[str, tuple[str, ...]], row: str, origin: str
+    ) -> _Found:
         module = self.model.get_submodule(block)
-        key = (_kind(module), columns, row, _settings(module))
+        tries = hypotheses.pairs(module, feeds, row, self.degree, origin)
+        return self._proved(block, tries, (tuple(feeds.items()), row))
+
+    def _proved(self, block: str, tries: Iterable[Region], detail: Any = None) -> _Found:
+        """Return the first split of a block that is proved; blocks that are alike are tried once.
+
+        Args:
+            block: Name of the block.
+            tries: Splits to try.
+            detail: What else the splits depend on.
+        """
+        module, call = self.model.get_submodule(block), self.flow.calls[block]
+        unused = frozenset(self.flow.unused.get(block, ()))
+        key = (_kind(module), detail, _settings(module), _form(call), unused)
         if key not in self.proved:
-            call = self.flow.calls[block]
-            tries = hypotheses.pairs(module, columns, row, self.degree, origin)
-            self.proved[key] = _first_proved(module, call, tries, self.degree)
+            self.proved[key] = _first_proved(module, call, tries, self.degree, unused)
         return self.proved[key]
+
+    def experts(self) -> None:
+        """Split the hidden width of each expert, in modules of stacked experts."""
+        wanted = chosen(self.model)
+        for name, module in self.model.named_modules():
+            if name not in self.flow.calls or not is_stack(module) or name in self.roles:
+                continue
+            if not wanted[name]:
+                self._keep([name], tensor_plan.BY_HAND, "the script keeps it whole")
+            elif (shared := self._shared((name,))) is not None:
+                self._keep([name], *shared)
+            else:
+                found = self._proved(name, experts(module, self.degree))
+                if isinstance(found, Refutation):
+                    self._keep([name], found.kind, found.text)
+                else:
+                    self._take(found, name)
+
+    def attentions(self) -> None:
+        """Split attention modules of torch by heads."""
+        wanted = chosen(self.model)
+        for name, module in self.model.named_modules():
+            if name not in self.flow.calls or not is_attention(module):
+                continue
+            assert isinstance(module, nn.MultiheadAttention)
+            names = [name, _joined(name, "out_proj")]
+            reason = whole_attention(module, self.degree) or self._shared(names[:1], names)
+            if not all(wanted[each] for each in names):
+                reason = tensor_plan.BY_HAND, "the script keeps it whole"
+            if reason is not None:
+                self._keep(names, *reason)
+                continue
+            found = self._proved(name, [attention(module)])
+            if isinstance(found, Refutation):
+                self._keep(names, found.kind, found.text)
+            else:
+                self._take(found, name)
 
     def vocabulary(self) -> None:
         """Split large embeddings by rows, and products that share their weights."""
@@ -178,7 +249,9 @@ class _LayoutSearch:
         feeding = {name for sources in self.flow.sources.values() for name in sources}
         for name in self.flow.order:
             module = self.model.get_submodule(name)
-            if not is_product(module) or name in {*self.roles, *self.reasons, *feeding}:
+            reason = self.reasons.get(name)
+            is_kept = reason is not None and reason.kind != tensor_plan.UNPROVED
+            if not is_product(module) or is_kept or name in {*self.roles, *feeding}:
                 continue
             inputs, outputs = hypotheses.widths(module)
             if outputs < _ROWS_PER_COLUMN * inputs:
@@ -221,7 +294,9 @@ class _LayoutSearch:
 
     def _whole(self) -> Iterator[Whole]:
         for name, module in self.model.named_modules():
-            if not (isinstance(module, nn.Embedding) or is_product(module)) or name in self.roles:
+            is_layer = isinstance(module, nn.Embedding) or is_product(module)
+            is_known = is_layer or name in self.reasons
+            if not is_known or name in self.roles:
                 continue
             if name in self.reasons:
                 yield self.reasons[name]
@@ -232,7 +307,8 @@ class _LayoutSearch:
                 text = "no other product is its partner in a split"
                 yield Whole(module=name, kind=tensor_plan.NO_PAIR, text=text)
 
-    def _undivided(self, columns: tuple[str, ...], row: str) -> tuple[str, str] | None:
+    def _undivided(self, feeds: Mapping[str, tuple[str, ...]], row: str) -> tuple[str, str] | None:
+        columns = () if any(feeds.values()) else feeds  # else each layout has other columns
         counts = {name: hypotheses.widths(self.model.get_submodule(name))[1] for name in columns}
         counts[row] = hypotheses.widths(self.model.get_submodule(row))[0]
         for name, count in counts.items():
@@ -242,11 +318,18 @@ class _LayoutSearch:
                 return tensor_plan.INDIVISIBLE, text
         return None
 
-    def _shared(self, names: tuple[str, ...]) -> tuple[str, str] | None:
-        """Return a reason if a parameter of these modules is a parameter of another one, too."""
+    def _shared(self, names: Sequence[str], inside: Collection[str] = ()) -> tuple[str, str] | None:
+        """Return a reason if a parameter of these modules is a parameter of another one, too.
+
+        Args:
+            names: Names of the modules.
+            inside: Names of other modules that do not count.
+        """
         for name in names:
             for parameter in self.model.get_submodule(name).parameters():
-                others = [each for each in self._users(parameter) if each != name]
+                others = [
+                    each for each in self._users(parameter) if each != name and each not in inside
+                ]
                 if others:
                     text = f"its weight is shared with {others[0]!r}"
                     return tensor_plan.SHARED, text
@@ -274,7 +357,7 @@ class _LayoutSearch:
             ),
         )
         self.regions.append(named)
-        self.roles.update({each.name: each.role for each in named.modules})
+        self.roles.update({each.name: each.role for each in named.modules if each.dims})
 
     def _keep(self, names: Iterable[str], kind: str, text: str) -> None:
         for name in names:
@@ -283,14 +366,18 @@ class _LayoutSearch:
 
 
 def _first_proved(
-    block: nn.Module, call: Any, regions: Iterable[Region], degree: int
+    block: nn.Module,
+    call: Any,
+    regions: Iterable[Region],
+    degree: int,
+    unused: Collection[int] = (),
 ) -> Region | Refutation:
     """Return the first split that is proved; else the reason against the first one.
 
     A reason of dropout is returned before others, since that split is right without dropout.
     """
     try:
-        whole = WholeBlock(block, call)
+        whole = WholeBlock(block, call, unused)
     except Exception as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         return Refutation(tensor_plan.UNPROVED, f"its block does not run alone ({first[:120]})")
@@ -301,8 +388,9 @@ def _first_proved(
             return found
         if against is None or found.kind == tensor_plan.DROPOUT:
             against = found
-    assert against is not None
-    return against
+    return against or Refutation(
+        tensor_plan.INDIVISIBLE, f"its widths and sections are not divisible by {degree}"
+    )
 
 
 def _plan_of_model(model: nn.Module) -> set[str]:
@@ -325,6 +413,13 @@ def _kind(block: nn.Module) -> Any:
     return modules, shapes
 
 
+def _form(call: Any) -> Any:
+    """Return a key that is equal for calls with arguments of the same shapes."""
+    leaves, form = flatten(call)
+    is_plain = (bool, int, float, str, TensorShape, type(None))
+    return form, tuple(leaf if isinstance(leaf, is_plain) else type(leaf) for leaf in leaves)
+
+
 def _settings(block: nn.Module) -> Any:
     """Return the plain attributes of all modules of a block, such as rates of dropout."""
     return tuple(
@@ -333,6 +428,12 @@ def _settings(block: nn.Module) -> Any:
         for key, value in sorted(vars(module).items())
         if isinstance(value, (int, float, str)) and key not in ("layer_idx", "layer_id")
     )
+
+
+def _are_siblings(names: tuple[str, ...]) -> bool:
+    """Return True if modules are directly in the same module, which is not the model."""
+    around = {name.rpartition(".")[0] for name in names}
+    return len(around) == 1 and "" not in around
 
 
 def _around(names: tuple[str, ...]) -> str:

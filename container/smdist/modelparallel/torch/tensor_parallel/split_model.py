@@ -18,6 +18,7 @@ from smdist.modelparallel.torch.tensor_parallel.tensor_plan import (
 from smdist.modelparallel.torch.tensor_splits import (
     Peers,
     RegionEntry,
+    Role,
     SplitDraw,
     TensorSplit,
     mark,
@@ -63,7 +64,8 @@ def split_modules(model: nn.Module, splits: Sequence[ModuleSplit], peers: Peers)
         splits: Splits of the modules, with their names in `model`.
         peers: Ranks over which tensors are split.
     """
-    entry, new = RegionEntry(peers), {}
+    is_inside = any(each.role is Role.BORDER for each in splits)
+    entry, new = RegionEntry(peers, is_inside=is_inside), {}
     for each in splits:
         module = model.get_submodule(each.name)
         for name, dim in each.dims.items():
@@ -76,7 +78,23 @@ def split_modules(model: nn.Module, splits: Sequence[ModuleSplit], peers: Peers)
                 new[id(parameter)] = (parameter, _part(parameter, split))
     replace(model.modules(), {key: part for key, (_, part) in new.items()})
     for each in splits:
-        turn(model.get_submodule(each.name), each.role, entry)
+        turn(model.get_submodule(each.name), each.role, entry, each.values)
+    _leave_fast_paths(model, [each.name for each in splits])
+
+
+def _leave_fast_paths(model: nn.Module, split: Sequence[str]) -> None:
+    """Keep encoders of torch from reading weights of split modules in fused functions.
+
+    In evaluation, they pass the weights of attention and linear layers to one function, without a
+    call of these modules. An activation that this function does not know prevents it.
+    """
+    for name, module in model.named_modules():
+        if not any(each == name or each.startswith(f"{name}." if name else "") for each in split):
+            continue
+        if isinstance(module, nn.TransformerEncoderLayer):
+            module.activation_relu_or_gelu = 0
+        if isinstance(module, nn.TransformerEncoder):
+            module.use_nested_tensor = False
 
 
 def set_attributes(model: nn.Module, attributes: Iterable[Attribute]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from smdist.modelparallel.torch.tensor_splits import Role
+from smdist.modelparallel.torch.tensor_splits import PartValues, Role
 
 INDIVISIBLE: Final = "indivisible"
 """Kind of a reason: a number of heads, columns or rows is not divisible by the degree."""
@@ -26,6 +26,8 @@ NOT_CALLED: Final = "not_called"
 """Kind of a reason: the forward pass does not call the module as a module."""
 BY_HAND: Final = "by_hand"
 """Kind of a reason: the script chose that the module stays whole."""
+REPLICATED: Final = "replicated"
+"""Kind of a reason: each rank computes the module whole, for its part of a split region."""
 SMALL: Final = "small"
 """Kind of a reason: a table has too few rows for a split to save memory."""
 
@@ -34,18 +36,22 @@ SMALL: Final = "small"
 class ModuleSplit:
     """Split of one module of a region.
 
+    A module whose parameters have different sections has several of these.
+
     Attributes:
         name: Name of the module in the model.
         role: Part that the module has in its region.
         dims: Dimension along which each split parameter is split, by the parameter's name in the
             module. Other parameters are whole on every rank.
         sections: Lengths of the sections of this dimension; see `TensorSplit`.
+        values: Values that pass between the module and what is outside of the region.
     """
 
     name: str
     role: Role
-    dims: Mapping[str, int]
-    sections: tuple[int, ...]
+    dims: Mapping[str, int] = field(default_factory=dict)
+    sections: tuple[int, ...] = ()
+    values: PartValues = field(default_factory=PartValues)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,14 +61,14 @@ class Attribute:
     Attributes:
         module: Name of the module in the model.
         name: Name of the attribute.
-        whole: Number in the whole model.
-        part: Number on each rank.
+        whole: Number in the whole model, or numbers, such as the lengths of sections.
+        part: Number or numbers on each rank.
     """
 
     module: str
     name: str
-    whole: int
-    part: int
+    whole: int | tuple[int, ...]
+    part: int | tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +146,7 @@ class TensorPlan:
     def summary(self) -> str:
         """Return some lines of text for users: what is split, and what stays whole and why."""
         share = 100 * self.num_split / max(self.num_elements, 1)
-        count = sum(1 for _ in self.modules)
+        count = len({each.name for each in self.modules if each.dims})
         lines = [
             f"tensor parallelism: {count} modules of {self.model}, with {share:.0f} % of its"
             f" parameters, are split over {self.degree} ranks"

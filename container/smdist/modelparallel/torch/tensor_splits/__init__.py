@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Splits of tensors over ranks, and modules of which each rank computes a part."""
 
+from smdist.modelparallel.torch.tensor_splits.part_modules import PartValues
 from smdist.modelparallel.torch.tensor_splits.peers import GroupPeers, Peers, without_messages
+from smdist.modelparallel.torch.tensor_splits.region_entry import RegionEntry, Role
 from smdist.modelparallel.torch.tensor_splits.split_dropout import (
+    DropoutCalls,
     SplitDraw,
     is_dropout,
     turn_dropout,
 )
-from smdist.modelparallel.torch.tensor_splits.split_modules import RegionEntry, Role, turn
+from smdist.modelparallel.torch.tensor_splits.split_modules import turn
 from smdist.modelparallel.torch.tensor_splits.tensor_split import (
     TensorSplit,
     mark,
@@ -17,7 +20,9 @@ from smdist.modelparallel.torch.tensor_splits.tensor_split import (
 )
 
 __all__ = [
+    "DropoutCalls",
     "GroupPeers",
+    "PartValues",
     "Peers",
     "RegionEntry",
     "Role",

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Autograd functions at the borders of a split region: a collective in one of the two passes.
 
-    function         forward pass                    backward pass
-    entered          identity                        all-reduce of the gradient
-    summed           all-reduce                      identity
-    joined_columns   all-gather of the last dim      this rank's part of the gradient
+    function   forward pass               backward pass
+    entered    identity                   all-reduce of the gradient
+    summed     all-reduce                 identity
+    joined     all-gather of one dim      this rank's part of the gradient
+    narrowed   this rank's part           all-gather of the gradient
 
 Every rank computes what follows the region in the same way, so it has the whole gradient there.
 """
@@ -40,15 +41,26 @@ class _Summed(torch.autograd.Function):
         return grads[0], None
 
 
-class _JoinedColumns(torch.autograd.Function):
+class _JoinedParts(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, peers: Peers) -> Tensor:
-        ctx.peers = peers
-        return torch.cat(peers.all_gather(tensor.contiguous()), -1)
+    def forward(ctx: Any, tensor: Tensor, peers: Peers, dim: int) -> Tensor:
+        ctx.peers, ctx.dim = peers, dim
+        return torch.cat(peers.all_gather(tensor.contiguous()), dim)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        return grads[0].chunk(ctx.peers.size, -1)[ctx.peers.rank].contiguous(), None
+        return grads[0].chunk(ctx.peers.size, ctx.dim)[ctx.peers.rank].contiguous(), None, None
+
+
+class _NarrowedPart(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, peers: Peers, dim: int) -> Tensor:
+        ctx.peers, ctx.dim = peers, dim
+        return tensor.chunk(peers.size, dim)[peers.rank].clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return torch.cat(ctx.peers.all_gather(grads[0].contiguous()), ctx.dim), None, None
 
 
 def entered(tensor: Tensor, peers: Peers) -> Tensor:
@@ -73,12 +85,25 @@ def summed(tensor: Tensor, peers: Peers) -> Tensor:
     return result
 
 
-def joined_columns(tensor: Tensor, peers: Peers) -> Tensor:
-    """Return the last dimension of a tensor whole, from the parts of all ranks.
+def joined(tensor: Tensor, peers: Peers, dim: int = -1) -> Tensor:
+    """Return a dimension of a tensor whole, from the parts of all ranks.
 
     Args:
         tensor: This rank's part, such as the scores of its part of the vocabulary.
         peers: Ranks over which the dimension is split.
+        dim: The dimension.
     """
-    result: Tensor = _JoinedColumns.apply(tensor, peers)  # type: ignore[no-untyped-call]
+    result: Tensor = _JoinedParts.apply(tensor, peers, dim)  # type: ignore[no-untyped-call]
+    return result
+
+
+def narrowed(tensor: Tensor, peers: Peers, dim: int) -> Tensor:
+    """Return this rank's part of a tensor that is whole on every rank.
+
+    Args:
+        tensor: The whole tensor, such as a bias of attention with a dimension of heads.
+        peers: Ranks over which the dimension is split.
+        dim: The dimension.
+    """
+    result: Tensor = _NarrowedPart.apply(tensor, peers, dim)  # type: ignore[no-untyped-call]
     return result

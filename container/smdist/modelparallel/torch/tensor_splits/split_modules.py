@@ -1,83 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """Modules of which each rank computes a part: columns or rows of a product, rows of a table.
 
-    column      y_r = x W_r           each rank has a part of the output
-    joined      y = [x W_0, x W_1]    as column, then the whole output on every rank
-    row         y = sum of x_r W_r    the input is the output of columns; bias is added once
-    vocabulary  rows of an embedding  ids of other ranks' rows give 0, then the sum over ranks
-
 A module is changed in place: its class becomes a subclass of its class, as in FSDP2. So names,
 hooks, `isinstance` and initialisation by type stay as they are.
 """
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Any, Final
-from weakref import ReferenceType, ref
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from smdist.modelparallel.torch.tensor_splits.peers import Peers, is_silent
-from smdist.modelparallel.torch.tensor_splits.region_borders import entered, joined_columns, summed
-
-
-class Role(str, Enum):
-    """Part that a module has in a split region; the module's docstring explains the values."""
-
-    COLUMN = "column"
-    JOINED = "joined"
-    ROW = "row"
-    VOCABULARY = "vocabulary"
-
-
-class RegionEntry:
-    """Entry of inputs to a split region; modules that share an input share one all-reduce.
-
-    Args:
-        peers: Ranks over which the region is split.
-    """
-
-    __slots__ = ("_latest", "_peers")  # without a dict, so that captures see no setting in it
-
-    def __init__(self, peers: Peers) -> None:
-        self._peers = peers
-        self._latest: tuple[ReferenceType[Tensor], ReferenceType[Tensor]] | None = None
-
-    @property
-    def peers(self) -> Peers:
-        """Ranks over which the region is split."""
-        return self._peers
-
-    def enter(self, tensor: Tensor) -> Tensor:
-        """Return the input of a split region, whose gradient is summed over ranks.
-
-        Projections of one input, such as those of queries, keys and values, get the same result, so
-        the sum of their gradients takes one message. A capture, on tensors without values, sees
-        each module by itself.
-        """
-        if not (torch.is_grad_enabled() and tensor.requires_grad):
-            return tensor
-        if is_silent(tensor):
-            return entered(tensor, self._peers)
-        if self._latest is not None:
-            before, made = self._latest[0](), self._latest[1]()
-            if before is tensor and made is not None and made._version == tensor._version:
-                return made
-        made = entered(tensor, self._peers)
-        self._latest = ref(tensor), ref(made)
-        return made
-
-    def leave(self) -> None:
-        """Forget the latest input, at the end of the region."""
-        self._latest = None
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> RegionEntry:
-        """Return an entry of the same ranks, which has seen no input."""
-        made = memo[id(self)] = RegionEntry(self._peers)
-        return made
+from smdist.modelparallel.torch.tensor_splits.part_modules import (
+    BorderModule,
+    ExpertsModule,
+    PartModule,
+    PartValues,
+)
+from smdist.modelparallel.torch.tensor_splits.region_borders import entered, joined, summed
+from smdist.modelparallel.torch.tensor_splits.region_entry import RegionEntry, Role
+from smdist.modelparallel.torch.tensor_splits.split_attention import SplitAttention
 
 
 class _SplitModule(nn.Module):
@@ -97,7 +40,7 @@ class _JoinedOutput(_SplitModule):
         """Return the whole product, of which each rank has computed some columns."""
         own = super().forward(self._smp_entry.enter(x))
         self._smp_entry.leave()
-        return joined_columns(own, self._smp_entry.peers)
+        return joined(own, self._smp_entry.peers)
 
 
 class _Row(_SplitModule):
@@ -109,8 +52,14 @@ class _Row(_SplitModule):
         return found if self.bias is None else found + self.bias.to(found.dtype)
 
 
-class _Vocabulary(_SplitModule):
-    padding_idx: int | None
+class _InnerRow(_Row):
+    def forward(self, x: Tensor) -> Any:
+        """Return the sum over ranks, whose gradient is summed, too: parts use it."""
+        return entered(super().forward(x), self._smp_entry.peers)
+
+
+class _Vocabulary(nn.Embedding):
+    _smp_entry: RegionEntry
 
     def forward(self, ids: Tensor) -> Any:
         """Return the embeddings of ids, of which each rank has some rows."""
@@ -124,11 +73,16 @@ class _Vocabulary(_SplitModule):
         return summed(found.masked_fill(is_other.unsqueeze(-1), 0), peers)
 
 
-_CLASSES: Final[dict[Role, type[_SplitModule]]] = {
+_CLASSES: Final[dict[Role, type[nn.Module]]] = {
     Role.COLUMN: _Column,
     Role.JOINED: _JoinedOutput,
     Role.ROW: _Row,
+    Role.INNER: _InnerRow,
     Role.VOCABULARY: _Vocabulary,
+    Role.PART: PartModule,
+    Role.BORDER: BorderModule,
+    Role.ATTENTION: SplitAttention,
+    Role.EXPERTS: ExpertsModule,
 }
 
 
@@ -136,10 +90,19 @@ _made: Final[dict[tuple[Role, type[nn.Module]], type[nn.Module]]] = {}
 
 
 def _class(role: Role, plain: type[nn.Module]) -> type[nn.Module]:
-    """Return the subclass of a module's class that computes a part of it; the same each time."""
+    """Return the subclass of a module's class that computes a part of it; the same each time.
+
+    The forward function of an embedding's class may call that of `nn.Embedding`, in whose place is
+    that of the part then.
+    """
     if (role, plain) not in _made:
         name = f"{role.value.capitalize()}{plain.__name__}"
-        _made[role, plain] = type(name, (_CLASSES[role], plain), {"__module__": __name__})
+        bases: tuple[type[nn.Module], ...] = (_CLASSES[role], plain)
+        if role is Role.ATTENTION:
+            bases = (SplitAttention,) if plain is nn.MultiheadAttention else (SplitAttention, plain)
+        if role is Role.VOCABULARY:
+            bases = (_Vocabulary,) if plain is nn.Embedding else (plain, _Vocabulary)
+        _made[role, plain] = type(name, bases, {"__module__": __name__})
     return _made[role, plain]
 
 
@@ -161,30 +124,42 @@ def is_conv1d(module: nn.Module) -> bool:
 
 def is_table(module: nn.Module) -> bool:
     """Return True for a `nn.Embedding` without options that need the whole table."""
-    if not isinstance(module, nn.Embedding) or type(module).forward is not nn.Embedding.forward:
+    if not isinstance(module, nn.Embedding):
         return False
     options: Any = module
     return not (options.max_norm is not None or options.scale_grad_by_freq or options.sparse)
 
 
-def turn(module: nn.Module, role: Role, entry: RegionEntry) -> None:
+def turn(
+    module: nn.Module, role: Role, entry: RegionEntry, values: PartValues | None = None
+) -> None:
     """Change a module in place, so that it computes this rank's part.
 
     Its parameters have to be this rank's parts already, or become them before the module runs.
 
     Args:
-        module: A linear layer, a `Conv1D` of transformers, or an embedding.
+        module: A linear layer, a `Conv1D` of transformers, an embedding, or any module whose role
+            is "part", "border" or "experts".
         role: Part that the module has in its region.
         entry: Entry of the region.
+        values: Values that pass between a "part", "border" or "experts" and what is outside.
     """
-    degree = entry.peers.size
+    if role is Role.PART and values in (None, PartValues()):
+        return
     module._smp_entry = entry  # type: ignore[assignment]
+    if role in (Role.PART, Role.BORDER, Role.EXPERTS):
+        module._smp_values = values or PartValues()  # type: ignore[assignment]
     module.__class__ = _class(role, type(module))
+    _set_features(module, role, entry.peers.size)
+
+
+def _set_features(module: nn.Module, role: Role, degree: int) -> None:
+    """Set the numbers of inputs and outputs of a product to those of a part."""
     if role in (Role.COLUMN, Role.JOINED) and _is_conv1d(module):
         module.nf = module.nf // degree  # type: ignore[operator, assignment]
     elif role in (Role.COLUMN, Role.JOINED):
         module.out_features = module.out_features // degree  # type: ignore[operator, assignment]
-    elif role is Role.ROW and isinstance(module, nn.Linear):
+    elif role in (Role.ROW, Role.INNER) and isinstance(module, nn.Linear):
         module.in_features //= degree
 
 

@@ -97,7 +97,6 @@ def refused(rank, size):
         for call in (
             model.join,
             lambda: model.register_comm_hook(None, None),
-            smp.tp_register,
             lambda: smp.optimizers.FusedLamb([]),
             lambda: smp.DistributedOptimizer(
                 torch.optim.SGD(model.parameters()), 0.0, dynamic_loss_args={"scale_window": 0}
@@ -115,7 +114,6 @@ def test_what_is_not_there_says_what_to_use(world):
     assert [
         (("model", "join"), "unsupported"),
         (("model", "register_comm_hook"), "unsupported"),
-        (("smp", "tp_register"), "unsupported"),
         (("smp", "optimizers", "FusedLamb"), "unsupported"),
     ] == [(each.about, each.kind) for each in unsupported]
     assert [

@@ -35,6 +35,21 @@ def resumed(rank, size, name, folder, degree, partial, stages=1):
     return train(model, optimizer, steps=2, first=2).losses
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("before", "after", "partial"), [(2, 1, True), (1, 2, True), (2, 2, False)]
+)
+def test_a_checkpoint_of_experts_goes_on_under_another_degree(
+    world, tmp_path, before, after, partial
+):
+    """Its weights are split along each of three dimensions, also in two sections."""
+    arguments = ("experts", str(tmp_path))
+    losses = world.run(saved, *arguments, before, partial, size=before, deadline=80)
+    found = world.run(resumed, *arguments, after, partial, size=after, deadline=80)
+
+    assert losses[0] == pytest.approx(found[0], rel=1e-7)
+
+
 @pytest.mark.parametrize(
     ("before", "after", "partial"),
     [

@@ -33,6 +33,7 @@ def trained(rank, size, name, sharding, stages):
         ("gpt2", "full", 4, 1),
         pytest.param("llama", "optimizer", 4, 1, marks=pytest.mark.slow),
         pytest.param("mlp", "full", 4, 1, marks=pytest.mark.slow),
+        pytest.param("experts", "full", 4, 1, marks=pytest.mark.slow),
         pytest.param("gpt2", "optimizer", 8, 2, marks=pytest.mark.slow),
     ],
 )

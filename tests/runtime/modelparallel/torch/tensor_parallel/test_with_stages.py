@@ -25,6 +25,7 @@ def trained(rank, size, name, degree, pipeline):
         pytest.param("mlp", "interleaved_1f1b", 4, marks=pytest.mark.slow),
         pytest.param("gpt2", "zero_bubble_v", 4, marks=pytest.mark.slow),
         pytest.param("llama", "interleaved", 8, marks=pytest.mark.slow),
+        pytest.param("experts", "zero_bubble", 4, marks=pytest.mark.slow),
     ],
 )
 def test_gradients_losses_norms_and_weights_are_as_in_one_process(world, name, pipeline, size):

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Roles of modules in a split region, and the entry of values to it.
+
+column      y_r = x W_r           each rank has a part of the output
+joined      y = [x W_0, x W_1]    as column, then the whole output on every rank
+row         y = sum of x_r W_r    the input is the output of columns; bias is added once
+inner       as row                its sum goes on inside of the region
+vocabulary  rows of an embedding  ids of other ranks' rows give 0, then the sum over ranks
+part        any module            computes with its parts of parameters as if they were whole
+border      module around others  its inputs enter the region, so its products need not do it
+attention   torch's attention     computes this rank's heads, and sums their outputs over ranks
+experts     stacked experts       inputs enter the region, and its outputs are summed over ranks
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+from weakref import ReferenceType, ref
+
+import torch
+from torch import Tensor
+
+from smdist.modelparallel.torch.tensor_splits.peers import Peers, is_silent
+from smdist.modelparallel.torch.tensor_splits.region_borders import entered
+
+
+class Role(str, Enum):
+    """Part that a module has in a split region; the module's docstring explains the values."""
+
+    COLUMN = "column"
+    JOINED = "joined"
+    ROW = "row"
+    INNER = "inner"
+    VOCABULARY = "vocabulary"
+    PART = "part"
+    BORDER = "border"
+    ATTENTION = "attention"
+    EXPERTS = "experts"
+
+
+class RegionEntry:
+    """Entry of inputs to a split region; modules that share an input share one all-reduce.
+
+    Args:
+        peers: Ranks over which the region is split.
+        is_inside: True if values enter the region at the border of a module around its products.
+    """
+
+    __slots__ = ("_is_inside", "_latest", "_peers")  # no dict, so that captures see no setting
+
+    def __init__(self, peers: Peers, *, is_inside: bool = False) -> None:
+        self._peers = peers
+        self._is_inside = is_inside
+        self._latest: tuple[ReferenceType[Tensor], ReferenceType[Tensor]] | None = None
+
+    @property
+    def peers(self) -> Peers:
+        """Ranks over which the region is split."""
+        return self._peers
+
+    def enter(self, tensor: Tensor) -> Tensor:
+        """Return the input of a product, whose gradient is summed over ranks.
+
+        Projections of one input, such as those of queries, keys and values, get the same result, so
+        the sum of their gradients takes one message. A capture, on tensors without values, sees
+        each module by itself. The input is unchanged if the value is in the region already.
+        """
+        if self._is_inside or not (torch.is_grad_enabled() and tensor.requires_grad):
+            return tensor
+        if is_silent(tensor):
+            return entered(tensor, self._peers)
+        if self._latest is not None:
+            before, made = self._latest[0](), self._latest[1]()
+            if before is tensor and made is not None and made._version == tensor._version:
+                return made
+        made = entered(tensor, self._peers)
+        self._latest = ref(tensor), ref(made)
+        return made
+
+    def leave(self) -> None:
+        """Forget the latest input, at the end of the region."""
+        self._latest = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> RegionEntry:
+        """Return an entry of the same ranks, which has seen no input."""
+        made = memo[id(self)] = RegionEntry(self._peers, is_inside=self._is_inside)
+        return made
