@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small Keras models for tests of pipelines, with a batch for each, and a run in one process.
+
+Every function makes the same model in every process: layers have names and seeds of their own.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import layers, ops
+
+Batch = tuple[Any, Any]
+
+
+def residual_mlp() -> keras.Model:
+    """Skip connection, weight penalty, BatchNormalization and a nested model."""
+    x = inputs = layers.Input((8,))
+    x = skip = layers.Dense(12, activation="relu", kernel_regularizer="l2", name="a")(x)
+    x = layers.BatchNormalization(name="norm")(x)
+    x = keras.Sequential([layers.Dense(12, name="b"), layers.Dropout(0.2, seed=5)], name="inner")(x)
+    x = layers.Add(name="sum")([x, skip])
+    return keras.Model(inputs, layers.Dense(2, name="head")(x))
+
+
+def shared_layer() -> keras.Model:
+    """Layer that is called twice, with another layer between."""
+    inputs = layers.Input((8,))
+    shared = layers.Dense(8, activation="tanh", name="shared")
+    x = layers.Dense(8, name="between")(shared(inputs))
+    return keras.Model(inputs, layers.Dense(2, name="head")(shared(x)))
+
+
+def two_inputs() -> keras.Model:
+    """Two named inputs and two named outputs."""
+    left, right = layers.Input((8,), name="left"), layers.Input((3,), name="right")
+    x = layers.Dense(6, activation="relu", name="a")(left)
+    y = layers.Dense(6, name="b")(right)
+    z = layers.Dense(6, activation="tanh", name="c")(layers.Concatenate(name="both")([x, y]))
+    one, other = layers.Dense(1, name="one")(z), layers.Dense(2, name="other")(layers.Add()([z, y]))
+    return keras.Model({"left": left, "right": right}, {"one": one, "other": other})
+
+
+def masked_lstm() -> keras.Model:
+    """Mask of padded steps, through an LSTM, up to the loss."""
+    inputs = layers.Input((6,), dtype="int32")
+    x = layers.Embedding(11, 8, mask_zero=True, name="embedding")(inputs)
+    x = layers.LSTM(8, return_sequences=True, name="lstm")(x)
+    return keras.Model(inputs, layers.Dense(3, name="head")(x))
+
+
+class TiedGPT(keras.Model):
+    """Subclassed model: embedding that is also the head, positions from a range, add_loss()."""
+
+    def __init__(self, width: int = 8, vocabulary: int = 13) -> None:
+        super().__init__(name="tied_gpt")
+        self.tokens = layers.Embedding(vocabulary, width, name="tokens")
+        self.positions = layers.Embedding(6, width, name="positions")
+        self.attention = layers.MultiHeadAttention(2, width // 2, name="attention")
+        self.norm = layers.LayerNormalization(name="norm")
+        self.hidden = layers.Dense(2 * width, activation="gelu", name="hidden")
+        self.back = layers.Dense(width, name="back")
+
+    def call(self, ids: Any, training: bool | None = None) -> Any:
+        x = self.tokens(ids) + self.positions(ops.arange(ids.shape[1]))
+        x = x + self.attention(x, x, use_causal_mask=True)
+        x = x + self.back(self.hidden(self.norm(x)))
+        self.add_loss(0.01 * ops.mean(ops.square(x)))
+        return ops.matmul(x, ops.transpose(self.tokens.embeddings))
+
+
+class Gate(layers.Layer):
+    """Layer whose call() branches on a value."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.large, self.small = layers.Dense(8, name="large"), layers.Dense(8, name="small")
+
+    def build(self, shape: Any) -> None:
+        self.large.build(shape)
+        self.small.build(shape)
+        self.built = True
+
+    def call(self, x: Any) -> Any:
+        return ops.cond(ops.sum(x) > 0, lambda: self.large(x), lambda: self.small(x))
+
+    def compute_output_shape(self, shape: Any) -> Any:
+        return shape
+
+
+class Branching(keras.Model):
+    """Subclassed model with control flow in a layer."""
+
+    def __init__(self) -> None:
+        super().__init__(name="branching")
+        self.first, self.gate = layers.Dense(8, activation="tanh", name="first"), Gate(name="gate")
+        self.head = layers.Dense(2, name="head")
+
+    def call(self, x: Any) -> Any:
+        return self.head(self.gate(self.first(x)))
+
+
+def _floats(shape: tuple[int, ...], size: int) -> Any:
+    return np.random.default_rng(0).standard_normal((size, *shape))
+
+
+def _tokens(most: int, size: int) -> Any:
+    ids = np.random.default_rng(1).integers(1, most, (size, 6))
+    ids[:, 4:] *= np.arange(size)[:, None] % 2  # every second sample is padded
+    return ids.astype("int32")
+
+
+def _classes(most: int, size: int) -> Any:
+    return np.random.default_rng(2).integers(0, most, (size, 6)).astype("int32")
+
+
+MODELS: dict[str, tuple[Callable[[], Any], Callable[[int], Batch], Any]] = {
+    "residual": (residual_mlp, lambda n: (_floats((8,), n), _floats((2,), n)), "mse"),
+    "shared": (shared_layer, lambda n: (_floats((8,), n), _floats((2,), n)), "mse"),
+    "inputs": (
+        two_inputs,
+        lambda n: (
+            {"left": _floats((8,), n), "right": _floats((3,), n)},
+            {"one": _floats((1,), n), "other": _floats((2,), n)},
+        ),
+        {"one": "mse", "other": "mae"},
+    ),
+    "masks": (
+        masked_lstm,
+        lambda n: (_tokens(11, n), _classes(3, n)),
+        "logits",
+    ),
+    "tied": (TiedGPT, lambda n: (_tokens(13, n), _classes(13, n)), "logits"),
+    "branching": (Branching, lambda n: (_floats((8,), n), _floats((2,), n)), "mse"),
+}
+"""For each name: function that makes a model, function that makes a batch, and the loss."""
+
+
+def loss_of(name: str) -> Any:
+    """Return the loss of a model of MODELS, for compile()."""
+    loss = MODELS[name][2]
+    return (
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True) if loss == "logits" else loss
+    )
+
+
+def made(name: str, seed: int = 7) -> Any:
+    """Return a model of MODELS, equal in every process."""
+    keras.backend.clear_session()  # names count from the beginning
+    keras.utils.set_random_seed(seed)
+    return MODELS[name][0]()
+
+
+def trained_alone(
+    name: str, optimizer: Any, *, steps: int, batch_size: int, microbatches: int, replicas: int = 1
+) -> tuple[list[float], dict[str, Any]]:
+    """Train a model in this process with the same microbatches as a pipeline.
+
+    Returns:
+        Loss of each step, and the values of all variables by their path.
+    """
+    model = made(name)
+    x, y = MODELS[name][1](batch_size * steps * replicas)
+    model.compile(optimizer=optimizer, loss=loss_of(name))
+    losses = []
+    for step in range(steps):
+        total, loss = _averages(model, x, y, step, batch_size, microbatches, replicas)
+        optimizer.apply_gradients(zip(total, model.trainable_variables, strict=True))
+        losses.append(loss)
+    return losses, {each.path: each.numpy() for each in model.variables}
+
+
+def part_of(data: Any, start: int, size: int) -> Any:
+    """Return samples of a structure of arrays."""
+    return keras.tree.map_structure(lambda each: each[start : start + size], data)
+
+
+def _averages(
+    model: Any, x: Any, y: Any, step: int, batch_size: int, microbatches: int, replicas: int
+) -> tuple[list[Any], float]:
+    size = batch_size // microbatches
+    total: list[Any] = []
+    losses = []
+    for replica in range(replicas):
+        for number in range(microbatches):
+            start = (step * replicas + replica) * batch_size + number * size
+            inputs = keras.tree.map_structure(tf.convert_to_tensor, part_of(x, start, size))
+            with tf.GradientTape() as tape:
+                outputs = model(inputs, training=True)
+                loss = model.compute_loss(x=None, y=part_of(y, start, size), y_pred=outputs)
+            found = tape.gradient(
+                loss, [each.value for each in model.trainable_variables],
+                unconnected_gradients=tf.UnconnectedGradients.ZERO,
+            )  # fmt: skip
+            found = [tf.convert_to_tensor(each) / microbatches / replicas for each in found]
+            total = found if not total else [a + b for a, b in zip(total, found, strict=True)]
+            losses.append(float(loss))
+    return total, float(np.mean(losses))
