@@ -36,7 +36,9 @@ from smdist.modelparallel.tensorflow.keras_face.keras_ranks import (
 )
 from smdist.modelparallel.tensorflow.keras_face.keras_step import gradients, step
 from smdist.modelparallel.tensorflow.keras_face.layer_stages import partition, set_partition
+from smdist.modelparallel.tensorflow.keras_face.step_output import KerasStepOutput as StepOutput
 from smdist.modelparallel.tensorflow.keras_session import end, init, is_initialized
+from smdist.modelparallel.tensorflow.keras_stages.delayed_values import delay_param_initialization
 
 __all__ = [
     "DP_GROUP",
@@ -50,8 +52,10 @@ __all__ = [
     "KerasCheckpointError",
     "ModelParallel",
     "Plan",
+    "StepOutput",
     "allgather",
     "barrier",
+    "delay_param_initialization",
     "dp_rank",
     "dp_size",
     "end",

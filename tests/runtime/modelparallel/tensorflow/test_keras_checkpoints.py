@@ -23,7 +23,7 @@ def fit(rank, _size, path, degree, epochs, kind):
         x, y, batch_size=BATCH, shuffle=False, epochs=epochs, initial_epoch=start, verbose=0
     )
     if kind == "save":
-        model.save(path, epoch=epochs)
+        model.save(path)
     return history.history["loss"], model.predict(x[:8], verbose=0)
 
 

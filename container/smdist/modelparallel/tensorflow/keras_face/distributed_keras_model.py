@@ -25,6 +25,7 @@ from smdist.modelparallel.tensorflow.keras_capture import capture, graph_of
 from smdist.modelparallel.tensorflow.keras_checkpoint.optimizer_slots import build_slots
 from smdist.modelparallel.tensorflow.keras_checkpoint.write_keras_file import SavedState
 from smdist.modelparallel.tensorflow.keras_face.compile_checks import compile_faults
+from smdist.modelparallel.tensorflow.keras_face.epoch_callback import with_epochs
 from smdist.modelparallel.tensorflow.keras_face.layer_stages import marks_of
 from smdist.modelparallel.tensorflow.keras_face.model_trainer import ModelTrainer, abort
 from smdist.modelparallel.tensorflow.keras_face.step_scope import called
@@ -140,7 +141,11 @@ class DistributedModel(keras.Model):  # type: ignore[misc]  # untyped
         The data of the first rank of a pipeline count. Only rank 0 prints progress, unless
         `verbose` is passed.
         """
+        kwargs["callbacks"] = with_epochs(kwargs.get("callbacks"), self._count)
         return super().fit(*args, **self._quiet(kwargs))
+
+    def _count(self, finished: int) -> None:
+        self._hidden["epoch"] = finished
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         """Return loss and metrics, as `keras.Model.evaluate`; every rank calls this."""
@@ -247,24 +252,25 @@ class DistributedModel(keras.Model):  # type: ignore[misc]  # untyped
             slots=self._hidden["slots"], compile=self._hidden.get("compile"), epoch=epoch,
         )  # fmt: skip
 
-    def save(self, filepath: Any, *, epoch: int = 0, overwrite: bool = True) -> None:
+    def save(self, filepath: Any, overwrite: bool = True, *, epoch: int | None = None) -> None:
         """Write the whole model with optimizer state to one .keras file; every rank calls this.
 
         Keras alone can load the file, and so can `load_checkpoint` under another layout.
 
         Args:
             filepath: Name that ends with ".keras".
-            epoch: Number of finished epochs, which `load_checkpoint` returns.
             overwrite: False to refuse an existing file.
+            epoch: Number of finished epochs, which `load_checkpoint` returns. Default: those of the
+                last fit().
 
         Raises:
             OptionError: The model is not split yet, or the file cannot be written.
         """
-        state = self._state(epoch)
+        state = self._state(self._hidden.get("epoch", 0) if epoch is None else epoch)
         _require_absent(filepath, overwrite=overwrite)
         checkpoint.save(state, filepath)
 
-    def save_weights(self, filepath: Any, *, overwrite: bool = True) -> None:
+    def save_weights(self, filepath: Any, overwrite: bool = True) -> None:
         """Write the whole model's variables to one .weights.h5 file; every rank calls this.
 
         Args:

@@ -2,7 +2,8 @@
 """Measured costs of layers: each kind of layer is run alone, forward and backward.
 
 Two layers are of one kind if class, configuration and shapes are equal; such layers are measured
-once. What cannot be run alone gets its estimated cost, in proportion to what was measured.
+once. A layer that cannot be run alone, or whose variables have no values yet, gets its estimated
+cost, in proportion to the measured ones.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from smdist.modelparallel.tensorflow.keras_capture.layer_program import (
     variables_of,
 )
 from smdist.modelparallel.tensorflow.keras_planning.layer_estimates import estimated
+from smdist.modelparallel.tensorflow.keras_stages.delayed_values import is_delayed
 
 _RUNS: Final = 3  # the fastest counts
 _BUDGET_SECONDS: Final = 60.0  # for all measurements; further layers get estimated costs
@@ -43,7 +45,8 @@ def measure(program: LayerProgram, tick: Callable[[], None] = lambda: None) -> C
     for step in program.steps:
         rough = estimated(step, program)
         kind = _kind(step, program)
-        if step.is_layer and kind not in known and time.monotonic() < end:
+        is_here = not any(map(is_delayed, variables_of(step)))
+        if step.is_layer and is_here and kind not in known and time.monotonic() < end:
             tick()
             known[kind] = _measured(step, program, rough)
         cost = known.get(kind)

@@ -18,6 +18,7 @@ import tensorflow as tf
 from sagemaker_dist.errors import OptionError
 from smdist.dataparallel.tensorflow import op_library
 from smdist.modelparallel.core.rank_layout import Axis
+from smdist.modelparallel.tensorflow.keras_stages.delayed_values import initialize
 from smdist.modelparallel.tensorflow.keras_stages.keras_split import SplitKerasModel
 
 _TAG: Final = 2**31 + 2**30  # tags of values are above those of ties
@@ -98,6 +99,8 @@ def ranks_of(split: SplitKerasModel, variable: Any, replica: int) -> list[int]:
 def share_values(split: SplitKerasModel) -> None:
     """Give all ranks that hold a variable the same value; all ranks must call this."""
     me, sends = split.session.rank, []
+    for variable in split.own_variables():
+        initialize(variable)
     for number, variable in enumerate(split.model.variables):
         source, *others = _all_ranks_of(split, variable)
         if me == source:
