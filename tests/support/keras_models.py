@@ -102,6 +102,72 @@ class Branching(keras.Model):
         return self.head(self.gate(self.first(x)))
 
 
+def unet() -> keras.Model:
+    """U-Net: convolutions with skips around the lower levels."""
+    x = inputs = layers.Input((16, 16, 2))
+    skips = []
+    for level, width in enumerate((4, 8)):
+        x = layers.Conv2D(width, 3, padding="same", activation="relu", name=f"down{level}")(x)
+        x = layers.BatchNormalization(name=f"norm{level}")(x)
+        skips.append(x)
+        x = layers.MaxPooling2D(name=f"pool{level}")(x)
+    x = layers.Conv2D(16, 3, padding="same", activation="relu", name="middle")(x)
+    for level, width in reversed(list(enumerate((4, 8)))):
+        x = layers.Conv2DTranspose(width, 2, strides=2, name=f"up{level}")(x)
+        x = layers.Concatenate(name=f"join{level}")([x, skips[level]])
+        x = layers.Conv2D(width, 3, padding="same", activation="relu", name=f"side{level}")(x)
+    return keras.Model(inputs, layers.Conv2D(2, 1, name="head")(x))
+
+
+def _block(x: Any, memory: Any, name: str) -> Any:
+    """Transformer block, with attention to `memory` if there is one."""
+    norm = layers.LayerNormalization(name=f"{name}_norm")(x)
+    x = layers.Add(name=f"{name}_add")(
+        [x, layers.MultiHeadAttention(2, 4, name=f"{name}_self")(norm, norm, use_causal_mask=True)]
+    )
+    if memory is not None:
+        found = layers.MultiHeadAttention(2, 4, name=f"{name}_cross")(x, memory)
+        x = layers.Add(name=f"{name}_join")([x, found])
+    hidden = layers.Dense(16, activation="gelu", name=f"{name}_hidden")(x)
+    return layers.Add(name=f"{name}_out")([x, layers.Dense(8, name=f"{name}_back")(hidden)])
+
+
+def functional_gpt() -> keras.Model:
+    """GPT of Keras's layers."""
+    inputs = layers.Input((6,), dtype="int32")
+    x = layers.Embedding(13, 8, name="tokens")(inputs)
+    for number in range(4):
+        x = _block(x, None, f"block{number}")
+    return keras.Model(inputs, layers.Dense(13, name="head")(x))
+
+
+def encoder_decoder() -> keras.Model:
+    """Encoder and decoder with one shared embedding and padded inputs."""
+    source, target = layers.Input((6,), dtype="int32"), layers.Input((6,), dtype="int32")
+    embedding = layers.Embedding(13, 8, mask_zero=True, name="tokens")
+    memory, x = embedding(source), embedding(target)
+    for number in range(2):
+        memory = _block(memory, None, f"encoder{number}")
+    for number in range(2):
+        x = _block(x, memory, f"decoder{number}")
+    return keras.Model([source, target], layers.Dense(13, name="head")(x))
+
+
+def application(name: str) -> Callable[[], keras.Model]:
+    """Return a function that makes a model of keras.applications for small pictures."""
+
+    def make() -> keras.Model:
+        return getattr(keras.applications, name)(
+            weights=None, input_shape=(32, 32, 3), classes=4, classifier_activation=None
+        )
+
+    return make
+
+
+def _pictures(size: int) -> Batch:
+    return _floats((32, 32, 3), size) * 50 + 128, _classes(4, size)[:, 0]
+
+
 def _floats(shape: tuple[int, ...], size: int) -> Any:
     return np.random.default_rng(0).standard_normal((size, *shape))
 
@@ -133,6 +199,19 @@ MODELS: dict[str, tuple[Callable[[], Any], Callable[[int], Batch], Any]] = {
         "logits",
     ),
     "tied": (TiedGPT, lambda n: (_tokens(13, n), _classes(13, n)), "logits"),
+    "unet": (unet, lambda n: (_floats((16, 16, 2), n), _floats((16, 16, 2), n)), "mse"),
+    "gpt": (functional_gpt, lambda n: (_tokens(13, n), _classes(13, n)), "logits"),
+    "translation": (
+        encoder_decoder,
+        lambda n: ([_tokens(13, n), _tokens(13, n)[::-1]], _classes(13, n)),
+        "logits",
+    ),
+    **{
+        name: (application(name), _pictures, "logits")
+        for name in (
+            *("ResNet50", "MobileNetV3Small", "EfficientNetB0", "DenseNet121", "ConvNeXtTiny"),
+        )
+    },
     "branching": (Branching, lambda n: (_floats((8,), n), _floats((2,), n)), "mse"),
 }
 """For each name: function that makes a model, function that makes a batch, and the loss."""

@@ -8,7 +8,7 @@ BATCH, MICROBATCHES, STEPS = 8, 4, 3
 TOLERANCE = 1e-10
 
 
-def fitted(rank, _size, name, config, optimizer, replicas):
+def fitted(_rank, _size, name, config, optimizer, replicas):
     """Train a model by fit() in a pipeline; return losses and the variables of this rank."""
     import keras
     from keras_models import MODELS, loss_of, made, part_of
@@ -57,8 +57,9 @@ def resident(_rank, _size):
 
 
 def test_a_rank_holds_its_own_stages_alone(keras_world):
-    """Variables and optimizer state of other stages take no memory, not even at the start; first values
-    are those of a model that is made at once.
+    """Variables and optimizer state of other stages take no memory, not even at the start.
+
+    First values are those of a model that is made at once.
     """
     answers = keras_world.run(resident, size=2, deadline=90)
     paths = [path for _, held, *_ in answers for path in held]
@@ -83,12 +84,12 @@ def alone(_rank, _size, name, optimizer, replicas):
     )  # fmt: skip
 
 
-def compare(world, name, *, size, config=None, replicas=1, optimizer=None):
+def compare(world, name, *, size, config=None, replicas=1, optimizer=None, deadline=150):
     """Compare a run of `size` ranks with a run in this process."""
     optimizer = optimizer or {"class_name": "SGD", "config": {"learning_rate": 0.1}}
     config = {"pipeline_parallel_degree": size // replicas, **(config or {})}
-    answers = world.run(fitted, name, config, optimizer, replicas, size=size, deadline=240)
-    [(expected, values)] = world.run(alone, name, optimizer, replicas, size=1, deadline=120)
+    answers = world.run(fitted, name, config, optimizer, replicas, size=size, deadline=deadline)
+    [(expected, values)] = world.run(alone, name, optimizer, replicas, size=1, deadline=deadline)
     seen = set()
     for losses, own, stages in answers:
         assert size // replicas <= len(stages)
@@ -137,3 +138,18 @@ def test_schedules(keras_world, pipeline):
 def test_two_replicas(keras_world, name):
     """Two replicas of two stages average their gradients."""
     compare(keras_world, name, size=4, replicas=2)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("ResNet50", "MobileNetV3Small", "EfficientNetB0", "DenseNet121", "ConvNeXtTiny"),
+        *("unet", "gpt", "translation"),
+    ],
+)
+def test_matrix(keras_world, name, size):
+    """Models of keras.applications and others on two, three and four stages."""
+    compare(keras_world, name, size=size, deadline=800)
