@@ -12,14 +12,33 @@ def refused(rank, _size, config, change):
     import smdist.modelparallel.tensorflow as smp
     from sagemaker_dist.errors import OptionError
 
+    class Own(keras.Model):
+        def train_step(self, data):
+            return super().train_step(data)
+
+    def normalized_twice():
+        keras.backend.clear_session()
+        x = inputs = keras.Input((8,))
+        norm = keras.layers.BatchNormalization(name="norm")
+        x = norm(keras.layers.Dense(8)(x))
+        x = keras.layers.Dense(500)(x)
+        return keras.Model(inputs, keras.layers.Dense(2)(norm(keras.layers.Dense(8)(x))))
+
     try:
         smp.init(config)
         name = "shared" if change == "other_model" and rank == 1 else "residual"
-        model = smp.DistributedModel(made(name), costs="estimate")
+        inner = normalized_twice() if change == "twice" else made(name)
+        if change == "compiled":
+            inner.compile("sgd", "mse")
+        if change == "train_step":
+            inner = Own(inner.inputs, inner.outputs)
+        model = smp.DistributedModel(inner, costs="estimate")
         options = {"jit_compile": True} if change == "jit_compile" else {}
         loss = keras.losses.MeanSquaredError(reduction="sum") if change == "sum" else loss_of(name)
         model.compile(optimizer="sgd", loss=loss, **options)
         x, y = MODELS[name][1](10 if change == "batch" else 8)
+        if change == "backup":
+            model.fit(x, y, callbacks=[keras.callbacks.BackupAndRestore("backup")])
         if change == "call":
             model(x)
         model.train_on_batch(x, y)
@@ -42,6 +61,10 @@ TWO = {"pipeline_parallel_degree": 2, "microbatches": 4}
         (TWO, "batch", "microbatches", "indivisible"),
         (TWO, "", "microbatches", "indivisible"),
         (TWO, "call", "model", "outside"),
+        (TWO, "compiled", "model", "conflict"),
+        (TWO, "train_step", "train_step", "unsupported"),
+        (TWO, "twice", "model", "divided_state"),
+        (TWO, "backup", "callbacks", "unsupported"),
         (TWO, "other_model", None, None),
     ],
 )

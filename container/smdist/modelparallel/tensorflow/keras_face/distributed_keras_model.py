@@ -27,6 +27,7 @@ from smdist.modelparallel.tensorflow.keras_checkpoint.write_keras_file import Sa
 from smdist.modelparallel.tensorflow.keras_face.compile_checks import compile_faults
 from smdist.modelparallel.tensorflow.keras_face.epoch_callback import with_epochs
 from smdist.modelparallel.tensorflow.keras_face.layer_stages import marks_of
+from smdist.modelparallel.tensorflow.keras_face.model_checks import check_model, check_state
 from smdist.modelparallel.tensorflow.keras_face.model_trainer import ModelTrainer, abort
 from smdist.modelparallel.tensorflow.keras_face.step_scope import called
 from smdist.modelparallel.tensorflow.keras_face.step_trainer import StepTrainer
@@ -58,7 +59,7 @@ class DistributedModel(keras.Model):  # type: ignore[misc]  # untyped
     predict_function: Any
 
     def __init__(self, model: Any, *, costs: str = "auto") -> None:
-        _require_model(model)
+        check_model(model)
         session = current_session()
         super().__init__(name=f"distributed_{model.name}", dtype=model.dtype_policy)
         # kept from Keras, which would track the layers of the model as layers of this one
@@ -318,6 +319,7 @@ class DistributedModel(keras.Model):  # type: ignore[misc]  # untyped
             model=model, session=session, plan=plan, placement=placement, program=program,
             objective=self._objective,
         )  # fmt: skip
+        check_state(split)
         share_values(split)
         release_others(split)
         return split
@@ -353,14 +355,4 @@ def _require_absent(path: Any, *, overwrite: bool) -> None:
             "Pass another name, or overwrite=True",
             about="overwrite",
             kind="conflict",
-        )
-
-
-def _require_model(model: Any) -> None:
-    if not isinstance(model, keras.Model):
-        raise OptionError(
-            f"model is of type {type(model).__name__}",
-            "smp.DistributedModel splits a keras.Model",
-            "Pass a functional, sequential or subclassed model of Keras",
-            about="model",
         )
