@@ -49,7 +49,7 @@ RUNTIME_FILES := $(shell find container -type f -not -path '*/__pycache__/*' -no
   -not -path '*/image/*' -not -name 'Dockerfile*')
 
 .PHONY: demo test test-device test-slow long gpu test-v3 test-tf216 test-docker programs device-programs stream-bugs split-matrix pipeline-sample blips faults soak \
-  torch-suite pipeline-matrix tensor-matrix native fuzz fuzz-sample fuzz-corpus fuzz-program docs schema site \
+  torch-suite keras-matrix pipeline-matrix tensor-matrix native fuzz fuzz-sample fuzz-corpus fuzz-program docs schema site \
   lint clean
 
 demo: $(RUNTIME)
@@ -111,6 +111,9 @@ pipeline-sample: $(RUNTIME)
 
 torch-suite: $(RUNTIME)
 	$(BIN)/python -m pytest $(TORCH_SUITE)
+
+keras-matrix: $(RUNTIME)
+	$(BIN)/python -m pytest tests/runtime/modelparallel/tensorflow -m slow --durations=0
 
 pipeline-matrix: $(RUNTIME)
 	$(BIN)/python -m benchmarks.pipeline_matrix

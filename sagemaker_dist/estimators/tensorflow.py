@@ -5,10 +5,11 @@
     TensorFlow(..., instance_type="local")          hosts are containers of this machine
 
     distribution=DataParallel()                     smdist's collectives, for Keras or custom loops
+    distribution=ModelParallel(...)                 a Keras model in stages over several ranks
     distribution=MultiWorkerMirroredStrategy()      TensorFlow's own collectives
     distribution=ParameterServer()                  TensorFlow's own parameter servers
 
-The sagemaker-dist launcher starts the processes of all three distributions. With SageMaker's
+The sagemaker-dist launcher starts the processes of all these distributions. With SageMaker's
 images, the class behaves like the SDK's TensorFlow.
 """
 
@@ -33,9 +34,9 @@ class TensorFlow(Distributed, SageMakerTensorFlow):  # type: ignore[misc]  # Sag
 
     Takes the arguments of `sagemaker.tensorflow.TensorFlow`, and in addition:
 
-    * `distribution`: `DataParallel(...)`, `MultiWorkerMirroredStrategy()` or `ParameterServer()`,
-      which run in the sagemaker-dist image, unless a framework_version selects an image of
-      SageMaker. `ModelParallel` works with torch only.
+    * `distribution`: `DataParallel(...)`, `ModelParallel(...)`, `MultiWorkerMirroredStrategy()` or
+      `ParameterServer()`, which run in the sagemaker-dist image, unless a framework_version selects
+      an image of SageMaker.
     * `instance_type="local_process"`, `"local"` or `"local_gpu"`: runs the job on this machine,
       as in `PyTorch`.
     * `image_uri`: for the distributions above, and for local jobs, the default is the image of

@@ -40,7 +40,6 @@ _TORCH: Final[Mapping[str, Served]] = {"PyTorch": "runs", "HuggingFace": "runs"}
 _ALL: Final[Mapping[str, Served]] = {**_TORCH, TENSORFLOW: "runs"}
 _RANKS: Final = "pass DataParallel() for one rank per GPU"
 _TORCHRUN: Final = "it starts ranks of torch"
-_NO_SPLITTING: Final = "the runtime of sagemaker_dist splits no models of TensorFlow"
 _NO_XLA: Final = "the image of sagemaker_dist has no XLA"
 _TF_STRATEGY: Final = "it is a strategy of TensorFlow"
 
@@ -107,7 +106,7 @@ SUPPORT: Final[Mapping[str, Support]] = {
     SMDIST: Support(
         option="DataParallel, ModelParallel",
         note="`smdist.dataparallel` and `smdist.modelparallel`, always in an image with the smdist"
-        " runtime; with `TensorFlow` no `ModelParallel`",
+        " runtime",
     ),
     f"{AWS}.{DATA}": Support(
         option="SMDDP",
@@ -118,7 +117,6 @@ SUPPORT: Final[Mapping[str, Support]] = {
     _MODEL: Support(
         option="SMPv1, SMPv2",
         in_aws=_ALL,
-        not_tensorflow=_NO_SPLITTING,
         note="v1 with `mpi`, v2 with `torch_distributed` and only in `PyTorch`; the sagemaker-dist"
         " image runs v1 as `ModelParallel`, and refuses v2",
     ),
@@ -271,12 +269,9 @@ def _launched_fault(job: Job) -> OptionError | None:
     The result is None if the launcher can start these ranks.
     """
     distribution = job.distribution
-    if distribution.model is not None and job.kind == TENSORFLOW:
-        key, what = _MODEL, "ModelParallel"
-    elif distribution.sdk_key is not None:
-        key, what = distribution.sdk_key, repr(distribution.sdk_key)
-    else:
+    if distribution.sdk_key is None:
         return None
+    key, what = distribution.sdk_key, repr(distribution.sdk_key)
     why = SUPPORT[key].refusal(job.kind)
     return (
         OptionError(

@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from sagemaker_dist.catalog import training_instances
 from sagemaker_dist.contract import Distribution, ModelParallel
+from sagemaker_dist.contract.keras_limits import keras_faults
 from sagemaker_dist.contract.model_parallel_ranks import split_faults
 from sagemaker_dist.errors import OptionError
 from sagemaker_dist.planning.job import Job, PlanFile
+
+_TENSORFLOW: Final = "TensorFlow"
 
 
 def ranks_per_host(distribution: Distribution, kind: Any) -> int | None:
@@ -40,6 +43,8 @@ def model_faults(job: Job) -> Iterator[OptionError]:
     model, (kind, hosts) = job.distribution.model, job.training_hosts
     if model is None:
         return
+    if job.kind == _TENSORFLOW:
+        yield from keras_faults(model)
     if type(hosts) is not int or hosts < 1:
         hosts = None
     ranks = ranks_per_host(job.distribution, kind)

@@ -62,6 +62,7 @@ MEANS = [  # parameters, and the options that mean the same
         {"offload_activations": True, "activation_loading_horizon": 2},
     ),
     ({"horovod": False, "load_partition": False, "skip_tracing": False}, {}),
+    ({"horovod": True, "contiguous": True}, {}),
     ({"delayed_parameter_initialization": False, "static_mode": False, "fast_mode": False}, {}),
 ]
 HAS_NO_EFFECT = [
@@ -82,8 +83,7 @@ HAS_NO_EFFECT = [
 ]
 SHARDED = {"sharded_data_parallel_degree": 2}
 NO = [
-    ({"contiguous": True}, "contiguous", "unsupported"),
-    ({"horovod": True}, "horovod", "unsupported"),
+    ({"contiguous": False}, "contiguous", "unsupported"),
     ({"ddp": True, "ddp_port": 1234}, "ddp_port", "unsupported"),
     ({"fp16_params": True}, "fp16_params", "unsupported"),
     ({"bf16": True}, "bf16", "conflict"),

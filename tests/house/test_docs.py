@@ -33,6 +33,7 @@ API = {
     "dataparallel_tensorflow": "container/smdist/dataparallel/tensorflow/__init__.py",
     "checkpoint": "container/smdist/checkpoint/__init__.py",
     "modelparallel_torch": "container/smdist/modelparallel/torch/__init__.py",
+    "modelparallel_tensorflow": "container/smdist/modelparallel/tensorflow/__init__.py",
 }
 README_LINES = 130
 README_ORDER = [

@@ -17,6 +17,7 @@ from jobs import ROOT, processes_of, wait_until
 from sagemaker_dist import (
     DataParallel,
     JobError,
+    ModelParallel,
     MultiWorkerMirroredStrategy,
     ParameterServer,
     PyTorch,
@@ -71,6 +72,25 @@ def test_two_ranks_on_each_of_two_hosts(job):
         (facts["WORLD_SIZE"], facts["LOCAL_WORLD_SIZE"], facts["MASTER_ADDR"], facts["TF_CONFIG"])
         for facts in found
     ]
+
+
+def test_a_keras_model_in_stages(job):
+    """Two replicas of two stages train alike, and the job's model is one file of Keras's."""
+    split = ModelParallel(
+        pipeline_parallel_degree=2, microbatches=4, engine=DataParallel(processes_per_host=2)
+    )
+    estimator = job("keras_stages.py", split)
+    estimator.fit()
+    with tarfile.open(estimator.model_data.removeprefix("file://")) as tar:
+        names = [member.name for member in tar.getmembers() if member.isfile()]
+        ranks = sorted(name for name in names if name.endswith(".json"))
+        facts = [json.load(tar.extractfile(name)) for name in ranks]
+
+    assert "model.keras" in [name.rpartition("/")[2] for name in names]
+    assert [[0, 0], [1, 0], [0, 1], [1, 1]] == [each["place"] for each in facts]
+    assert 1 == len({str(each["loss"]) for each in facts})
+    assert facts[0]["own"] == facts[2]["own"]
+    assert not set(facts[0]["own"]) & set(facts[1]["own"])
 
 
 def test_keras_fit_over_four_ranks(job, channel):

@@ -131,6 +131,10 @@ void TF_OpKernelConstruction_GetAttrInt32(TF_OpKernelConstruction* context, cons
                                           int32_t* value, TF_Status*) {
   *value = context->attributes.numbers.at(name);
 }
+void TF_OpKernelConstruction_GetAttrType(TF_OpKernelConstruction* context, const char* name,
+                                         TF_DataType* value, TF_Status*) {
+  *value = static_cast<TF_DataType>(context->attributes.numbers.at(name));
+}
 void TF_OpKernelConstruction_GetAttrString(TF_OpKernelConstruction* context, const char* name,
                                            char* text, size_t most, TF_Status*) {
   std::strncpy(text, context->attributes.texts.at(name).c_str(), most);

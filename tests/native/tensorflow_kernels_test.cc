@@ -27,7 +27,7 @@ using testing::text_of;
 using Floats = std::vector<float>;
 
 constexpr int kThreads = 4;
-const Attributes kSum{{{"op", "sum"}}, {}};
+const Attributes kSum{{{"op", "sum"}}, {{"group", 0}}};
 
 Attributes row_collective_of(const std::string& kind, int root = 0) {
   return {{{"kind", kind}, {"op", "sum"}}, {{"root", root}}};

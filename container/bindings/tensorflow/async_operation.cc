@@ -116,7 +116,7 @@ void AsyncOperation::fail(const std::exception_ptr& error) const {
 }
 
 void submit(TF_OpKernelContext* context, const EngineContext& current, Operation operation,
-            Results results, std::vector<TensorPtr> read) {
+            Results results, std::vector<TensorPtr> read, uint32_t group) {
   const auto pending = std::make_shared<AsyncOperation>(std::move(results));
   const Collective kind = operation.kind;
   operation.timeout = current.timeout;
@@ -129,7 +129,7 @@ void submit(TF_OpKernelContext* context, const EngineContext& current, Operation
   activity().begin(kind);
   ++table().under_way;
   try {
-    current.engine->submit(0, std::move(operation));
+    current.engine->submit(group, std::move(operation));
   } catch (...) {
     activity().end(kind);
     --table().under_way;

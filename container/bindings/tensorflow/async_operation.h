@@ -58,12 +58,12 @@ class AsyncOperation final {
 
 using AsyncOperationPtr = std::shared_ptr<AsyncOperation>;
 
-// Submit the operation to the engine and set its handle as output 0 of the op. Sets the callbacks
-// and the timeout of the operation. read: tensors that are kept alive until the operation has
-// ended. If TensorFlow frees the handle before a wait op uses it, the operation continues and its
-// results are discarded.
+// Submit the operation to a group of the engine and set its handle as output 0 of the op. Sets the
+// callbacks and the timeout of the operation. read: tensors that are kept alive until the operation
+// has ended. group: number of a group that was added to the engine; 0 has all ranks. If TensorFlow
+// frees the handle before a wait op uses it, the operation continues and its results are discarded.
 void submit(TF_OpKernelContext* context, const EngineContext& current, Operation operation,
-            Results results, std::vector<TensorPtr> read);
+            Results results, std::vector<TensorPtr> read, uint32_t group = 0);
 
 // Return the operation of a handle and remove the handle. Throws UsageError if there is no such
 // handle, for example because it was used before.

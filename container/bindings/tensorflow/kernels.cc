@@ -14,6 +14,7 @@ namespace {
 struct AllReduceAttributes {
   ReduceOp op;
   double scale;
+  uint32_t group;
 };
 
 AllReduceAttributes all_reduce_attributes(TF_OpKernelConstruction* context) {
@@ -21,7 +22,11 @@ AllReduceAttributes all_reduce_attributes(TF_OpKernelConstruction* context) {
   float scale = 1;
   TF_OpKernelConstruction_GetAttrFloat(context, "scale", &scale, status.get());
   status.check();
-  return {reduce_op_attribute(context), scale};
+  int32_t group = 0;
+  TF_OpKernelConstruction_GetAttrInt32(context, "group", &group, status.get());
+  status.check();
+  if (group < 0) throw UsageError("group is " + std::to_string(group) + ", which is below 0");
+  return {reduce_op_attribute(context), scale, static_cast<uint32_t>(group)};
 }
 
 // Returns the locations of the tensors in a buffer that contains them one after another.
@@ -83,7 +88,7 @@ void start_all_reduce(const AllReduceAttributes& attributes, TF_OpKernelContext*
     values.clear();
   }
   submit(context, current, std::move(operation), {type, std::move(parts), std::move(buffer)},
-         std::move(values));
+         std::move(values), attributes.group);
 }
 
 void drop_buffer(void*, size_t, void* held) { delete static_cast<BufferPtr*>(held); }
@@ -161,6 +166,10 @@ void wait_kernel(void*, TF_OpKernelContext* context) {
   run_kernel(context, [&] { wait(context); });
 }
 
+void send_kernel(void*, TF_OpKernelContext* context) {
+  run_kernel(context, [&] { start_send(context); });
+}
+
 void add(const char* name, TF_KernelBuilder* builder) {
   const Status status;
   TF_RegisterKernelBuilder(name, builder, status.get());  // takes ownership of the builder
@@ -194,6 +203,9 @@ void register_kernels() {
                            &start_row_collective>;
   add("SmdistStart", Start::builder("SmdistStart"));
   add("SmdistMove", StartRowCollective::builder("SmdistMove"));
+  add("SmdistSend", TF_NewKernelBuilder("SmdistSend", "CPU", nullptr, &send_kernel, nullptr));
+  using StartReceive = KernelWithAttributes<TF_DataType, &received_type, &start_receive>;
+  add("SmdistReceive", StartReceive::builder("SmdistReceive"));
   for (const char* const op : {"SmdistWait", "SmdistMoved"}) {
     add(op, TF_NewKernelBuilder(op, "CPU", nullptr, &wait_kernel, nullptr));
   }

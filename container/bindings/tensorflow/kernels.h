@@ -25,6 +25,12 @@ struct RowCollectiveAttributes {
 RowCollectiveAttributes row_collective_attributes(TF_OpKernelConstruction* context);
 void start_row_collective(const RowCollectiveAttributes& attributes, TF_OpKernelContext* context);
 
+// Start the send of an SmdistSend op. Its result, after it has ended, is an empty tensor.
+void start_send(TF_OpKernelContext* context);
+// Read the attribute "T" of an SmdistReceive op, and start the receive of one.
+TF_DataType received_type(TF_OpKernelConstruction* context);
+void start_receive(const TF_DataType& type, TF_OpKernelContext* context);
+
 // Register the kernels of all ops with TensorFlow. Throws StatusError.
 void register_kernels();
 

@@ -58,7 +58,7 @@ void register_ops() {
   add({"SmdistStart",
        {"values: N * T"},
        {"handle: int64"},
-       {"T: " SMDIST_SUMMED, "N: int >= 1", reduce_op, "scale: float = 1.0"},
+       {"T: " SMDIST_SUMMED, "N: int >= 1", reduce_op, "scale: float = 1.0", "group: int = 0"},
        true});
   add({"SmdistWait",
        {"handle: int64"},
@@ -69,6 +69,16 @@ void register_ops() {
        {"value: T", "sent: int64", "received: int64"},
        {"handle: int64"},
        {"T: type", kind, reduce_op, "root: int = 0"},
+       true});
+  add({"SmdistSend",
+       {"value: T", "peer: int64", "tag: int64"},
+       {"handle: int64"},
+       {"T: type"},
+       true});
+  add({"SmdistReceive",
+       {"shape: int64", "peer: int64", "tag: int64"},
+       {"handle: int64"},
+       {"T: type"},
        true});
   add({"SmdistMoved", {"handle: int64"}, {"value: T"}, {"T: type"}, false});
 }

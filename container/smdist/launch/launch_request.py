@@ -33,6 +33,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from sagemaker_dist.contract import KEY, DataParallel
+from sagemaker_dist.contract.keras_limits import keras_faults
 from sagemaker_dist.contract.option_variables import (
     conflict_faults,
     misspelt,
@@ -47,7 +48,7 @@ from sagemaker_dist.contract.sdk_flags import (
     flagged_framework,
     is_flag_on,
 )
-from sagemaker_dist.errors import LaunchError, OptionError, closest, raise_all
+from sagemaker_dist.errors import LaunchError, OptionError, closest, raise_all, within
 from smdist.config import RuntimeConfig
 from smdist.container_files import Resources
 from smdist.launch.mpi_request import (
@@ -151,14 +152,8 @@ def _strategy_faults(config: RuntimeConfig) -> Iterator[OptionError]:
             about=on[0],
             kind="conflict",
         )
-    if config.framework == "tensorflow" and (config.model or requests_split(config)):
-        yield OptionError(
-            f"the hyperparameter {KEY} requests to split a TensorFlow model",
-            "this runtime splits only PyTorch models",
-            "Pass distribution=DataParallel()",
-            about=KEY,
-            kind="unsupported",
-        )
+    if config.framework == "tensorflow" and config.model is not None:
+        yield from within(keras_faults(config.model), KEY)
 
 
 def _compiler_faults(config: RuntimeConfig) -> Iterator[OptionError]:

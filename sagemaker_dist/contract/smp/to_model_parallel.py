@@ -27,12 +27,11 @@ _OFFLOAD: Final = "offload_activations"
 _HORIZON: Final = "activation_loading_horizon"
 _PIPELINE: Final = "interleaved"  # AWS's default
 
-_TENSORFLOW: Final = "it is an option for TensorFlow, and sagemaker_dist splits only torch models"
 _GATHERING: Final = "FSDP2 gathers shards layer by layer, without this option"
 # Keys that are refused unless their value is among the allowed ones: allowed values, why, hint.
 REFUSED: Final[Mapping[str, tuple[tuple[object, ...], str, str]]] = {
-    "contiguous": ((), _TENSORFLOW, "Leave it out"),
-    "horovod": ((False,), _TENSORFLOW, "Pass ddp=True: replicas average their gradients"),
+    "contiguous": ((True,), "a stage has consecutive layers", "Pass True, or leave it out"),
+    "horovod": ((True, False), "it is a bool, and replicas average their gradients", "Pass True"),
     "ddp_port": ((), "the launcher chooses the port", "Leave it out"),
     "load_partition": (
         (False,),

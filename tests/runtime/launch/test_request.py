@@ -341,7 +341,6 @@ def test_a_host_outside_the_named_group_has_no_part_in_a_strategy(ask):
         (dict.fromkeys(STRATEGIES, "true"), STRATEGIES[0], "conflict"),
         ({STRATEGIES[0]: "true", TORCHRUN: "true"}, TORCHRUN, "conflict"),
         ({STRATEGIES[0]: "true", KEY: render(DataParallel())}, STRATEGIES[0], "conflict"),
-        ({KEY: render(ModelParallel(), "tensorflow")}, KEY, "unsupported"),
     ],
 )
 def test_a_strategy_is_requested_alone(ask, asked, about, kind):
@@ -349,6 +348,16 @@ def test_a_strategy_is_requested_alone(ask, asked, about, kind):
         ask(asked)
 
     assert ((about,), kind) == (refused.value.about, refused.value.kind)
+
+
+def test_options_without_meaning_for_keras_are_refused(ask):
+    """Stages of a Keras model start; shards of its state are refused before any rank starts."""
+    asked = ask({KEY: render(ModelParallel(), "tensorflow")})
+    with pytest.raises(OptionError) as refused:
+        ask({KEY: render(ModelParallel(sharding="full"), "tensorflow")})
+
+    assert "tensorflow" == asked.framework
+    assert ((KEY, "sharding"), "unsupported") == (refused.value.about, refused.value.kind)
 
 
 @pytest.mark.parametrize(

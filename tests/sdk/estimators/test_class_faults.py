@@ -40,8 +40,8 @@ def arguments(script):
     [
         (
             TensorFlow,
-            {"distribution": ModelParallel(pipeline_parallel_degree=2)},
-            "distribution.smdistributed.modelparallel",
+            {"distribution": ModelParallel(pipeline_parallel_degree=2, sharding="full")},
+            "sharding",
             "unsupported",
         ),
         (HuggingFace, {**OURS, "pytorch_version": "2.1"}, "pytorch_version", "unsupported"),
@@ -172,6 +172,8 @@ def test_tensorflow_passes_on_what_sagemakers_images_start(arguments, monkeypatc
 def test_the_old_name_of_distribution_is_read(arguments):
     """TensorFlow accepts the old argument `distributions`, as its parent does."""
     with pytest.warns(DeprecationWarning, match="distributions"):
-        found = fields_raised(lambda: TensorFlow(**arguments, distributions=ModelParallel()))
+        found = fields_raised(
+            lambda: TensorFlow(**arguments, distributions=ModelParallel(bf16=True))
+        )
 
-    assert [("distribution.smdistributed.modelparallel", "unsupported")] == found
+    assert [("bf16", "unsupported")] == found

@@ -118,7 +118,6 @@ def test_our_launcher_starts_ranks_of_tensorflow(option):
             "smdistributed.modelparallel",
             "conflict",
         ),
-        (ModelParallel(), "TensorFlow", "smdistributed.modelparallel", "unsupported"),
         (TorchDistributed(), "TensorFlow", "torch_distributed", "unsupported"),
         (
             {**DataParallel().distribution(), **TorchDistributed().distribution()},

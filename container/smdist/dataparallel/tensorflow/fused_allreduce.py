@@ -42,6 +42,7 @@ class ReduceOptions:
         factors: Factor of the inputs before the reduction, and factor of the results after it.
         fusion_bytes: Bytes per bucket; None for the job's value, which is 25 MiB if not set.
         is_group: True to put all tensors of a dtype into one bucket, whatever their size.
+        ranks: Group of the engine whose ranks reduce, and their number; None for all ranks.
     """
 
     op: ReduceOp = ReduceOp.AVERAGE
@@ -49,6 +50,7 @@ class ReduceOptions:
     factors: Factors = field(default_factory=Factors)
     fusion_bytes: int | None = None
     is_group: bool = False
+    ranks: tuple[int, int] | None = None
 
 
 def all_reduce(tensors: Sequence[Any], reduction: ReduceOptions, checksum: int = 0) -> list[Any]:
@@ -110,7 +112,8 @@ def _run(tensors: list[Any], reduction: ReduceOptions, checksum: int) -> list[An
 
 def _exchange(tensors: list[Any], reduction: ReduceOptions, checksum: int) -> list[Any]:
     op_library.check_context()
-    if basics.size() == 1:
+    group, size = reduction.ranks or (0, basics.size())
+    if size == 1:
         return tensors
     buckets = pack(
         [_piece(tensor, reduction.is_group) for tensor in tensors],
@@ -119,7 +122,7 @@ def _exchange(tensors: list[Any], reduction: ReduceOptions, checksum: int) -> li
     contents = [[tensors[number] for number in bucket] for bucket in buckets]
     if checksum:
         contents[0].append(tf.zeros([0, 0, 0, checksum], contents[0][0].dtype))
-    handles = [op_library.start(content, reduction.op.value) for content in contents]
+    handles = [op_library.start(content, reduction.op.value, group) for content in contents]
     results: list[Any] = [None] * len(tensors)
     with tf.control_dependencies(handles[-1:]):
         for bucket, content, handle in zip(buckets, contents, handles, strict=True):

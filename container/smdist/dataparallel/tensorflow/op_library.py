@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
@@ -94,16 +94,17 @@ def compiled() -> Any:
     return importlib.import_module(_COMPILED)
 
 
-def start(tensors: list[Any], op: str) -> Any:
+def start(tensors: list[Any], op: str, group: int = 0) -> Any:
     """Start one all-reduce of `tensors`, which must all have the same dtype.
 
-    `op` is the value of a ReduceOp, such as "sum".
+    `op` is the value of a ReduceOp, such as "sum"; `group` is the number of a group of the engine,
+    0 for all ranks.
 
     Returns:
         A handle, an int64 scalar, which must be passed to wait() once.
     """
     check_context()
-    return operations().smdist_start(values=tensors, op=op)
+    return operations().smdist_start(values=tensors, op=op, group=group)
 
 
 def wait(handle: Any, tensors: list[Any]) -> list[Any]:
@@ -159,6 +160,33 @@ def wait_move(handle: Any, dtype: Any, shape: Any) -> Any:
         waits.append(result)
     result.set_shape(shape)
     return result
+
+
+def start_send(value: Any, peer: int, tag: int) -> Any:
+    """Start to send a tensor to rank `peer`; it ends when that rank receives with the same tag.
+
+    Returns:
+        A handle, an int64 scalar, which must be passed to wait_send() once.
+    """
+    check_context()
+    return operations().smdist_send(value=value, peer=peer, tag=tag)
+
+
+def wait_send(handle: Any, dtype: Any) -> None:
+    """Wait until the tensor of the given dtype that start_send() sends has been sent."""
+    wait_move(handle, dtype, [0])
+
+
+def start_receive(shape: Sequence[int], dtype: Any, peer: int, tag: int) -> Any:
+    """Start to receive a tensor that rank `peer` sends with the same tag.
+
+    Returns:
+        A handle, an int64 scalar, which must be passed to wait_move() once.
+    """
+    check_context()
+    return operations().smdist_receive(
+        shape=tf.constant(shape, tf.int64, shape=[len(shape)]), peer=peer, tag=tag, T=dtype
+    )
 
 
 def _wait_interruptibly(handle: Any) -> None:

@@ -9,7 +9,7 @@ import pytest
 from sagemaker_dist.contract.data_parallel import DataParallel
 from sagemaker_dist.contract.model_parallel import ModelParallel
 from sagemaker_dist.errors import OptionError, OptionErrors
-from smdist.modelparallel.torch.session.session_options import chosen, read
+from smdist.modelparallel.core.session_options import chosen, read
 
 
 def test_nothing_is_the_planners():

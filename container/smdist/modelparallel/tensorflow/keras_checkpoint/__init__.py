@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints of split Keras models: one file in Keras's own format, whatever the layout."""
+
+from smdist.modelparallel.tensorflow.keras_checkpoint.checkpoint_error import KerasCheckpointError
+from smdist.modelparallel.tensorflow.keras_checkpoint.read_keras_file import epoch_of, load
+from smdist.modelparallel.tensorflow.keras_checkpoint.write_keras_file import save, save_weights
+
+__all__ = ["KerasCheckpointError", "epoch_of", "load", "save", "save_weights"]

@@ -1,0 +1,358 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`smp.DistributedModel`: a Keras model whose layers are divided over the ranks of a pipeline.
+
+    model = smp.DistributedModel(model)
+    model.compile(optimizer="adam", loss="mse")
+    model.fit(x, y, batch_size=64)
+
+Keras's own fit, evaluate and predict read the data and call the callbacks; only the step is
+replaced. The model is captured, planned and split at the first batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from sagemaker_dist.errors import OptionError
+from smdist.modelparallel.core.plan import Plan
+from smdist.modelparallel.tensorflow import keras_checkpoint as checkpoint
+from smdist.modelparallel.tensorflow.keras_capture import capture, graph_of
+from smdist.modelparallel.tensorflow.keras_checkpoint.optimizer_slots import build_slots
+from smdist.modelparallel.tensorflow.keras_checkpoint.write_keras_file import SavedState
+from smdist.modelparallel.tensorflow.keras_face.compile_checks import compile_faults
+from smdist.modelparallel.tensorflow.keras_face.epoch_callback import with_epochs
+from smdist.modelparallel.tensorflow.keras_face.layer_stages import marks_of
+from smdist.modelparallel.tensorflow.keras_face.model_checks import check_model, check_state
+from smdist.modelparallel.tensorflow.keras_face.model_trainer import ModelTrainer, abort
+from smdist.modelparallel.tensorflow.keras_face.step_scope import called
+from smdist.modelparallel.tensorflow.keras_face.step_trainer import StepTrainer
+from smdist.modelparallel.tensorflow.keras_planning.agreed_plan import agreed_plan
+from smdist.modelparallel.tensorflow.keras_planning.cost_source import costs_by
+from smdist.modelparallel.tensorflow.keras_session import current_session
+from smdist.modelparallel.tensorflow.keras_stages.keras_split import SplitKerasModel
+from smdist.modelparallel.tensorflow.keras_stages.pipeline_batch import PipelineBatch
+from smdist.modelparallel.tensorflow.keras_stages.variable_values import (
+    release_others,
+    share_values,
+)
+
+
+class DistributedModel(keras.Model):  # type: ignore[misc]  # untyped
+    """A Keras model that is trained in stages, one or several on each rank of a pipeline.
+
+    Args:
+        model: The model: functional, sequential or subclassed.
+        costs: "measure" to run each kind of layer once for the plan, "estimate" to compute costs
+            from shapes, or "auto", which measures.
+
+    Raises:
+        OptionError: smp.init was not called, or the model is none of Keras.
+    """
+
+    train_function: Any
+    test_function: Any
+    predict_function: Any
+
+    def __init__(self, model: Any, *, costs: str = "auto") -> None:
+        check_model(model)
+        session = current_session()
+        super().__init__(name=f"distributed_{model.name}", dtype=model.dtype_policy)
+        # kept from Keras, which would track the layers of the model as layers of this one
+        object.__setattr__(self, "_hidden", {"model": model, "session": session, "costs": costs})
+
+    @property
+    def wrapped(self) -> Any:
+        """The whole model; this rank trains the variables of its stages alone."""
+        return self._hidden["model"]
+
+    @property
+    def plan(self) -> Plan | None:
+        """Plan with the layers of each stage; None before the first batch."""
+        trainer = self._hidden.get("trainer")
+        return None if trainer is None else self._hidden["split"].plan
+
+    @property
+    def trainable_variables(self) -> list[Any]:
+        """Trained variables of this rank's stages; those of the whole model before the split."""
+        trainer = self._hidden.get("trainer")
+        return list(self.wrapped.trainable_variables if trainer is None else trainer.variables)
+
+    @property
+    def trainable_weights(self) -> list[Any]:
+        """Same as `trainable_variables`."""
+        return self.trainable_variables
+
+    def own_values(self) -> dict[str, Any]:
+        """Return the variables of this rank's stages as arrays, by their names in the model.
+
+        Raises:
+            OptionError: The model is not split yet.
+        """
+        split = self._state().split
+        names = split.program.variable_names
+        return {names[id(each)]: each.numpy() for each in split.own_variables()}
+
+    def __call__(self, inputs: Any, training: bool = False) -> Any:
+        """Run the model in a function with `@smp.step`.
+
+        Raises:
+            OptionError: The call is elsewhere; no rank has all layers of the model.
+        """
+        return called(self, inputs, training=bool(training))
+
+    def run_step(self, execution: Any, batch: PipelineBatch, rest: dict[str, Any]) -> Any:
+        """Run a function with `@smp.step` for all microbatches; `smp.step` calls this.
+
+        Args:
+            execution: The function.
+            batch: Its arguments that are split.
+            rest: Its arguments that are passed whole.
+        """
+        with _abort_others():
+            inputs, _ = execution.inputs_of(batch.microbatch_example, rest)
+            self._ready(PipelineBatch.of(inputs))
+            steps = self._hidden.setdefault("steps", {})
+            if id(execution) not in steps:
+                split = self._hidden["split"]
+                steps[id(execution)] = StepTrainer.of(execution, self, split, rest)
+            return steps[id(execution)].run(batch, rest)
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Set optimizer, loss and metrics, as `keras.Model.compile`.
+
+        Raises:
+            OptionError: An argument does not work with a split model; all faults are reported.
+        """
+        compile_faults({**dict(zip(("optimizer", "loss"), args, strict=False)), **kwargs})
+        kwargs["jit_compile"] = False
+        super().compile(*args, **kwargs)
+        self._hidden.pop("trainer", None)
+        names = ("loss", "loss_weights", "metrics", "weighted_metrics")
+        given = {**dict(zip(("optimizer", *names), args, strict=False)), **kwargs}
+        self._hidden["compile"] = {name: given[name] for name in names if name in given}
+
+    def fit(self, *args: Any, **kwargs: Any) -> Any:
+        """Train the model, as `keras.Model.fit`; every rank calls this with data of equal shapes.
+
+        The data of the first rank of a pipeline count. Only rank 0 prints progress, unless
+        `verbose` is passed.
+        """
+        kwargs["callbacks"] = with_epochs(kwargs.get("callbacks"), self._count)
+        return super().fit(*args, **self._quiet(kwargs))
+
+    def _count(self, finished: int) -> None:
+        self._hidden["epoch"] = finished
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        """Return loss and metrics, as `keras.Model.evaluate`; every rank calls this."""
+        return super().evaluate(*args, **self._quiet(kwargs))
+
+    def predict(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the model's outputs, as `keras.Model.predict`; every rank calls this."""
+        return super().predict(*args, **self._quiet(kwargs))
+
+    def _quiet(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        if self._hidden["session"].rank and kwargs.get("verbose", "auto") == "auto":
+            return {**kwargs, "verbose": 0}
+        return kwargs
+
+    def make_train_function(self, force: bool = False) -> None:
+        """Set the function that trains batches of an iterator."""
+        if self.train_function is None or force:
+            self.train_function = self._over_iterator(lambda batch: self._ready(batch).train(batch))
+
+    def make_test_function(self, force: bool = False) -> None:
+        """Set the function that evaluates batches of an iterator."""
+        if self.test_function is None or force:
+            self.test_function = self._over_iterator(lambda batch: self._ready(batch).test(batch))
+
+    def make_predict_function(self, force: bool = False) -> None:
+        """Set the function that predicts a list of batches."""
+        if self.predict_function is not None and not force:
+            return
+
+        def function(data: list[Any]) -> Any:
+            with _abort_others():
+                found = [self._predicted(each) for each in data]
+            return keras.tree.map_structure(lambda *each: tf.concat(each, axis=0), *found)
+
+        self.predict_function = function
+
+    def _predicted(self, data: Any) -> Any:
+        x, _, _ = keras.utils.unpack_x_y_sample_weight(data)
+        batch = PipelineBatch.of(x)
+        return self._ready(batch).predict(batch)
+
+    def _over_iterator(self, step: Callable[[PipelineBatch], Any]) -> Callable[[Any], Any]:
+        """Return a function that runs `steps_per_execution` steps, and returns the last logs."""
+
+        def function(iterator: Any) -> Any:
+            logs = None
+            batches = iter(iterator)
+            for _ in range(self.steps_per_execution):
+                try:
+                    data = next(batches)
+                except (StopIteration, tf.errors.OutOfRangeError):
+                    if logs is None:
+                        raise StopIteration from None
+                    break
+                with _abort_others():
+                    logs = step(PipelineBatch.of(*keras.utils.unpack_x_y_sample_weight(data)))
+            return logs
+
+        return function
+
+    def _get_metrics_result_or_logs(self, logs: Any) -> Any:
+        return logs  # metrics are computed on one rank, and the logs of a step are on all
+
+    def _ready(self, batch: PipelineBatch) -> ModelTrainer:
+        """Return the trainer; capture, plan and split the model at the first batch."""
+        if "split" not in self._hidden:
+            self._hidden["split"] = self._split(batch)
+        if "trainer" not in self._hidden:
+            split = self._hidden["split"]
+            split.eagerly = bool(self.run_eagerly)
+            split._ready.clear()
+            trainer = ModelTrainer(split, self)
+            self._hidden["trainer"] = trainer
+            self._hidden["slots"] = self._built_slots(trainer.variables)
+            if "pending" in self._hidden:
+                checkpoint.load(self._state(), self._hidden.pop("pending"))
+        ready: ModelTrainer = self._hidden["trainer"]
+        return ready
+
+    def _built_slots(self, variables: list[Any]) -> tuple[Any, ...]:
+        if getattr(self, "optimizer", None) is None:  # before compile()
+            return ()
+        if self.optimizer.built:
+            raise OptionError(
+                f"the optimizer {self.optimizer.name!r} was used before",
+                "it has variables for other weights than those of this rank's stages",
+                "Pass compile() a new optimizer",
+                about="optimizer",
+                kind="conflict",
+            )
+        return tuple(build_slots(self.optimizer, variables))
+
+    def _state(self, epoch: int = 0) -> SavedState:
+        """Return what a checkpoint contains."""
+        if "trainer" not in self._hidden:
+            raise OptionError(
+                "the model is not split yet",
+                "a checkpoint is written from the stages, which the first batch creates",
+                "Save after the first step",
+                kind="too_early",
+            )
+        return SavedState(
+            split=self._hidden["split"], optimizer=getattr(self, "optimizer", None),
+            slots=self._hidden["slots"], compile=self._hidden.get("compile"), epoch=epoch,
+        )  # fmt: skip
+
+    def save(self, filepath: Any, overwrite: bool = True, *, epoch: int | None = None) -> None:
+        """Write the whole model with optimizer state to one .keras file; every rank calls this.
+
+        Keras alone can load the file, and so can `load_checkpoint` under another layout.
+
+        Args:
+            filepath: Name that ends with ".keras".
+            overwrite: False to refuse an existing file.
+            epoch: Number of finished epochs, which `load_checkpoint` returns. Default: those of the
+                last fit().
+
+        Raises:
+            OptionError: The model is not split yet, or the file cannot be written.
+        """
+        state = self._state(self._hidden.get("epoch", 0) if epoch is None else epoch)
+        _require_absent(filepath, overwrite=overwrite)
+        checkpoint.save(state, filepath)
+
+    def save_weights(self, filepath: Any, overwrite: bool = True) -> None:
+        """Write the whole model's variables to one .weights.h5 file; every rank calls this.
+
+        Args:
+            filepath: Name that ends with ".weights.h5".
+            overwrite: False to refuse an existing file.
+
+        Raises:
+            OptionError: The model is not split yet, or the file cannot be written.
+        """
+        state = self._state()
+        _require_absent(filepath, overwrite=overwrite)
+        checkpoint.save_weights(state, filepath)
+
+    def load_checkpoint(self, filepath: Any) -> int:
+        """Load a file of `save` or `save_weights`, written under any layout or by Keras.
+
+        Every rank calls this, after compile(). Before the first batch, the values take their
+        places when the model is split.
+
+        Returns:
+            Number of finished epochs, for `initial_epoch`; 0 if the file does not say.
+
+        Raises:
+            OptionError: The file is missing, damaged or of another model. Before the first batch,
+                errors other than a missing file are raised at that batch.
+        """
+        if "trainer" in self._hidden:
+            return checkpoint.load(self._state(), filepath)
+        self._hidden["pending"] = filepath
+        return checkpoint.epoch_of(filepath)
+
+    def load_weights(self, filepath: Any) -> None:
+        """Load a file as `load_checkpoint` does."""
+        self.load_checkpoint(filepath)
+
+    def _split(self, batch: PipelineBatch) -> SplitKerasModel:
+        session, model = self._hidden["session"], self.wrapped
+        plan = agreed_plan(model, batch, session, costs_by(self._hidden["costs"]), marks_of(model))
+        if not session.is_decided:
+            session.decide(plan.pipeline_parallel_degree)
+        example = batch.split(plan.num_microbatches)[0].microbatch_example
+        program = capture(model, example, training=True, opened=frozenset(plan.opened))
+        placement = plan.check(graph_of(program, model))
+        split = SplitKerasModel(
+            model=model, session=session, plan=plan, placement=placement, program=program,
+            objective=self._objective,
+        )  # fmt: skip
+        check_state(split)
+        share_values(split)
+        release_others(split)
+        return split
+
+    def _objective(self, targets: Any, outputs: Any) -> tuple[Any, None]:
+        """Return the compiled loss of one microbatch, and update the compiled metrics."""
+        y, sample_weight = targets
+        if self._compile_loss is None:
+            loss = tf.zeros([], keras.config.floatx())
+        else:
+            loss = self._compile_loss(y, outputs, sample_weight)
+        if self._compile_metrics is not None:
+            self._compile_metrics.update_state(y, outputs, sample_weight)
+        return loss, None
+
+
+class _abort_others:  # noqa: N801  used as a function
+    """Context in which an error of this rank ends the step of all ranks."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is not None and not isinstance(error, StopIteration):
+            abort(error)
+
+
+def _require_absent(path: Any, *, overwrite: bool) -> None:
+    if not overwrite and Path(path).exists():
+        raise OptionError(
+            f"{path} exists",
+            "overwrite is False",
+            "Pass another name, or overwrite=True",
+            about="overwrite",
+            kind="conflict",
+        )

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training, evaluation and prediction of one batch of a split Keras model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from sagemaker_dist.errors import OptionError
+from smdist.dataparallel.tensorflow import basics
+from smdist.dataparallel.tensorflow.broadcast_objects import allgather_object
+from smdist.modelparallel.tensorflow.keras_stages.gradient_update import (
+    average_replicas,
+    squares_of_own,
+    sum_of_world,
+    sum_ties,
+)
+from smdist.modelparallel.tensorflow.keras_stages.keras_split import SplitKerasModel
+from smdist.modelparallel.tensorflow.keras_stages.pipeline_batch import PipelineBatch
+from smdist.modelparallel.tensorflow.keras_stages.pipeline_run import PipelineRun
+from smdist.modelparallel.tensorflow.keras_stages.stage_messages import (
+    FORWARD,
+    RESULTS,
+    MessageKey,
+    StageMessages,
+)
+
+
+class ModelTrainer:
+    """Runs batches through a split model; all ranks call each method together.
+
+    Args:
+        split: The split model.
+        owner: Compiled `keras.Model` with optimizer, loss and metrics.
+    """
+
+    def __init__(self, split: SplitKerasModel, owner: Any) -> None:
+        self._split, self._owner = split, owner
+        self._session = split.session
+        self._names: dict[bool, tuple[str, ...]] = {}
+        self._update: Any = None
+        own = {id(each) for each in split.own_variables()}
+        self.variables = [each for each in split.trained if id(each) in own]
+        self.gradients: list[Any] = []  # last step, in the order of `variables`
+
+    def train(self, batch: PipelineBatch) -> dict[str, Any]:
+        """Train one batch, and return the logs, which are equal on all ranks."""
+        run = self._train_run(batch)
+        order = self._split.plan.actions.orders[self._session.pp_rank]
+        run.train(batch, order)
+        gradients = dict(run.gradients)
+        sum_ties(self._split, gradients)
+        found = average_replicas(self._session, self.variables, gradients)
+        found = self._finished(found)
+        self.gradients = found
+        self._apply(found)
+        return self._logs(run.loss / run.num_microbatches, batch, training=True)
+
+    def test(self, batch: PipelineBatch) -> dict[str, Any]:
+        """Evaluate one batch, and return the logs, which are equal on all ranks."""
+        run = self._inference_run(batch)
+        run.infer(batch, with_loss=True)
+        return self._logs(run.loss / run.num_microbatches, batch, training=False)
+
+    def predict(self, batch: PipelineBatch) -> Any:
+        """Return what the model returns for a batch, on all ranks of the pipeline."""
+        run = self._inference_run(batch)
+        run.infer(batch, with_loss=False)
+        return self._shared(run, batch)
+
+    def _train_run(self, batch: PipelineBatch) -> PipelineRun:
+        count = self._split.plan.num_microbatches
+        return self._run(batch, count, training=True)
+
+    def _inference_run(self, batch: PipelineBatch) -> PipelineRun:
+        """Return a run with as many microbatches as divide the batch, at most those of the plan."""
+        most = min(self._split.plan.num_microbatches, batch.size)
+        count = next(each for each in range(most, 0, -1) if batch.size % each == 0)
+        return self._run(batch, count, training=False)
+
+    def _run(self, batch: PipelineBatch, count: int, *, training: bool) -> PipelineRun:
+        ready = self._split.stages(batch.split(count)[0], training=training)
+        variables = {
+            stage: [each for each in self._split.variables(stage) if each.trainable]
+            for stage in self._split.own_stages
+        }
+        return PipelineRun(
+            layout=ready.layout, functions=ready.functions, variables=variables,
+            num_microbatches=count, loss_scale=self._loss_scale() if training else 1.0,
+        )  # fmt: skip
+
+    def _loss_scale(self) -> Any:
+        scale = self._owner.optimizer.scale_loss(tf.ones([], tf.float32))
+        return tf.cast(scale, tf.float64)
+
+    def _finished(self, gradients: list[Any]) -> list[Any]:
+        """Return the gradients, clipped by the norm of the whole model.
+
+        With loss scaling, a gradient that is not finite on one rank makes all ranks skip the step.
+        """
+        limit = self._clipping()
+        scales = isinstance(self._owner.optimizer, keras.optimizers.LossScaleOptimizer)
+        if limit is None and not scales:
+            return gradients
+        slots = np.zeros([self._session.num_replicas])
+        slots[self._session.replica] = 1.0
+        mine = squares_of_own(self._split, self.variables, gradients)
+        total = sum_of_world(tf.constant(slots) * mine)[self._session.replica]
+        factor = tf.where(tf.math.is_finite(total), tf.ones([], tf.float64), np.nan)
+        if limit is not None:
+            norm = tf.sqrt(total) / self._loss_scale()
+            factor *= limit / tf.maximum(norm, limit)
+        return [None if each is None else each * tf.cast(factor, each.dtype) for each in gradients]
+
+    def _clipping(self) -> float | None:
+        optimizer = self._owner.optimizer
+        optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+        limits = [optimizer.global_clipnorm, self._session.options.gradient_clipping]
+        given = [float(each) for each in limits if each is not None]
+        return min(given, default=None)
+
+    def _apply(self, gradients: list[Any]) -> None:
+        pairs = [
+            (gradient, variable)
+            for gradient, variable in zip(gradients, self.variables, strict=True)
+            if gradient is not None
+        ]
+        if not pairs:
+            return
+        optimizer = self._owner.optimizer
+        if self._update is None:
+
+            def update(found: list[Any]) -> None:
+                optimizer.apply_gradients(
+                    [(each, variable) for each, variable in zip(found, self.variables, strict=True)
+                     if each is not None]
+                )  # fmt: skip
+
+            self._update = (
+                update
+                if self._owner.run_eagerly
+                else tf.function(tf.autograph.experimental.do_not_convert(update))
+            )
+        self._update(gradients)
+
+    def _logs(self, loss: Any, batch: PipelineBatch, *, training: bool) -> dict[str, Any]:
+        """Return loss and metrics as averages over replicas, equal on all ranks.
+
+        Each rank adds the losses of its own stages and the metrics that it computes.
+        """
+        own = self._own_metrics()
+        if training not in self._names:
+            every = allgather_object(tuple(own))
+            self._names[training] = tuple(sorted({name for names in every for name in names}))
+        names = self._names[training]
+        replicas = self._session.num_replicas
+        values = [tf.cast(loss, tf.float64), *(_number(own.get(name, 0.0)) for name in names)]
+        summed = sum_of_world(tf.stack(values)).numpy() / replicas
+        tracker = self._owner._loss_tracker
+        tracker.update_state(float(summed[0]), sample_weight=batch.size)
+        found = dict(zip(names, summed[1:].tolist(), strict=True))
+        return {"loss": float(tracker.result()), **found}
+
+    def _own_metrics(self) -> dict[str, Any]:
+        """Return the metrics that this rank has computed, by name."""
+        found: dict[str, Any] = {}
+        for metric in self._metrics_here():
+            result = metric.result()
+            found |= result if isinstance(result, Mapping) else {metric.name: result}
+        return found
+
+    def _metrics_here(self) -> list[Any]:
+        """Return the metrics of the model if this rank has the last stage, and those of layers."""
+        metrics = []
+        if self._split.rank_of[-1] == self._session.rank:
+            loss, compiled = self._owner._compile_loss, self._owner._compile_metrics
+            metrics += [] if compiled is None else [compiled]
+            metrics += [] if loss is None else list(loss.metrics)
+        return metrics
+
+    def _shared(self, run: PipelineRun, batch: PipelineBatch) -> Any:
+        """Send the model's outputs to the other ranks of the pipeline, and return them."""
+        split, rank = self._split, self._session.rank
+        last = split.rank_of[-1]
+        ready = split.stages(batch.split(run.num_microbatches)[0], training=False)
+        program = ready.functions[next(iter(ready.functions))].program
+        messages = StageMessages(1, RESULTS)
+        if rank == last:
+            joined = [
+                tf.concat(pieces, axis=0) if pieces[0].shape.rank else tf.reduce_mean(pieces)
+                for pieces in zip(*(keras.tree.flatten(each) for each in run.outputs), strict=True)
+            ]
+            for other in dict.fromkeys(split.rank_of):
+                for number, value in enumerate(joined if other != last else []):
+                    messages.send(value, other, MessageKey(number, FORWARD, 0))
+            messages.finish()
+        else:
+            joined = []
+            for number, name in enumerate(program.output_names):
+                spec = program.specs[name]
+                shape = [spec.shape[0] * run.num_microbatches, *spec.shape[1:]]
+                key = MessageKey(number, FORWARD, 0)
+                joined.append(messages.receive(shape, spec.dtype, last, key))
+        return keras.tree.pack_sequence_as(program.outputs, joined)
+
+
+def _number(value: Any) -> Any:
+    found = tf.cast(value, tf.float64)
+    if found.shape.rank:
+        raise OptionError(
+            f"a metric has the shape {tuple(found.shape)}",
+            "metrics of a split model are averaged over replicas as numbers",
+            "Pass metrics whose result is one number",
+            about="metrics",
+            kind="unsupported",
+        )
+    return found
+
+
+def abort(error: BaseException) -> None:
+    """Tell the other ranks that this rank failed, so that none of them waits for it."""
+    if basics.is_initialized() and not isinstance(error, tf.errors.OpError):
+        reason = f"rank {basics.rank()} failed in a step: {type(error).__name__}: {error}"
+        basics.engine().abort(reason[:2000])

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans for Keras models: costs of layers, and the search for the fastest plan."""

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Session that smp.init makes: options of the job, and this rank's place in the pipelines.
+
+import smdist.modelparallel.tensorflow as smp
+
+smp.init({"pipeline_parallel_degree": 2, "microbatches": 4})
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import keras
+
+from sagemaker_dist.contract.keras_limits import keras_faults
+from sagemaker_dist.contract.model_parallel import ModelParallel
+from sagemaker_dist.errors import OptionError, raise_all
+from smdist.config import read_rank_config
+from smdist.dataparallel.tensorflow import basics
+from smdist.dataparallel.tensorflow.broadcast_objects import allgather_object
+from smdist.modelparallel.core.rank_layout import Axis, RankLayout
+from smdist.modelparallel.core.session_options import Config, chosen, with_plan
+
+_FIRST_GROUP = 1000  # numbers of groups below are free for others
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class KerasSession:
+    """State of model parallelism on this rank, from smp.init to its end.
+
+    Attributes:
+        options: Options of smp.init, joined with the options of the job.
+        is_ours: True if smp.init connected this rank to the others.
+    """
+
+    options: ModelParallel
+    is_ours: bool
+    _layout: RankLayout | None = None
+    _replica_group: int = 0
+
+    @property
+    def rank(self) -> int:
+        """World rank of this process."""
+        return basics.rank()
+
+    @property
+    def size(self) -> int:
+        """Number of ranks in the world."""
+        return basics.size()
+
+    @property
+    def is_decided(self) -> bool:
+        """True once the number of ranks of a pipeline is known."""
+        return self._layout is not None
+
+    @property
+    def layout(self) -> RankLayout:
+        """Layout of all ranks.
+
+        Raises:
+            OptionError: The planner has not chosen the pipeline degree yet.
+        """
+        if self._layout is None:
+            raise OptionError(
+                "the groups of ranks do not exist yet",
+                "pipeline_parallel_degree is 'auto', and the planner chooses it in the first step",
+                "Use groups after the first step, or pass smp.init a pipeline_parallel_degree",
+                about="pipeline_parallel_degree",
+                kind="too_early",
+            )
+        return self._layout
+
+    @property
+    def pp_rank(self) -> int:
+        """Place of this rank in its pipeline."""
+        return self.layout.coordinates(self.rank).pp
+
+    @property
+    def replica(self) -> int:
+        """Number of this rank's replica."""
+        return self.layout.coordinates(self.rank).rdp
+
+    @property
+    def num_replicas(self) -> int:
+        """Number of replicas of the model."""
+        return self.layout.reduced_data_parallel_degree
+
+    @property
+    def pipeline(self) -> tuple[int, ...]:
+        """World ranks of this rank's pipeline, by their place in it."""
+        return self.layout.members(Axis.PP, self.rank)
+
+    @property
+    def replica_ranks(self) -> tuple[int, int] | None:
+        """Group of the engine with the replicas of this rank's stages, and its size."""
+        return (self._replica_group, self.num_replicas) if self.num_replicas > 1 else None
+
+    def decide(self, pipeline_parallel_degree: int) -> None:
+        """Make the groups for a pipeline degree; all ranks must call this with the same degree."""
+        layout = RankLayout(
+            size=self.size,
+            pipeline_parallel_degree=pipeline_parallel_degree,
+            placement_strategy=self.options.placement_strategy,
+        )
+        if layout.reduced_data_parallel_degree > 1:
+            groups = layout.all_members(Axis.RDP)
+            mine = layout.members(Axis.RDP, self.rank)
+            self._replica_group = _FIRST_GROUP + groups.index(mine)
+            basics.engine().add_group(self._replica_group, list(mine))
+        self._layout = layout
+
+
+_current: list[KerasSession] = []  # at most one
+
+
+def init(config: Config = None) -> KerasSession:
+    """Start model parallelism; every rank calls this with the same configuration.
+
+    Also seeds the random numbers of Python, NumPy, TensorFlow and Keras with the option `seed`, so
+    that all ranks make the same model.
+
+    Args:
+        config: `ModelParallel(...)`, a dict with SMP v1's parameters, or the path of a JSON file
+            with such a dict. Options of the job (`distribution=`) override this configuration.
+
+    Returns:
+        The new session; the running one if smp.init was called before.
+
+    Raises:
+        OptionError: Options are wrong, differ between ranks, or have no effect with Keras models;
+            or a session with other options is running.
+    """
+    options, _ = with_plan(chosen(config, read_rank_config().model_parallel))
+    if is_initialized():
+        _check_same(_current[0].options, options, given=config is not None)
+        return _current[0]
+    raise_all(keras_faults(options))
+    is_ours = not basics.is_initialized()
+    basics.init()
+    session = KerasSession(options=options, is_ours=is_ours)
+    _check_agreement(options)
+    raise_all(_world_faults(options, session.size))
+    if isinstance(options.pipeline_parallel_degree, int):
+        session.decide(options.pipeline_parallel_degree)
+    keras.utils.set_random_seed(options.seed % 2**32)
+    _current[:] = [session]
+    return session
+
+
+def is_initialized() -> bool:
+    """Tell whether smp.init was called, and this rank is still connected to the others."""
+    return bool(_current) and basics.is_initialized()
+
+
+def current_session() -> KerasSession:
+    """Return the session that smp.init made.
+
+    Raises:
+        OptionError: smp.init was not called, or its session has ended.
+    """
+    if not is_initialized():
+        raise OptionError(
+            "there is no session of model parallelism",
+            "smp.init() was not called, or this rank has left the others",
+            "Call smp.init() first",
+            kind="not_initialized",
+        )
+    return _current[0]
+
+
+def end() -> None:
+    """End the session, if there is one; disconnect this rank if smp.init connected it."""
+    was = _current.copy()
+    _current.clear()
+    if was and was[0].is_ours and basics.is_initialized():
+        basics.shutdown()
+
+
+def _check_same(running: ModelParallel, options: ModelParallel, *, given: bool) -> None:
+    if given and running != options:
+        raise OptionError(
+            "smp.init was called again with other options",
+            "a session with the first options is running",
+            "Call smp.end() first, or pass the same options",
+            about="config",
+            kind="conflict",
+        )
+
+
+def _check_agreement(options: ModelParallel) -> None:
+    """Check that all ranks have the same options; all ranks must call this."""
+    for rank, others in enumerate(allgather_object(options)):
+        if others != options:
+            raise OptionError(
+                f"rank {rank} called smp.init with other options than rank {basics.rank()}",
+                f"there they are {others!r}, and here {options!r}",
+                "Pass the same configuration on every rank",
+                about="config",
+                kind="difference",
+            )
+
+
+def _world_faults(options: ModelParallel, size: int) -> list[OptionError]:
+    try:
+        options.replicas(size)
+    except OptionError as error:
+        return [error]
+    return []

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A checkpoint is one file of Keras's, loaded under any layout and by Keras alone."""
+
+import numpy as np
+
+BATCH, SAMPLES = 16, 64
+
+
+def fit(rank, _size, path, degree, epochs, kind):
+    """Train in a pipeline of `degree` ranks, from a checkpoint or up to one; return losses."""
+    import keras
+    from keras_models import MODELS, loss_of, made
+
+    import smdist.modelparallel.tensorflow as smp
+
+    keras.config.set_floatx("float64")
+    smp.init({"pipeline_parallel_degree": degree, "microbatches": 4})
+    model = smp.DistributedModel(made("residual"), costs="estimate")
+    model.compile(optimizer=keras.optimizers.Adam(0.01), loss=loss_of("residual"))
+    x, y = MODELS["residual"][1](SAMPLES)
+    start = model.load_checkpoint(path) if kind == "resume" else 0
+    history = model.fit(
+        x, y, batch_size=BATCH, shuffle=False, epochs=epochs, initial_epoch=start, verbose=0
+    )
+    if kind == "save":
+        model.save(path)
+    return history.history["loss"], model.predict(x[:8], verbose=0)
+
+
+def alone(_rank, _size, path):
+    """Load a checkpoint with Keras alone; return its predictions and optimizer steps."""
+    import keras
+    from keras_models import MODELS
+
+    keras.config.set_floatx("float64")
+    model = keras.models.load_model(path)
+    x, _ = MODELS["residual"][1](SAMPLES)
+    return model.predict(x[:8], verbose=0), int(model.optimizer.iterations.numpy())
+
+
+def test_training_goes_on_under_another_layout(keras_world, tmp_path):
+    """Losses after a restart on one rank or two are those of a run without a restart."""
+    path = str(tmp_path / "model.keras")
+    [(expected, _), _] = keras_world.run(fit, path, 2, 4, "", size=2, deadline=120)
+    [(begun, predicted), _] = keras_world.run(fit, path, 2, 2, "save", size=2, deadline=120)
+    [(one, _)] = keras_world.run(fit, path, 1, 4, "resume", size=1, deadline=120)
+    [_, (two, _)] = keras_world.run(fit, path, 2, 4, "resume", size=2, deadline=120)
+    [(by_keras, steps)] = keras_world.run(alone, path, size=1, deadline=60)
+
+    np.testing.assert_allclose(begun + one, expected, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(begun + two, expected, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(by_keras, predicted, rtol=0, atol=1e-10)
+    assert 2 * SAMPLES // BATCH == steps
+    assert ["model.keras"] == [each.name for each in tmp_path.iterdir()]
+
+
+def wrong_file(rank, _size, path):
+    """Load a file that is damaged, and one that does not exist; return the errors' fields."""
+    from keras_models import MODELS, loss_of, made
+
+    import smdist.modelparallel.tensorflow as smp
+
+    smp.init({"pipeline_parallel_degree": 2, "microbatches": 4})
+    model = smp.DistributedModel(made("residual"), costs="estimate")
+    model.compile(optimizer="sgd", loss=loss_of("residual"))
+    x, y = MODELS["residual"][1](BATCH)
+    model.train_on_batch(x, y)
+    found = []
+    for each in (path, path + ".missing.keras"):
+        try:
+            model.load_checkpoint(each)
+        except smp.KerasCheckpointError as error:
+            found.append((error.about, error.kind))
+    return found
+
+
+def test_damaged_and_missing_files_are_refused_on_every_rank(keras_world, tmp_path):
+    """Each rank raises an error that names the file."""
+    path = tmp_path / "damaged.keras"
+    path.write_bytes(b"PK\x03\x04 no archive")
+    answers = keras_world.run(wrong_file, str(path), size=2, deadline=60)
+
+    assert [[(("path",), "unreadable"), (("path",), "missing_file")]] * 2 == answers

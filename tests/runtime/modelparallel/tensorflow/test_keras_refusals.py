@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What split Keras models do not support is refused by name, on every rank."""
+
+import pytest
+
+
+def refused(rank, _size, config, change):
+    """Return the fields of the error that a run raises."""
+    import keras
+    from keras_models import MODELS, loss_of, made
+
+    import smdist.modelparallel.tensorflow as smp
+    from sagemaker_dist.errors import OptionError
+
+    class Own(keras.Model):
+        def train_step(self, data):
+            return super().train_step(data)
+
+    def normalized_twice():
+        keras.backend.clear_session()
+        x = inputs = keras.Input((8,))
+        norm = keras.layers.BatchNormalization(name="norm")
+        x = norm(keras.layers.Dense(8)(x))
+        x = keras.layers.Dense(500)(x)
+        return keras.Model(inputs, keras.layers.Dense(2)(norm(keras.layers.Dense(8)(x))))
+
+    try:
+        smp.init(config)
+        name = "shared" if change == "other_model" and rank == 1 else "residual"
+        inner = normalized_twice() if change == "twice" else made(name)
+        if change == "compiled":
+            inner.compile("sgd", "mse")
+        if change == "train_step":
+            inner = Own(inner.inputs, inner.outputs)
+        model = smp.DistributedModel(inner, costs="estimate")
+        options = {"jit_compile": True} if change == "jit_compile" else {}
+        loss = keras.losses.MeanSquaredError(reduction="sum") if change == "sum" else loss_of(name)
+        model.compile(optimizer="sgd", loss=loss, **options)
+        x, y = MODELS[name][1](10 if change == "batch" else 8)
+        if change == "backup":
+            model.fit(x, y, callbacks=[keras.callbacks.BackupAndRestore("backup")])
+        if change == "call":
+            model(x)
+        model.train_on_batch(x, y)
+        model.train_on_batch(x[:6], y[:6])
+    except OptionError as error:
+        return error.about, error.kind
+    return None
+
+
+TWO = {"pipeline_parallel_degree": 2, "microbatches": 4}
+
+
+@pytest.mark.parametrize(
+    ("config", "change", "about", "kind"),
+    [
+        ({**TWO, "tensor_parallel_degree": 2}, "", "tensor_parallel_degree", "unsupported"),
+        ({**TWO, "pipeline": "zero_bubble", "virtual_stages": 1}, "", "pipeline", "unsupported"),
+        (TWO, "jit_compile", "jit_compile", "unsupported"),
+        (TWO, "sum", "loss", "unsupported"),
+        (TWO, "batch", "microbatches", "indivisible"),
+        (TWO, "", "microbatches", "indivisible"),
+        (TWO, "call", "model", "outside"),
+        (TWO, "compiled", "model", "conflict"),
+        (TWO, "train_step", "train_step", "unsupported"),
+        (TWO, "twice", "model", "divided_state"),
+        (TWO, "backup", "callbacks", "unsupported"),
+        (TWO, "other_model", None, None),
+    ],
+)
+def test_refusals(keras_world, config, change, about, kind):
+    """Every rank raises the same error."""
+    first, second = keras_world.run(refused, config, change, size=2, deadline=60)
+
+    assert first is not None
+    assert second is not None
+    if kind is not None:
+        assert ((about,), kind) == first == second
