@@ -18,7 +18,6 @@ from torch.nn import functional
 from smdist.modelparallel.torch.tensor_splits.region_borders import joined, summed
 from smdist.modelparallel.torch.tensor_splits.region_entry import RegionEntry
 
-
 _SIGNATURE: Final = signature(nn.MultiheadAttention.forward)
 
 
