@@ -102,14 +102,18 @@ def on_layouts(models: list[str], columns: list[Column], found: Mapping[object, 
 
 
 def shares(models: list[str], columns: list[Column], found: Mapping[object, Outcome]) -> str:
-    """Return the table of the share of parameters that is split, and of what stays whole."""
+    """Return the table of the share of parameters that is split, without and with dropout."""
     rows = []
     for model in models:
-        each = [found[model, column.title] for column in columns]
-        runs = [one for one in each if isinstance(one, TensorDifference)]
-        share = f"{100 * min(run.share for run in runs):.0f} %" if runs else REFUSED
-        rows.append([model, share, str(len(runs[0].whole)) if runs else "all"])
-    return table(["model", "split", "modules that stay whole"], rows)
+        plain = _share([found[model, column.title] for column in columns if not column.dropout])
+        dropped = _share([found[model, column.title] for column in columns if column.dropout])
+        rows.append([model, plain, dropped])
+    return table(["model", "split", "split with dropout"], rows)
+
+
+def _share(outcomes: list[Outcome]) -> str:
+    runs = [each.share for each in outcomes if isinstance(each, TensorDifference)]
+    return f"{100 * min(runs):.0f} %" if runs else REFUSED
 
 
 def _cell(outcome: Outcome, case: TensorCase) -> str:
@@ -135,13 +139,13 @@ def sections(
     yield "difference of a loss. Norms, routers or scans of some models compute in float32, also if"
     yield f"the model is in float64: {', '.join(FLOAT32_INSIDE)}.\n"
     yield on_layouts(models, columns, found)
-    yield "\nThe share of parameters that is split, the smallest of these layouts:\n"
+    yield "\nThe share of parameters in split layers, the smallest of these layouts:\n"
     yield shares(models, columns, found)
     good = sum(is_within(found[m, c.title], c.case(m)) for m in models for c in columns)
     yield f"\n{good} of {len(models) * len(columns)} runs are those of one process.\n"
     refused = {m: o for m in models for c in columns if _is_refused(o := found[m, c.title])}
     for model, outcome in refused.items():
-        yield f"* {model} is refused: {outcome}"
+        yield f"* {model} is refused: {str(outcome).partition('OptionError: ')[2]}"
 
 
 def written(page: str, text: str) -> str:

@@ -71,6 +71,25 @@ def experts():
     return GptOssForCausalLM(GptOssConfig(**sizes, **heads, **routed, **rest))
 
 
+class Encoder(nn.Module):
+    """Two layers of torch's encoder with a causal mask, between a table and a head."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
+        layer = nn.TransformerEncoderLayer(WIDTH, 4, 24, 0.0, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 2)
+
+    def forward(self, ids):
+        mask = nn.Transformer.generate_square_subsequent_mask(ids.shape[1], dtype=torch.float64)
+        return self.head(self.layers(self.table(ids), mask, is_causal=True))
+
+
+def encoder():
+    """Return the encoder of torch's own layers."""
+    return Encoder()
+
+
 class SmpLayers(smp.nn.DistributedTransformerLMHead):
     """Two layers of SMP v1, called with ids alone."""
 
@@ -86,7 +105,14 @@ def smp_layers():
     return SmpLayers(**sizes, **widths, **rest, post_layernorm=False, attention_dropout_prob=0.0)
 
 
-MODELS = {"mlp": mlp, "gpt2": gpt2, "llama": llama, "smp": smp_layers, "experts": experts}
+MODELS = {
+    "mlp": mlp,
+    "gpt2": gpt2,
+    "llama": llama,
+    "smp": smp_layers,
+    "experts": experts,
+    "encoder": encoder,
+}
 
 
 def made(name, dtype=torch.float64, dropout=0.0):

@@ -20,6 +20,7 @@ def trained(rank, size, name, dtype, degree, dropout=0.0):
         ("mlp", torch.float32, 2, 4),
         ("gpt2", torch.float64, 2, 2),
         ("llama", torch.float32, 2, 2),
+        ("encoder", torch.float64, 2, 2),
         pytest.param("gpt2", torch.float64, 4, 4, marks=pytest.mark.slow),
         pytest.param("llama", torch.float32, 2, 4, marks=pytest.mark.slow),
     ],

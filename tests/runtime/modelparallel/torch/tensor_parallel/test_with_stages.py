@@ -25,6 +25,7 @@ def trained(rank, size, name, degree, pipeline):
         pytest.param("mlp", "interleaved_1f1b", 4, marks=pytest.mark.slow),
         pytest.param("gpt2", "zero_bubble_v", 4, marks=pytest.mark.slow),
         pytest.param("llama", "interleaved", 8, marks=pytest.mark.slow),
+        pytest.param("encoder", "1f1b", 4, marks=pytest.mark.slow),
         pytest.param("experts", "zero_bubble", 4, marks=pytest.mark.slow),
     ],
 )
