@@ -166,9 +166,9 @@ def claim_for_launcher(given: Distribution) -> Distribution:
         ranks = DataParallel(processes_per_host=request.processes_per_host or 1)
         return Distribution(engine=ranks, mpi=request, groups=groups)
     engine = given.engine
-    mpi = None
+    with_options: SMDDP | None = None
     if DATA in rest.get(AWS, ()) and not any(smddp_faults(rest[AWS][DATA])):
-        mpi = take_smddp_over(rest.pop(AWS)[DATA])
+        with_options = take_smddp_over(rest.pop(AWS)[DATA])
         engine = engine or DataParallel()
     served = [
         key
@@ -181,7 +181,7 @@ def claim_for_launcher(given: Distribution) -> Distribution:
     if engine is not None or sdk_key is not None:
         sdk_key = None if engine else sdk_key
         found = replace(given, engine=engine, sdk_key=sdk_key, groups=groups, rest=rest)
-        return replace(found, mpi=mpi) if mpi else found
+        return replace(found, mpi=with_options) if with_options else found
     return Distribution(rest={**rest, GROUPS: list(groups)} if groups else rest)
 
 

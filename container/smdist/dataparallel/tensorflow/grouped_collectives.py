@@ -57,6 +57,10 @@ def grouped_reducescatter(
             multiplied by a factor.
         tf.errors.InvalidArgumentError: The number of ranks does not divide the number of rows.
     """
-    factors = {"prescale_factor": prescale_factor, "postscale_factor": postscale_factor}
     with tf.name_scope(name or "smdist_grouped_reducescatter"):
-        return [reduce_scatter(tensor, op, **factors) for tensor in tensors]
+        return [
+            reduce_scatter(
+                tensor, op, prescale_factor=prescale_factor, postscale_factor=postscale_factor
+            )
+            for tensor in tensors
+        ]

@@ -13,7 +13,7 @@ from smdist.dataparallel.tensorflow.op_library import tf
 
 
 @keras.saving.register_keras_serializable(package="smdist")
-class SyncBatchNormalization(keras.layers.BatchNormalization):
+class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]  # untyped
     """Layer BatchNormalization whose mean and variance are those of all ranks' batches together.
 
     Ranks may have batches of different sizes, and masks. In inference it is BatchNormalization. All
