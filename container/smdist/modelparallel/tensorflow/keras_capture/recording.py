@@ -55,6 +55,7 @@ class Recording:
     losses: list[Any] = field(default_factory=list)
     read: list[Any] = field(default_factory=list)
     _parents: list[str] = field(default_factory=lambda: [""])
+    _given: list[frozenset[str]] = field(default_factory=list)
     _opened: list[Any] = field(default_factory=list)
     _depth: int = 0
 
@@ -72,6 +73,7 @@ class Recording:
     def _patches(self) -> Iterator[Any]:
         operation_class = keras.Operation
         call, symbolic = operation_class.__call__, operation_class.symbolic_call
+        layer_call = keras.Layer.__call__
         add_loss, value = keras.Layer.add_loss, keras.Variable.value
         recording = self
 
@@ -79,6 +81,13 @@ class Recording:
             if not recording._is_outermost() or not isinstance(operation, keras.Layer):
                 return call(operation, *args, **kwargs)
             return recording._layer(operation, args, kwargs)
+
+        def patched_layer_call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+            recording._given.append(frozenset(kwargs))
+            try:
+                return layer_call(layer, *args, **kwargs)
+            finally:
+                recording._given.pop()
 
         def patched_symbolic(operation: Any, *args: Any, **kwargs: Any) -> Any:
             with recording._within():
@@ -101,6 +110,7 @@ class Recording:
             return value.fget(variable)
 
         yield patch.object(operation_class, "__call__", patched_call)
+        yield patch.object(keras.Layer, "__call__", patched_layer_call)
         yield patch.object(operation_class, "symbolic_call", patched_symbolic)
         yield patch.object(keras.Layer, "add_loss", patched_add_loss)
         yield patch.object(keras.Variable, "value", property(patched_value))
@@ -140,7 +150,9 @@ class Recording:
                 self._parents.pop()
         with self._within():
             outputs = layer.symbolic_call(*args, **kwargs)
-        self._add(layer, args, kwargs, outputs)
+        given = self._given[-1]
+        passed = {k: v for k, v in kwargs.items() if k in given or not k.endswith("mask")}
+        self._add(layer, args, passed, outputs)
         return outputs
 
     def _add(self, operation: Any, args: Any, kwargs: Any, outputs: Any) -> None:
