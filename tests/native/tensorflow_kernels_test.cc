@@ -177,7 +177,7 @@ void refused_calls_leave_nothing() {
   World world(1);
   const Sum sum;
   const Tensor one = floats({1}, {1});
-  expect_refusal(Kernel("SmdistStart", {{{"op", "median"}}, {}}).made(), "median");
+  expect_refusal(Kernel("SmdistStart", {{{"op", "median"}}, {{"group", 0}}}).made(), "median");
   expect_refusal(sum.wait(integers({77})), "Wait for each handle once");
   expect_refusal(sum.wait(integers({})), "a handle is a tensor of 1 element");
   const Outcome started = sum.start({&one});
