@@ -177,7 +177,7 @@ void refused_calls_leave_nothing() {
   World world(1);
   const Sum sum;
   const Tensor one = floats({1}, {1});
-  expect_refusal(Kernel("SmdistStart", {{{"op", "median"}}, {}}).made(), "median");
+  expect_refusal(Kernel("SmdistStart", {{{"op", "median"}}, {{"group", 0}}}).made(), "median");
   expect_refusal(sum.wait(integers({77})), "Wait for each handle once");
   expect_refusal(sum.wait(integers({})), "a handle is a tensor of 1 element");
   const Outcome started = sum.start({&one});
@@ -204,6 +204,29 @@ void moves_of_impossible_sizes_are_refused() {
   CHECK(values_of(moved.outputs[0]) == (Floats{1, 2, 3, 4}));
 }
 
+void messages_match_by_tag() {
+  World world(2);
+  const Tensor sent = floats({1, 2}, {2});
+  const Tensor peer = integers({1});
+  const Tensor shape = integers({3});
+  const Outcome sending = Kernel("SmdistSend").run({&sent, &peer, &shape}, {TF_INT64});
+  CHECK_EQ(+TF_OK, +sending.code);
+  Floats theirs(2, 0);
+  Operation receive;
+  receive.kind = Collective::kReceive;
+  receive.dtype = Dtype::kFloat32;
+  receive.peer = 0;
+  receive.tag = 3;
+  receive.outputs = {{theirs.data(), theirs.size() * sizeof(float)}};
+  Result received = testing::start(world.other(), 0, std::move(receive));
+  CHECK(text_of(received).empty());
+  CHECK(theirs == (Floats{1, 2}));
+  const Outcome ended = Kernel("SmdistMoved").run({&sending.outputs[0]}, {TF_FLOAT});
+  CHECK_EQ(+TF_OK, +ended.code);
+  const Kernel receives("SmdistReceive", {{}, {{"T", TF_FLOAT}}});
+  expect_refusal(receives.run({&shape, &shape, &peer}, {TF_INT64}), "the ranks are 0 to 1");
+}
+
 }  // namespace
 }  // namespace smdist::tensorflow_binding
 
@@ -216,4 +239,5 @@ int main() {
   RUN(starts_meet_the_end_of_the_engine);
   RUN(refused_calls_leave_nothing);
   RUN(moves_of_impossible_sizes_are_refused);
+  RUN(messages_match_by_tag);
 }

@@ -27,7 +27,9 @@ from smdist.modelparallel.tensorflow.keras_capture.layer_program import (
     ProgramStep,
     Spec,
     ValueName,
+    mask_of,
 )
+from smdist.modelparallel.tensorflow.keras_capture.mask_trace import with_masks
 from smdist.modelparallel.tensorflow.keras_capture.recording import RecordedCall, Recording
 
 
@@ -63,7 +65,10 @@ def capture(
     _refuse_activity_regularizers(model, is_open)
     with recording.active():
         outputs = _run(run or model, model, inputs, training)
-    return _program(model, recording, path_of, inputs, outputs, training)
+        program = _program(model, recording, path_of, inputs, outputs, training)
+        results = [each for call in recording.calls for each in call.outputs]
+        has_masks = any(mask_of(each) is not None for each in results)
+        return with_masks(program) if has_masks else program
 
 
 def _is_plain_graph(layer: Any) -> bool:
@@ -133,24 +138,33 @@ def _program(
             specs[name] = _spec(each, step.name)
         steps.append(step)
     found = keras.tree.map_structure(lambda each: _named(each, names, model), outputs)
-    masks = {
-        names[id(each)]: names[id(mask)]
-        for each in keras.tree.flatten(outputs)
-        if (mask := getattr(each, "_keras_mask", None)) is not None
-    }
     variables = variable_names(model)
+    from_losses = {names[id(each)] for each in recording.losses}
     _refuse_lost_variables(model, recording, variables)
     return LayerProgram(
         model=type(model).__name__,
-        steps=tuple(steps),
+        steps=tuple(_needed(steps, from_losses | set(_names_in(found)))),
         inputs=tuple(names[id(each)] for each in flat_inputs),
         outputs=found,
-        masks=masks,
         losses=tuple(names[id(each)] for each in recording.losses),
         specs=specs,
         variable_names=variables,
         training=training,
     )
+
+
+def _names_in(outputs: Any) -> list[str]:
+    return [each.name for each in keras.tree.flatten(outputs)]
+
+
+def _needed(steps: list[ProgramStep], wanted: set[str]) -> list[ProgramStep]:
+    """Return the steps without operations that nobody reads, such as those of symbolic masks."""
+    wanted, found = set(wanted), []
+    for step in reversed(steps):
+        if step.is_layer or wanted & set(step.writes):
+            wanted |= set(step.reads)
+            found.append(step)
+    return found[::-1]
 
 
 def _step(

@@ -83,7 +83,8 @@ def _node(
         module=step.module,
         reads=step.reads,
         writes=tuple(
-            _value(name, program.specs[name], has_gradient=has_gradient) for name in step.writes
+            _value(name, program.specs[name], has_gradient=has_gradient)
+            for name in (*step.writes, *step.new_masks)
         ),
         parameters=tuple(program.variable_names[id(each)] for each in variables),
         is_random=bool(seeds),

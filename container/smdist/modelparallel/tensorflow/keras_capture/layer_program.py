@@ -35,8 +35,11 @@ class ProgramStep:
         operation: Layer or operation of Keras.
         args: Positional arguments, with a `ValueName` for each tensor.
         kwargs: Keyword arguments, like `args`.
-        reads: Names of the values in the arguments, without repetitions.
+        reads: Names of the values in the arguments and of their masks, without repetitions.
         writes: Names of the results, flattened.
+        seen_masks: Name of the mask that each value of the arguments has, "" for none; empty for
+            all steps if the program has no masks.
+        new_masks: Names of masks that appear with this step, each with the result that has it.
     """
 
     name: str
@@ -46,6 +49,8 @@ class ProgramStep:
     kwargs: Mapping[str, Any]
     reads: tuple[str, ...]
     writes: tuple[str, ...]
+    seen_masks: Mapping[str, str] = field(default_factory=dict)
+    new_masks: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_layer(self) -> bool:
@@ -96,6 +101,37 @@ class LayerProgram:
     def results(self) -> tuple[str, ...]:
         """Names of all values that the last stage needs: outputs, and the masks of outputs."""
         return tuple(dict.fromkeys([*self.output_names, *self.masks.values()]))
+
+
+def mask_of(tensor: Any) -> Any:
+    """Return the mask that Keras attached to a tensor, or None."""
+    return getattr(tensor, "_keras_mask", None)
+
+
+def set_mask(tensor: Any, mask: Any) -> None:
+    """Attach a mask to a tensor, or remove it with None."""
+    tensor._keras_mask = mask
+
+
+def run_step(step: ProgramStep, found: dict[str, Any]) -> None:
+    """Call the layer or operation of a step.
+
+    Args:
+        step: Step of a program.
+        found: Values and masks by name; gets the results.
+    """
+
+    def filled(each: Any) -> Any:
+        return found[each.name] if isinstance(each, ValueName) else each
+
+    for name, mask in step.seen_masks.items():
+        set_mask(found[name], found[mask] if mask else None)
+    args, kwargs = keras.tree.map_structure(filled, (step.args, dict(step.kwargs)))
+    outputs = step.operation(*args, **kwargs)
+    for name, value in zip(step.writes, keras.tree.flatten(outputs), strict=True):
+        found[name] = value
+    for name, value in step.new_masks.items():
+        found[name] = mask_of(found[value])
 
 
 def variables_of(step: ProgramStep) -> list[Any]:

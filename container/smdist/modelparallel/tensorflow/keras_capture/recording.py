@@ -55,6 +55,7 @@ class Recording:
     losses: list[Any] = field(default_factory=list)
     read: list[Any] = field(default_factory=list)
     _parents: list[str] = field(default_factory=lambda: [""])
+    _given: list[frozenset[str]] = field(default_factory=list)
     _opened: list[Any] = field(default_factory=list)
     _depth: int = 0
 
@@ -62,23 +63,30 @@ class Recording:
     def active(self) -> Iterator[None]:
         """Record within this context; afterwards the model has no trace of the run."""
         with ExitStack() as stack:
-            for each in self._patches():
+            for each in (*self._call_patches(), *self._state_patches()):
                 stack.enter_context(each)
             try:
                 yield
             finally:
                 self._forget()
 
-    def _patches(self) -> Iterator[Any]:
-        operation_class = keras.Operation
+    def _call_patches(self) -> Iterator[Any]:
+        """Yield patches that record the calls of layers and operations."""
+        operation_class, recording = keras.Operation, self
         call, symbolic = operation_class.__call__, operation_class.symbolic_call
-        add_loss, value = keras.Layer.add_loss, keras.Variable.value
-        recording = self
+        layer_call = keras.Layer.__call__
 
         def patched_call(operation: Any, *args: Any, **kwargs: Any) -> Any:
             if not recording._is_outermost() or not isinstance(operation, keras.Layer):
                 return call(operation, *args, **kwargs)
             return recording._layer(operation, args, kwargs)
+
+        def patched_layer_call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+            recording._given.append(frozenset(kwargs))
+            try:
+                return layer_call(layer, *args, **kwargs)
+            finally:
+                recording._given.pop()
 
         def patched_symbolic(operation: Any, *args: Any, **kwargs: Any) -> Any:
             with recording._within():
@@ -86,6 +94,16 @@ class Recording:
             if recording._is_outermost():
                 recording._add(operation, args, kwargs, outputs)
             return outputs
+
+        yield patch.object(operation_class, "__call__", patched_call)
+        yield patch.object(keras.Layer, "__call__", patched_layer_call)
+        yield patch.object(operation_class, "symbolic_call", patched_symbolic)
+        for module, test in _tests_of_symbols():
+            yield patch.object(module, "any_symbolic_tensors", self._test(test))
+
+    def _state_patches(self) -> Iterator[Any]:
+        """Yield patches that record losses, and variables whose values are read."""
+        add_loss, value, recording = keras.Layer.add_loss, keras.Variable.value, self
 
         def patched_add_loss(layer: Any, loss: Any) -> None:
             if not any(map(_is_symbolic, keras.tree.flatten(loss))):
@@ -100,12 +118,8 @@ class Recording:
                 return variable._maybe_autocast(variable._value.stand_in())
             return value.fget(variable)
 
-        yield patch.object(operation_class, "__call__", patched_call)
-        yield patch.object(operation_class, "symbolic_call", patched_symbolic)
         yield patch.object(keras.Layer, "add_loss", patched_add_loss)
         yield patch.object(keras.Variable, "value", property(patched_value))
-        for module, test in _tests_of_symbols():
-            yield patch.object(module, "any_symbolic_tensors", self._test(test))
 
     def _test(self, test: Callable[..., bool]) -> Callable[..., bool]:
         def is_symbolic(args: Any = None, kwargs: Any = None) -> bool:
@@ -140,7 +154,9 @@ class Recording:
                 self._parents.pop()
         with self._within():
             outputs = layer.symbolic_call(*args, **kwargs)
-        self._add(layer, args, kwargs, outputs)
+        given = self._given[-1]
+        passed = {k: v for k, v in kwargs.items() if k in given or not k.endswith("mask")}
+        self._add(layer, args, passed, outputs)
         return outputs
 
     def _add(self, operation: Any, args: Any, kwargs: Any, outputs: Any) -> None:

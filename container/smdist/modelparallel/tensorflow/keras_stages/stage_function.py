@@ -14,6 +14,8 @@ from smdist.modelparallel.tensorflow.keras_capture.layer_program import (
     LayerProgram,
     ProgramStep,
     ValueName,
+    run_step,
+    set_mask,
 )
 from smdist.modelparallel.tensorflow.keras_stages.stage_parts import StagePart
 
@@ -75,7 +77,7 @@ class StageFunction:
             layer._clear_losses()
         found = dict(values)
         for step in self.part.steps:
-            _run_step(step, found)
+            run_step(step, found)
         losses = self._losses(found) if with_loss else []
         outputs = None
         if self.part.is_last:
@@ -93,7 +95,7 @@ class StageFunction:
         """Return an output of the model with its mask, which the loss and the metrics read."""
         tensor = found[value.name]
         if value.name in self.program.masks:
-            tensor._keras_mask = found[self.program.masks[value.name]]
+            set_mask(tensor, found[self.program.masks[value.name]])
         return tensor
 
     def _losses(self, found: Mapping[str, Any]) -> list[Any]:
@@ -111,16 +113,6 @@ def _layers(steps: Sequence[ProgramStep]) -> list[Any]:
             for layer in step.operation._flatten_layers(include_self=True, recursive=True):
                 found[id(layer)] = layer
     return list(found.values())
-
-
-def _run_step(step: ProgramStep, found: dict[str, Any]) -> None:
-    def filled(each: Any) -> Any:
-        return found[each.name] if isinstance(each, ValueName) else each
-
-    args, kwargs = keras.tree.map_structure(filled, (step.args, dict(step.kwargs)))
-    outputs = step.operation(*args, **kwargs)
-    for name, value in zip(step.writes, keras.tree.flatten(outputs), strict=True):
-        found[name] = value
 
 
 def _sum(losses: Sequence[Any]) -> Any:
