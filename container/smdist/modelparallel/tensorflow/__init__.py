@@ -3,10 +3,8 @@
 
 from sagemaker_dist.contract.model_parallel import ModelParallel
 from smdist.modelparallel.core.plan import Plan
-from smdist.modelparallel.tensorflow.keras_capture import KerasCaptureError
-from smdist.modelparallel.tensorflow.keras_checkpoint import KerasCheckpointError
-from smdist.modelparallel.tensorflow.keras_face.distributed_keras_model import DistributedModel
-from smdist.modelparallel.tensorflow.keras_face.keras_ranks import (
+from smdist.modelparallel.tensorflow.keras_api.distributed_keras_model import DistributedModel
+from smdist.modelparallel.tensorflow.keras_api.keras_ranks import (
     DP_GROUP,
     MP_GROUP,
     PP_GROUP,
@@ -34,9 +32,11 @@ from smdist.modelparallel.tensorflow.keras_face.keras_ranks import (
     tp_rank,
     tp_size,
 )
-from smdist.modelparallel.tensorflow.keras_face.keras_step import gradients, step
-from smdist.modelparallel.tensorflow.keras_face.layer_stages import partition, set_partition
-from smdist.modelparallel.tensorflow.keras_face.step_output import KerasStepOutput as StepOutput
+from smdist.modelparallel.tensorflow.keras_api.keras_step import gradients, step
+from smdist.modelparallel.tensorflow.keras_api.layer_stages import partition, set_partition
+from smdist.modelparallel.tensorflow.keras_api.step_output import KerasStepOutput as StepOutput
+from smdist.modelparallel.tensorflow.keras_capture import KerasCaptureError
+from smdist.modelparallel.tensorflow.keras_checkpoint import KerasCheckpointError
 from smdist.modelparallel.tensorflow.keras_session import end, init, is_initialized
 from smdist.modelparallel.tensorflow.keras_stages.delayed_values import delay_param_initialization
 

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from smdist.modelparallel.tensorflow.keras_face.step_execution import (
+from smdist.modelparallel.tensorflow.keras_api.step_execution import (
     StepExecution,
     StepShape,
     numbered,

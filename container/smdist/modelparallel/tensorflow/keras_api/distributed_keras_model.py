@@ -21,16 +21,16 @@ import tensorflow as tf
 from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core.plan import Plan
 from smdist.modelparallel.tensorflow import keras_checkpoint as checkpoint
+from smdist.modelparallel.tensorflow.keras_api.compile_checks import compile_faults
+from smdist.modelparallel.tensorflow.keras_api.epoch_callback import with_epochs
+from smdist.modelparallel.tensorflow.keras_api.layer_stages import marks_of
+from smdist.modelparallel.tensorflow.keras_api.model_checks import check_model, check_state
+from smdist.modelparallel.tensorflow.keras_api.model_trainer import ModelTrainer, abort
+from smdist.modelparallel.tensorflow.keras_api.step_scope import called
+from smdist.modelparallel.tensorflow.keras_api.step_trainer import StepTrainer
 from smdist.modelparallel.tensorflow.keras_capture import capture, graph_of
 from smdist.modelparallel.tensorflow.keras_checkpoint.optimizer_slots import build_slots
 from smdist.modelparallel.tensorflow.keras_checkpoint.write_keras_file import SavedState
-from smdist.modelparallel.tensorflow.keras_face.compile_checks import compile_faults
-from smdist.modelparallel.tensorflow.keras_face.epoch_callback import with_epochs
-from smdist.modelparallel.tensorflow.keras_face.layer_stages import marks_of
-from smdist.modelparallel.tensorflow.keras_face.model_checks import check_model, check_state
-from smdist.modelparallel.tensorflow.keras_face.model_trainer import ModelTrainer, abort
-from smdist.modelparallel.tensorflow.keras_face.step_scope import called
-from smdist.modelparallel.tensorflow.keras_face.step_trainer import StepTrainer
 from smdist.modelparallel.tensorflow.keras_planning.agreed_plan import agreed_plan
 from smdist.modelparallel.tensorflow.keras_planning.cost_source import costs_by
 from smdist.modelparallel.tensorflow.keras_session import current_session

@@ -12,8 +12,8 @@ import keras
 import tensorflow as tf
 
 from sagemaker_dist.errors import OptionError
-from smdist.modelparallel.tensorflow.keras_face.step_output import GradientOutput, KerasStepOutput
-from smdist.modelparallel.tensorflow.keras_face.step_scope import (
+from smdist.modelparallel.tensorflow.keras_api.step_output import GradientOutput, KerasStepOutput
+from smdist.modelparallel.tensorflow.keras_api.step_scope import (
     GRADIENTS,
     ModelReached,
     step_scope,

@@ -25,8 +25,8 @@ from typing import Any
 import tensorflow as tf
 
 from sagemaker_dist.errors import OptionError
-from smdist.modelparallel.tensorflow.keras_face.step_execution import StepExecution
-from smdist.modelparallel.tensorflow.keras_face.step_scope import (
+from smdist.modelparallel.tensorflow.keras_api.step_execution import StepExecution
+from smdist.modelparallel.tensorflow.keras_api.step_scope import (
     GRADIENTS,
     active_scope,
 )
