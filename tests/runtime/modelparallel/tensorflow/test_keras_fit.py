@@ -186,3 +186,47 @@ def test_a_rank_that_is_killed_is_named(keras_world):
     assert not has_survived
     assert "rank 1" in text
     assert seconds < 10
+
+
+def interrupted(rank, _size, folder):
+    """Train four epochs, with SIGTERM to rank 1 in the second one, and resume; and without."""
+    import os
+
+    import keras
+    from keras_models import MODELS, loss_of, made
+
+    import smdist.dataparallel.tensorflow.keras as hvd
+    import smdist.modelparallel.tensorflow as smp
+
+    class Interruption(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if rank == 1 and epoch == 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    def ready():
+        model = smp.DistributedModel(made("residual"), costs="estimate")
+        model.compile(optimizer=keras.optimizers.Adam(0.01), loss=loss_of("residual"))
+        return model
+
+    keras.config.set_floatx("float64")
+    smp.init({"pipeline_parallel_degree": 2, "microbatches": 4})
+    x, y = MODELS["residual"][1](SAMPLES)
+    options = {"batch_size": BATCH, "epochs": 4, "shuffle": False, "verbose": 0}
+    whole = ready()
+    losses = whole.fit(x, y, **options).history["loss"]
+    first, stop = ready(), hvd.callbacks.StopCallback()
+    begun = first.fit(x, y, callbacks=[Interruption(), stop], **options).history["loss"]
+    first.save(Path(folder, "model.keras"))
+    second = ready()
+    epoch = second.load_checkpoint(Path(folder, "model.keras"))
+    ended = second.fit(x, y, initial_epoch=epoch, **options).history["loss"]
+    equal = [np.array_equal(v, second.own_values()[n]) for n, v in whole.own_values().items()]
+    return stop.is_stopped, epoch, losses == begun + ended, all(equal)
+
+
+@pytest.mark.slow
+def test_an_interrupted_training_resumes_with_the_same_bits(keras_world, tmp_path):
+    """SIGTERM to one rank ends fit() on all after the same epoch."""
+    answers = keras_world.run(interrupted, str(tmp_path), size=2, deadline=150)
+
+    assert [(True, 2, True, True)] * 2 == answers
