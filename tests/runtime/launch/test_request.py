@@ -9,22 +9,23 @@ from error_fields import fields_of
 
 from sagemaker_dist.contract import KEY, DataParallel, ModelParallel, World, render
 from sagemaker_dist.contract.sdk_flags import GROUPS_KEY as GROUPS
+from sagemaker_dist.contract.sdk_flags import MPI_FLAG as MPI
+from sagemaker_dist.contract.sdk_flags import MPI_OPTIONS_KEY as SMP_OPTIONS
+from sagemaker_dist.contract.sdk_flags import MPI_PROCESSES_KEY as PROCESSES
 from sagemaker_dist.contract.sdk_flags import OTHER_FLAGS
+from sagemaker_dist.contract.sdk_flags import SMDDP_MPI_OPTIONS_KEY as MPI_OPTIONS
 from sagemaker_dist.errors import LaunchError, OptionError, OptionErrors
 from smdist.config import read_runtime_config
 from smdist.launch.environment import sm_environment
 from smdist.launch.launch_request import (
     COMPILER,
-    MPI,
-    MPI_OPTIONS,
     REFUSED,
     SERVED,
     STRATEGIES,
     resolve_request,
 )
 from smdist.launch.machine import HostResources
-from smdist.launch.smp_v1_request import MPI_OPTIONS as SMP_OPTIONS
-from smdist.launch.smp_v1_request import PARAMETERS, PROCESSES
+from smdist.launch.smp_v1_request import PARAMETERS
 
 HOSTS = {"gpu": ["algo-1", "algo-2"], "more": ["algo-3"], "cpu": ["algo-4"]}
 TORCHRUN = "sagemaker_torch_distributed_enabled"
@@ -138,9 +139,10 @@ def test_our_document_is_the_only_launcher(ask, flag):
 def test_mpi_options_are_refused(ask, beside):
     """The SDK always sends the text; an empty one has no effect."""
     with pytest.raises(OptionError) as refused:
-        ask({MPI_OPTIONS: '"-x A=1"', **beside})
+        ask({MPI_OPTIONS: '"-x A=1 -np 2"', **beside})
 
     assert [(MPI_OPTIONS, "unsupported")] == fields_of(refused.value)
+    assert "1" == ask({MPI_OPTIONS: '"-x A=1"', **beside}).inherited["A"]
     assert (ask({MPI_OPTIONS: '""', **beside}).options is None) == (not beside)
     assert (ask({MPI_OPTIONS: "", **beside}).options is None) == (not beside)
 
@@ -185,7 +187,7 @@ def test_our_document_splits_the_model(ask):
         ),
         ([2], {}, (PARAMETERS,), "type"),
         ("no JSON", {}, (PARAMETERS,), "type"),
-        ({"partitions": 2}, {MPI: "true", SMP_OPTIONS: '"-v"'}, (SMP_OPTIONS,), "unsupported"),
+        ({"partitions": 2}, {MPI: "true", SMP_OPTIONS: '"-np"'}, (SMP_OPTIONS,), "unsupported"),
         ({"partitions": 2}, {MPI: "true", PROCESSES: "2000"}, (PROCESSES,), "option"),
     ],
 )
@@ -222,9 +224,7 @@ def test_all_faults_are_reported_at_once(ask):
         ask(asked | {TORCHRUN: "perhaps", GROUPS: "gpu"})
 
     named = [fault.about[0] for fault in refused.value.faults]
-    others = [flag for flag in REFUSED if flag != MPI]  # MPI's flag starts the ranks of SMP v1
-
-    assert [TORCHRUN, *others, COMPILER, MPI_OPTIONS, PARAMETERS, GROUPS] == named
+    assert [TORCHRUN, *REFUSED, COMPILER, PARAMETERS, MPI_OPTIONS, GROUPS] == named
 
 
 @pytest.mark.parametrize("value", ['["gpu"]', ["gpu"], '"[\\"gpu\\"]"'])

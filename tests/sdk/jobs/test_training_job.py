@@ -486,6 +486,5 @@ def test_a_job_of_tensorflow_says_so(job):
 
     assert "tensorflow" == parse_framework(ours[KEY])
     assert "true" == theirs["sagemaker_parameter_server_enabled"]
-    assert [("distribution.smdistributed.modelparallel", "unsupported")] == fields_raised(
-        lambda: job(framework="tensorflow", distribution=ModelParallel())
-    )
+    split = job(framework="tensorflow", distribution=ModelParallel()).request()
+    assert "tensorflow" == parse_framework(split["HyperParameters"][KEY])

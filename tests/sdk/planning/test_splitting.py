@@ -101,7 +101,7 @@ def test_text_of_ranks_that_do_not_divide():
 
 def test_all_faults_of_awss_request_come_at_once():
     """Also where mpi is wrong."""
-    wrong = {"contiguous": True, "load_partition": True}
+    wrong = {"contiguous": False, "load_partition": True}
     parameters = {"pipeline_parallel_degree": 2, "ddp": True, **wrong}
     section = {"modelparallel": {"enabled": True, "parameters": parameters}}
     mpi = {"enabled": True, "processes_per_host": 8, "custom_mpi_options": "-v --mca a b"}

@@ -173,7 +173,8 @@ class DistributedModel(Parallel):
                 about="module",
                 kind="conflict",
             )
-        if session.current().groups.tp_size > 1 and isinstance(module, nn.Module):
+        degree = session.current().options.tensor_parallel_degree
+        if degree > 1 and isinstance(module, nn.Module):
             module = replace_registered(module)
         super().__init__(module, _settings(arguments))
 
