@@ -43,6 +43,7 @@ TEST_WORKERS ?= 4
 SHARED_OUT := -n $(TEST_WORKERS) --dist loadscope --no-loadscope-reorder
 SAMPLE := tests/runtime/modelparallel/torch/test_run_matrix.py
 TORCH_SUITE := tests/torch_suite
+KERAS_MATRIX := tests/runtime/modelparallel/tensorflow/test_keras_matrix.py
 # Thousands of interpreters start in the tests: none compiles modules that another has compiled.
 unexport PYTHONDONTWRITEBYTECODE
 RUNTIME_FILES := $(shell find container -type f -not -path '*/__pycache__/*' -not -path '*/build/*' \
@@ -57,13 +58,13 @@ demo: $(RUNTIME)
 
 test: $(RUNTIME) native-address test-device
 	$(BIN)/python -m pytest $(SHARED_OUT) -m "not slow" \
-	  --ignore=tests/docker --ignore=$(SAMPLE) --ignore=$(TORCH_SUITE)
+	  --ignore=tests/docker --ignore=$(SAMPLE) --ignore=$(TORCH_SUITE) --ignore=$(KERAS_MATRIX)
 
 test-slow: $(RUNTIME) test-device
 	$(BIN)/python -m pytest $(SHARED_OUT) --durations=40 --durations-min=5 -m slow \
-	  --ignore=tests/docker --ignore=$(SAMPLE) --ignore=$(TORCH_SUITE)
+	  --ignore=tests/docker --ignore=$(SAMPLE) --ignore=$(TORCH_SUITE) --ignore=$(KERAS_MATRIX)
 
-long: split-matrix pipeline-matrix tensor-matrix device-programs stream-bugs blips
+long: split-matrix keras-matrix pipeline-matrix tensor-matrix device-programs stream-bugs blips
 
 test-device: $(RUNTIME)
 	@echo "building the device of torch on which tests run what GPUs do"
@@ -113,7 +114,7 @@ torch-suite: $(RUNTIME)
 	$(BIN)/python -m pytest $(TORCH_SUITE)
 
 keras-matrix: $(RUNTIME)
-	$(BIN)/python -m pytest tests/runtime/modelparallel/tensorflow -m slow --durations=0
+	$(BIN)/python -m pytest $(KERAS_MATRIX) --durations=0
 
 pipeline-matrix: $(RUNTIME)
 	$(BIN)/python -m benchmarks.pipeline_matrix

@@ -375,4 +375,4 @@ def test_the_request_says_what_ranks_train_with(ask, asked, framework):
 
 
 def test_what_is_refused_here_is_refused_before_the_job_starts():
-    assert {*REFUSED, PARAMETERS} == set(OTHER_FLAGS)
+    assert {*REFUSED, PARAMETERS, MPI} == set(OTHER_FLAGS)

@@ -3,29 +3,7 @@
 
 import numpy as np
 import pytest
-
-BATCH, MICROBATCHES, STEPS = 8, 4, 3
-TOLERANCE = 1e-10
-
-
-def fitted(_rank, _size, name, config, optimizer, replicas, steps, batch):
-    """Train a model by fit() in a pipeline; return losses and the variables of this rank."""
-    import keras
-    from keras_models import MODELS, loss_of, made, part_of
-
-    import smdist.modelparallel.tensorflow as smp
-
-    keras.config.set_floatx("float64")
-    smp.init({"microbatches": MICROBATCHES, **config})
-    model = smp.DistributedModel(made(name), costs="estimate")
-    model.compile(optimizer=keras.optimizers.deserialize(optimizer), loss=loss_of(name))
-    data = MODELS[name][1](batch * steps * replicas)
-    losses = []
-    for step in range(steps):
-        start = (step * replicas + smp.dp_rank()) * batch
-        x, y = part_of(data, start, batch)
-        losses.append(model.train_on_batch(x, y, return_dict=True)["loss"])
-    return losses, model.own_values(), model.plan.stages
+from keras_comparison import BATCH, MICROBATCHES, compare
 
 
 def resident(_rank, _size):
@@ -72,48 +50,6 @@ def test_a_rank_holds_its_own_stages_alone(keras_world):
     assert len(paths) == len(set(paths))
 
 
-def alone(_rank, _size, name, optimizer, replicas, steps, batch):
-    """Train a model in one process with the same microbatches."""
-    import keras
-    from keras_models import trained_alone
-
-    keras.config.set_floatx("float64")
-    return trained_alone(
-        name, keras.optimizers.deserialize(optimizer), steps=steps, batch_size=batch,
-        microbatches=MICROBATCHES, replicas=replicas,
-    )  # fmt: skip
-
-
-def compare(
-    world,
-    name,
-    *,
-    size,
-    config=None,
-    replicas=1,
-    optimizer=None,
-    deadline=150,
-    steps=STEPS,
-    batch=BATCH,
-):
-    """Compare a run of `size` ranks with a run in this process."""
-    optimizer = optimizer or {"class_name": "SGD", "config": {"learning_rate": 0.1}}
-    config = {"pipeline_parallel_degree": size // replicas, **(config or {})}
-    rest = (optimizer, replicas, steps, batch)
-    answers = world.run(fitted, name, config, *rest, size=size, deadline=deadline)
-    [(expected, values)] = world.run(alone, name, *rest, size=1, deadline=deadline)
-    seen = set()
-    for losses, own, stages in answers:
-        assert size // replicas <= len(stages)
-        np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-6)
-        for path, value in own.items():
-            seen.add(path)
-            limit = TOLERANCE * max(1.0, float(np.max(np.abs(values[path]))))
-            np.testing.assert_allclose(value, values[path], rtol=0, atol=limit, err_msg=path)
-
-    assert seen == set(values)
-
-
 @pytest.mark.parametrize("name", ["residual", "masks", "tied"])
 def test_two_stages(keras_world, name):
     """Weights after three steps are those of one process, to 1e-10."""
@@ -151,22 +87,3 @@ def test_schedules(keras_world, pipeline):
 def test_two_replicas(keras_world, name):
     """Two replicas of two stages average their gradients."""
     compare(keras_world, name, size=4, replicas=2)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("size", [2, 3, 4])
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("ResNet50", "MobileNetV3Small", "EfficientNetB0", "DenseNet121", "ConvNeXtTiny"),
-        *("unet", "gpt", "translation"),
-    ],
-)
-def test_matrix(keras_world, name, size):
-    """Models of keras.applications and others on two, three and four stages.
-
-    One step of microbatches of 8 samples: further steps, or normalization over fewer samples, would
-    show how rounding errors grow.
-    """
-    compare(keras_world, name, size=size, deadline=800, steps=1, batch=32)
