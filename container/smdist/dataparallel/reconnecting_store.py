@@ -22,15 +22,19 @@ class ReconnectingStore(Store):
 
     Args:
         connect: Function that connects to the store and returns the connection. It is called at
-            once, and after each loss.
+            once.
+        connect_again: Function that does the same after each loss; None for `connect`. It raises
+            RuntimeError at once if the store has ended, as at the end of a job that has succeeded.
 
     Raises:
         RuntimeError: The store cannot be reached.
     """
 
-    def __init__(self, connect: Callable[[], Store]) -> None:
+    def __init__(
+        self, connect: Callable[[], Store], connect_again: Callable[[], Store] | None = None
+    ) -> None:
         super().__init__()
-        self._connect = connect
+        self._connect_again = connect_again or connect
         self._connection = connect()
 
     def set(self, key: str, value: str | bytes) -> None:
@@ -73,6 +77,6 @@ class ReconnectingStore(Store):
         try:
             return getattr(self._connection, method)(*arguments)
         except DistNetworkError:
-            self._connection = self._connect()
+            self._connection = self._connect_again()
             self._connection.set_timeout(self._timeout)
             return getattr(self._connection, method)(*arguments)

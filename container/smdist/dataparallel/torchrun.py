@@ -16,11 +16,14 @@ from __future__ import annotations
 import errno
 import socket
 import sys
+import time
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+from torch.distributed import DistNetworkError
 from torch.distributed.elastic.rendezvous import (
     RendezvousInfo,
     RendezvousParameters,
@@ -36,6 +39,8 @@ from smdist.dataparallel.reconnecting_store import ReconnectingStore
 from smdist.dataparallel.starter_report import StarterReport, write_error, write_report
 
 BACKEND: Final = "smdist"
+_ATTEMPT_SECONDS: Final = 5.0  # for one attempt to connect to the store again
+_AGAIN_SECONDS: Final = 60.0  # for all of them: longer than an interruption that ends no job
 
 
 class OneAddressRendezvous(StaticTCPRendezvous):
@@ -86,17 +91,43 @@ class OneAddressRendezvous(StaticTCPRendezvous):
             return self._tcp_store(own.detach() if own else None)
         self._arrivals.note(self._arrivals.hosts[:1])
         try:
-            return ReconnectingStore(self._tcp_store)
+            return ReconnectingStore(self._tcp_store, self._tcp_store_again)
         except RuntimeError as error:
             raise self._arrivals.absent([0]) from error
 
-    def _tcp_store(self, listener: int | None = None) -> TCPStore:
+    def _tcp_store_again(self) -> TCPStore:
+        """Connect to the store again, as long as its host does not answer that it has ended.
+
+        Raises:
+            DistNetworkError: The store has ended, or does not answer within 60 s.
+        """
+        deadline = time.monotonic() + _AGAIN_SECONDS
+        while True:
+            if self._has_ended():
+                raise DistNetworkError(f"no store listens at {self.master_addr}:{self.master_port}")
+            try:
+                return self._tcp_store(seconds=_ATTEMPT_SECONDS)
+            except DistNetworkError:
+                if time.monotonic() > deadline:
+                    raise
+
+    def _has_ended(self) -> bool:
+        try:
+            place = (self.master_addr, self.master_port)
+            socket.create_connection(place, timeout=_ATTEMPT_SECONDS).close()
+        except ConnectionRefusedError:
+            return True
+        except OSError:  # no answer: the network is interrupted
+            return False
+        return False
+
+    def _tcp_store(self, listener: int | None = None, *, seconds: float | None = None) -> TCPStore:
         return TCPStore(
             self.master_addr,
             self.master_port,
             self.world_size,
             is_master=self.rank == 0,
-            timeout=self.timeout,
+            timeout=self.timeout if seconds is None else timedelta(seconds=seconds),
             wait_for_workers=False,
             multi_tenant=True,
             master_listen_fd=listener,

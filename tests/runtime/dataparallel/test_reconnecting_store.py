@@ -3,15 +3,17 @@
 
 import os
 import socket
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import psutil
 import pytest
-from torch.distributed import DistStoreError, PrefixStore, TCPStore
+from torch.distributed import DistNetworkError, DistStoreError, PrefixStore, TCPStore
 from torch.distributed.elastic.utils.store import barrier, synchronize
 
 from smdist.dataparallel.reconnecting_store import ReconnectingStore
+from smdist.dataparallel.torchrun import OneAddressRendezvous
 
 TIMEOUT = timedelta(seconds=30)
 
@@ -81,3 +83,21 @@ def test_a_key_that_nobody_sets_ends_at_the_timeout(stores):
         store.get("missing")
     with pytest.raises(DistStoreError):
         store.wait(["missing"])
+
+
+def test_a_store_that_has_ended_is_not_awaited(server):
+    """As at the end of a job, where the first host may have left before the others ask again."""
+    (rendezvous := OneAddressRendezvous.__new__(OneAddressRendezvous)).rank = 1
+    rendezvous.master_addr, rendezvous.master_port = "127.0.0.1", server.port
+    rendezvous.world_size, rendezvous.timeout = 2, TIMEOUT
+    again = rendezvous._tcp_store_again()
+    again.set("a", "1")
+
+    assert b"1" == server.get("a")
+
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        rendezvous.master_port = other.getsockname()[1]  # closed at the end of this block
+    begin = time.monotonic()
+    with pytest.raises(DistNetworkError):
+        rendezvous._tcp_store_again()
+    assert time.monotonic() - begin < 5
