@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Final, Protocol, runtime_checkable
 from sagemaker_dist.contract.unknown_option import KeywordOptions
 from sagemaker_dist.errors import OptionError, raise_all
 
-_MOST_PROCESSES: Final = 1024
+MOST_PROCESSES: Final = 1024
 
 
 @runtime_checkable
@@ -181,12 +181,12 @@ def is_pipeline_variable(value: object) -> bool:
 def _faults(option: _Switch) -> Iterator[OptionError]:
     name = type(option).__name__
     processes = getattr(option, "processes_per_host", None)
-    is_fine = type(processes) is int and 1 <= processes <= _MOST_PROCESSES
+    is_fine = type(processes) is int and 1 <= processes <= MOST_PROCESSES
     if processes is not None and not is_pipeline_variable(processes) and not is_fine:
         yield OptionError(
             f"processes_per_host of {name} is {processes!r}",
-            f"a host starts between 1 and {_MOST_PROCESSES} ranks",
-            f"Pass an integer from 1 to {_MOST_PROCESSES}",
+            f"a host starts between 1 and {MOST_PROCESSES} ranks",
+            f"Pass an integer from 1 to {MOST_PROCESSES}",
             about="processes_per_host",
         )
     further = getattr(option, "custom_mpi_options", "")

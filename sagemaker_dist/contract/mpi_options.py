@@ -17,12 +17,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sagemaker_dist.contract.aws_distributions import is_pipeline_variable
+from sagemaker_dist.contract.aws_distributions import MOST_PROCESSES, is_pipeline_variable
 from sagemaker_dist.errors import KeyPath, OptionError
 
 OPTIONS: Final = "custom_mpi_options"
 PROCESSES: Final = "processes_per_host"
-MOST_PROCESSES: Final = 1024
 _VERBOSE: Final = ("-v", "--v", "-verbose", "--verbose")
 _EXPORT: Final = ("-x", "--x")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -208,7 +208,7 @@ import horovod.keras as a, horovod.tensorflow.keras as b, horovod.tensorflow as 
 from horovod.keras.callbacks import MetricAverageCallback
 print(a.size is b.size, a.callbacks.MetricAverageCallback is MetricAverageCallback, c.rank.__name__)
 """
-    pytest.importorskip("tensorflow")
+    pytest.importorskip("tensorflow", reason="the names of Keras need TensorFlow")
     done = _python(code, tmp_path)
 
     assert done.stdout == "True True rank\n", done.stderr

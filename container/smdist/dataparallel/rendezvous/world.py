@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from sagemaker_dist.errors import OptionError, raise_all
+from sagemaker_dist.errors import OptionError, raise_all, require
 from smdist.config import RankConfig
 
 _LAST_PORT: Final = 65535
@@ -37,6 +37,31 @@ class World:
     local_size: int = 1
     host: str = "127.0.0.1"
     port: int | None = None
+
+    @property
+    def is_even(self) -> bool:
+        """True if all hosts have as many ranks as this one, as far as this rank knows."""
+        return self.size % self.local_size == 0
+
+    def require_even(self, function: str) -> World:
+        """Return this world, for a function that numbers hosts.
+
+        Args:
+            function: Name of the function, for the error.
+
+        Raises:
+            OptionError: Hosts have different numbers of ranks.
+        """
+        require(
+            self.is_even,
+            what=f"{function}() was called with {self.local_size} of {self.size} ranks on this"
+            " host",
+            why="hosts have different numbers of ranks, and are not numbered",
+            hint="Use rank() and local_rank()",
+            about=function,
+            kind="uneven",
+        )
+        return self
 
 
 def world_of(config: RankConfig) -> World:

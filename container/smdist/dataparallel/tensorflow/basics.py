@@ -163,7 +163,7 @@ def cross_rank() -> int:
     Raises:
         OptionError: init() was not called, or hosts have different numbers of ranks.
     """
-    world = _even("cross_rank")
+    world = _world("cross_rank").require_even("cross_rank")
     return world.rank // world.local_size
 
 
@@ -173,7 +173,7 @@ def cross_size() -> int:
     Raises:
         OptionError: init() was not called, or hosts have different numbers of ranks.
     """
-    world = _even("cross_size")
+    world = _world("cross_size").require_even("cross_size")
     return world.size // world.local_size
 
 
@@ -183,8 +183,7 @@ def is_homogeneous() -> bool:
     Raises:
         OptionError: init() was not called.
     """
-    world = _world("is_homogeneous")
-    return world.size % world.local_size == 0
+    return _world("is_homogeneous").is_even
 
 
 def engine() -> Engine:
@@ -232,19 +231,6 @@ def _world(function: str) -> World:
         kind="too_early",
     )
     return _joined[0].world
-
-
-def _even(function: str) -> World:
-    world = _world(function)
-    require(
-        world.size % world.local_size == 0,
-        what=f"{function}() was called on a host with {world.local_size} of {world.size} ranks",
-        why="hosts have different numbers of ranks, and then hosts have no such number",
-        hint="Use rank() and local_rank()",
-        about=function,
-        kind="uneven",
-    )
-    return world
 
 
 def _check_process(function: str) -> None:

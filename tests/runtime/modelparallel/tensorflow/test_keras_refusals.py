@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What split Keras models do not support is refused by name, on every rank."""
+"""Options, models and callbacks that a split Keras model does not support are refused by name."""
 
 import pytest
 

@@ -157,7 +157,7 @@ def cross_rank() -> int:
     Raises:
         OptionError: init() was not called, or hosts have different numbers of ranks.
     """
-    world = _even("cross_rank")
+    world = _job("cross_rank").world.require_even("cross_rank")
     return world.rank // world.local_size
 
 
@@ -167,7 +167,7 @@ def cross_size() -> int:
     Raises:
         OptionError: init() was not called, or hosts have different numbers of ranks.
     """
-    world = _even("cross_size")
+    world = _job("cross_size").world.require_even("cross_size")
     return world.size // world.local_size
 
 
@@ -177,8 +177,7 @@ def is_homogeneous() -> bool:
     Raises:
         OptionError: init() was not called.
     """
-    world = _job("is_homogeneous").world
-    return world.size % world.local_size == 0
+    return _job("is_homogeneous").world.is_even
 
 
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
@@ -278,19 +277,6 @@ def _world(config: RankConfig) -> World:
             rank=rank, size=size, local_rank=config.local_rank, local_size=config.local_size
         )
     return World(rank=rank, size=size, local_rank=rank, local_size=size)
-
-
-def _even(function: str) -> World:
-    world = _job(function).world
-    require(
-        world.size % world.local_size == 0,
-        what=f"{function}() was called with {world.local_size} of {world.size} ranks on this host",
-        why="hosts have different numbers of ranks, and are not numbered",
-        hint="Use rank() and local_rank()",
-        about=function,
-        kind="uneven",
-    )
-    return world
 
 
 def _job(function: str) -> _CurrentJob:
