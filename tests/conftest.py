@@ -16,6 +16,14 @@ import pytest
 # Files that one process takes, for the fixtures that they share: TensorFlow's ranks take 10 CPU
 # seconds to start and to trace their first functions, those of torch 5.
 TOGETHER = ("tests/runtime/tensorflow/",)
+# Files whose tests share nothing and take minutes each, so that one process would take longer for
+# the file than the others for all the rest.
+APART = (
+    "tests/integration/test_notebooks.py",
+    "tests/integration/test_resumable_jobs.py",
+    "tests/integration/test_smp_scripts.py",
+    "tests/runtime/dataparallel/test_blips.py",
+)
 STDERR = pytest.StashKey[int]()
 SHRINKING_SECONDS = 60
 
@@ -61,4 +69,4 @@ def pytest_xdist_make_scheduler(config, log):
         return None  # one test at a time, as xdist does
     from file_scheduler import FileScheduler  # not everybody has xdist
 
-    return FileScheduler(config, log, TOGETHER)
+    return FileScheduler(config, log, TOGETHER, APART)

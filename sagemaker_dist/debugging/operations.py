@@ -13,6 +13,10 @@ from sagemaker_dist.errors import JobError
 CAPACITY: Final = 1000  # operations that a rank keeps
 _VERSION: Final = 1
 _MESSAGES: Final = frozenset({"send", "receive"})
+_ITEM_BYTES: Final = {
+    "bool": 1, "int8": 1, "uint8": 1, "float16": 2, "bfloat16": 2,
+    "int16": 2, "int32": 4, "float32": 4, "int64": 8, "float64": 8,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,15 +73,25 @@ class Operation:
 
     @property
     def text(self) -> str:
-        """Return the call as text, such as "all_reduce(sum, float32, 4096 bytes)"."""
+        """Return the call as text, such as "all_reduce(sum, float32, 1024)".
+
+        The number counts elements, as in the engine's own messages; in a type that is unknown
+        here, and for a length that is no multiple of an element, it counts bytes.
+        """
         if self.kind == "barrier":
             return "barrier()"
-        size = [] if self.kind == "all_to_all" else [f"{self.bytes} bytes"]
+        size = [] if self.kind == "all_to_all" else [self._size]
         root = [] if self.root is None else [f"root {self.root}"]
         peer = [] if self.peer is None else [f"peer {self.peer}"]
         tag = [] if self.tag is None else [f"tag {self.tag}"]
         parts = [*filter(None, [self.op]), self.dtype, *size, *root, *peer, *tag]
         return f"{self.kind}({', '.join(parts)})"
+
+
+    @property
+    def _size(self) -> str:
+        elements, rest = divmod(self.bytes, _ITEM_BYTES.get(self.dtype, self.bytes + 1))
+        return f"{self.bytes} bytes" if rest else f"{elements}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,14 +9,20 @@ from xdist.scheduler import LoadScopeScheduling
 
 
 class FileScheduler(LoadScopeScheduling):
-    """Give each process one file after the other, and folders in `together` as one file."""
+    """Give each process one file after the other.
 
-    def __init__(self, config, log, together=()):
+    Folders in `together` count as one file, and each test in the files `apart` as a file.
+    """
+
+    def __init__(self, config, log, together=(), apart=()):
         super().__init__(config, log)
         self._together = together
+        self._apart = apart
 
     def _split_scope(self, nodeid):
         file = nodeid.partition("::")[0]
+        if file in self._apart:
+            return nodeid
         return next((room for room in self._together if file.startswith(room)), file)
 
     def remove_node(self, node):

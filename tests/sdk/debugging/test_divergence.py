@@ -34,11 +34,12 @@ def test_ranks_that_agree_do_not_differ():
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"bytes": 404}, "all_reduce(sum, float32, 404 bytes)"),
-        ({"dtype": "float16"}, "all_reduce(sum, float16, 400 bytes)"),
-        ({"op": "max"}, "all_reduce(max, float32, 400 bytes)"),
+        ({"bytes": 404}, "all_reduce(sum, float32, 101)"),
+        ({"bytes": 402}, "all_reduce(sum, float32, 402 bytes)"),
+        ({"dtype": "float16"}, "all_reduce(sum, float16, 200)"),
+        ({"op": "max"}, "all_reduce(max, float32, 100)"),
         ({"kind": "barrier", "op": ...}, "barrier()"),
-        ({"kind": "broadcast", "op": ..., "root": 1}, "broadcast(float32, 400 bytes, root 1)"),
+        ({"kind": "broadcast", "op": ..., "root": 1}, "broadcast(float32, 100, root 1)"),
     ],
 )
 def test_the_first_different_call_is_named(change, text):
@@ -48,7 +49,7 @@ def test_the_first_different_call_is_named(change, text):
     )
 
     assert ("different", 0, 1) == (first.kind, first.group, first.sequence)
-    assert {"all_reduce(sum, float32, 400 bytes)": (0,), text: (1,)} == first.calls
+    assert {"all_reduce(sum, float32, 100)": (0,), text: (1,)} == first.calls
     assert {} == first.missing
     assert 102.0 == first.waits_since
 
@@ -177,15 +178,15 @@ def test_the_report_says_it_in_sentences_and_as_data(tmp_path):
 
     assert [
         "group 0: ranks differ from operation 1 on",
-        "  ranks 0 and 3 called all_reduce(sum, float32, 400 bytes)",
-        "  rank 1 has not called it; its last: all_reduce(sum, float32, 400 bytes), operation 0 of"
+        "  ranks 0 and 3 called all_reduce(sum, float32, 100)",
+        "  rank 1 has not called it; its last: all_reduce(sum, float32, 100), operation 0 of"
         " group 0",
         '  rank 1 is at: File "train.py", line 7 in evaluate (stacks-rank-1.txt)',
         "rank 2: has been stopped",
         "no history: rank 2 of 4 ranks",
-        "rank 0 on algo-1: in operation 1 of group 0, all_reduce(sum, float32, 400 bytes), for"
+        "rank 0 on algo-1: in operation 1 of group 0, all_reduce(sum, float32, 100), for"
         " 98.0 s",
-        "rank 3 on algo-4: in operation 1 of group 0, all_reduce(sum, float32, 400 bytes), for"
+        "rank 3 on algo-4: in operation 1 of group 0, all_reduce(sum, float32, 100), for"
         " 98.0 s",
     ] == list(sentences(dumps))
     report = report_of(dumps)
