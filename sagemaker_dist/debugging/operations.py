@@ -87,7 +87,6 @@ class Operation:
         parts = [*filter(None, [self.op]), self.dtype, *size, *root, *peer, *tag]
         return f"{self.kind}({', '.join(parts)})"
 
-
     @property
     def _size(self) -> str:
         elements, rest = divmod(self.bytes, _ITEM_BYTES.get(self.dtype, self.bytes + 1))

@@ -184,10 +184,8 @@ def test_the_report_says_it_in_sentences_and_as_data(tmp_path):
         '  rank 1 is at: File "train.py", line 7 in evaluate (stacks-rank-1.txt)',
         "rank 2: has been stopped",
         "no history: rank 2 of 4 ranks",
-        "rank 0 on algo-1: in operation 1 of group 0, all_reduce(sum, float32, 100), for"
-        " 98.0 s",
-        "rank 3 on algo-4: in operation 1 of group 0, all_reduce(sum, float32, 100), for"
-        " 98.0 s",
+        "rank 0 on algo-1: in operation 1 of group 0, all_reduce(sum, float32, 100), for 98.0 s",
+        "rank 3 on algo-4: in operation 1 of group 0, all_reduce(sum, float32, 100), for 98.0 s",
     ] == list(sentences(dumps))
     report = report_of(dumps)
     json.dumps(report)
