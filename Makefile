@@ -31,6 +31,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+TOOLS := $(VENV)/.tools
 SDK := $(VENV)/.sdk
 RUNTIME := $(VENV)/.runtime
 LINT := $(VENV)/.lint
@@ -57,7 +58,7 @@ demo: $(RUNTIME)
 	$(BIN)/python notebooks/digits/demo.py
 
 test: $(RUNTIME) native-address test-device
-	$(BIN)/python -m pytest $(SHARED_OUT) -m "not slow" \
+	$(BIN)/python -m pytest $(SHARED_OUT) --durations=40 --durations-min=5 -m "not slow" \
 	  --ignore=tests/docker --ignore=$(SAMPLE) --ignore=$(TORCH_SUITE) --ignore=$(KERAS_MATRIX)
 
 test-slow: $(RUNTIME) test-device
@@ -124,13 +125,20 @@ tensor-matrix: $(RUNTIME)
 
 native: native-address native-thread
 
-native-%: $(SDK)
-	@$(BIN)/cmake -S container -B build/native-$* -G Ninja -DSMDIST_CORE_ONLY=ON \
-	  -DSMDIST_BUILD_TESTS=ON -DSMDIST_SANITIZE=$* -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
+native-%: $(SDK) native-programs-%
+	@$(BIN)/cmake -S container -B build/native-$* -DSMDIST_TENSORFLOW_TEST=ON \
 	  -DPython_EXECUTABLE=$(abspath $(BIN))/python > /dev/null
-	@echo "building the native tests with the $* sanitizer"
-	@$(BIN)/cmake --build build/native-$* > build/native-$*.log || { cat build/native-$*.log; exit 1; }
+	@$(BUILD_NATIVE)
 	$(BIN)/ctest --test-dir build/native-$* --output-on-failure --parallel 3
+
+# All of them but the test of TensorFlow's kernels, which takes TensorFlow.
+native-programs-%: $(TOOLS)
+	@[ -f build/native-$*/build.ninja ] || $(BIN)/cmake -S container -B build/native-$* -G Ninja \
+	  -DSMDIST_CORE_ONLY=ON -DSMDIST_BUILD_TESTS=ON -DSMDIST_SANITIZE=$* -DSMDIST_TENSORFLOW_TEST=OFF \
+	  -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja > /dev/null
+	@echo "building the native tests with the $* sanitizer"
+	@$(BUILD_NATIVE)
+BUILD_NATIVE = $(BIN)/cmake --build build/native-$* > build/native-$*.log || { cat build/native-$*.log; exit 1; }
 
 SECONDS ?= 30
 RUN_FUZZ := $(BIN)/python tests/fuzz/run_fuzz.py
@@ -144,7 +152,7 @@ fuzz-sample: fuzz-program
 fuzz-corpus: fuzz-program $(FUZZ)
 	$(RUN_FUZZ) pack
 
-fuzz-program: $(SDK)
+fuzz-program: $(TOOLS)
 	@$(BIN)/cmake -S container -B build/fuzz/native -G Ninja -DSMDIST_CORE_ONLY=ON -DSMDIST_FUZZ=ON \
 	  -DCMAKE_CXX_COMPILER=clang++-14 -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja > /dev/null
 	@echo "building the fuzz targets with clang-14"
@@ -168,13 +176,18 @@ lint: $(RUNTIME) $(LINT)
 clean:
 	rm -rf $(VENV) build
 
-# torch first and by itself, so that nothing else chooses its version.
-$(SDK): pyproject.toml
+# All that the native tests take, so that they can be compiled while the rest is downloaded.
+$(TOOLS): pyproject.toml
 	@echo "setting up $(VENV); the first time takes a few minutes"
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet --upgrade pip
+	$(PIP) install --quiet --group build
+	@touch $@
+
+# torch first and by itself, so that nothing else chooses its version.
+$(SDK): $(TOOLS)
 	$(PIP) install --quiet torch==2.13.0
-	$(PIP) install --quiet --group build --group test --editable .[v2,docker]
+	$(PIP) install --quiet --group test --editable .[v2,docker]
 	@touch $@
 
 $(RUNTIME): $(SDK) $(RUNTIME_FILES)

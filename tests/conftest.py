@@ -23,6 +23,7 @@ APART = (
     "tests/integration/test_resumable_jobs.py",
     "tests/integration/test_smp_scripts.py",
     "tests/runtime/dataparallel/test_blips.py",
+    "tests/runtime/dataparallel/test_fault_rows.py",
 )
 STDERR = pytest.StashKey[int]()
 SHRINKING_SECONDS = 60

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from sagemaker_dist import PyTorch
 
+pytestmark = pytest.mark.timeout(600)  # each test runs several jobs
 SOURCE = Path(__file__).with_name("source") / "smp"
 DISTRIBUTION = {
     "smdistributed": {
