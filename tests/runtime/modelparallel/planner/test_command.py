@@ -237,7 +237,11 @@ def test_a_model_of_keras_is_found(capfd, tmp_path):
     (tmp_path / "keras_model.py").write_text(
         dedent(KERAS) + "import atexit, sys\natexit.register(lambda: print('torch' in sys.modules))"
     )
-    arguments = ["--ranks-per-host=4", "--pipeline-parallel-degree=4", "--instance-type=ml.m5.large"]
+    arguments = [
+        "--ranks-per-host=4",
+        "--pipeline-parallel-degree=4",
+        "--instance-type=ml.m5.large",
+    ]
     status = sagemaker_dist(
         ["plan", "keras_model.py", *arguments, "--save=plan.json", "--plot=plan.svg"]
     )
@@ -264,4 +268,4 @@ def test_wrong_models_and_examples_of_keras(capsys, tmp_path):
         status = main([name, "--hosts=2", "--json"])
         found.append((status, json.loads(capsys.readouterr().out)["error"]["about"]))
 
-    assert [(2, ["example"]), (2, ["model"])] == found
+    assert [(2, "example"), (2, "model")] == found

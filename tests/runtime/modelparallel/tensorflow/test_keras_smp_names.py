@@ -137,7 +137,14 @@ def fitted_subclass(_rank, _size, folder):
     import smdist.modelparallel.tensorflow as smp
 
     keras.config.set_floatx("float64")
-    smp.init({"pipeline_parallel_degree": 2, "microbatches": 2, "auto_partition": False, "default_partition": 0})
+    smp.init(
+        {
+            "pipeline_parallel_degree": 2,
+            "microbatches": 2,
+            "auto_partition": False,
+            "default_partition": 0,
+        }
+    )
 
     class Placed(smp.DistributedModel):
         """Each layer is called in a block of smp.partition()."""

@@ -4,8 +4,8 @@
     checkpoint = tf.train.Checkpoint(net=model, optimizer=optimizer)
     manager = smp.CheckpointManager(checkpoint, max_to_keep=5)
 
-Each checkpoint is one file in Keras's format. `tf.train.Checkpoint` says what belongs to it; its own
-save() and restore() cannot be used, since no rank has the whole model.
+Each checkpoint is one file in Keras's format. `tf.train.Checkpoint` says what belongs to it; its
+own save() and restore() cannot be used, since no rank has the whole model.
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ from smdist.modelparallel.core.comm_groups import CommGroup, RankType
 from smdist.modelparallel.core.rank_layout import Axis
 from smdist.modelparallel.tensorflow.keras_session import current_session
 
-
 WORLD: Final = CommGroup.WORLD
 MP_GROUP: Final = CommGroup.MP_GROUP
 DP_GROUP: Final = CommGroup.DP_GROUP

@@ -40,9 +40,7 @@ _REFUSED: Final[dict[str, tuple[str, str]]] = {
     "save_checkpoint": _FILES,
     "resume_from_checkpoint": _FILES,
     "set_activation_checkpointing": _ACTIVATIONS,
-    **{
-        f"get_{kind}_process_group": _GROUPS for kind in ("world", "pp", "mp", "tp", "dp", "rdp")
-    },
+    **{f"get_{kind}_process_group": _GROUPS for kind in ("world", "pp", "mp", "tp", "dp", "rdp")},
 }
 
 

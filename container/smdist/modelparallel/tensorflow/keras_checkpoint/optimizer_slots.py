@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import keras
-
 from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.tensorflow.keras_stages.delayed_values import delay_param_initialization
 
@@ -79,8 +77,7 @@ def slots_of(optimizer: Any, variables: Sequence[Any]) -> list[OptimizerSlot]:
     if [each.shape for each in like.variables] != [each.shape for each in optimizer.variables]:
         raise OptionError(
             f"the optimizer {optimizer.name!r} has {len(optimizer.variables)} variables",
-            f"for the {len(variables)} trained variables of this rank it has"
-            f" {len(like.variables)}",
+            f"for the {len(variables)} trained variables of this rank it has {len(like.variables)}",
             "Pass the optimizer that updates model.trainable_variables",
             about="optimizer",
             kind="conflict",
