@@ -36,7 +36,7 @@ class Contender:
 def main() -> None:
     arguments = _arguments()
     with ExitStack() as stack:
-        everyone = _contenders(stack)
+        everyone = _contenders(stack, arguments.cuts)
         work = {key: (each, f"{MODULE}:measure") for key, each in everyone.items()}
         series = interleave(work, arguments.rounds)
     text = table(COLUMNS, [_cells(name, everyone[name], series) for name in everyone])
@@ -45,14 +45,14 @@ def main() -> None:
     save("keras_pipeline", text, {key: asdict(each) for key, each in series.items()})
 
 
-def _contenders(stack: ExitStack) -> dict[str, Contender]:
+def _contenders(stack: ExitStack, firsts: list[int]) -> dict[str, Contender]:
     """Return the contenders, after a check that each has the losses of one process."""
     here = Host(0)
     alone = stack.enter_context(Ranks(PEER, [here], name="again"))
     pair = stack.enter_context(Ranks(PEER, [here, here]))
     [whole] = alone.call(f"{MODULE}:one_process")
     everyone = {ONE: Contender(ranks=alone, name="one", layers="all")}
-    cuts = {_by_hand(first): {"pipeline": "1f1b", "first": first} for first in range(1, BLOCKS + 1)}
+    cuts = {_by_hand(first): {"pipeline": "1f1b", "first": first} for first in firsts}
     for name, options in {OURS: {"pipeline": "auto"}, **cuts}.items():
         layers, losses = pair.call(f"{MODULE}:in_stages", name=name, **options)[0]
         worst = max(abs(a - b) / abs(b) for a, b in zip(losses, whole, strict=True))
@@ -94,6 +94,10 @@ def _verdicts(series: Mapping[str, Series]) -> list[str]:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser("keras_pipeline", description=__doc__)
     parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument(
+        "--cuts", type=int, nargs="+", default=[*range(1, BLOCKS + 1)], metavar="BLOCKS",
+        choices=range(1, BLOCKS + 1), help="blocks on the first stage of each cut by hand",
+    )  # fmt: skip
     return parser.parse_args()
 
 

@@ -39,8 +39,8 @@ def one_process() -> list[float]:
     def part(row: Any, labels: Any) -> Any:
         with tf.GradientTape() as tape:
             loss = loss_of(labels, model(row, training=True)) / MICROBATCHES
-        return loss, [tf.convert_to_tensor(each) for each in
-                      tape.gradient(loss, [each.value for each in model.trainable_variables])]  # fmt: skip
+        found = tape.gradient(loss, [each.value for each in model.trainable_variables])
+        return loss, [tf.convert_to_tensor(each) for each in found]
 
     @tf.function
     def update(gradients: Any) -> None:
@@ -77,7 +77,7 @@ def in_stages(name: str, pipeline: str, first: int | None = None) -> tuple[str, 
             microbatches=MICROBATCHES,
             pipeline=pipeline,
             **({} if first is None else by_hand),
-        )  # fmt: skip
+        )
     )
     whole = gpt()
     if first is not None:
