@@ -32,7 +32,7 @@ from smdist.modelparallel.core.comm_groups import (
 from smdist.modelparallel.tensorflow.keras_api.keras_ranks import members
 from smdist.modelparallel.tensorflow.keras_session import current_session
 
-_TAG: Final = 2**32 - 2  # of lengths; tags have 32 bits, and those of all else are below
+_TAG: Final = 2**32 - 2  # tag of lengths; tags have 32 bits, and those of all else are below
 _BODY: Final = _TAG + 1
 
 
