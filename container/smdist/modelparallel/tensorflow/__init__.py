@@ -51,8 +51,8 @@ from smdist.modelparallel.tensorflow.keras_api.keras_ranks import (
 from smdist.modelparallel.tensorflow.keras_api.keras_step import gradients, step
 from smdist.modelparallel.tensorflow.keras_api.layer_stages import partition, set_partition
 from smdist.modelparallel.tensorflow.keras_api.plan_model import plan
-from smdist.modelparallel.tensorflow.keras_api.torch_only_names import refuse_name
 from smdist.modelparallel.tensorflow.keras_api.step_output import KerasStepOutput as StepOutput
+from smdist.modelparallel.tensorflow.keras_api.torch_only_names import refuse_name
 from smdist.modelparallel.tensorflow.keras_capture import KerasCaptureError
 from smdist.modelparallel.tensorflow.keras_checkpoint import KerasCheckpointError
 from smdist.modelparallel.tensorflow.keras_session import (
