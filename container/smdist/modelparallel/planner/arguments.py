@@ -42,9 +42,9 @@ def read_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = _Parser(prog=known.program, description=__doc__, allow_abbrev=False)
     parser.description = (
         "Plan how a model is divided over a cluster. FILE defines the functions model(), which"
-        " returns the model, and example(), which returns the batch of one replica. Unless"
-        ' --measure is given, model() is called under torch.device("meta"), so that no weights are'
-        " allocated."
+        " returns the model, of torch or of Keras, and example(), which returns the batch of one"
+        " replica. Unless --measure is given, the model is built without memory for its weights:"
+        ' under torch.device("meta"), or with delayed variables of Keras.'
     )
     parser.add_argument("file", type=Path, metavar="FILE")
     _add_cluster(parser.add_argument_group("cluster"))

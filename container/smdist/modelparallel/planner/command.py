@@ -14,20 +14,22 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from sagemaker_dist.contract.model_parallel import ModelParallel
 from sagemaker_dist.errors import DistError, OptionError, SetupError
 from smdist.modelparallel.core.cluster import Cluster
 from smdist.modelparallel.core.cost import StateBytes
 from smdist.modelparallel.core.default_links import PROCESSES
 from smdist.modelparallel.picture import check_path
-from smdist.modelparallel.planner.arguments import read_arguments
+from smdist.modelparallel.planner.arguments import AUTO, read_arguments
 from smdist.modelparallel.planner.cluster_json import read_cluster
+from smdist.modelparallel.planner.framework import fastest_device, imports_keras, is_keras
 from smdist.modelparallel.planner.model_file import ModelFile
 from smdist.modelparallel.planner.stdout_redirect import stdout_to_stderr
 
 if TYPE_CHECKING:
-    from smdist.modelparallel.torch.planning.make_plan import Plan
+    from smdist.modelparallel.picture.drawable_plan import Plan
 
 _FAILED: Final = 1
 _USAGE: Final = 2
@@ -61,8 +63,9 @@ def main(command_line: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> None:
     cluster = _cluster(arguments)
-    _require_torch()
     _check_paths(arguments)
+    if not imports_keras(arguments.file):
+        _require_torch()
     with stdout_to_stderr():  # standard output has the plan only
         plan = _make_plan(ModelFile(arguments.file), cluster, arguments)
     if arguments.save is not None:
@@ -76,28 +79,70 @@ def _run(arguments: argparse.Namespace) -> None:
 
 
 def _make_plan(file: ModelFile, cluster: Cluster, arguments: argparse.Namespace) -> Plan:
+    model = file.model(with_values=arguments.measure)
+    return _keras_plan(file, model, cluster, arguments) if is_keras(model) else _torch_plan(
+        file, model, cluster, arguments
+    )  # fmt: skip
+
+
+def _torch_plan(
+    file: ModelFile, model: Any, cluster: Cluster, arguments: argparse.Namespace
+) -> Plan:
     from smdist.modelparallel.torch.planning.make_plan import plan
 
-    weight, gradient, optimizer = arguments.state_bytes or (4.0, 4.0, 8.0)
-    here = _fastest_device()
     return plan(
-        file.model(here if arguments.measure else "meta"),
-        file.example(here if arguments.measure else "cpu"),
+        model,
+        file.example(fastest_device() if arguments.measure else "cpu"),
         cluster,
-        device_memory=arguments.device_memory,
-        microbatches=arguments.microbatches,
         pipeline_parallel_degree=arguments.pipeline_parallel_degree,
         data_parallel_degree=arguments.data_parallel_degree,
-        pipeline=arguments.pipeline,
-        active_microbatches=arguments.active_microbatches,
-        virtual_stages=arguments.virtual_stages,
-        optimize=arguments.optimize,
-        memory_weight=arguments.memory_weight,
-        auto_partition=not arguments.no_auto_partition,
-        default_partition=arguments.default_partition,
-        costs="measure" if arguments.measure else "estimate",
-        state=StateBytes(weight=weight, gradient=gradient, optimizer=optimizer),
+        costs=_costs(arguments),
+        state=_state(arguments),
+        **_options(arguments),
     )
+
+
+def _keras_plan(
+    file: ModelFile, model: Any, cluster: Cluster, arguments: argparse.Namespace
+) -> Plan:
+    from smdist.modelparallel.tensorflow.keras_api.plan_model import plan
+
+    replicas = arguments.data_parallel_degree
+    options = ModelParallel(
+        pipeline_parallel_degree=arguments.pipeline_parallel_degree, **_options(arguments)
+    )
+    return plan(
+        model,
+        file.keras_example(),
+        cluster,
+        options,
+        costs=_costs(arguments),
+        state=_state(arguments),
+        data_parallel_degree=None if replicas == AUTO else replicas,
+    )
+
+
+def _options(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "device_memory": arguments.device_memory,
+        "microbatches": arguments.microbatches,
+        "pipeline": arguments.pipeline,
+        "active_microbatches": arguments.active_microbatches,
+        "virtual_stages": arguments.virtual_stages,
+        "optimize": arguments.optimize,
+        "memory_weight": arguments.memory_weight,
+        "auto_partition": not arguments.no_auto_partition,
+        "default_partition": arguments.default_partition,
+    }
+
+
+def _costs(arguments: argparse.Namespace) -> str:
+    return "measure" if arguments.measure else "estimate"
+
+
+def _state(arguments: argparse.Namespace) -> StateBytes:
+    weight, gradient, optimizer = arguments.state_bytes or (4.0, 4.0, 8.0)
+    return StateBytes(weight=weight, gradient=gradient, optimizer=optimizer)
 
 
 def _cluster(arguments: argparse.Namespace) -> Cluster:
@@ -141,14 +186,6 @@ def _check_paths(arguments: argparse.Namespace) -> None:
         why = f"the folder {arguments.save.parent} does not exist"
         hint = "Create the folder, or pass another path"
         raise OptionError(f"{arguments.save} cannot be written", why, hint, about="save")
-
-
-def _fastest_device() -> str:
-    """Return the name of this machine's accelerator for measurements, or "cpu"."""
-    import torch
-
-    found = torch.accelerator.current_accelerator(check_available=True)
-    return "cpu" if found is None else str(found)
 
 
 def _require_torch() -> None:

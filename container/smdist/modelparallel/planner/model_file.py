@@ -14,12 +14,10 @@ from importlib.util import module_from_spec, spec_from_file_location
 from inspect import Parameter, isfunction, signature
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from sagemaker_dist.errors import OptionError, closest, raise_all
-
-if TYPE_CHECKING:
-    from torch import nn
+from smdist.modelparallel.planner.framework import building, is_keras
 
 _COLLECT: Final = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 _NAME: Final = "model_file"  # name of the module in sys.modules, for any file name
@@ -68,20 +66,49 @@ class ModelFile:
         self._module = self._imported()
         raise_all(self._faults())
 
-    def model(self, device: str) -> nn.Module:
-        """Return the model, built on a device; on "meta" its parameters have no values.
+    def model(self, *, with_values: bool) -> Any:
+        """Return the model, of torch or of Keras.
+
+        Args:
+            with_values: False to build it without memory for its weights: models of torch on the
+                meta device, those of Keras with delayed variables.
 
         Raises:
-            OptionError: `model()` raises an exception, or does not return a module.
+            OptionError: `model()` raises an exception, or does not return a model.
         """
-        import torch
-
-        with self._wrapped_errors("model", on_meta=device == "meta"), torch.device(device):
+        with (
+            self._wrapped_errors("model", on_meta=not with_values),
+            building(with_values=with_values),
+        ):
             made = self._module.model()
-        if not isinstance(made, torch.nn.Module):
+        torch = sys.modules.get("torch")
+        if not is_keras(made) and not (torch and isinstance(made, torch.nn.Module)):
             what = f"model() of {self._path} returned {_shown(made)}"
-            why = "it must return a torch.nn.Module"
+            why = "it must return a torch.nn.Module or a keras.Model"
             raise OptionError(what, why, "Return the model", about="model", kind="result")
+        return made
+
+    def keras_example(self) -> Any:
+        """Return the batch of one replica for a model of Keras, in the structure that it takes.
+
+        Raises:
+            OptionError: `example()` raises an exception, or returns other things than tensors and
+                arrays.
+        """
+        import keras
+
+        with self._wrapped_errors("example"):
+            made = self._module.example()
+        leaves = keras.tree.flatten(made)
+        if not leaves or not all(hasattr(e, "shape") and hasattr(e, "dtype") for e in leaves):
+            raise OptionError(
+                f"example() of {self._path} returned {_shown(made)}",
+                "a batch is a tensor or an array, or a list, tuple or dict of them, as the model"
+                " takes it",
+                "Return the inputs of the model, such as np.zeros([32, 512])",
+                about="example",
+                kind="result",
+            )
         return made
 
     def example(self, device: str = "cpu") -> Any:
@@ -208,10 +235,10 @@ def _near(name: str) -> str:
 
 
 def _is_function(found: object) -> bool:
-    """Return True if an object can be called without arguments, and is no class or nn.Module."""
-    import torch
-
-    if not callable(found) or isinstance(found, type | torch.nn.Module):
+    """Return True if an object can be called without arguments, and is no class and no model."""
+    torch = sys.modules.get("torch")
+    is_model = is_keras(found) or (torch is not None and isinstance(found, torch.nn.Module))
+    if not callable(found) or isinstance(found, type) or is_model:
         return False
     try:
         signature(found).bind()

@@ -3,7 +3,9 @@
 
 from sagemaker_dist.contract.model_parallel import ModelParallel
 from smdist.modelparallel.core.cluster import Cluster, Device
+from smdist.modelparallel.core.comm_groups import CommGroup, RankType
 from smdist.modelparallel.core.cost import Link, StateBytes
+from smdist.modelparallel.picture.drawable_plan import Plan
 from smdist.modelparallel.torch import amp, nn, patches, sharded_data_parallel_checkpoint
 from smdist.modelparallel.torch.capture import CaptureError
 from smdist.modelparallel.torch.checkpoint import (
@@ -21,7 +23,7 @@ from smdist.modelparallel.torch.executor import StepError
 from smdist.modelparallel.torch.materialization import delay_param_initialization, model_creation
 from smdist.modelparallel.torch.parallel import DisagreementError, Parallel, parallelize
 from smdist.modelparallel.torch.parallel.step_function import StepOutput
-from smdist.modelparallel.torch.planning.make_plan import Plan, forecast, plan
+from smdist.modelparallel.torch.planning.make_plan import forecast, plan
 from smdist.modelparallel.torch.program.partition_marks import partition, set_partition
 from smdist.modelparallel.torch.program.tracing_flag import is_tracing
 from smdist.modelparallel.torch.replicas.grad_clipping import clip_grad_norm_
@@ -52,8 +54,6 @@ from smdist.modelparallel.torch.smp.rank_functions import (
     TP_RANK,
     WORLD,
     WORLD_RANK,
-    CommGroup,
-    RankType,
     dp_rank,
     dp_size,
     get_dp_group,

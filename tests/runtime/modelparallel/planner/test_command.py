@@ -214,3 +214,58 @@ def test_from_the_sdk(capfd):
     assert "estimated for NVIDIA A10G" in " ".join(said.out.split())
     assert 2 == failed
     assert "sagemaker-dist: --state-bytes: '4,4' is not three numbers" in capfd.readouterr().err
+
+
+KERAS = """
+    import keras
+    import numpy as np
+    def model():
+        inputs = keras.Input((64,))
+        x = inputs
+        for number in range(6):
+            x = keras.layers.Dense(64, activation="relu", name=f"dense{number}")(x)
+        made = keras.Model(inputs, keras.layers.Dense(256, name="head")(x), name="mlp")
+        assert made.variables[0]._value is None  # no memory for weights
+        return made
+    def example():
+        return np.zeros([16, 64], "float32")
+    """
+
+
+def test_a_model_of_keras_is_found(capfd, tmp_path):
+    """The command plans, saves and draws it as a model of torch; torch is not imported."""
+    (tmp_path / "keras_model.py").write_text(
+        dedent(KERAS) + "import atexit, sys\natexit.register(lambda: print('torch' in sys.modules))"
+    )
+    arguments = [
+        "--ranks-per-host=4",
+        "--pipeline-parallel-degree=4",
+        "--instance-type=ml.m5.large",
+    ]
+    status = sagemaker_dist(
+        ["plan", "keras_model.py", *arguments, "--save=plan.json", "--plot=plan.svg"]
+    )
+    said = capfd.readouterr().out
+
+    assert 0 == status
+    assert "Plan for Functional on 4 ranks" in said
+    assert "False" == said.splitlines()[-1]
+    plan = Plan.load(tmp_path / "plan.json")
+    assert 4 == plan.pipeline_parallel_degree
+    assert {f"dense{number}" for number in range(6)} | {"head"} == set(plan.stage_of)
+    assert "<svg" in (tmp_path / "plan.svg").read_text()
+
+
+def test_wrong_models_and_examples_of_keras(capsys, tmp_path):
+    """An example that is no batch, and a model that cannot be recorded, are refused by name."""
+    (tmp_path / "keras_model.py").write_text(
+        dedent(KERAS).replace('np.zeros([16, 64], "float32")', '"a batch"')
+    )
+    (tmp_path / "keras_unknown.py").write_text("import keras\n\ndef model():\n    return 3\n\n"
+                                               "def example():\n    return 4\n")  # fmt: skip
+    found = []
+    for name in ("keras_model.py", "keras_unknown.py"):
+        status = main([name, "--hosts=2", "--json"])
+        found.append((status, json.loads(capsys.readouterr().out)["error"]["about"]))
+
+    assert [(2, "example"), (2, "model")] == found

@@ -39,8 +39,8 @@ def test_model_has_no_values(read):
     """On meta, unless it is to be measured; the batch is real in both cases."""
     file = read()
 
-    assert file.model("meta").weight.is_meta
-    assert not file.model("cpu").weight.is_meta
+    assert file.model(with_values=False).weight.is_meta
+    assert not file.model(with_values=True).weight.is_meta
     assert (8, 4) == file.example().shape
     assert not file.example().is_meta
 
@@ -49,7 +49,7 @@ def test_neighbours_can_be_imported(read):
     """Files beside it are found, as by `python model.py`."""
     file = read("from parts_of_it import example, model", parts_of_it=GOOD)
 
-    assert 2 == file.model("meta").out_features
+    assert 2 == file.model(with_values=False).out_features
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_batches(read, batch):
 )
 def test_functions_that_are_missing(read, change, about, kind):
     with pytest.raises(OptionError) as caught:
-        read(GOOD.replace(*change)).model("meta")
+        read(GOOD.replace(*change)).model(with_values=False)
 
     assert (about, kind) == (caught.value.about, caught.value.kind)
 
@@ -117,7 +117,7 @@ def test_errors_in_model(read, body, kind, line, cause):
         return nn.Linear(-1, 2)
     """
     with pytest.raises(UserCodeError) as caught:
-        read(text).model("meta")
+        read(text).model(with_values=False)
 
     error = caught.value
     assert (("model",), kind, "model.py", line) == (error.about, error.kind, error.file, error.line)
@@ -127,7 +127,7 @@ def test_errors_in_model(read, body, kind, line, cause):
 @pytest.mark.parametrize("body", ["return torch.zeros(3)", "return nn.Linear"])
 def test_what_is_no_model(read, body):
     with pytest.raises(OptionError) as caught:
-        read(GOOD.replace("return nn.Linear(4, 2)", body)).model("meta")
+        read(GOOD.replace("return nn.Linear(4, 2)", body)).model(with_values=False)
 
     assert (("model",), "result") == (caught.value.about, caught.value.kind)
 
@@ -207,6 +207,6 @@ def test_ctrl_c_is_no_fault_of_the_file(read):
 
 def test_tensors_are_real_after_model(read):
     """The device of the call to model() stays with it."""
-    read().model("meta")
+    read().model(with_values=False)
 
     assert not torch.zeros(1).is_meta

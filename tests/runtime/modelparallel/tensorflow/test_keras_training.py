@@ -73,10 +73,12 @@ def test_global_norm(keras_world):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pipeline", ["simple", "interleaved", "1f1b", "looped_bfs"])
+@pytest.mark.parametrize(
+    "pipeline", ["simple", "interleaved", "1f1b", "interleaved_1f1b", "looped_bfs"]
+)
 def test_schedules(keras_world, pipeline):
     """Every schedule computes the same."""
-    stages = 2 if pipeline == "looped_bfs" else 1
+    stages = 2 if pipeline in ("interleaved_1f1b", "looped_bfs") else 1
     compare(
         keras_world, "residual", size=2, config={"pipeline": pipeline, "virtual_stages": stages}
     )

@@ -5,6 +5,16 @@
     model.compile(optimizer="adam", loss="mse")
     model.fit(x, y, batch_size=64)
 
+A class may also derive from it, as in SMP v1: its instances are split themselves.
+
+    class MyModel(smp.DistributedModel):
+        def __init__(self):
+            super().__init__()
+            self.hidden, self.head = keras.layers.Dense(64), keras.layers.Dense(10)
+
+        def call(self, x):
+            return self.head(self.hidden(x))
+
 Keras's own fit, evaluate and predict read the data and call the callbacks; only the step is
 replaced. The model is captured, planned and split at the first batch.
 """
@@ -12,6 +22,8 @@ replaced. The model is captured, planned and split at the first batch.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +36,22 @@ from smdist.modelparallel.tensorflow import keras_checkpoint as checkpoint
 from smdist.modelparallel.tensorflow.keras_api.compile_checks import compile_faults
 from smdist.modelparallel.tensorflow.keras_api.epoch_callback import with_epochs
 from smdist.modelparallel.tensorflow.keras_api.layer_stages import marks_of
-from smdist.modelparallel.tensorflow.keras_api.model_checks import check_model, check_state
+from smdist.modelparallel.tensorflow.keras_api.model_checks import (
+    check_layers,
+    check_model,
+    check_state,
+    check_subclass,
+)
 from smdist.modelparallel.tensorflow.keras_api.model_trainer import ModelTrainer, abort
 from smdist.modelparallel.tensorflow.keras_api.step_scope import called
 from smdist.modelparallel.tensorflow.keras_api.step_trainer import StepTrainer
 from smdist.modelparallel.tensorflow.keras_capture import capture, graph_of
-from smdist.modelparallel.tensorflow.keras_checkpoint.optimizer_slots import build_slots
+from smdist.modelparallel.tensorflow.keras_capture.layer_paths import trained_variables
+from smdist.modelparallel.tensorflow.keras_checkpoint.optimizer_slots import build_slots, slots_of
 from smdist.modelparallel.tensorflow.keras_checkpoint.write_keras_file import SavedState
 from smdist.modelparallel.tensorflow.keras_planning.agreed_plan import agreed_plan
 from smdist.modelparallel.tensorflow.keras_planning.cost_source import costs_by
-from smdist.modelparallel.tensorflow.keras_session import current_session
+from smdist.modelparallel.tensorflow.keras_session import current_session, run_hooks
 from smdist.modelparallel.tensorflow.keras_stages.keras_split import SplitKerasModel
 from smdist.modelparallel.tensorflow.keras_stages.pipeline_batch import PipelineBatch
 from smdist.modelparallel.tensorflow.keras_stages.variable_values import (
@@ -46,29 +64,43 @@ class DistributedModel(keras.Model):  # type: ignore[misc]  # untyped
     """A Keras model that is trained in stages, one or several on each rank of a pipeline.
 
     Args:
-        model: The model: functional, sequential or subclassed.
+        model: The model: functional, sequential or subclassed. A subclass of this class with a
+            call() of its own leaves it out, and is the model itself.
         costs: "measure" to run each kind of layer once for the plan, "estimate" to compute costs
             from shapes, or "auto", which measures.
+        kwargs: Arguments of keras.Model for a subclass: name, dtype, trainable.
 
     Raises:
-        OptionError: smp.init was not called, or the model is none of Keras.
+        OptionError: smp.init was not called, the model is none of Keras, or has code that only
+            Keras's own fit() would run.
     """
 
     train_function: Any
     test_function: Any
     predict_function: Any
 
-    def __init__(self, model: Any, *, costs: str = "auto") -> None:
-        check_model(model)
-        session = current_session()
-        super().__init__(name=f"distributed_{model.name}", dtype=model.dtype_policy)
+    def __init__(self, model: Any = None, *, costs: str = "auto", **kwargs: Any) -> None:
+        session, is_itself = current_session(), model is None and type(self) is not DistributedModel
+        costs_by(costs)
+        if is_itself:
+            check_subclass(self, DistributedModel)
+            super().__init__(**kwargs)
+        else:
+            check_model(model)
+            kwargs = {"name": f"distributed_{model.name}", "dtype": model.dtype_policy, **kwargs}
+            super().__init__(**kwargs)
         # kept from Keras, which would track the layers of the model as layers of this one
         object.__setattr__(self, "_hidden", {"model": model, "session": session, "costs": costs})
 
     @property
-    def wrapped(self) -> Any:
-        """The whole model; this rank trains the variables of its stages alone."""
-        return self._hidden["model"]
+    def _run(self) -> Any:
+        """Function that calls the whole model; None if a call of the model itself does."""
+        return partial(keras.Model.__call__, self) if self._hidden["model"] is None else None
+
+    def whole_model(self) -> Any:
+        """Return the whole model; this rank trains the variables of its stages alone."""
+        found = self._hidden["model"]  # Keras's loading would never end if it found the model here
+        return self if found is None else found
 
     @property
     def plan(self) -> Plan | None:
@@ -80,7 +112,7 @@ class DistributedModel(keras.Model):  # type: ignore[misc]  # untyped
     def trainable_variables(self) -> list[Any]:
         """Trained variables of this rank's stages; those of the whole model before the split."""
         trainer = self._hidden.get("trainer")
-        return list(self.wrapped.trainable_variables if trainer is None else trainer.variables)
+        return list(trained_variables(self.whole_model()) if trainer is None else trainer.variables)
 
     @property
     def trainable_weights(self) -> list[Any]:
@@ -285,6 +317,37 @@ class DistributedModel(keras.Model):  # type: ignore[misc]  # untyped
         _require_absent(filepath, overwrite=overwrite)
         checkpoint.save_weights(state, filepath)
 
+    def save_model(self, save_path: Any = "/opt/ml/model") -> None:
+        """Write the whole model as a SavedModel of TensorFlow; every rank calls this.
+
+        TensorFlow alone can load and serve the folder. Rank 0 needs memory for the whole model. To
+        go on with the training, use `save`.
+
+        Args:
+            save_path: Folder. Default: the one that SageMaker uploads at the end of a job.
+
+        Raises:
+            OptionError: The model is not split yet.
+            KerasCheckpointError: The folder cannot be written; raised on every rank.
+        """
+        state = self._state()
+        checkpoint.export_saved_model(state, self._hidden["example"], save_path)
+
+    def saved_state(self, optimizer: Any = None) -> SavedState:
+        """Return the content of a checkpoint; `smp.CheckpointManager` calls this.
+
+        Args:
+            optimizer: Optimizer of a loop of one's own; None for the one of compile().
+
+        Raises:
+            OptionError: The model is not split yet, or the optimizer has other variables.
+        """
+        state = self._state(self._hidden.get("epoch", 0))
+        if optimizer is None or optimizer is state.optimizer:
+            return state
+        slots = tuple(slots_of(optimizer, self.trainable_variables))
+        return replace(state, optimizer=optimizer, slots=slots, compile=None)
+
     def load_checkpoint(self, filepath: Any) -> int:
         """Load a file of `save` or `save_weights`, written under any layout or by Keras.
 
@@ -308,20 +371,27 @@ class DistributedModel(keras.Model):  # type: ignore[misc]  # untyped
         self.load_checkpoint(filepath)
 
     def _split(self, batch: PipelineBatch) -> SplitKerasModel:
-        session, model = self._hidden["session"], self.wrapped
-        plan = agreed_plan(model, batch, session, costs_by(self._hidden["costs"]), marks_of(model))
+        session, model, run = self._hidden["session"], self.whole_model(), self._run
+        if run is not None:
+            check_layers(model)
+        if not session.options.auto_partition:  # call() may have blocks of smp.partition()
+            capture(model, batch.microbatch_example, training=True, run=run)
+        costs_of = costs_by(self._hidden["costs"])
+        plan = agreed_plan(model, batch, session, costs_of, marks_of(model), run=run)
         if not session.is_decided:
             session.decide(plan.pipeline_parallel_degree)
         example = batch.split(plan.num_microbatches)[0].microbatch_example
-        program = capture(model, example, training=True, opened=frozenset(plan.opened))
+        program = capture(model, example, training=True, opened=frozenset(plan.opened), run=run)
         placement = plan.check(graph_of(program, model))
         split = SplitKerasModel(
             model=model, session=session, plan=plan, placement=placement, program=program,
-            objective=self._objective,
+            objective=self._objective, run=run,
         )  # fmt: skip
         check_state(split)
         share_values(split)
         release_others(split)
+        self._hidden["example"] = example
+        run_hooks()
         return split
 
     def _objective(self, targets: Any, outputs: Any) -> tuple[Any, None]:

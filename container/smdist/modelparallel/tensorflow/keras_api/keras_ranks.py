@@ -7,32 +7,25 @@ mp   the ranks of a replica, equal to pp        dp   the ranks of the same stage
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import Any, Final
+from typing import Final
 
 from smdist.dataparallel.tensorflow import basics
-from smdist.dataparallel.tensorflow.broadcast_objects import allgather_object
+from smdist.modelparallel.core.comm_groups import CommGroup, RankType
 from smdist.modelparallel.core.rank_layout import Axis
 from smdist.modelparallel.tensorflow.keras_session import current_session
 
-
-class KerasGroup(Enum):
-    """Groups that contain this rank, for `smp.allgather` and `smp.barrier`, in SMP's names."""
-
-    WORLD = Axis.WORLD
-    MP_GROUP = Axis.MP
-    DP_GROUP = Axis.DP
-    PP_GROUP = Axis.PP
-    TP_GROUP = Axis.TP
-    RDP_GROUP = Axis.RDP
-
-
-WORLD: Final = KerasGroup.WORLD
-MP_GROUP: Final = KerasGroup.MP_GROUP
-DP_GROUP: Final = KerasGroup.DP_GROUP
-PP_GROUP: Final = KerasGroup.PP_GROUP
-TP_GROUP: Final = KerasGroup.TP_GROUP
-RDP_GROUP: Final = KerasGroup.RDP_GROUP
+WORLD: Final = CommGroup.WORLD
+MP_GROUP: Final = CommGroup.MP_GROUP
+DP_GROUP: Final = CommGroup.DP_GROUP
+PP_GROUP: Final = CommGroup.PP_GROUP
+TP_GROUP: Final = CommGroup.TP_GROUP
+RDP_GROUP: Final = CommGroup.RDP_GROUP
+WORLD_RANK: Final = RankType.WORLD_RANK
+MP_RANK: Final = RankType.MP_RANK
+DP_RANK: Final = RankType.DP_RANK
+PP_RANK: Final = RankType.PP_RANK
+TP_RANK: Final = RankType.TP_RANK
+RDP_RANK: Final = RankType.RDP_RANK
 
 
 def rank() -> int:
@@ -111,50 +104,32 @@ def rdp_size() -> int:
 
 def get_pp_group() -> list[int]:
     """Return the world ranks of this rank's pipeline, in the order of the pipeline."""
-    return _members(PP_GROUP)
+    return members(Axis.PP)
 
 
 def get_mp_group() -> list[int]:
     """Return the world ranks of this rank's replica."""
-    return _members(MP_GROUP)
+    return members(Axis.MP)
+
+
+def get_tp_group() -> list[int]:
+    """Return the world ranks over which this rank's tensors are split: this rank alone."""
+    return members(Axis.TP)
 
 
 def get_dp_group() -> list[int]:
     """Return the world ranks with the same stage as this rank."""
-    return _members(DP_GROUP)
+    return members(Axis.DP)
 
 
 def get_rdp_group() -> list[int]:
     """Return the world ranks with the same stages as this rank."""
-    return _members(RDP_GROUP)
+    return members(Axis.RDP)
 
 
-def allgather(obj: Any, group: KerasGroup = WORLD) -> list[Any]:
-    """Return the objects of all ranks of a group, in the order of their ranks.
-
-    All ranks of the world must call this, also with a smaller group.
-
-    Args:
-        obj: Object that pickle supports.
-        group: Group that contains this rank.
-    """
-    current_session()
-    every = allgather_object(obj)
-    return [every[each] for each in _members(group)]
-
-
-def barrier(group: KerasGroup = WORLD) -> None:
-    """Wait until all ranks have come; all ranks of the world must call this.
-
-    Args:
-        group: Group that contains this rank; a wait for the world is a wait for the group, too.
-    """
-    _members(group)
-    allgather_object(None)
-
-
-def _members(group: KerasGroup) -> list[int]:
+def members(axis: Axis) -> list[int]:
+    """Return the world ranks of this rank's group of an axis (such as PP), in ascending order."""
     session = current_session()
-    if group is WORLD:
+    if axis is Axis.WORLD:
         return list(range(session.size))
-    return list(session.layout.members(group.value, session.rank))
+    return list(session.layout.members(axis, session.rank))

@@ -24,6 +24,9 @@ _blocks: list[int] = []  # stages of the blocks around this place, the innermost
 def partition(stage: int) -> Iterator[None]:
     """Assign every layer that is created in the block to a stage; the innermost block counts.
 
+    In the call() of a model, the layers that are called in the block are assigned, unless they have
+    a stage.
+
     Args:
         stage: Number of the stage, from 0.
 
@@ -31,21 +34,37 @@ def partition(stage: int) -> Iterator[None]:
         OptionError: `stage` is not an integer of 0 or more.
     """
     _check_stage(stage)
-    make = keras.Layer.__init__
-
-    def marked(layer: Any, *args: Any, **kwargs: Any) -> None:
-        make(layer, *args, **kwargs)
-        object.__setattr__(layer, _MARK, _blocks[-1])
-
     _blocks.append(stage)
     try:
         if len(_blocks) > 1:
             yield
         else:
-            with patch.object(keras.Layer, "__init__", marked):
+            with _marking():
                 yield
     finally:
         _blocks.pop()
+
+
+@contextmanager
+def _marking() -> Iterator[None]:
+    """Mark layers that are created or called in this context, but not those within them."""
+    make, call, depth = keras.Layer.__init__, keras.Layer.__call__, [0]
+
+    def made(layer: Any, *args: Any, **kwargs: Any) -> None:
+        make(layer, *args, **kwargs)
+        object.__setattr__(layer, _MARK, _blocks[-1])
+
+    def called(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        if not depth[0] and getattr(layer, _MARK, None) is None:
+            object.__setattr__(layer, _MARK, _blocks[-1])
+        depth[0] += 1
+        try:
+            return call(layer, *args, **kwargs)
+        finally:
+            depth[0] -= 1
+
+    with patch.multiple(keras.Layer, __init__=made, __call__=called):
+        yield
 
 
 def set_partition(layer: Any, stage: int) -> None:

@@ -32,7 +32,29 @@ def check_model(model: Any) -> None:
             "Pass a functional, sequential or subclassed model of Keras",
             about="model",
         )
-    raise_all([*_methods(model), *_compiled(model), *_metrics(model)])
+    raise_all([*_methods(model, keras.Model), *_compiled(model), *_metrics(model)])
+
+
+def check_subclass(model: Any, base: type) -> None:
+    """Check that a subclass of smp.DistributedModel has no code that only Keras's fit() would run.
+
+    Args:
+        model: Instance, whose layers do not exist yet.
+        base: smp.DistributedModel.
+
+    Raises:
+        OptionError: It has; all faults are reported.
+    """
+    raise_all(_methods(model, base))
+
+
+def check_layers(model: Any) -> None:
+    """Check the layers of a model.
+
+    Raises:
+        OptionError: Layers have metrics of their own.
+    """
+    raise_all(_metrics(model))
 
 
 def check_state(split: SplitKerasModel) -> None:
@@ -63,9 +85,9 @@ def _is_moving(variable: Any, holders: dict[int, tuple[int, ...]]) -> bool:
     return not variable._trainable and len(holders.get(id(variable), ())) > 1
 
 
-def _methods(model: Any) -> Iterator[OptionError]:
+def _methods(model: Any, base: type) -> Iterator[OptionError]:
     for name in _METHODS:
-        if getattr(type(model), name) is not getattr(keras.Model, name):
+        if getattr(type(model), name) is not getattr(base, name):
             yield OptionError(
                 f"{type(model).__name__} has a {name}() of its own",
                 "a split model computes loss and metrics on the rank of the last stage, from"

@@ -12,9 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import keras
-
 from sagemaker_dist.errors import OptionError
+from smdist.modelparallel.tensorflow.keras_stages.delayed_values import delay_param_initialization
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +56,37 @@ def whole_optimizer(optimizer: Any, variables: Sequence[Any]) -> tuple[Any, list
     which variable of a file belongs to which variable of the model.
     """
     whole = type(optimizer).from_config(optimizer.get_config())
-    with keras.StatelessScope(initialize_variables=False):
+    with delay_param_initialization():
         slots = build_slots(whole, variables, by_shape=True)
     return whole, slots
+
+
+def slots_of(optimizer: Any, variables: Sequence[Any]) -> list[OptimizerSlot]:
+    """Return the slots of an optimizer for some variables; it is built if it is not yet.
+
+    Args:
+        optimizer: Optimizer of these variables alone.
+        variables: Trained variables of this rank, in the order in which the optimizer has them.
+
+    Raises:
+        OptionError: The optimizer was built for other variables.
+    """
+    if not optimizer.built:
+        return build_slots(optimizer, variables)
+    like, slots = whole_optimizer(optimizer, variables)
+    if [each.shape for each in like.variables] != [each.shape for each in optimizer.variables]:
+        raise OptionError(
+            f"the optimizer {optimizer.name!r} has {len(optimizer.variables)} variables",
+            f"for the {len(variables)} trained variables of this rank it has {len(like.variables)}",
+            "Pass the optimizer that updates model.trainable_variables",
+            about="optimizer",
+            kind="conflict",
+        )
+    at = {id(each): number for number, each in enumerate(like.variables)}
+    return [
+        OptimizerSlot(optimizer.variables[at[id(slot.variable)]], slot.owner, slot.name)
+        for slot in slots
+    ]
 
 
 def shared_variables(optimizer: Any, slots: Sequence[OptimizerSlot]) -> list[Any]:

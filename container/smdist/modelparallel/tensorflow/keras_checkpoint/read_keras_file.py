@@ -28,6 +28,7 @@ from smdist.modelparallel.tensorflow.keras_checkpoint.write_keras_file import (
     MEMBER,
     SavedState,
     seed_states,
+    without_compilation,
 )
 from smdist.modelparallel.tensorflow.keras_stages.variable_values import ReleasedValue, released
 
@@ -91,7 +92,7 @@ def epoch_of(path: str | os.PathLike[str]) -> int:
 def _load(state: SavedState, path: Path) -> int:
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist")
-    with _taking(state):
+    with without_compilation(state.split.model), _taking(state):
         keras.Model.load_weights(state.split.model, path)
     if path.suffix != ".keras":
         return 0

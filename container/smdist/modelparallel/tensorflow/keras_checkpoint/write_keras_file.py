@@ -83,7 +83,6 @@ def save_weights(state: SavedState, path: str | os.PathLike[str]) -> None:
 def _written(
     state: SavedState, path: Path, ending: str, write: Callable[[SavedState, Any, Path], None]
 ) -> None:
-    fault: KerasCheckpointError | None = None
     if not path.name.endswith(ending):
         raise KerasCheckpointError(
             f"the file is {str(path)!r}",
@@ -91,12 +90,31 @@ def _written(
             f"Pass a name that ends with {ending!r}",
             about="path",
         )
-    session = state.split.session
-    whole = _Whole(state)
-    if session.rank == 0:
+
+    def replace(whole: WholeState) -> None:
+        with _replacing(path, ending) as unfinished:
+            write(state, whole, unfinished)
+
+    on_first_rank(state, path, replace)
+
+
+def on_first_rank(state: SavedState, path: Path, write: Callable[[WholeState], None]) -> None:
+    """Call a function on rank 0 that may read all values of the model; all ranks must call this.
+
+    Args:
+        state: Content to write.
+        path: File or folder that the function writes, for errors.
+        write: Function that takes the state of the whole model.
+
+    Raises:
+        KerasCheckpointError: The function failed; raised on every rank.
+    """
+    fault: KerasCheckpointError | None = None
+    whole = WholeState(state)
+    if state.split.session.rank == 0:
         try:
-            with whole.in_place(), _replacing(path, ending) as unfinished:
-                write(state, whole, unfinished)
+            with without_compilation(state.split.model), whole.in_place():
+                write(whole)
         except Exception as error:  # any error, since other ranks wait for rank 0
             fault = KerasCheckpointError(
                 f"{path} cannot be written", f"{type(error).__name__}: {error}",
@@ -109,6 +127,21 @@ def _written(
     fault = broadcast_object(fault)
     if fault is not None:
         raise fault
+
+
+@contextmanager
+def without_compilation(model: Any) -> Iterator[None]:
+    """Hide what compile() set from Keras, which would save or load it as part of the model.
+
+    A subclass of smp.DistributedModel is compiled itself, with an optimizer for its own stages.
+    """
+    before = dict(vars(model))
+    vars(model).update(compiled=False, optimizer=None)
+    try:
+        yield
+    finally:
+        vars(model).clear()
+        vars(model).update(before)
 
 
 @contextmanager
@@ -128,8 +161,12 @@ def _replacing(path: Path, ending: str) -> Iterator[Path]:
         unfinished.unlink(missing_ok=True)
 
 
-class _Whole:
-    """Values of the whole checkpoint: those that rank 0 has, and those that it receives."""
+class WholeState:
+    """Values of the whole checkpoint: those that rank 0 has, and those that it receives.
+
+    Args:
+        state: Content of the checkpoint, the same on all ranks.
+    """
 
     def __init__(self, state: SavedState) -> None:
         self.state = state
@@ -143,6 +180,11 @@ class _Whole:
         self._collect()
         keeps = hasattr(state.optimizer, "inner_optimizer")  # Keras writes its slots twice
         self.fetcher = Fetcher([value for value, _ in self._remote], keeps=keeps)
+
+    @property
+    def absent(self) -> list[Any]:
+        """Variables whose values rank 0 receives while it writes."""
+        return [variable for _, variable in self._remote]
 
     def _collect(self) -> None:
         split, session = self.state.split, self.state.split.session
@@ -194,10 +236,7 @@ def _write_archive(state: SavedState, whole: Any, path: Path) -> None:
     model = state.split.model
     if whole.optimizer is not None:
         keras.Model.compile(model, optimizer=whole.optimizer, **(state.compile or {}))
-    try:
-        keras.Model.save(model, path)
-    finally:
-        model.compiled, model.optimizer = False, None
+    keras.Model.save(model, path)
     seeds = {
         state.split.program.variable_names[id(each)]: np.asarray(each._value).tolist()
         for each in seed_states(model)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from sagemaker_dist.errors import OptionError, closest
+from smdist.modelparallel.core.cluster import Device
 from smdist.modelparallel.core.cost import Costs
 from smdist.modelparallel.tensorflow.keras_capture import LayerProgram
 from smdist.modelparallel.tensorflow.keras_planning.layer_estimates import estimate
@@ -17,11 +18,12 @@ CostsOf = Callable[[LayerProgram, Callable[[], None]], Costs]
 SOURCES: Final = ("auto", "measure", "estimate")
 
 
-def costs_by(source: str) -> CostsOf:
+def costs_by(source: str, device: Device | None = None) -> CostsOf:
     """Return a function that measures or estimates the costs of a program.
 
     Args:
         source: "measure", "estimate", or "auto", which measures.
+        device: Device to estimate for. Default: one core of a CPU.
 
     Raises:
         OptionError: The source is none of these.
@@ -34,4 +36,8 @@ def costs_by(source: str) -> CostsOf:
             about="costs",
             kind="unknown",
         )
-    return measure if source != "estimate" else lambda program, _: estimate(program)
+    if source != "estimate":
+        return measure
+    if device is None or device.flops_per_second is None:
+        return lambda program, _: estimate(program)
+    return lambda program, _: estimate(program, device)

@@ -14,8 +14,8 @@ from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core.cluster import Cluster
 from smdist.modelparallel.core.cost import Costs, StateBytes
 from smdist.modelparallel.core.graph import Graph
-from smdist.modelparallel.core.plan import Plan
 from smdist.modelparallel.core.planner import Problem, find_plan
+from smdist.modelparallel.picture.drawable_plan import Plan
 
 _ONE_STAGE: Final = ("1f1b", "interleaved")  # schedules that "auto" tries
 _MORE_STAGES: Final = ("interleaved_1f1b", "looped_bfs")
@@ -32,12 +32,14 @@ class PlanInput:
         batch_size: Number of samples of one pipeline in one step.
         marks: Stage of each layer that the script marked, by its path.
         state: Bytes of weight, gradient and optimizer state for each parameter element.
+        data_parallel_degree: Number of replicas; None lets the planner choose.
     """
 
     at: Sample
     batch_size: int
     marks: Mapping[str, int]
     state: StateBytes
+    data_parallel_degree: int | None = None
 
 
 def plan_for(given: PlanInput, options: ModelParallel, cluster: Cluster) -> Plan:
@@ -56,7 +58,8 @@ def plan_for(given: PlanInput, options: ModelParallel, cluster: Cluster) -> Plan
     faults: list[OptionError] = []
     for schedule in schedules:
         try:
-            found.append(find_plan(_problem(given, options, cluster, schedule)))
+            problem = _problem(given, options, cluster, schedule)
+            found.append(Plan.of(find_plan(problem), problem))
         except OptionError as error:
             faults.append(error)
     if not found:
@@ -90,7 +93,8 @@ def _problem(
         auto_partition=options.auto_partition, default_partition=options.default_partition,
         marks={} if options.auto_partition else given.marks,
         opened=frozenset() if options.auto_partition else _around(given.marks),
-        state=given.state, device_memory=None if memory is None else size_in_bytes(memory),
+        data_parallel_degree=given.data_parallel_degree, state=given.state,
+        device_memory=None if memory is None else size_in_bytes(memory),
     )  # fmt: skip
 
 

@@ -8,5 +8,17 @@ from smdist.modelparallel.tensorflow.keras_session.keras_session import (
     init,
     is_initialized,
 )
+from smdist.modelparallel.tensorflow.keras_session.partition_hooks import (
+    register_post_partition_hook,
+    run_hooks,
+)
 
-__all__ = ["KerasSession", "current_session", "end", "init", "is_initialized"]
+__all__ = [
+    "KerasSession",
+    "current_session",
+    "end",
+    "init",
+    "is_initialized",
+    "register_post_partition_hook",
+    "run_hooks",
+]

@@ -20,6 +20,7 @@ from smdist.dataparallel.tensorflow import basics
 from smdist.dataparallel.tensorflow.broadcast_objects import allgather_object
 from smdist.modelparallel.core.rank_layout import Axis, RankLayout
 from smdist.modelparallel.core.session_options import Config, chosen, with_plan
+from smdist.modelparallel.tensorflow.keras_session.partition_hooks import forget_hooks
 
 _FIRST_GROUP = 1000  # numbers of groups below are free for others
 
@@ -172,6 +173,7 @@ def end() -> None:
     """End the session, if there is one; disconnect this rank if smp.init connected it."""
     was = _current.copy()
     _current.clear()
+    forget_hooks()
     if was and was[0].is_ours and basics.is_initialized():
         basics.shutdown()
 

@@ -7,8 +7,7 @@ A model that is too large for all ranks together is refused before any measureme
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -23,8 +22,8 @@ from smdist.modelparallel.core.plan.number_format import size
 from smdist.modelparallel.core.planner import Problem, find_plan
 from smdist.modelparallel.core.planner.candidates import degree_choices, microbatch_choices
 from smdist.modelparallel.core.planner.cost_samples import SizeError
-from smdist.modelparallel.core.planner.resimulate import renewed, replay
-from smdist.modelparallel.picture import Picture, sheet_of
+from smdist.modelparallel.core.planner.resimulate import renewed
+from smdist.modelparallel.picture.drawable_plan import Plan
 from smdist.modelparallel.torch.planning.plan_request import Request, read_request
 from smdist.modelparallel.torch.planning.sampler import Sampler
 from smdist.modelparallel.torch.program.batch import Batch, Example
@@ -162,44 +161,6 @@ def forecast(
     return _finished(renewed(plan, problem), problem, request.sampler, *kept)
 
 
-class Plan(core.Plan):
-    """Plan of a model's split over ranks, with a method to draw it.
-
-    All fields and other methods are those of the class `Plan` in smdist.modelparallel.core.
-    """
-
-    _problem: Problem | None = None
-
-    def plot(self, path: str | Path | None = None) -> Picture:
-        """Draw the stages, the memory of each rank and the timeline of one step.
-
-        Args:
-            path: File to write the picture to, such as "plan.png"; None writes no file.
-
-        Returns:
-            The picture; a notebook displays it.
-
-        Raises:
-            OptionError: The plan was loaded or edited, so the times of its modules are not known.
-                Or the file's ending names no picture format.
-            SetupError: matplotlib is not installed.
-        """
-        if self._problem is None or self.forecast is None or self.is_stale:
-            raise OptionError(
-                f"the plan of {self.model} cannot be drawn",
-                "it was loaded or edited, so the time and memory of its modules are not known",
-                "Draw the plan that smp.forecast(plan, model, example, world) returns",
-                kind="no_costs",
-            )
-        done = replay(self, self._problem)
-        costs = done.view.costs
-        seconds = {unit: costs.of(unit).seconds for units in self.stages for unit in units}
-        picture = Picture(sheet_of(self, self.forecast, seconds, done.trial.timeline))
-        if path is not None:
-            picture.save(path)
-        return picture
-
-
 def _at_sizes_that_work(problem: Problem, sampler: Sampler) -> tuple[core.Plan, list[Note]]:
     """Return the fastest plan, and a note on each size of microbatch that had to be left out.
 
@@ -225,11 +186,8 @@ def _at_sizes_that_work(problem: Problem, sampler: Sampler) -> tuple[core.Plan, 
 
 
 def _finished(found: core.Plan, problem: Problem, sampler: Sampler, *more: Note) -> Plan:
-    values = {field.name: getattr(found, field.name) for field in fields(found)}
     notes = sampler.notes(found.num_microbatches, frozenset(found.opened))
-    plan = Plan(**{**values, "notes": tuple(dict.fromkeys([*found.notes, *notes, *more]))})
-    object.__setattr__(plan, "_problem", problem)  # no field, so files and comparisons leave it out
-    return plan
+    return Plan.of(found, problem, *notes, *more)
 
 
 def _number(value: int | str) -> int | None:

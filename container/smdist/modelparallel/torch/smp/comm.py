@@ -22,11 +22,14 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
-from sagemaker_dist.errors import OptionError
-from smdist.modelparallel.core.rank_layout import Axis
+from smdist.modelparallel.core.comm_groups import (
+    CommGroup,
+    RankType,
+    axis_of,
+    world_rank_of_other,
+)
 from smdist.modelparallel.torch.session import current, object_collectives
 from smdist.modelparallel.torch.session.object_collectives import UnsentError
-from smdist.modelparallel.torch.smp.rank_functions import CommGroup, RankType
 
 __all__ = [
     "UnsentError",
@@ -80,7 +83,7 @@ def broadcast(obj: object, group: CommGroup = CommGroup.WORLD) -> None:
         group: Group of this rank, such as smp.PP_GROUP.
     """
     session = current()
-    others = [each for each in session.members(_axis(group)) if each != session.rank]
+    others = [each for each in session.members(axis_of(group)) if each != session.rank]
     object_collectives.send_object(obj, others, session.message_group)
 
 
@@ -116,60 +119,9 @@ def mp_barrier() -> None:
 
 
 def _process_group(group: CommGroup) -> dist.ProcessGroup:
-    return current().group_of(_axis(group))
-
-
-def _axis(group: object) -> Axis:
-    if not isinstance(group, CommGroup):
-        raise OptionError(
-            f"group is {group!r}",
-            "it has to be a group of smp",
-            f"Pass one of {', '.join(f'smp.{each.name}' for each in CommGroup)}",
-            about="group",
-            kind="unknown",
-        )
-    return group.value
+    return current().group_of(axis_of(group))
 
 
 def _other(rank: int, rank_type: object, name: str) -> int:
-    """Return the world rank of another rank, from the number of this other rank in a group.
-
-    Args:
-        rank: Number of the rank in the group.
-        rank_type: Group in which the rank is numbered.
-        name: Name of the argument in errors.
-
-    Raises:
-        OptionError: `rank` is no rank of the group, or is this rank itself.
-    """
-    if not isinstance(rank_type, RankType):
-        raise OptionError(
-            f"rank_type is {rank_type!r}",
-            "it has to be a member of smp.RankType",
-            f"Pass one of {', '.join(f'smp.{each.name}' for each in RankType)}",
-            about="rank_type",
-            kind="unknown",
-        )
     session = current()
-    members = session.members(rank_type.value)
-    _check(name, rank, len(members))
-    if members[rank] == session.rank:
-        raise OptionError(
-            f"{name} is {rank} as a {rank_type.name}",
-            "that is this rank itself, and a rank cannot send to itself or receive from itself",
-            "Pass the number of another rank",
-            about=name,
-            kind="this_rank",
-        )
-    return members[rank]
-
-
-def _check(name: str, rank: object, size: int) -> None:
-    if type(rank) is not int or not 0 <= rank < size:
-        raise OptionError(
-            f"{name} is {rank!r}",
-            f"the group has {f'ranks 0 to {size - 1}' if size > 1 else 'rank 0 alone'}",
-            "Pass the number of a rank of this group",
-            about=name,
-            kind="unknown",
-        )
+    return world_rank_of_other(rank, rank_type, name, session.members, session.rank)

@@ -8,42 +8,13 @@ mp   the ranks of a replica, pp x tp
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Final
 
 import torch.distributed as dist
 
+from smdist.modelparallel.core.comm_groups import CommGroup, RankType
 from smdist.modelparallel.core.rank_layout import Axis
 from smdist.modelparallel.torch.session import current
-
-
-class CommGroup(Enum):
-    """Groups that contain this rank, for `smp.broadcast`, `smp.allgather` and `smp.barrier`.
-
-    The names are those of SMP v1: DP_GROUP, for example, is the data parallel group.
-    """
-
-    WORLD = Axis.WORLD
-    MP_GROUP = Axis.MP
-    DP_GROUP = Axis.DP
-    PP_GROUP = Axis.PP
-    TP_GROUP = Axis.TP
-    RDP_GROUP = Axis.RDP
-
-
-class RankType(Enum):
-    """Group in which `smp.send` and `smp.recv_from` number the other rank.
-
-    The group contains this rank. PP_RANK, for example, stands for the pipeline of this rank.
-    """
-
-    WORLD_RANK = Axis.WORLD
-    MP_RANK = Axis.MP
-    DP_RANK = Axis.DP
-    PP_RANK = Axis.PP
-    TP_RANK = Axis.TP
-    RDP_RANK = Axis.RDP
-
 
 WORLD: Final = CommGroup.WORLD
 MP_GROUP: Final = CommGroup.MP_GROUP
