@@ -32,7 +32,7 @@ struct Results {
   BufferPtr buffer;
 };
 
-// Where an operation is submitted.
+// Group and name under which an operation is submitted.
 struct SubmissionAttributes {
   uint32_t group = 0;  // number of a group that was added to the engine; 0 has all ranks
   // Name by which ranks match the operation (name_order.h); empty: by the order of submission.

@@ -4,24 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 from sagemaker_dist.errors import OptionError, require
 
 
-class SetMember(Protocol):
-    """Connection of a rank to the other ranks of a process set."""
-
-    @property
-    def rank(self) -> int:
-        """This rank's number in the set, from 0."""
-        ...
-
-
-C = TypeVar("C", bound=SetMember)
-
-
-class ProcessSet(Generic[C]):
+class ProcessSet:
     """Ranks that run collectives without the others.
 
         odd = hvd.ProcessSet([1, 3])
@@ -53,7 +41,7 @@ class ProcessSet(Generic[C]):
         self.ranks: list[int] = sorted(given)
         self.process_set_id: int | None = None
         self._rank = -1
-        self._communicator: C | None = None
+        self._communicator: Any = None
 
     def included(self) -> bool:
         """Return True if this rank is in the set.
@@ -70,7 +58,7 @@ class ProcessSet(Generic[C]):
         Raises:
             OptionError: This rank is not in the set, or the set is not registered.
         """
-        return self.communicator().rank
+        return int(self.communicator().rank)
 
     def size(self) -> int:
         """Return the number of ranks in the set.
@@ -81,8 +69,8 @@ class ProcessSet(Generic[C]):
         self._check_registered()
         return len(self.ranks)
 
-    def communicator(self) -> C:
-        """Return the communicator of the set.
+    def communicator(self) -> Any:
+        """Return what the framework of the set needs for its collectives; it has a `rank`.
 
         Raises:
             OptionError: This rank is not in the set, or the set is not registered.
@@ -98,7 +86,7 @@ class ProcessSet(Generic[C]):
             )
         return self._communicator
 
-    def bind(self, number: int | None, ranks: list[int], rank: int, communicator: C | None) -> None:
+    def bind(self, number: int | None, ranks: list[int], rank: int, communicator: Any) -> None:
         """Register the set under a number, or with None forget it."""
         self.process_set_id, self.ranks = number, ranks
         self._rank, self._communicator = rank, communicator

@@ -77,7 +77,7 @@ class NameOrder final : public std::enable_shared_from_this<NameOrder> {
     bool is_told = false;
   };
 
-  // What the first rank knows about a name.
+  // Calls of a name on all ranks, as the first rank has counted them.
   struct Count {
     std::vector<uint32_t> brought;  // by rank of the group: operations that it waits to start
     Clock::time_point since;
@@ -109,8 +109,8 @@ class NameOrder final : public std::enable_shared_from_this<NameOrder> {
   std::mutex mutex_;
   std::condition_variable changed_;
   // All guarded by mutex_:
-  std::map<uint64_t, std::deque<Brought>> waiting_;  // of this rank, by hash
-  std::map<uint64_t, Count> counts_;                 // of the first rank
+  std::map<uint64_t, std::deque<Brought>> waiting_;  // operations of this rank, by hash
+  std::map<uint64_t, Count> counts_;                 // kept by the first rank
   size_t num_unsent_ = 0;                            // messages that the receiver has not taken
   std::exception_ptr failure_;
   std::vector<std::function<void()>> failing_;  // calls of `fail` to make without the lock

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         nccl_built,
         rocm_built,
     )
-    from smdist.dataparallel.tensorflow.adaptive_sum import check_num_rank_power_of_2
+    from smdist.dataparallel.tensorflow.adasum_rows import check_num_rank_power_of_2
     from smdist.dataparallel.tensorflow.basics import (
         cross_rank,
         cross_size,
@@ -82,7 +82,6 @@ if TYPE_CHECKING:
         rank_op,
         size_op,
     )
-    from smdist.dataparallel.tensorflow.process_set import ProcessSet, global_process_set
     from smdist.dataparallel.tensorflow.process_set_registration import (
         add_process_set,
         init,
@@ -99,6 +98,7 @@ if TYPE_CHECKING:
         ReduceOp,
         Sum,
     )
+    from smdist.dataparallel.tensorflow.set_members import ProcessSet, global_process_set
     from smdist.dataparallel.tensorflow.tape import (
         DistributedGradientTape,
         PartialDistributedGradientTape,
@@ -195,8 +195,8 @@ _NAMES_BY_MODULE = {
     "progress": ("report",),
     "tape": ("DistributedGradientTape", "PartialDistributedGradientTape"),
     "variable_broadcast": ("broadcast_", "broadcast_variables"),
-    "adaptive_sum": ("check_num_rank_power_of_2",),
-    "process_set": ("ProcessSet", "global_process_set"),
+    "adasum_rows": ("check_num_rank_power_of_2",),
+    "set_members": ("ProcessSet", "global_process_set"),
     "process_set_registration": (
         "add_process_set",
         "init",

@@ -22,7 +22,7 @@ from smdist.dataparallel.rendezvous.world import World, world_of
 from smdist.dataparallel.tensorflow import setup_hints
 from smdist.dataparallel.tensorflow.interrupts import Watch, num_ended
 from smdist.dataparallel.tensorflow.op_library import compiled
-from smdist.dataparallel.tensorflow.process_set import Members, ProcessSet, global_process_set
+from smdist.dataparallel.tensorflow.set_members import Members, ProcessSet, global_process_set
 
 _FORKED = 'Call it in the rank\'s own process, or start the child process with "spawn"'
 

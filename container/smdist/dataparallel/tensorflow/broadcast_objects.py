@@ -14,7 +14,7 @@ from sagemaker_dist.errors import OptionError, require
 from smdist.dataparallel.tensorflow import basics, collectives
 from smdist.dataparallel.tensorflow.op_library import tf
 from smdist.dataparallel.tensorflow.operation_names import named
-from smdist.dataparallel.tensorflow.process_set import ProcessSet, members_of
+from smdist.dataparallel.tensorflow.set_members import ProcessSet, members_of
 
 _FAILED = -1  # sent instead of the number of bytes of an object that cannot be pickled
 

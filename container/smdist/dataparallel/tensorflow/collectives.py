@@ -24,7 +24,6 @@ from smdist.dataparallel.tensorflow.compression import Compression, check_compre
 from smdist.dataparallel.tensorflow.fused_allreduce import ReduceOptions, all_reduce, check_factors
 from smdist.dataparallel.tensorflow.op_library import tf, without_autograph
 from smdist.dataparallel.tensorflow.operation_names import named as match_by_name
-from smdist.dataparallel.tensorflow.process_set import ProcessSet, members_of
 from smdist.dataparallel.tensorflow.reduce_op import (
     ReduceOp,
     as_op,
@@ -33,6 +32,7 @@ from smdist.dataparallel.tensorflow.reduce_op import (
     check_number,
     times,
 )
+from smdist.dataparallel.tensorflow.set_members import ProcessSet, members_of
 
 
 @without_autograph

@@ -19,14 +19,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from smdist.dataparallel.tensorflow import op_library, row_collectives
-from smdist.dataparallel.tensorflow.adaptive_sum import check_ranks, combined
+from smdist.dataparallel.tensorflow.adasum_rows import check_ranks, combined
 from smdist.dataparallel.tensorflow.buckets import BucketTensor, pack
 from smdist.dataparallel.tensorflow.call_forms import Factors
 from smdist.dataparallel.tensorflow.compression import Compression
 from smdist.dataparallel.tensorflow.fusion_options import fusion_bytes as fusion_of_job
 from smdist.dataparallel.tensorflow.op_library import tf
 from smdist.dataparallel.tensorflow.operation_names import next_key
-from smdist.dataparallel.tensorflow.process_set import Members, members_of
 from smdist.dataparallel.tensorflow.reduce_op import (
     ReduceOp,
     check_factor,
@@ -36,6 +35,7 @@ from smdist.dataparallel.tensorflow.reduce_op import (
     finished,
     times,
 )
+from smdist.dataparallel.tensorflow.set_members import Members, members_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

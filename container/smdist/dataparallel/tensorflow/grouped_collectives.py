@@ -11,7 +11,7 @@ from smdist.dataparallel.tensorflow.collectives import check_rows, reduce_scatte
 from smdist.dataparallel.tensorflow.compression import Compression
 from smdist.dataparallel.tensorflow.op_library import without_autograph
 from smdist.dataparallel.tensorflow.operation_names import named
-from smdist.dataparallel.tensorflow.process_set import ProcessSet, members_of
+from smdist.dataparallel.tensorflow.set_members import ProcessSet, members_of
 
 
 @without_autograph

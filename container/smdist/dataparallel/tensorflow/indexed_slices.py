@@ -10,8 +10,8 @@ from sagemaker_dist.errors import require
 from smdist.dataparallel.tensorflow import row_collectives
 from smdist.dataparallel.tensorflow.fused_allreduce import ReduceOptions
 from smdist.dataparallel.tensorflow.op_library import tf
-from smdist.dataparallel.tensorflow.process_set import members_of
 from smdist.dataparallel.tensorflow.reduce_op import ReduceOp, check_number, times
+from smdist.dataparallel.tensorflow.set_members import members_of
 
 _SEGMENTS: Final = {
     ReduceOp.MIN: tf.math.unsorted_segment_min,

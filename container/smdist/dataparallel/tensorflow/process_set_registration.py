@@ -10,7 +10,7 @@ from typing import Any, Final
 from sagemaker_dist.errors import require
 from smdist.dataparallel.tensorflow import basics, row_collectives
 from smdist.dataparallel.tensorflow.op_library import compiled, tf
-from smdist.dataparallel.tensorflow.process_set import (
+from smdist.dataparallel.tensorflow.set_members import (
     Members,
     ProcessSet,
     global_process_set,
@@ -108,8 +108,7 @@ def process_set_included_op(process_set: ProcessSet | int = 0, name: str | None 
     Raises:
         OptionError: No registered set has this number.
     """
-    is_set = isinstance(process_set, ProcessSet)
-    number: Any = process_set.process_set_id if is_set else process_set
+    number = process_set.process_set_id if isinstance(process_set, ProcessSet) else process_set
     sets = basics.process_sets()
     require(
         number in sets,
@@ -118,7 +117,8 @@ def process_set_included_op(process_set: ProcessSet | int = 0, name: str | None 
         hint="Register it with add_process_set() on all ranks first",
         about="process_set",
     )
-    return tf.constant(int(sets[number].included()), tf.int32, name=name)
+    is_included = number is not None and sets[number].included()
+    return tf.constant(int(is_included), tf.int32, name=name)
 
 
 def _members(number: int, ranks: list[int]) -> Members:

@@ -9,13 +9,13 @@ from typing import Any
 from smdist.dataparallel.tensorflow import op_library, setup_hints
 from smdist.dataparallel.tensorflow.op_library import tf
 from smdist.dataparallel.tensorflow.operation_names import next_key
-from smdist.dataparallel.tensorflow.process_set import Members
 from smdist.dataparallel.tensorflow.reduce_op import (
     ReduceOp,
     check_gradient,
     engine_op,
     finished,
 )
+from smdist.dataparallel.tensorflow.set_members import Members
 
 
 def broadcast(value: Any, root: int, members: Members) -> Any:

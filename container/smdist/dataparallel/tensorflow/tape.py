@@ -13,8 +13,8 @@ from smdist.dataparallel.tensorflow.fusion_options import checked_fusion_bytes
 from smdist.dataparallel.tensorflow.gradients import reduce_gradients
 from smdist.dataparallel.tensorflow.local_sources import LocalSources
 from smdist.dataparallel.tensorflow.op_library import tf, without_autograph
-from smdist.dataparallel.tensorflow.process_set import ProcessSet, members_of
 from smdist.dataparallel.tensorflow.reduce_op import ReduceOp, as_op
+from smdist.dataparallel.tensorflow.set_members import ProcessSet, members_of
 
 
 class DistributedGradientTape:

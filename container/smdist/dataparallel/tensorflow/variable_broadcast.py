@@ -13,8 +13,8 @@ from smdist.dataparallel.tensorflow.fused_allreduce import ReduceOptions, all_re
 from smdist.dataparallel.tensorflow.fusion_options import fusion_bytes
 from smdist.dataparallel.tensorflow.op_library import tf, without_autograph
 from smdist.dataparallel.tensorflow.operation_names import named
-from smdist.dataparallel.tensorflow.process_set import Members, ProcessSet, members_of
 from smdist.dataparallel.tensorflow.reduce_op import ReduceOp
+from smdist.dataparallel.tensorflow.set_members import Members, ProcessSet, members_of
 from smdist.dataparallel.tensorflow.variable_differences import (
     Description,
     describe,

@@ -19,7 +19,7 @@ import numpy as np
 
 from smdist.dataparallel.tensorflow import row_collectives
 from smdist.dataparallel.tensorflow.op_library import tf
-from smdist.dataparallel.tensorflow.process_set import Members
+from smdist.dataparallel.tensorflow.set_members import Members
 from smdist.dataparallel.tensorflow.variable_signature import path_of
 
 _END: Final = "\n"  # separates the descriptions of ranks; JSON contains none

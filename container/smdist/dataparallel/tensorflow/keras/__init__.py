@@ -48,7 +48,6 @@ from smdist.dataparallel.tensorflow.keras.value_collectives import (
     reducescatter,
 )
 from smdist.dataparallel.tensorflow.number_ops import cuda_built
-from smdist.dataparallel.tensorflow.process_set import ProcessSet, global_process_set
 from smdist.dataparallel.tensorflow.process_set_registration import (
     add_process_set,
     init,
@@ -56,6 +55,7 @@ from smdist.dataparallel.tensorflow.process_set_registration import (
 )
 from smdist.dataparallel.tensorflow.progress import report
 from smdist.dataparallel.tensorflow.reduce_op import Adasum, Average, Max, Min, Product, Sum
+from smdist.dataparallel.tensorflow.set_members import ProcessSet, global_process_set
 from smdist.dataparallel.tensorflow.unsupported_horovod import no_such_name
 from smdist.dataparallel.tensorflow.variable_broadcast import broadcast_variables
 

@@ -42,7 +42,7 @@ from smdist.dataparallel.tensorflow.keras.reducing_mixins import (
     ReducedScale,
     is_distributed,
 )
-from smdist.dataparallel.tensorflow.process_set import ProcessSet
+from smdist.dataparallel.tensorflow.set_members import ProcessSet
 from smdist.dataparallel.tensorflow.tape import reduction_of, refuse_groups
 
 _ANY: Final = object()

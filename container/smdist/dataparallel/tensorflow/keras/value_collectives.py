@@ -11,7 +11,7 @@ from typing import Any
 
 from smdist.dataparallel.tensorflow import collectives
 from smdist.dataparallel.tensorflow.compression import Compression
-from smdist.dataparallel.tensorflow.process_set import ProcessSet
+from smdist.dataparallel.tensorflow.set_members import ProcessSet
 
 
 def allreduce(

@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-from smdist.dataparallel.process_sets import ProcessSet as _ProcessSet
-from smdist.dataparallel.torch.horovod.communicator import Communicator
+from typing import Final
 
+from smdist.dataparallel.process_sets import ProcessSet
 
-class ProcessSet(_ProcessSet[Communicator]):
-    """Ranks that run collectives of torch tensors without the others."""
+__all__ = ["ProcessSet", "global_process_set"]
 
-
-global_process_set = ProcessSet([])
+global_process_set: Final = ProcessSet([])

@@ -18,7 +18,7 @@ from sagemaker_dist.errors import OptionError, raise_all
 from smdist.config import read_rank_config
 from smdist.dataparallel.tensorflow import basics
 from smdist.dataparallel.tensorflow.broadcast_objects import allgather_object
-from smdist.dataparallel.tensorflow.process_set import Members
+from smdist.dataparallel.tensorflow.set_members import Members
 from smdist.modelparallel.core.rank_layout import Axis, RankLayout
 from smdist.modelparallel.core.session_options import Config, chosen, with_plan
 

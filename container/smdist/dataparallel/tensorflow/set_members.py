@@ -8,7 +8,9 @@ from numbers import Integral
 from typing import Any, Final
 
 from sagemaker_dist.errors import OptionError, require
-from smdist.dataparallel.process_sets import ProcessSet as _ProcessSet
+from smdist.dataparallel.process_sets import ProcessSet
+
+__all__ = ["Members", "ProcessSet", "global_process_set", "members_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +49,6 @@ class Members:
         return self.ranks.index(int(root_rank))
 
 
-class ProcessSet(_ProcessSet[Members]):
-    """Ranks that run collectives of TensorFlow without the others."""
-
-
 global_process_set: Final = ProcessSet([])
 
 
@@ -68,4 +66,5 @@ def members_of(process_set: ProcessSet | None) -> Members:
             "Pass a ProcessSet that add_process_set() has returned, or global_process_set",
             about="process_set",
         )
-    return chosen.communicator()
+    members: Members = chosen.communicator()
+    return members
