@@ -57,6 +57,17 @@ struct TF_OpKernelConstruction {
   Outcome outcome;
 };
 
+// Attributes that a test does not name have TensorFlow's default: "" and 0.
+static std::string text_of(const Attributes& attributes, const std::string& name) {
+  const auto found = attributes.texts.find(name);
+  return found == attributes.texts.end() ? "" : found->second;
+}
+
+static int32_t number_of(const Attributes& attributes, const std::string& name) {
+  const auto found = attributes.numbers.find(name);
+  return found == attributes.numbers.end() ? 0 : found->second;
+}
+
 struct TF_KernelBuilder {
   void* (*create)(TF_OpKernelConstruction*);
   void (*compute)(void*, TF_OpKernelContext*);
@@ -129,7 +140,7 @@ void TF_OpKernelConstruction_GetAttrFloat(TF_OpKernelConstruction* context, cons
 }
 void TF_OpKernelConstruction_GetAttrInt32(TF_OpKernelConstruction* context, const char* name,
                                           int32_t* value, TF_Status*) {
-  *value = context->attributes.numbers.at(name);
+  *value = number_of(context->attributes, name);
 }
 void TF_OpKernelConstruction_GetAttrType(TF_OpKernelConstruction* context, const char* name,
                                          TF_DataType* value, TF_Status*) {
@@ -137,7 +148,7 @@ void TF_OpKernelConstruction_GetAttrType(TF_OpKernelConstruction* context, const
 }
 void TF_OpKernelConstruction_GetAttrString(TF_OpKernelConstruction* context, const char* name,
                                            char* text, size_t most, TF_Status*) {
-  std::strncpy(text, context->attributes.texts.at(name).c_str(), most);
+  std::strncpy(text, text_of(context->attributes, name).c_str(), most);
 }
 
 TF_KernelBuilder* TF_NewKernelBuilder(const char*, const char*,
@@ -146,6 +157,12 @@ TF_KernelBuilder* TF_NewKernelBuilder(const char*, const char*,
                                       void (*drop)(void*)) {
   return new TF_KernelBuilder{create, compute, drop};
 }
+TF_KernelBuilder* TF_NewAsyncKernelBuilder(
+    const char*, const char*, void* (*create)(TF_OpKernelConstruction*),
+    void (*)(void*, TF_OpKernelContext*, TF_AsyncOpKernelDoneCallback*), void (*drop)(void*)) {
+  return new TF_KernelBuilder{create, nullptr, drop};
+}
+void TF_RunAsyncOpKernelDoneCallback(TF_AsyncOpKernelDoneCallback*) {}
 void TF_RegisterKernelBuilder(const char* name, TF_KernelBuilder* builder, TF_Status*) {
   kernels()[name].reset(builder);
 }

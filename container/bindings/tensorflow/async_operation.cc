@@ -78,7 +78,55 @@ std::string title_of(const Results& results) {
   return text;
 }
 
+// Submits the operation once all ranks of the group have brought its name.
+void submit_by_name(const EngineContext& current, const SubmissionAttributes& where,
+                    const AsyncOperationPtr& pending, Operation operation) {
+  const NamedGroup named = named_group(where.group, current);
+  const Collective kind = operation.kind;
+  const auto fail = [pending](const std::exception_ptr& error) {
+    pending->end(error);
+    pending->finish();
+  };
+  const auto shared = std::make_shared<Operation>(std::move(operation));
+  const auto start = [engine = std::weak_ptr<Engine>(current.engine), group = named.group, kind,
+                      shared] {
+    const std::shared_ptr<Engine> running = engine.lock();
+    if (!running) throw NoEngineError("the engine of this process was shut down");
+    activity().begin(kind);
+    ++table().under_way;
+    try {
+      running->submit(group, std::move(*shared));
+    } catch (...) {
+      activity().end(kind);
+      --table().under_way;
+      throw;
+    }
+  };
+  named.order->bring(where.key, start, fail);
+}
+
 }  // namespace
+
+void AsyncOperation::then(std::function<void()> next) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!has_finished_) {
+      next_ = std::move(next);
+      return;
+    }
+  }
+  next();
+}
+
+void AsyncOperation::finish() {
+  std::function<void()> next;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    has_finished_ = true;
+    next = std::move(next_);
+  }
+  if (next) next();
+}
 
 void AsyncOperation::end(const std::exception_ptr& error) {
   {
@@ -116,7 +164,7 @@ void AsyncOperation::fail(const std::exception_ptr& error) const {
 }
 
 void submit(TF_OpKernelContext* context, const EngineContext& current, Operation operation,
-            Results results, std::vector<TensorPtr> read, uint32_t group) {
+            Results results, std::vector<TensorPtr> read, const SubmissionAttributes& where) {
   const auto pending = std::make_shared<AsyncOperation>(std::move(results));
   const Collective kind = operation.kind;
   operation.timeout = current.timeout;
@@ -125,11 +173,17 @@ void submit(TF_OpKernelContext* context, const EngineContext& current, Operation
     --table().under_way;
     pending->end(error);
   };
-  operation.done = [pending, read = std::move(read)](const std::exception_ptr&) {};
+  operation.done = [pending, read = std::move(read)](const std::exception_ptr&) {
+    pending->finish();
+  };
+  if (!where.key.empty()) {
+    submit_by_name(current, where, pending, std::move(operation));
+    return set_handle(context, keep(pending));
+  }
   activity().begin(kind);
   ++table().under_way;
   try {
-    current.engine->submit(group, std::move(operation));
+    current.engine->submit(where.group, std::move(operation));
   } catch (...) {
     activity().end(kind);
     --table().under_way;

@@ -4,7 +4,9 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -30,6 +32,13 @@ struct Results {
   BufferPtr buffer;
 };
 
+// Group and name under which an operation is submitted.
+struct SubmissionAttributes {
+  uint32_t group = 0;  // number of a group that was added to the engine; 0 has all ranks
+  // Name by which ranks match the operation (name_order.h); empty: by the order of submission.
+  std::string key;
+};
+
 // An operation that the engine runs, and its results.
 //
 // Thread safety: all methods may be called from any thread.
@@ -45,6 +54,11 @@ class AsyncOperation final {
   void wait();
   // Block until end() is called or the timeout expires. Returns whether the operation has ended.
   bool ends_within(std::chrono::milliseconds timeout);
+  // Call `next` after finish(), on its thread; at once if finish() has been called. At most one
+  // call.
+  void then(std::function<void()> next);
+  // Call the function of then(), after end().
+  void finish();
 
  private:
   [[noreturn]] void fail(const std::exception_ptr& error) const;
@@ -52,18 +66,20 @@ class AsyncOperation final {
   const Results results_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool has_ended_ = false;    // guarded by mutex_
-  std::exception_ptr error_;  // guarded by mutex_
+  bool has_ended_ = false;      // guarded by mutex_
+  bool has_finished_ = false;   // guarded by mutex_
+  std::exception_ptr error_;    // guarded by mutex_
+  std::function<void()> next_;  // guarded by mutex_
 };
 
 using AsyncOperationPtr = std::shared_ptr<AsyncOperation>;
 
 // Submit the operation to a group of the engine and set its handle as output 0 of the op. Sets the
 // callbacks and the timeout of the operation. read: tensors that are kept alive until the operation
-// has ended. group: number of a group that was added to the engine; 0 has all ranks. If TensorFlow
-// frees the handle before a wait op uses it, the operation continues and its results are discarded.
+// has ended. If TensorFlow frees the handle before a wait op uses it, the operation continues and
+// its results are discarded.
 void submit(TF_OpKernelContext* context, const EngineContext& current, Operation operation,
-            Results results, std::vector<TensorPtr> read, uint32_t group = 0);
+            Results results, std::vector<TensorPtr> read, const SubmissionAttributes& where = {});
 
 // Return the operation of a handle and remove the handle. Throws UsageError if there is no such
 // handle, for example because it was used before.

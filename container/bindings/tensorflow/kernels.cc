@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstring>
+#include <functional>
 #include <utility>
 
 #include "async_operation.h"
@@ -11,10 +12,12 @@
 namespace smdist::tensorflow_binding {
 namespace {
 
+constexpr size_t kLongestText = 512;  // bytes of a string attribute, and a zero
+
 struct AllReduceAttributes {
   ReduceOp op;
   double scale;
-  uint32_t group;
+  SubmissionAttributes submission;
 };
 
 AllReduceAttributes all_reduce_attributes(TF_OpKernelConstruction* context) {
@@ -22,11 +25,7 @@ AllReduceAttributes all_reduce_attributes(TF_OpKernelConstruction* context) {
   float scale = 1;
   TF_OpKernelConstruction_GetAttrFloat(context, "scale", &scale, status.get());
   status.check();
-  int32_t group = 0;
-  TF_OpKernelConstruction_GetAttrInt32(context, "group", &group, status.get());
-  status.check();
-  if (group < 0) throw UsageError("group is " + std::to_string(group) + ", which is below 0");
-  return {reduce_op_attribute(context), scale, static_cast<uint32_t>(group)};
+  return {reduce_op_attribute(context), scale, submission_attributes(context)};
 }
 
 // Returns the locations of the tensors in a buffer that contains them one after another.
@@ -88,7 +87,7 @@ void start_all_reduce(const AllReduceAttributes& attributes, TF_OpKernelContext*
     values.clear();
   }
   submit(context, current, std::move(operation), {type, std::move(parts), std::move(buffer)},
-         std::move(values), attributes.group);
+         std::move(values), attributes.submission);
 }
 
 void drop_buffer(void*, size_t, void* held) { delete static_cast<BufferPtr*>(held); }
@@ -125,17 +124,44 @@ int64_t handle_of(TF_OpKernelContext* context) {
                    " elements. Pass the tensor that the start op returned.");
 }
 
-void wait(TF_OpKernelContext* context) {
-  const AsyncOperationPtr pending = take(handle_of(context));
-  const Results& results = pending->results();
-  check_outputs(context, results);
-  pending->wait();
+void set_outputs(TF_OpKernelContext* context, const Results& results) {
   const Status status;
   for (size_t i = 0; i < results.parts.size(); ++i) {
     const TensorPtr tensor = tensor_of(results, results.parts[i]);
     TF_SetOutput(context, static_cast<int>(i), tensor.get(), status.get());
     status.check();
   }
+}
+
+void wait(TF_OpKernelContext* context) {
+  const AsyncOperationPtr pending = take(handle_of(context));
+  check_outputs(context, pending->results());
+  pending->wait();
+  set_outputs(context, pending->results());
+}
+
+// TensorFlow's callback of an asynchronous kernel. The C API passes its address, but the callback
+// is a parameter of the function that calls the kernel, so it ends when the kernel returns.
+// Therefore the kernel copies it. TensorFlow 2.16 to 2.21 call it by the same type:
+// tensorflow/c/kernels.cc.
+using DoneCallback = std::function<void()>;
+
+// Sets the outputs of the op after the operation has ended, on the engine's thread for callbacks.
+void await_results(void*, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) {
+  AsyncOperationPtr pending;
+  run_kernel(context, [&] {
+    const AsyncOperationPtr taken = take(handle_of(context));
+    check_outputs(context, taken->results());
+    pending = taken;
+  });
+  if (!pending) return TF_RunAsyncOpKernelDoneCallback(done);
+  pending->then([pending, context, copy = *reinterpret_cast<DoneCallback*>(done)]() mutable {
+    run_kernel(context, [&] {
+      pending->wait();
+      set_outputs(context, pending->results());
+    });
+    TF_RunAsyncOpKernelDoneCallback(reinterpret_cast<TF_AsyncOpKernelDoneCallback*>(&copy));
+  });
 }
 
 // A kernel that reads its attributes once, by `read`, and passes them to `body` on every run.
@@ -180,7 +206,7 @@ void add(const char* name, TF_KernelBuilder* builder) {
 
 std::string text_attribute(TF_OpKernelConstruction* context, const char* name) {
   const Status status;
-  std::array<char, 64> text{};
+  std::array<char, kLongestText> text{};
   TF_OpKernelConstruction_GetAttrString(context, name, text.data(), text.size() - 1, status.get());
   status.check();
   return text.data();
@@ -195,6 +221,15 @@ ReduceOp reduce_op_attribute(TF_OpKernelConstruction* context) {
   throw UsageError("'" + name + "' is not a reduce operation");
 }
 
+SubmissionAttributes submission_attributes(TF_OpKernelConstruction* context) {
+  const Status status;
+  int32_t group = 0;
+  TF_OpKernelConstruction_GetAttrInt32(context, "group", &group, status.get());
+  status.check();
+  if (group < 0) throw UsageError("group is " + std::to_string(group) + ", which is below 0");
+  return {static_cast<uint32_t>(group), text_attribute(context, "key")};
+}
+
 void register_kernels() {
   using Start =
       KernelWithAttributes<AllReduceAttributes, &all_reduce_attributes, &start_all_reduce>;
@@ -206,6 +241,8 @@ void register_kernels() {
   add("SmdistSend", TF_NewKernelBuilder("SmdistSend", "CPU", nullptr, &send_kernel, nullptr));
   using StartReceive = KernelWithAttributes<TF_DataType, &received_type, &start_receive>;
   add("SmdistReceive", StartReceive::builder("SmdistReceive"));
+  add("SmdistAwait",
+      TF_NewAsyncKernelBuilder("SmdistAwait", "CPU", nullptr, &await_results, nullptr));
   for (const char* const op : {"SmdistWait", "SmdistMoved"}) {
     add(op, TF_NewKernelBuilder(op, "CPU", nullptr, &wait_kernel, nullptr));
   }

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "async_operation.h"
 #include "smdist/collective.h"
 #include "smdist/reduce_op.h"
 #include "status.h"
@@ -15,11 +16,15 @@ std::string text_attribute(TF_OpKernelConstruction* context, const char* name);
 // Return the attribute "op" of an op. Throws StatusError, UsageError.
 ReduceOp reduce_op_attribute(TF_OpKernelConstruction* context);
 
+// Return the attributes "group" and "key" of an op. Throws StatusError, UsageError.
+SubmissionAttributes submission_attributes(TF_OpKernelConstruction* context);
+
 // Attributes of the op SmdistMove.
 struct RowCollectiveAttributes {
   Collective kind;
   ReduceOp op;
-  int root;
+  int root;  // rank in the group
+  SubmissionAttributes submission;
 };
 // Read the attributes of an SmdistMove op, and start the operation of one.
 RowCollectiveAttributes row_collective_attributes(TF_OpKernelConstruction* context);

@@ -25,6 +25,8 @@ PYBIND11_MODULE(_C, module) {
         binding::adopt(std::move(engine), std::chrono::milliseconds(timeout));
       },
       py::arg("engine"), py::arg("timeout_seconds"));
+  module.def("add_group", &binding::add_group, py::arg("group"), py::arg("members"),
+             py::call_guard<py::gil_scoped_release>());
   module.def("release", &binding::release, py::call_guard<py::gil_scoped_release>());
   module.def(
       "activity",

@@ -3,7 +3,8 @@
 //
 // Start ops are stateful: TensorFlow runs them in program order, which is the same on all ranks,
 // and neither merges nor removes them. Wait ops are not stateful, since each would delay the next
-// start op.
+// start op. SmdistAwait is a wait op that occupies no thread of TensorFlow, for
+// graphs of sessions.
 #include <tensorflow/c/ops.h>
 
 #include <cstdio>
@@ -58,7 +59,8 @@ void register_ops() {
   add({"SmdistStart",
        {"values: N * T"},
        {"handle: int64"},
-       {"T: " SMDIST_SUMMED, "N: int >= 1", reduce_op, "scale: float = 1.0", "group: int = 0"},
+       {"T: " SMDIST_SUMMED, "N: int >= 1", reduce_op, "scale: float = 1.0", "group: int = 0",
+        "key: string = ''"},
        true});
   add({"SmdistWait",
        {"handle: int64"},
@@ -68,7 +70,7 @@ void register_ops() {
   add({"SmdistMove",
        {"value: T", "sent: int64", "received: int64"},
        {"handle: int64"},
-       {"T: type", kind, reduce_op, "root: int = 0"},
+       {"T: type", kind, reduce_op, "root: int = 0", "group: int = 0", "key: string = ''"},
        true});
   add({"SmdistSend",
        {"value: T", "peer: int64", "tag: int64"},
@@ -81,6 +83,7 @@ void register_ops() {
        {"T: type"},
        true});
   add({"SmdistMoved", {"handle: int64"}, {"value: T"}, {"T: type"}, false});
+  add({"SmdistAwait", {"handle: int64"}, {"values: N * T"}, {"T: type", "N: int >= 1"}, false});
 }
 
 namespace {

@@ -32,8 +32,9 @@ class RowCollectiveCall final {
   RowCollectiveCall(const RowCollectiveAttributes& attributes, const EngineContext& current,
                     TF_OpKernelContext* context)
       : attributes_(attributes),
-        rank_(static_cast<size_t>(current.engine->rank())),
-        size_(static_cast<size_t>(current.engine->size())),
+        place_(place_in(attributes.submission.group, current)),
+        rank_(static_cast<size_t>(place_.rank)),
+        size_(static_cast<size_t>(place_.size)),
         value_(input_of(context, 0)),
         type_(TF_TensorType(value_.get())),
         shape_(shape_of(value_.get())),
@@ -47,7 +48,8 @@ class RowCollectiveCall final {
   void start(TF_OpKernelContext* context, const EngineContext& current) {
     build();
     Results results{type_, {{result_, 0, buffer_bytes_}}, buffer_};
-    submit(context, current, std::move(operation_), std::move(results), {value_});
+    submit(context, current, std::move(operation_), std::move(results), {value_},
+           attributes_.submission);
   }
 
  private:
@@ -181,6 +183,7 @@ class RowCollectiveCall final {
   }
 
   const RowCollectiveAttributes attributes_;
+  const GroupPlace place_;
   const size_t rank_;
   const size_t size_;
   const TensorPtr value_;
@@ -210,7 +213,8 @@ RowCollectiveAttributes row_collective_attributes(TF_OpKernelConstruction* conte
   int32_t root = 0;
   TF_OpKernelConstruction_GetAttrInt32(context, "root", &root, status.get());
   status.check();
-  return {kind_called(text_attribute(context, "kind")), reduce_op_attribute(context), root};
+  return {kind_called(text_attribute(context, "kind")), reduce_op_attribute(context), root,
+          submission_attributes(context)};
 }
 
 void start_row_collective(const RowCollectiveAttributes& attributes, TF_OpKernelContext* context) {

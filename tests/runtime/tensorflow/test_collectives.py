@@ -144,7 +144,7 @@ def _refused(rank, size):
 
     sdp = _joined()
     calls = {
-        ("op", "rounding"): lambda: sdp.allreduce(tf.constant([1, 2])),
+        ("op", "rounding"): lambda: sdp.allreduce(tf.constant([True])),
         ("tensor", "shape"): lambda: sdp.allgather(1.0),
         ("root_rank", "option"): lambda: sdp.broadcast([1.0], 2),
         ("variables", "option"): lambda: sdp.broadcast_variables([tf.constant(1.0)], 0),
@@ -154,7 +154,7 @@ def _refused(rank, size):
             call()
         assert ((about,), kind) == (caught.value.about, caught.value.kind)
     with pytest.raises(tf.errors.InvalidArgumentError, match="multiple of 2"):
-        sdp.reduce_scatter(tf.zeros([3]))
+        sdp.alltoall(tf.zeros([3]))
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"number 0 .*rank 1 .*rank 0"):
         sdp.broadcast_variables([tf.Variable(tf.zeros([2 + rank, 2]))], 0)
     return sdp.allreduce([1.0]).numpy().tolist()

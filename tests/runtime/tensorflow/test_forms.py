@@ -53,7 +53,6 @@ def test_each_form_is_known_by_its_arguments(forms, positional, named, expected)
         ((), {"param_index": 0}, "param_index", "option"),
         ((2, 2), {}, "param_index", "option"),
         ((), {"op": "avrage"}, "op", "unknown"),
-        ((), {"op": "adasum"}, "op", "unknown"),
     ],
 )
 def test_a_call_that_could_be_either_is_refused(forms, positional, named, about, kind):

@@ -70,7 +70,7 @@ def test_an_object_that_cannot_be_pickled_is_reported_on_all_ranks(tf_world):
     assert [0, 1] == first == second
 
 
-@pytest.mark.parametrize("name", ["join", "ProcessSet", "elastic", "start_timeline"])
+@pytest.mark.parametrize("name", ["join", "elastic", "start_timeline"])
 @pytest.mark.parametrize("place", ["", ".keras"])
 def test_absent_names_say_what_to_use(name, place):
     from importlib import import_module

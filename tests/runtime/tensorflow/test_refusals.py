@@ -12,8 +12,8 @@ def _refused(rank, size):
     from sagemaker_dist.errors import OptionError
 
     sdp.init()
-    whole, rows = tf.constant([10, 20]), tf.range(5)
-    slices = tf.IndexedSlices(tf.constant([[4], [6]]), tf.constant([0, 1]), tf.constant([2, 1]))
+    whole, rows = tf.constant([True, False]), tf.range(5)
+    slices = tf.IndexedSlices(whole[:, None], tf.constant([0, 1]), tf.constant([2, 1]))
     strings, unsigned = tf.constant(["a"]), tf.constant([3], tf.uint32)
     too_many = [1] * (size + 1)
     calls = {

@@ -3,11 +3,14 @@
 
 tf.load_op_library() must load the ops from the same file before this module is imported:
 
-    smdist_start(values, op="sum", scale=1.0) -> handle           starts an all-reduce
+    smdist_start(values, op="sum", scale=1.0, group=0, key="") -> handle
+                                                                  starts an all-reduce
     smdist_wait(handle, T, N) -> list of N tensors                waits for its results
-    smdist_move(value, sent, received, kind, op="sum", root=0) -> handle
+    smdist_move(value, sent, received, kind, op="sum", root=0, group=0, key="") -> handle
                                                                   starts another collective
     smdist_moved(handle, T) -> tensor                             waits for its result
+    smdist_await(handle, T, N) -> list of N tensors               waits for either without blocking
+                                                                  a thread of TensorFlow
 
 A handle is an int64 scalar and must be waited for once; if it is deleted before, so are the
 results. In a graph the results have unknown shapes, and the caller must call set_shape(),
@@ -84,6 +87,9 @@ class HistoryWriter:
 
 def adopt(engine: Engine, timeout_seconds: float) -> None:
     """Make the ops use this engine, and its group 0, which contains all ranks."""
+
+def add_group(group: int, members: list[int]) -> None:
+    """Add a group of ranks to the engine, for the attribute `group` of the ops."""
 
 def release() -> None:
     """Make the ops use no engine any more; the engine keeps running until its shutdown()."""

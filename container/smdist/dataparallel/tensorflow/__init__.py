@@ -32,10 +32,10 @@ if TYPE_CHECKING:
         nccl_built,
         rocm_built,
     )
+    from smdist.dataparallel.tensorflow.adasum_rows import check_num_rank_power_of_2
     from smdist.dataparallel.tensorflow.basics import (
         cross_rank,
         cross_size,
-        init,
         is_homogeneous,
         is_initialized,
         local_rank,
@@ -82,8 +82,23 @@ if TYPE_CHECKING:
         rank_op,
         size_op,
     )
+    from smdist.dataparallel.tensorflow.process_set_registration import (
+        add_process_set,
+        init,
+        process_set_included_op,
+        remove_process_set,
+    )
     from smdist.dataparallel.tensorflow.progress import report
-    from smdist.dataparallel.tensorflow.reduce_op import Average, Max, Min, Product, ReduceOp, Sum
+    from smdist.dataparallel.tensorflow.reduce_op import (
+        Adasum,
+        Average,
+        Max,
+        Min,
+        Product,
+        ReduceOp,
+        Sum,
+    )
+    from smdist.dataparallel.tensorflow.set_members import ProcessSet, global_process_set
     from smdist.dataparallel.tensorflow.tape import (
         DistributedGradientTape,
         PartialDistributedGradientTape,
@@ -91,6 +106,7 @@ if TYPE_CHECKING:
     from smdist.dataparallel.tensorflow.variable_broadcast import broadcast_, broadcast_variables
 
 __all__ = [
+    "Adasum",
     "Average",
     "BroadcastGlobalVariablesHook",
     "Compression",
@@ -100,10 +116,12 @@ __all__ = [
     "Min",
     "PartialDistributedGradientTape",
     "PartialDistributedOptimizer",
+    "ProcessSet",
     "Product",
     "ReduceOp",
     "Sum",
     "SyncBatchNormalization",
+    "add_process_set",
     "allgather",
     "allgather_object",
     "allreduce",
@@ -116,10 +134,12 @@ __all__ = [
     "broadcast_object_fn",
     "broadcast_variables",
     "ccl_built",
+    "check_num_rank_power_of_2",
     "cross_rank",
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "global_process_set",
     "gloo_built",
     "gloo_enabled",
     "grouped_allgather",
@@ -138,10 +158,12 @@ __all__ = [
     "nccl_built",
     "oob_allreduce",
     "overlap",
+    "process_set_included_op",
     "rank",
     "rank_op",
     "reduce_scatter",
     "reducescatter",
+    "remove_process_set",
     "report",
     "rocm_built",
     "shutdown",
@@ -169,14 +191,21 @@ _NAMES_BY_MODULE = {
     "keras.sync_batch_normalization": ("SyncBatchNormalization",),
     "number_ops": ("cuda_built", "local_rank_op", "local_size_op", "rank_op", "size_op"),
     "broadcast_objects": ("allgather_object", "broadcast_object", "broadcast_object_fn"),
-    "reduce_op": ("Average", "Max", "Min", "Product", "ReduceOp", "Sum"),
+    "reduce_op": ("Adasum", "Average", "Max", "Min", "Product", "ReduceOp", "Sum"),
     "progress": ("report",),
     "tape": ("DistributedGradientTape", "PartialDistributedGradientTape"),
     "variable_broadcast": ("broadcast_", "broadcast_variables"),
+    "adasum_rows": ("check_num_rank_power_of_2",),
+    "set_members": ("ProcessSet", "global_process_set"),
+    "process_set_registration": (
+        "add_process_set",
+        "init",
+        "process_set_included_op",
+        "remove_process_set",
+    ),
     "basics": (
         "cross_rank",
         "cross_size",
-        "init",
         "is_homogeneous",
         "is_initialized",
         "local_rank",

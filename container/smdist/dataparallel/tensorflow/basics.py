@@ -22,6 +22,7 @@ from smdist.dataparallel.rendezvous.world import World, world_of
 from smdist.dataparallel.tensorflow import setup_hints
 from smdist.dataparallel.tensorflow.interrupts import Watch, num_ended
 from smdist.dataparallel.tensorflow.op_library import compiled
+from smdist.dataparallel.tensorflow.set_members import Members, ProcessSet, global_process_set
 
 _FORKED = 'Call it in the rank\'s own process, or start the child process with "spawn"'
 
@@ -36,6 +37,8 @@ class _Joined:
         watch: Thread that aborts the engine after Ctrl-C.
         process: The process id at init(); a forked child has another id and cannot use the engine.
         calls: Number of collectives that had ended before init().
+        sets: The registered process sets, by number.
+        next_set: The number of the next process set, as the only element.
     """
 
     world: World
@@ -43,6 +46,8 @@ class _Joined:
     watch: Watch
     process: int
     calls: int
+    sets: dict[int, ProcessSet]
+    next_set: list[int]
 
 
 _joined: list[_Joined] = []  # at most one
@@ -90,6 +95,8 @@ def leave() -> None:
     if not is_initialized():
         return
     joined = _joined.pop()
+    for each in joined.sets.values():
+        each.bind(None, each.ranks, -1, None)
     joined.watch.stop()
     joined.engine.shutdown()
     compiled().release()
@@ -113,7 +120,10 @@ def _connect(world: World, config: RankConfig, store: Store | None = None) -> No
     engine = connect_world(world, config, module, store)
     module.adopt(engine, float(config.timeout_seconds or DataParallel().timeout_seconds))
     watch = Watch(engine, rank_name(world.rank, config), module)
-    _joined.append(_Joined(world, engine, watch, os.getpid(), num_ended(module)))
+    everyone = Members(group=0, ranks=tuple(range(world.size)), rank=world.rank)
+    global_process_set.bind(0, list(everyone.ranks), world.rank, everyone)
+    sets = {0: global_process_set}
+    _joined.append(_Joined(world, engine, watch, os.getpid(), num_ended(module), sets, [1]))
 
 
 def is_initialized() -> bool:
@@ -195,6 +205,23 @@ def engine() -> Engine:
     _world("engine")
     _check_process("engine")
     return _joined[0].engine
+
+
+def process_sets() -> dict[int, ProcessSet]:
+    """Return the registered process sets by number; the caller may change it.
+
+    Raises:
+        OptionError: init() was not called.
+    """
+    _world("process_sets")
+    return _joined[0].sets
+
+
+def next_process_set() -> int:
+    """Return the number of a new process set, the same on all ranks."""
+    _world("add_process_set")
+    _joined[0].next_set[0] += 1
+    return _joined[0].next_set[0] - 1
 
 
 @cache

@@ -13,12 +13,18 @@ import numpy as np
 from sagemaker_dist.errors import OptionError, require
 from smdist.dataparallel.tensorflow import basics, collectives
 from smdist.dataparallel.tensorflow.op_library import tf
-from smdist.dataparallel.tensorflow.variable_broadcast import check_root
+from smdist.dataparallel.tensorflow.operation_names import named
+from smdist.dataparallel.tensorflow.set_members import ProcessSet, members_of
 
 _FAILED = -1  # sent instead of the number of bytes of an object that cannot be pickled
 
 
-def broadcast_object(obj: Any = None, root_rank: int = 0, name: str | None = None) -> Any:
+def broadcast_object(
+    obj: Any = None,
+    root_rank: int = 0,
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+) -> Any:
     """Send the object of `root_rank` to all ranks and return it.
 
     All ranks must call it, outside of a tf.function. The received bytes are unpickled, so the
@@ -27,40 +33,60 @@ def broadcast_object(obj: Any = None, root_rank: int = 0, name: str | None = Non
     Args:
         obj: The object to send; ignored on the other ranks.
         root_rank: The rank that sends.
-        name: Name scope of the operations.
+        name: Name by which ranks match the operations, the same on all ranks; None to match them
+            by the order of the calls.
+        process_set: Ranks that take part; by default all.
 
     Raises:
         OptionError: The object cannot be pickled (raised on all ranks), the call is inside a
             tf.function, or the root rank does not exist.
     """
     _check_eager("broadcast_object")
-    check_root(root_rank)
+    members_of(process_set).place_of(root_rank)
     is_root = basics.rank() == root_rank
     packed, fault = _pack(obj) if is_root else (b"", None)
-    with tf.name_scope(name or "smdist_broadcast_object"):
+    with named(name, "smdist_broadcast_object"):
         length = tf.constant([_FAILED if fault else len(packed)], tf.int64)
-        length = int(collectives.broadcast(length, root_rank)[0])
+        length = int(collectives.broadcast(length, root_rank, process_set=process_set)[0])
         _check_packed(fault, [root_rank] if length == _FAILED else [], "broadcast_object")
         mine = _tensor(packed) if is_root else tf.zeros([length], tf.uint8)
-        packed = collectives.broadcast(mine, root_rank).numpy().tobytes()
+        packed = collectives.broadcast(mine, root_rank, process_set=process_set)
+        packed = packed.numpy().tobytes()
     return _unpack(packed)
 
 
-def broadcast_object_fn(root_rank: int = 0, name: str | None = None) -> Callable[[Any], Any]:
+def broadcast_object_fn(
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+) -> Callable[[Any], Any]:
     """Return a function that sends an object of `root_rank` to all ranks and returns it.
 
     Args:
         root_rank: The rank that sends.
-        name: Name scope of the operations.
+        session: Horovod's argument; must be None.
+        name: Name by which ranks match the operations, the same on all ranks; None to match them
+            by the order of the calls.
+        process_set: Ranks that take part; by default all.
 
     Raises:
-        OptionError: The root rank does not exist.
+        OptionError: The root rank does not exist, or a session is given.
     """
-    check_root(root_rank)
-    return partial(broadcast_object, root_rank=root_rank, name=name)
+    require(
+        session is None,
+        what=f"session is {session!r}",
+        why="objects are sent eagerly, without a session",
+        hint="Leave session out",
+        about="session",
+    )
+    members_of(process_set).place_of(root_rank)
+    return partial(broadcast_object, root_rank=root_rank, name=name, process_set=process_set)
 
 
-def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
+def allgather_object(
+    obj: Any, name: str | None = None, process_set: ProcessSet | None = None
+) -> list[Any]:
     """Send this rank's object to all ranks; return the objects of all ranks, rank 0's first.
 
     All ranks must call it, outside of a tf.function. The received bytes are unpickled, so the
@@ -68,7 +94,9 @@ def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
 
     Args:
         obj: This rank's object.
-        name: Name scope of the operations.
+        name: Name by which ranks match the operations, the same on all ranks; None to match them
+            by the order of the calls.
+        process_set: Ranks that take part; by default all.
 
     Raises:
         OptionError: An object of any rank cannot be pickled (raised on all ranks), or the call
@@ -76,11 +104,12 @@ def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
     """
     _check_eager("allgather_object")
     packed, fault = _pack(obj)
-    with tf.name_scope(name or "smdist_allgather_object"):
+    with named(name, "smdist_allgather_object"):
         length = tf.constant([_FAILED if fault else len(packed)], tf.int64)
-        lengths = collectives.allgather(length).numpy()
+        lengths = collectives.allgather(length, process_set=process_set).numpy()
         _check_packed(fault, np.flatnonzero(lengths == _FAILED).tolist(), "allgather_object")
-        every = collectives.allgather(_tensor(packed)).numpy().tobytes()
+        every = collectives.allgather(_tensor(packed), process_set=process_set)
+        every = every.numpy().tobytes()
     ends = np.cumsum(lengths)
     return [_unpack(every[e - length : e]) for e, length in zip(ends, lengths, strict=True)]
 

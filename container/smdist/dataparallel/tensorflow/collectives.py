@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collectives on tensors, for eager code and tf.function, with gradients.
 
-All ranks must call the same collectives in the same order.
+Collectives without a name must be called in the same order on all ranks; those with a name may be
+called in any order (operation_names.py).
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from typing import Any
 
 from sagemaker_dist.errors import require
 from smdist.dataparallel.tensorflow import (
-    basics,
     call_forms,
     indexed_slices,
     op_library,
@@ -23,15 +23,16 @@ from smdist.dataparallel.tensorflow.call_forms import Factors
 from smdist.dataparallel.tensorflow.compression import Compression, check_compression
 from smdist.dataparallel.tensorflow.fused_allreduce import ReduceOptions, all_reduce, check_factors
 from smdist.dataparallel.tensorflow.op_library import tf, without_autograph
+from smdist.dataparallel.tensorflow.operation_names import named as match_by_name
 from smdist.dataparallel.tensorflow.reduce_op import (
     ReduceOp,
     as_op,
-    check_average,
     check_factor,
     check_moved,
     check_number,
+    times,
 )
-from smdist.dataparallel.tensorflow.variable_broadcast import check_root
+from smdist.dataparallel.tensorflow.set_members import ProcessSet, members_of
 
 
 @without_autograph
@@ -48,6 +49,7 @@ def allreduce(
     device_dense: str = "",
     device_sparse: str = "",
     name: str | None = None,
+    process_set: ProcessSet | None = None,
 ) -> Any:
     """Reduce a tensor over all ranks and return the result, equal on all ranks.
 
@@ -58,7 +60,7 @@ def allreduce(
             rows are gathered from all ranks.
         positional: SMDDP's param_index, num_params, compression and op; or Horovod's average.
         average: Horovod's older argument for op: True is AVERAGE, False is SUM.
-        op: Reduce operation; by default AVERAGE, which needs floats.
+        op: Reduce operation; by default AVERAGE.
         param_index: SMDDP's number of this tensor, 0 to num_params - 1; only checked.
         num_params: SMDDP's number of tensors; only checked.
         compression: Compression.none, .fp16 or .bf16.
@@ -66,11 +68,13 @@ def allreduce(
         postscale_factor: Factor that multiplies the result.
         device_dense: Horovod's argument; must be empty.
         device_sparse: Horovod's argument; must be empty.
-        name: Name in the graph; ranks may use different names.
+        name: Name by which ranks match the operations, the same on all ranks; None to match them
+            by the order of the calls.
+        process_set: Ranks that take part; by default all.
 
     Raises:
-        OptionError: The call mixes SMDDP's and Horovod's arguments, or could be either; an
-            average or a factor is used for integers; the dtype cannot be reduced.
+        OptionError: The call mixes SMDDP's and Horovod's arguments, or could be either; the dtype
+            cannot be reduced; this rank is not in the process set.
         tf.errors.OpError: Shapes differ between ranks, or a rank is lost.
     """
     named = {"average": average, "op": op, "param_index": param_index, "num_params": num_params}
@@ -80,8 +84,9 @@ def allreduce(
     chosen = call_forms.resolve(positional, named)
     call_forms.check_devices(device_dense=device_dense, device_sparse=device_sparse)
     factors = Factors(before=prescale_factor, after=postscale_factor)
-    with tf.name_scope(name or "smdist_allreduce"):
-        return _reduced(tensor, _reduction(chosen, named["compression"], factors))
+    reduction = _reduction(chosen, named["compression"], factors, process_set)
+    with match_by_name(name, "smdist_allreduce"):
+        return _reduced(tensor, reduction)
 
 
 @without_autograph
@@ -92,6 +97,11 @@ def grouped_allreduce(
     compression: Any = Compression.none,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    average: bool | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
 ) -> list[Any]:
     """Reduce several dense tensors over all ranks; return the results in the same order.
 
@@ -99,19 +109,29 @@ def grouped_allreduce(
 
     Args:
         tensors: Dense tensors; their shapes must be the same on all ranks.
-        op: Reduce operation; by default AVERAGE, which needs floats.
+        op: Reduce operation; by default AVERAGE.
         compression: Compression.none, .fp16 or .bf16.
         prescale_factor: Factor that multiplies the tensors before the reduction.
         postscale_factor: Factor that multiplies the results.
+        average: Horovod's older argument for op: True is AVERAGE, False is SUM.
+        device_dense: Horovod's argument; must be empty.
+        device_sparse: Horovod's argument; must be empty.
+        name: Name by which ranks match the operations, the same on all ranks; None to match them
+            by the order of the calls.
+        process_set: Ranks that take part; by default all.
 
     Raises:
-        OptionError: An average or a factor is used for integers, or the op is unknown.
+        OptionError: A dtype cannot be reduced, the op is unknown, or both op and average are given.
         tf.errors.OpError: Shapes differ between ranks, or a rank is lost.
     """
     setup_hints.note(setup_hints.MANUAL)
+    call_forms.check_devices(device_dense=device_dense, device_sparse=device_sparse)
+    unused = {"param_index": None, "num_params": None}
+    chosen = call_forms.resolve((), {"average": average, "op": op, **unused})
     factors = Factors(before=prescale_factor, after=postscale_factor)
-    reduction = replace(_reduction(as_op(op), compression, factors), is_group=True)
-    return all_reduce([tf.convert_to_tensor(tensor) for tensor in tensors], reduction)
+    reduction = replace(_reduction(chosen, compression, factors, process_set), is_group=True)
+    with match_by_name(name, "smdist_grouped_allreduce"):
+        return all_reduce([tf.convert_to_tensor(tensor) for tensor in tensors], reduction)
 
 
 @without_autograph
@@ -121,21 +141,23 @@ def oob_allreduce(tensor: Any, compression: Any = Compression.none, op: Any = No
     Args:
         tensor: Tensor, whose shape must be the same on all ranks.
         compression: Compression.none, .fp16 or .bf16.
-        op: Reduce operation; by default AVERAGE, which needs floats.
+        op: Reduce operation; by default AVERAGE.
 
     Raises:
-        OptionError: The average of integers is requested, or the op is unknown.
+        OptionError: The dtype cannot be reduced, or the op is unknown.
     """
     return allreduce(tensor, op=op, compression=compression)
 
 
 @without_autograph
-def allgather(tensor: Any, name: str | None = None) -> Any:
+def allgather(tensor: Any, name: str | None = None, process_set: ProcessSet | None = None) -> Any:
     """Gather the tensors of all ranks and return them joined along axis 0, in order of ranks.
 
     Args:
         tensor: Tensor [rows, ...]; the number of rows may differ between ranks.
-        name: Name in the graph.
+        name: Name by which ranks match the operations, the same on all ranks; None to match them
+            by the order of the calls.
+        process_set: Ranks that take part; by default all.
 
     Returns:
         Tensor [sum of rows over all ranks, ...].
@@ -143,37 +165,53 @@ def allgather(tensor: Any, name: str | None = None) -> Any:
     Raises:
         OptionError: The tensor is a scalar, which has no rows, or contains strings.
     """
-    with tf.name_scope(name or "smdist_allgather"):
+    members = members_of(process_set)
+    with match_by_name(name, "smdist_allgather"):
         value = check_rows(tensor, "allgather")
-        return value if basics.size() == 1 else row_collectives.gather([value])[0]
+        return value if members.size == 1 else row_collectives.gather([value], members)[0]
 
 
 @without_autograph
-def broadcast(tensor: Any, root_rank: int, name: str | None = None) -> Any:
+def broadcast(
+    tensor: Any,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+) -> Any:
     """Send the tensor of `root_rank` to all ranks and return it.
 
     Args:
         tensor: The tensor to send; on other ranks any tensor of the same shape and dtype.
         root_rank: The rank that sends.
-        name: Name in the graph.
+        name: Name by which ranks match the operations, the same on all ranks; None to match them
+            by the order of the calls.
+        process_set: Ranks that take part; by default all.
 
     Raises:
         OptionError: The root rank does not exist, or the tensor contains strings.
     """
-    check_root(root_rank)
-    with tf.name_scope(name or "smdist_broadcast"):
+    members = members_of(process_set)
+    members.place_of(root_rank)
+    with match_by_name(name, "smdist_broadcast"):
         value = _movable(tensor)
-        return value if basics.size() == 1 else row_collectives.broadcast(value, root_rank)
+        return value if members.size == 1 else row_collectives.broadcast(value, root_rank, members)
 
 
 @without_autograph
-def alltoall(tensor: Any, splits: Any = None, name: str | None = None) -> Any:
+def alltoall(
+    tensor: Any,
+    splits: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+) -> Any:
     """Send a part of the tensor's rows to each rank, and return the rows received from all.
 
     Args:
         tensor: Tensor [rows, ...]; the first part is sent to rank 0, and so on.
         splits: Number of rows for each rank, integers [size]; None for equal parts.
-        name: Name in the graph.
+        name: Name by which ranks match the operations, the same on all ranks; None to match them
+            by the order of the calls.
+        process_set: Ranks that take part; by default all.
 
     Returns:
         The received rows, in the order of ranks. If `splits` is given, the result is a pair of
@@ -185,13 +223,15 @@ def alltoall(tensor: Any, splits: Any = None, name: str | None = None) -> Any:
         tf.errors.InvalidArgumentError: The sum of `splits` is not the number of rows; without
             `splits`, the number of ranks does not divide the number of rows.
     """
-    with tf.name_scope(name or "smdist_alltoall"):
+    members = members_of(process_set)
+    with match_by_name(name, "smdist_alltoall"):
         value = check_rows(tensor, "alltoall")
-        sent = _equal_rows(value) if splits is None else _counts(splits, value)
-        if basics.size() == 1:
+        size = members.size
+        sent = _equal_rows(value, size) if splits is None else _counts(splits, value, size)
+        if size == 1:
             rows, received = value, sent
         else:
-            rows, received = row_collectives.exchange(value, sent)
+            rows, received = row_collectives.exchange(value, sent, members)
         return rows if splits is None else (rows, received)
 
 
@@ -203,50 +243,85 @@ def reduce_scatter(
     *,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    compression: Any = Compression.none,
+    device_dense: str = "",
+    process_set: ProcessSet | None = None,
 ) -> Any:
     """Reduce a tensor over all ranks, and return this rank's share of the result's rows.
 
     Args:
-        tensor: Tensor [rows, ...] of equal shape on all ranks; the number of ranks must divide
-            the number of rows.
-        op: Reduce operation; by default AVERAGE, which needs floats.
-        name: Name in the graph.
+        tensor: Tensor [rows, ...] of equal shape on all ranks.
+        op: Reduce operation; by default AVERAGE.
+        name: Name by which ranks match the operations, the same on all ranks; None to match them
+            by the order of the calls.
+        process_set: Ranks that take part; by default all.
         prescale_factor: Factor that multiplies the tensor before the reduction.
         postscale_factor: Factor that multiplies the result.
+        compression: Compression.none, .fp16 or .bf16.
+        device_dense: Horovod's argument; must be empty.
+        process_set: Ranks that take part; by default all.
 
     Returns:
-        Tensor [rows / size, ...]: the first rows on rank 0, and so on.
+        Tensor [rows / size, ...]: the first rows on rank 0, and so on. If the number of ranks does
+        not divide the number of rows, the first ranks get one row more.
 
     Raises:
-        OptionError: The tensor is a scalar, the op is unknown, or integers are averaged or
-            multiplied by a factor.
-        tf.errors.InvalidArgumentError: The number of ranks does not divide the number of rows.
+        OptionError: The tensor is a scalar, the op is unknown or Adasum, or the dtype cannot be
+            reduced.
     """
-    with tf.name_scope(name or "smdist_reduce_scatter"):
-        value, chosen = check_rows(tensor, "reduce_scatter"), as_op(op)
+    members, chosen = members_of(process_set), as_op(op)
+    call_forms.check_devices(device_dense=device_dense)
+    require(
+        chosen is not ReduceOp.ADASUM,
+        what="op is 'adasum' for a reduce_scatter",
+        why="Adasum needs the dot products of whole tensors, and each rank gets a part",
+        hint="Pass op=ReduceOp.AVERAGE or op=ReduceOp.SUM",
+        about="op",
+        kind="unsupported",
+    )
+    with match_by_name(name, "smdist_reduce_scatter"):
+        value = check_rows(tensor, "reduce_scatter")
         check_number(chosen, value.dtype)
         for factor in (prescale_factor, postscale_factor):
             check_factor(factor, value.dtype)
-        with tf.control_dependencies([_equal_rows(value)]):
-            scaled = _times(tf.identity(value), prescale_factor)
-        return _times(row_collectives.scatter_reduced(scaled, chosen), postscale_factor)
+        small, context = check_compression(compression).compress(times(value, prescale_factor))
+        small = row_collectives.scatter_reduced(small, chosen, members)
+        return times(compression.decompress(small, context), postscale_factor)
 
 
 reducescatter = reduce_scatter  # Horovod's name
 
 
 @without_autograph
-def barrier() -> None:
-    """Wait until all ranks have called this function."""
-    if basics.size() == 1:
-        return
-    done = row_collectives.barrier()
+def barrier(process_set: ProcessSet | None = None, name: str | None = None) -> Any:
+    """Wait until all ranks have called this function.
+
+    Args:
+        process_set: Ranks that take part; by default all.
+        name: Name by which ranks match it; None to match it by the order of the calls.
+
+    Returns:
+        A tensor in the graph of a session, which must fetch it; otherwise None.
+    """
+    members = members_of(process_set)
+    with match_by_name(name, "smdist_barrier"):
+        done = tf.zeros([0]) if members.size == 1 else row_collectives.barrier(members)
+    if not tf.compat.v1.executing_eagerly_outside_functions():
+        return tf.size(done)
     if not tf.executing_eagerly():  # the assertion keeps TensorFlow from pruning the barrier
         tf.debugging.assert_non_negative(tf.size(done))
+    return None
 
 
-def _reduction(op: ReduceOp, compression: Any, factors: Factors) -> ReduceOptions:
-    return ReduceOptions(op=op, compression=check_compression(compression), factors=factors)
+def _reduction(
+    op: ReduceOp, compression: Any, factors: Factors, process_set: ProcessSet | None
+) -> ReduceOptions:
+    return ReduceOptions(
+        op=op,
+        compression=check_compression(compression),
+        factors=factors,
+        members=members_of(process_set),
+    )
 
 
 def _reduced(tensor: Any, reduction: ReduceOptions) -> Any:
@@ -256,7 +331,6 @@ def _reduced(tensor: Any, reduction: ReduceOptions) -> Any:
             setup_hints.note(setup_hints.MANUAL)
         return all_reduce([dense], reduction)[0]
     setup_hints.note(setup_hints.MANUAL)
-    check_average(reduction.op, tensor.values.dtype)
     check_factors(reduction, tensor.values.dtype)
     return indexed_slices.gather([tensor], reduction)[0]
 
@@ -291,12 +365,7 @@ def check_rows(tensor: Any, name: str) -> Any:
     return value
 
 
-def _times(value: Any, factor: float) -> Any:
-    return value if factor == 1 else value * tf.cast(factor, value.dtype)
-
-
-def _equal_rows(value: Any) -> Any:
-    size = basics.size()
+def _equal_rows(value: Any, size: int) -> Any:
     count = tf.shape(value, out_type=tf.int64)[0]
     tf.debugging.assert_equal(
         count % size,
@@ -306,12 +375,12 @@ def _equal_rows(value: Any) -> Any:
     return tf.fill([size], count // size)
 
 
-def _counts(splits: Any, value: Any) -> Any:
-    given, size = tf.convert_to_tensor(splits), basics.size()
+def _counts(splits: Any, value: Any, size: int) -> Any:
+    given = tf.convert_to_tensor(splits)
     require(
         given.shape.is_compatible_with([size]),
         what=f"splits of alltoall() has the shape {given.shape}",
-        why=f"it needs one number of rows for each rank, and the job has {size} ranks",
+        why=f"it needs one number of rows for each rank, and there are {size} ranks",
         hint=f"Pass {size} integers",
         about="splits",
         kind="shape",

@@ -18,18 +18,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from smdist.dataparallel.tensorflow import basics, op_library
+from smdist.dataparallel.tensorflow import op_library, row_collectives
+from smdist.dataparallel.tensorflow.adasum_rows import check_ranks, combined
 from smdist.dataparallel.tensorflow.buckets import BucketTensor, pack
 from smdist.dataparallel.tensorflow.call_forms import Factors
 from smdist.dataparallel.tensorflow.compression import Compression
 from smdist.dataparallel.tensorflow.fusion_options import fusion_bytes as fusion_of_job
 from smdist.dataparallel.tensorflow.op_library import tf
+from smdist.dataparallel.tensorflow.operation_names import next_key
 from smdist.dataparallel.tensorflow.reduce_op import (
     ReduceOp,
     check_factor,
     check_gradient,
     check_number,
+    engine_op,
+    finished,
+    times,
 )
+from smdist.dataparallel.tensorflow.set_members import Members, members_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +48,7 @@ class ReduceOptions:
         factors: Factor of the inputs before the reduction, and factor of the results after it.
         fusion_bytes: Bytes per bucket; None for the job's value, which is 25 MiB if not set.
         is_group: True to put all tensors of a dtype into one bucket, whatever their size.
-        ranks: Group of the engine whose ranks reduce, and their number; None for all ranks.
+        members: Ranks that reduce; None for all ranks.
     """
 
     op: ReduceOp = ReduceOp.AVERAGE
@@ -50,7 +56,7 @@ class ReduceOptions:
     factors: Factors = field(default_factory=Factors)
     fusion_bytes: int | None = None
     is_group: bool = False
-    ranks: tuple[int, int] | None = None
+    members: Members | None = None
 
 
 def all_reduce(tensors: Sequence[Any], reduction: ReduceOptions, checksum: int = 0) -> list[Any]:
@@ -66,8 +72,7 @@ def all_reduce(tensors: Sequence[Any], reduction: ReduceOptions, checksum: int =
             ranks.
 
     Raises:
-        OptionError: An average or a factor is used for integers, a dtype cannot be reduced, or
-            XLA compiles the tf.function.
+        OptionError: A dtype cannot be reduced, or XLA compiles the tf.function.
         tf.errors.InvalidArgumentError: Shapes or checksums differ between ranks.
     """
     for tensor in tensors:
@@ -88,33 +93,34 @@ def all_reduce(tensors: Sequence[Any], reduction: ReduceOptions, checksum: int =
 
 
 def check_factors(reduction: ReduceOptions, dtype: Any) -> None:
-    """Check that both factors of `reduction` are 1 if tensors of `dtype` contain integers.
-
-    A product of an integer and a factor would be rounded.
+    """Check that both factors of `reduction` are 1 if tensors of `dtype` contain truth values.
 
     Raises:
-        OptionError: A factor is not 1, and `dtype` is an integer type.
+        OptionError: A factor is not 1, and `dtype` is bool.
     """
     check_factor(reduction.factors.before, dtype)
     check_factor(reduction.factors.after, dtype)
 
 
 def _run(tensors: list[Any], reduction: ReduceOptions, checksum: int) -> list[Any]:
-    scaled = [_times(tensor, reduction.factors.before) for tensor in tensors]
+    scaled = [times(tensor, reduction.factors.before) for tensor in tensors]
     small = [reduction.compression.compress(tensor) for tensor in scaled]
     large = _exchange([tensor for tensor, _ in small], reduction, checksum)
     full = [
         reduction.compression.decompress(tensor, context)
         for tensor, (_, context) in zip(large, small, strict=True)
     ]
-    return [_times(tensor, reduction.factors.after) for tensor in full]
+    return [times(tensor, reduction.factors.after) for tensor in full]
 
 
 def _exchange(tensors: list[Any], reduction: ReduceOptions, checksum: int) -> list[Any]:
     op_library.check_context()
-    group, size = reduction.ranks or (0, basics.size())
-    if size == 1:
+    members = reduction.members or members_of(None)
+    if members.size == 1:
         return tensors
+    if reduction.op is ReduceOp.ADASUM:
+        check_ranks(members.size)
+        return [_adaptive_sum(tensor, members) for tensor in tensors]
     buckets = pack(
         [_piece(tensor, reduction.is_group) for tensor in tensors],
         reduction.fusion_bytes or fusion_of_job(),
@@ -122,22 +128,28 @@ def _exchange(tensors: list[Any], reduction: ReduceOptions, checksum: int) -> li
     contents = [[tensors[number] for number in bucket] for bucket in buckets]
     if checksum:
         contents[0].append(tf.zeros([0, 0, 0, checksum], contents[0][0].dtype))
-    handles = [op_library.start(content, reduction.op.value, group) for content in contents]
+    keys = [next_key() for _ in contents]
+    handles = [
+        op_library.start(content, engine_op(reduction.op, content[0].dtype), members.group, key)
+        for content, key in zip(contents, keys, strict=True)
+    ]
     results: list[Any] = [None] * len(tensors)
-    with tf.control_dependencies(handles[-1:]):
-        for bucket, content, handle in zip(buckets, contents, handles, strict=True):
-            waited = op_library.wait(handle, content)
+    # a named operation waits without blocking others
+    with tf.control_dependencies([] if keys[0] else handles[-1:]):
+        for bucket, content, handle, key in zip(buckets, contents, handles, keys, strict=True):
+            waited = op_library.wait(handle, content, key)
             # strict=False leaves out the last result, which is the checksum's
             for number, result in zip(bucket, waited, strict=False):
-                results[number] = result
+                results[number] = finished(result, reduction.op, members.size)
     return results
+
+
+def _adaptive_sum(tensor: Any, members: Members) -> Any:
+    rows = row_collectives.gather_equal(tf.reshape(tensor, [-1]), members)
+    return tf.reshape(combined(rows), tf.shape(tensor))
 
 
 def _piece(tensor: Any, is_of_group: bool) -> BucketTensor:
     count = 0 if is_of_group else tensor.shape.num_elements()
     size = None if count is None else count * tensor.dtype.size
     return BucketTensor(dtype=tensor.dtype.name, size_bytes=size)
-
-
-def _times(tensor: Any, factor: float) -> Any:
-    return tensor if factor == 1 else tensor * tf.cast(factor, tensor.dtype)

@@ -4,13 +4,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from sagemaker_dist.errors import require
-from smdist.dataparallel.tensorflow import basics, row_collectives
+from smdist.dataparallel.tensorflow import row_collectives
 from smdist.dataparallel.tensorflow.fused_allreduce import ReduceOptions
 from smdist.dataparallel.tensorflow.op_library import tf
-from smdist.dataparallel.tensorflow.reduce_op import ReduceOp, check_number
+from smdist.dataparallel.tensorflow.reduce_op import ReduceOp, check_number, times
+from smdist.dataparallel.tensorflow.set_members import members_of
+
+_SEGMENTS: Final = {
+    ReduceOp.MIN: tf.math.unsorted_segment_min,
+    ReduceOp.MAX: tf.math.unsorted_segment_max,
+    ReduceOp.PRODUCT: tf.math.unsorted_segment_prod,
+}
 
 
 def is_sparse(tensor: Any) -> bool:
@@ -52,26 +59,28 @@ def gather(sparse: Sequence[Any], reduction: ReduceOptions) -> list[Any]:
     """Return each sparse gradient as IndexedSlices with the rows and indices of all ranks.
 
     For an average the rows are divided by the number of ranks. If rows with the same index are then
-    added, the sum is the reduced row of the dense gradient.
+    added, the sum is the reduced row of the dense gradient. For a minimum, maximum or product the
+    rows of each index are reduced to one, over the ranks that have a row of this index.
 
     Args:
         sparse: IndexedSlices of this rank.
         reduction: Options of the reduction; factors multiply the rows, too.
 
     Raises:
-        OptionError: The operation is neither a sum nor an average, or is an average of integers.
+        OptionError: The operation is Adasum.
     """
     require(
-        reduction.op in (ReduceOp.SUM, ReduceOp.AVERAGE),
+        reduction.op is not ReduceOp.ADASUM,
         what=f"IndexedSlices cannot be reduced with op={reduction.op.value!r}",
-        why="their rows are gathered from all ranks, and rows of one index are then added",
-        hint="Reduce with average or sum, or pass sparse_as_dense=True",
+        why="Adasum needs the dot products of whole tensors, and ranks have different rows",
+        hint="Reduce with another op, or pass sparse_as_dense=True",
         about="op",
     )
     for each in sparse:
         check_number(reduction.op, each.values.dtype)
-    scaled = [_scaled(each, reduction) for each in sparse]
-    if basics.size() == 1 or not scaled:
+    members = reduction.members or members_of(None)
+    scaled = [_scaled(each, reduction, members.size) for each in sparse]
+    if members.size == 1 or not scaled:
         return scaled
     small = [reduction.compression.compress(each.values) for each in scaled]
     flat = [
@@ -79,8 +88,8 @@ def gather(sparse: Sequence[Any], reduction: ReduceOptions) -> list[Any]:
         for (values, _), each in zip(small, scaled, strict=True)
         for part in (values, each.indices)
     ]
-    whole = row_collectives.gather(flat)
-    return [
+    whole = row_collectives.gather(flat, members)
+    gathered = [
         tf.IndexedSlices(
             reduction.compression.decompress(whole[2 * number], small[number][1]),
             whole[2 * number + 1],
@@ -88,13 +97,22 @@ def gather(sparse: Sequence[Any], reduction: ReduceOptions) -> list[Any]:
         )
         for number, each in enumerate(scaled)
     ]
+    if reduction.op not in _SEGMENTS:
+        return gathered
+    return [_merged(each, reduction) for each in gathered]
 
 
-def _scaled(slices: Any, reduction: ReduceOptions) -> Any:
-    factor = reduction.factors.before * reduction.factors.after
+def _merged(slices: Any, reduction: ReduceOptions) -> Any:
+    indices, places = tf.unique(slices.indices)
+    values = _SEGMENTS[reduction.op](slices.values, places, tf.size(indices))
+    return tf.IndexedSlices(times(values, reduction.factors.after), indices, slices.dense_shape)
+
+
+def _scaled(slices: Any, reduction: ReduceOptions, size: int) -> Any:
+    factor = reduction.factors.before
+    if reduction.op not in _SEGMENTS:
+        factor *= reduction.factors.after
     if reduction.op is ReduceOp.AVERAGE:
-        factor /= basics.size()
-    if factor == 1:
-        return slices
-    values = slices.values * tf.cast(factor, slices.values.dtype)
+        factor /= size
+    values = times(slices.values, factor)
     return tf.IndexedSlices(values, slices.indices, slices.dense_shape)

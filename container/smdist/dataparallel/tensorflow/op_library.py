@@ -94,24 +94,29 @@ def compiled() -> Any:
     return importlib.import_module(_COMPILED)
 
 
-def start(tensors: list[Any], op: str, group: int = 0) -> Any:
+def start(tensors: list[Any], op: str, group: int = 0, key: str = "") -> Any:
     """Start one all-reduce of `tensors`, which must all have the same dtype.
 
-    `op` is the value of a ReduceOp, such as "sum"; `group` is the number of a group of the engine,
-    0 for all ranks.
+    Args:
+        tensors: Tensors of one dtype.
+        op: Value of a ReduceOp, such as "sum".
+        group: Number of a group of the engine; 0 for all ranks.
+        key: Name by which ranks match it (operation_names.py); "" for the order of the calls.
 
     Returns:
         A handle, an int64 scalar, which must be passed to wait() once.
     """
     check_context()
-    return operations().smdist_start(values=tensors, op=op, group=group)
+    return operations().smdist_start(values=tensors, op=op, group=group, key=key)
 
 
-def wait(handle: Any, tensors: list[Any]) -> list[Any]:
+def wait(handle: Any, tensors: list[Any], key: str = "") -> list[Any]:
     """Wait for the all-reduce that start(tensors) has started; return the reduced tensors.
 
-    `handle` is the result of start().
+    `handle` is the result of start(), which had the same `key`.
     """
+    if key and not tf.executing_eagerly():
+        return _awaited(handle, tensors[0].dtype, [tensor.shape for tensor in tensors])
     _wait_interruptibly(handle)
     with _sequential_waits() as waits:
         results = operations().smdist_wait(handle, T=tensors[0].dtype, N=len(tensors))
@@ -122,7 +127,15 @@ def wait(handle: Any, tensors: list[Any]) -> list[Any]:
 
 
 def start_move(
-    value: Any, kind: str, *, sent: Any = (), received: Any = (), op: str = "sum", root: int = 0
+    value: Any,
+    kind: str,
+    *,
+    sent: Any = (),
+    received: Any = (),
+    op: str = "sum",
+    root: int = 0,
+    group: int = 0,
+    key: str = "",
 ) -> Any:
     """Start a collective that moves rows (along axis 0) between ranks.
 
@@ -133,7 +146,9 @@ def start_move(
         received: Number of rows to receive from each rank, int64 [size]; empty if `kind` needs
             none.
         op: Value of a ReduceOp, for reduce_scatter.
-        root: Rank that sends, for broadcast.
+        root: Rank of the group that sends, for broadcast.
+        group: Number of a group of the engine; 0 for all ranks.
+        key: Name by which ranks match it (operation_names.py); "" for the order of the calls.
 
     Returns:
         A handle, an int64 scalar, which must be passed to wait_move() once.
@@ -146,14 +161,19 @@ def start_move(
         kind=kind,
         op=op,
         root=root,
+        group=group,
+        key=key,
     )
 
 
-def wait_move(handle: Any, dtype: Any, shape: Any) -> Any:
+def wait_move(handle: Any, dtype: Any, shape: Any, key: str = "") -> Any:
     """Wait for the collective that start_move() has started; return the received rows.
 
-    `handle` is the result of start_move(); `dtype` and `shape` are those of the rows.
+    `handle` is the result of start_move(), which had the same `key`; `dtype` and `shape` are those
+    of the rows.
     """
+    if key and not tf.executing_eagerly():
+        return _awaited(handle, dtype, [shape])[0]
     _wait_interruptibly(handle)
     with _sequential_waits() as waits:
         result = operations().smdist_moved(handle, T=dtype)
@@ -187,6 +207,18 @@ def start_receive(shape: Sequence[int], dtype: Any, peer: int, tag: int) -> Any:
     return operations().smdist_receive(
         shape=tf.constant(shape, tf.int64, shape=[len(shape)]), peer=peer, tag=tag, T=dtype
     )
+
+
+def _awaited(handle: Any, dtype: Any, shapes: Sequence[Any]) -> list[Any]:
+    """Return the results of a named operation of a graph, without blocking TensorFlow's threads.
+
+    Named operations may start in different orders on each rank, so waits for them may not either
+    delay each other or occupy all threads.
+    """
+    results: list[Any] = operations().smdist_await(handle, T=dtype, N=len(shapes))
+    for result, shape in zip(results, shapes, strict=True):
+        result.set_shape(shape)
+    return results
 
 
 def _wait_interruptibly(handle: Any) -> None:
@@ -225,7 +257,7 @@ def check_context() -> None:
     """Check that a collective of smdist can run at the place where it is called.
 
     Raises:
-        OptionError: The place is a function that XLA compiles, the graph of a session, a data
+        OptionError: The place is a function that XLA compiles, a data
             pipeline such as Dataset.map, or a tf.distribute strategy with several replicas.
     """
     if not tf.executing_eagerly():
@@ -248,13 +280,6 @@ def _check_graph(graph: Any) -> None:
             "Pass jit_compile=False to this tf.function or to Model.compile(); functions without"
             " collectives may keep jit_compile=True",
             about="jit_compile",
-        )
-    if not tf.compat.v1.executing_eagerly_outside_functions():
-        raise OptionError(
-            "a collective was called in a graph for a session",
-            "a session may start operations in a different order on each rank",
-            "Call it eagerly or within tf.function, outside of tf.Graph().as_default()",
-            about="session",
         )
     if transformation := _transformation_around(graph):
         raise OptionError(

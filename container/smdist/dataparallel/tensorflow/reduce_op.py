@@ -7,12 +7,13 @@ from enum import Enum
 from typing import Any, Final
 
 from sagemaker_dist.errors import OptionError, closest, require
+from smdist.dataparallel.tensorflow.op_library import tf
 
 
 class ReduceOp(str, Enum):
     """Reduce operation of an all-reduce.
 
-    AVERAGE accepts only floats; the others also accept integers and bool.
+    An average of integers is rounded towards minus infinity. ADASUM accepts only floats.
     """
 
     AVERAGE = "average"
@@ -20,6 +21,7 @@ class ReduceOp(str, Enum):
     MIN = "min"
     MAX = "max"
     PRODUCT = "product"
+    ADASUM = "adasum"
 
 
 Average: Final = ReduceOp.AVERAGE
@@ -27,6 +29,7 @@ Sum: Final = ReduceOp.SUM
 Min: Final = ReduceOp.MIN
 Max: Final = ReduceOp.MAX
 Product: Final = ReduceOp.PRODUCT
+Adasum: Final = ReduceOp.ADASUM
 
 _FLOATS: Final = ("float16", "bfloat16", "float32", "float64")
 _NUMBERS: Final = (*_FLOATS, "int8", "uint8", "int16", "int32", "int64", "bool")
@@ -58,8 +61,8 @@ def check_number(op: ReduceOp, dtype: Any) -> None:
     """Check that tensors of this dtype can be reduced with the operation.
 
     Raises:
-        OptionError: The dtype cannot be reduced, or the operation is an average and the dtype is
-            not a float.
+        OptionError: The dtype cannot be reduced, or the operation is Adasum and the dtype is no
+            float.
     """
     require(
         dtype.name in _NUMBERS,
@@ -69,41 +72,72 @@ def check_number(op: ReduceOp, dtype: Any) -> None:
         about="tensor",
         kind="dtype",
     )
-    check_average(op, dtype)
+    check_fraction(op, dtype)
 
 
-def check_average(op: ReduceOp, dtype: Any) -> None:
-    """Check that the operation is no average of integers, which would be rounded.
-
-    Complex dtypes pass, because IndexedSlices may have them.
+def check_fraction(op: ReduceOp, dtype: Any) -> None:
+    """Check that Adasum gets floats, and that no truth values are averaged.
 
     Raises:
-        OptionError: The operation is an average, and the dtype is neither float nor complex.
+        OptionError: Adasum gets other numbers, or an average gets bool.
     """
     require(
-        op is not ReduceOp.AVERAGE or dtype.is_floating or dtype.is_complex,
-        what=f"a tensor of dtype {dtype.name} cannot be averaged",
-        why="the average would be rounded to a whole number",
+        op is not ReduceOp.ADASUM or dtype.is_floating,
+        what=f"a tensor of dtype {dtype.name} cannot be reduced with op={op.value!r}",
+        why="Adasum multiplies each rank's tensor by a fraction",
         hint="Cast the tensor to float32, or pass op=ReduceOp.SUM",
+        about="op",
+        kind="rounding",
+    )
+    require(
+        op is not ReduceOp.AVERAGE or not dtype.is_bool,
+        what="a tensor of dtype bool cannot be averaged",
+        why="the average of truth values is none",
+        hint="Cast the tensor to float32, or pass op=ReduceOp.MIN or MAX",
         about="op",
         kind="rounding",
     )
 
 
 def check_factor(factor: float, dtype: Any) -> None:
-    """Check that only a float or complex tensor is multiplied by a factor other than 1.
+    """Check that no truth values are multiplied by a factor other than 1.
 
     Raises:
-        OptionError: The factor is not 1, and the dtype is neither float nor complex.
+        OptionError: The factor is not 1, and the dtype is bool.
     """
     require(
-        factor == 1 or dtype.is_floating or dtype.is_complex,
+        factor == 1 or not dtype.is_bool,
         what=f"a tensor of dtype {dtype.name} cannot be multiplied by the factor {factor!r}",
-        why="the factor and the product would be rounded to whole numbers",
-        hint="Cast the tensor to float32, or multiply in the script",
+        why="a truth value has no multiple",
+        hint="Leave prescale_factor and postscale_factor out",
         about="factor",
         kind="rounding",
     )
+
+
+def engine_op(op: ReduceOp, dtype: Any) -> str:
+    """Return the engine's name of the operation for tensors of this dtype.
+
+    Whole numbers are summed for an average; finished() then divides the sum.
+    """
+    return ReduceOp.SUM.value if op is ReduceOp.AVERAGE and dtype.is_integer else op.value
+
+
+def finished(total: Any, op: ReduceOp, size: int) -> Any:
+    """Return the result of `op` over `size` ranks from what the engine has computed."""
+    return total // size if op is ReduceOp.AVERAGE and total.dtype.is_integer else total
+
+
+def times(tensor: Any, factor: float) -> Any:
+    """Return the tensor times `factor`, in its own dtype.
+
+    Integers are multiplied in float64, and the product is rounded towards zero.
+    """
+    if factor == 1:
+        return tensor
+    if tensor.dtype.is_integer:
+        return tf.cast(tf.cast(tensor, tf.float64) * factor, tensor.dtype)
+    return tensor * tf.cast(factor, tensor.dtype)
 
 
 def check_gradient(op: ReduceOp, of: str) -> None:

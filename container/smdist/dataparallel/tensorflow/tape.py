@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Any
 
 from sagemaker_dist.errors import require
-from smdist.dataparallel.tensorflow.basics import size
 from smdist.dataparallel.tensorflow.call_forms import Factors, check_devices, suggest_argument_names
 from smdist.dataparallel.tensorflow.compression import Compression, check_compression
 from smdist.dataparallel.tensorflow.fused_allreduce import ReduceOptions
@@ -15,6 +14,7 @@ from smdist.dataparallel.tensorflow.gradients import reduce_gradients
 from smdist.dataparallel.tensorflow.local_sources import LocalSources
 from smdist.dataparallel.tensorflow.op_library import tf, without_autograph
 from smdist.dataparallel.tensorflow.reduce_op import ReduceOp, as_op
+from smdist.dataparallel.tensorflow.set_members import ProcessSet, members_of
 
 
 class DistributedGradientTape:
@@ -30,11 +30,12 @@ class DistributedGradientTape:
         compression: Compression.none, .fp16 or .bf16.
         sparse_as_dense: True to convert IndexedSlices to dense tensors; by default their rows
             are gathered from all ranks.
-        op: AVERAGE, the default, or SUM.
+        op: AVERAGE, the default, SUM or ADASUM.
         gradient_predivide_factor: Divide gradients by this before the sum over ranks, and the
             sum by the number of ranks / this factor.
         num_groups: Horovod's argument; must be 0.
         groups: Horovod's argument; must be None.
+        process_set: Ranks over which gradients are reduced; by default all.
         fusion_bytes: Bytes per bucket; by default the job's value, which is 25 MiB if not set.
         scale_local_gradients: True to divide the gradients of local variables
             (`register_local_source`) by the number of ranks.
@@ -58,13 +59,16 @@ class DistributedGradientTape:
         groups: Any = None,
         fusion_bytes: int | None = None,
         scale_local_gradients: bool = True,
+        process_set: ProcessSet | None = None,
     ) -> None:
         check_devices(device_dense=device_dense, device_sparse=device_sparse)
         refuse_groups(num_groups, groups)
         self._local = LocalSources(scale_local_gradients)
         self._tape = gradtape
         self._sparse_as_dense = sparse_as_dense
-        self._reduction = reduction_of(op, compression, gradient_predivide_factor, fusion_bytes)
+        self._reduction = reduction_of(
+            op, compression, gradient_predivide_factor, fusion_bytes, process_set
+        )
 
     def __enter__(self) -> DistributedGradientTape:
         self._tape.__enter__()
@@ -121,30 +125,36 @@ def PartialDistributedGradientTape(  # noqa: N802  Horovod's name
 
 
 def reduction_of(
-    op: Any, compression: Any, predivide_factor: float, fusion_bytes: int | None
+    op: Any,
+    compression: Any,
+    predivide_factor: float,
+    fusion_bytes: int | None,
+    process_set: ProcessSet | None = None,
 ) -> ReduceOptions:
     """Return the reduce options of a DistributedGradientTape or DistributedOptimizer.
 
     Args:
-        op: AVERAGE or SUM; None for AVERAGE.
+        op: AVERAGE, SUM or ADASUM; None for AVERAGE.
         compression: Compression.none, .fp16 or .bf16.
         predivide_factor: The argument gradient_predivide_factor. Gradients are divided by this
             factor before the sum over ranks. The sum is multiplied by factor / number of ranks.
         fusion_bytes: Bytes per bucket; None for the job's value.
+        process_set: Ranks over which gradients are reduced; None for all.
 
     Raises:
         OptionError: A value is out of range.
     """
     chosen = as_op(op)
     require(
-        chosen in (ReduceOp.SUM, ReduceOp.AVERAGE),
+        chosen in (ReduceOp.SUM, ReduceOp.AVERAGE, ReduceOp.ADASUM),
         what=f"op is {chosen.value!r} for gradients",
-        why="only the average or the sum of the ranks' gradients is the gradient of the whole"
-        " batch",
-        hint="Pass op=ReduceOp.AVERAGE or op=ReduceOp.SUM",
+        why="the gradient of the whole batch is the average or the sum of the ranks' gradients, and"
+        " Adasum lies between them",
+        hint="Pass op=ReduceOp.AVERAGE, ReduceOp.SUM or ReduceOp.ADASUM",
         about="op",
     )
     factors = Factors()
+    members = None if process_set is None else members_of(process_set)
     if predivide_factor != 1:
         require(
             chosen is ReduceOp.AVERAGE and predivide_factor > 0,
@@ -154,11 +164,14 @@ def reduction_of(
             about="gradient_predivide_factor",
         )
         chosen = ReduceOp.SUM
-        factors = Factors(before=1 / predivide_factor, after=predivide_factor / size())
+        factors = Factors(
+            before=1 / predivide_factor, after=predivide_factor / (members or members_of(None)).size
+        )
     return ReduceOptions(
         op=chosen,
         compression=check_compression(compression),
         factors=factors,
+        members=members,
         fusion_bytes=None if fusion_bytes is None else checked_fusion_bytes(fusion_bytes),
     )
 

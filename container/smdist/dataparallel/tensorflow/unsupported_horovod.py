@@ -7,24 +7,16 @@ import sys
 from difflib import get_close_matches
 
 # pairs (why, hint)
-_SETS = ("every collective is over all ranks", "Leave process sets out")
 _TRACES = "smdist writes no traces; TensorFlow's profiler does"
 _INSTEAD = {
-    "Adasum": ("it is not implemented for TensorFlow", "Use op=Average"),
-    "ProcessSet": _SETS,
-    "add_process_set": _SETS,
-    "check_num_rank_power_of_2": ("there is no Adasum", "Use op=Average"),
     "elastic": (
         "ranks form a new group in another way than Horovod's",
         "Use smdist.elastic: run(train, KerasState(model))",
     ),
-    "global_process_set": _SETS,
     "join": (
         "all ranks must call every collective, and so need the same number of batches",
         "Give all ranks the same number of batches, with steps_per_epoch or dataset.take()",
     ),
-    "process_set_included_op": _SETS,
-    "remove_process_set": _SETS,
     "start_timeline": (_TRACES, "Use tf.profiler.experimental.start()"),
     "stop_timeline": (_TRACES, "Use tf.profiler.experimental.stop()"),
 }

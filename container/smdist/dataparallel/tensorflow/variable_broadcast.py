@@ -4,16 +4,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from numbers import Integral
 from typing import Any, Final
 
 from sagemaker_dist.errors import OptionError, require
-from smdist.dataparallel.tensorflow import basics, row_collectives, setup_hints
+from smdist.dataparallel.tensorflow import row_collectives, setup_hints
 from smdist.dataparallel.tensorflow.buckets import BucketTensor, pack
 from smdist.dataparallel.tensorflow.fused_allreduce import ReduceOptions, all_reduce
 from smdist.dataparallel.tensorflow.fusion_options import fusion_bytes
 from smdist.dataparallel.tensorflow.op_library import tf, without_autograph
+from smdist.dataparallel.tensorflow.operation_names import named
 from smdist.dataparallel.tensorflow.reduce_op import ReduceOp
+from smdist.dataparallel.tensorflow.set_members import Members, ProcessSet, members_of
 from smdist.dataparallel.tensorflow.variable_differences import (
     Description,
     describe,
@@ -28,7 +29,11 @@ _ALIKE: Final = "Build the same model and optimizer on all ranks"
 
 
 @without_autograph
-def broadcast_variables(variables: Any, root_rank: int = 0) -> None:
+def broadcast_variables(
+    variables: Any,
+    root_rank: int = 0,
+    process_set: ProcessSet | None = None,
+) -> None:
     """Set the variables of all ranks to the values that they have on `root_rank`.
 
     The states of Keras's seed generators are not broadcast, so that dropout differs between
@@ -38,6 +43,7 @@ def broadcast_variables(variables: Any, root_rank: int = 0) -> None:
         variables: tf.Variables and Keras variables, in lists, tuples or dicts of any depth,
             or a function that returns them.
         root_rank: The rank whose values are sent.
+        process_set: Ranks that take part; by default all.
 
     Raises:
         OptionError: An element is not a variable, its shape is not known, or the root rank
@@ -50,39 +56,50 @@ def broadcast_variables(variables: Any, root_rank: int = 0) -> None:
     every = tf.nest.flatten(variables() if is_function else variables)
     given = [each for each in every if not _is_seed(_variable(each))]
     flat = [_variable(each) for each in given]
-    check_root(root_rank)
-    if basics.size() == 1 or not flat:
+    members = members_of(process_set)
+    members.place_of(root_rank)
+    if members.size == 1 or not flat:
         return
     # a variable of this name is the step counter of an optimizer
     if any(getattr(each, "name", "") == "iteration" for each in given):
         setup_hints.note(setup_hints.OPTIMIZER)
-    _check_agreement(given, flat)
+    _check_agreement(given, flat, members)
     sizes = [
         BucketTensor(dtype=each.dtype.name, size_bytes=each.shape.num_elements() * each.dtype.size)
         for each in flat
     ]
     for bucket in pack(sizes, fusion_bytes()):
-        _broadcast_bucket([flat[number] for number in bucket], root_rank)
+        _broadcast_bucket([flat[number] for number in bucket], root_rank, members)
 
 
 @without_autograph
-def broadcast_(variable: Any, root_rank: int, name: str | None = None) -> Any:
-    """Set a variable to the value that it has on `root_rank`, and return the variable.
+def broadcast_(
+    variables: Any,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+) -> Any:
+    """Set variables to the values that they have on `root_rank`, and return them.
 
     Args:
-        variable: tf.Variable or Keras variable, also of a seed generator.
+        variables: tf.Variable or Keras variable, also of a seed generator, or a list of them.
         root_rank: The rank whose value is sent.
-        name: Name in the graph.
+        name: Name by which ranks match the operations, the same on all ranks; None to match them
+            by the order of the calls.
+        process_set: Ranks that take part; by default all.
 
     Raises:
         OptionError: It is no variable, or the root rank does not exist.
     """
-    check_root(root_rank)
-    inner = _variable(variable)
-    if basics.size() > 1:
-        with tf.name_scope(name or "smdist_broadcast_in_place"):
-            inner.assign(row_collectives.broadcast(tf.convert_to_tensor(inner), root_rank))
-    return variable
+    members = members_of(process_set)
+    members.place_of(root_rank)
+    every = variables if isinstance(variables, (list, tuple)) else [variables]
+    if members.size > 1:
+        with named(name, "smdist_broadcast_in_place"):
+            for inner in map(_variable, every):
+                value = tf.convert_to_tensor(inner)
+                inner.assign(row_collectives.broadcast(value, root_rank, members))
+    return variables
 
 
 def check_root(root_rank: Any) -> None:
@@ -91,14 +108,7 @@ def check_root(root_rank: Any) -> None:
     Raises:
         OptionError: The job has no such rank.
     """
-    is_number = not isinstance(root_rank, bool) and isinstance(root_rank, Integral)
-    require(
-        is_number and 0 <= int(root_rank) < basics.size(),
-        what=f"root_rank is {root_rank!r}",
-        why=f"the ranks of this job are 0 to {basics.size() - 1}",
-        hint="Pass one of these numbers",
-        about="root_rank",
-    )
+    members_of(None).place_of(root_rank)
 
 
 def _variable(each: Any) -> Any:
@@ -128,14 +138,14 @@ def _is_seed(variable: Any) -> bool:
     return name == "seed_generator_state" and variable.dtype.is_integer
 
 
-def _check_agreement(given: Sequence[Any], variables: Sequence[Any]) -> None:
+def _check_agreement(given: Sequence[Any], variables: Sequence[Any], members: Members) -> None:
     description = describe(given, variables, names_of(given, is_brief=True))
     mine = tf.constant([_checksum_of(description)], tf.int64)
-    low, high = all_reduce([mine, -mine], ReduceOptions(op=ReduceOp.MIN))
+    low, high = all_reduce([mine, -mine], ReduceOptions(op=ReduceOp.MIN, members=members))
     if not tf.executing_eagerly():
         tf.debugging.Assert(tf.reduce_all(low == -high), [f"{_DIFFER} {_ALIKE}"])
     elif int(low[0]) != -int(high[0]):
-        text = f"broadcast_variables(): {difference_between_ranks(description)}. {_ALIKE}"
+        text = f"broadcast_variables(): {difference_between_ranks(description, members)}. {_ALIKE}"
         raise tf.errors.InvalidArgumentError(None, None, text)
 
 
@@ -144,10 +154,11 @@ def _checksum_of(description: Description) -> int:
     return checksum_of(";".join([*kinds, *(name for _, _, name in description)]))
 
 
-def _broadcast_bucket(variables: list[Any], root: int) -> None:
+def _broadcast_bucket(variables: list[Any], root: int, members: Members) -> None:
     packed = tf.concat([tf.reshape(each, [-1]) for each in variables], axis=0)
     values = tf.split(
-        row_collectives.broadcast(packed, root), [each.shape.num_elements() for each in variables]
+        row_collectives.broadcast(packed, root, members),
+        [each.shape.num_elements() for each in variables],
     )
     for variable, value in zip(variables, values, strict=True):
         variable.assign(tf.reshape(value, variable.shape))

@@ -19,6 +19,7 @@ import numpy as np
 
 from smdist.dataparallel.tensorflow import row_collectives
 from smdist.dataparallel.tensorflow.op_library import tf
+from smdist.dataparallel.tensorflow.set_members import Members
 from smdist.dataparallel.tensorflow.variable_signature import path_of
 
 _END: Final = "\n"  # separates the descriptions of ranks; JSON contains none
@@ -43,14 +44,14 @@ def describe(given: Sequence[Any], variables: Sequence[Any], names: Sequence[str
     return list(zip(paths, kinds, names, strict=True))
 
 
-def difference_between_ranks(mine: Description) -> str:
+def difference_between_ranks(mine: Description, members: Members) -> str:
     """Gather the descriptions of all ranks; return a sentence about their first difference.
 
-    `mine` describes the variables of this rank; describe() has made it. All ranks must call this
+    `mine` describes the variables of this rank; describe() has made it. All members must call this
     function, outside of a tf.function.
     """
     packed = f"{json.dumps(mine)}{_END}".encode()
-    [everything] = row_collectives.gather([tf.constant(np.frombuffer(packed, np.uint8))])
+    [everything] = row_collectives.gather([tf.constant(np.frombuffer(packed, np.uint8))], members)
     lines = everything.numpy().tobytes().decode().removesuffix(_END).split(_END)
     return difference([[(path, kind, name) for path, kind, name in json.loads(x)] for x in lines])
 

@@ -145,7 +145,7 @@ def corners(rank, size):
             caught(ValueError, make, plain, pairs[:1]),
             caught(ValueError, make, plain, backward_passes_per_step=0),
             caught(ValueError, make, plain, op=hvd.Sum, gradient_predivide_factor=2.0),
-            caught(ValueError, make, plain, op=hvd.Adasum),
+            caught(ValueError, make, plain, op=hvd.Adasum, groups=2),
             caught(ValueError, make, plain, groups=[[extra]]),
             caught(ValueError, make, plain, groups=0),
         ]
@@ -154,10 +154,32 @@ def corners(rank, size):
 
 def test_corners_of_the_optimizer(world):
     """Clipping, races, warnings, missing gradients, closures, new parameters, wrong arguments."""
-    named, op = "named_parameters", "op"
-    abouts = [named, named, "backward_passes_per_step", "gradient_predivide_factor", op]
+    named = "named_parameters"
+    abouts = [named, named, "backward_passes_per_step", "gradient_predivide_factor", "groups"]
     expected = ("race", "race", [*abouts, "groups", "groups"])
     assert [expected] * 2 == world.run(corners, size=2)
+
+
+def adaptive_steps(rank, size):
+    with initialized() as hvd:
+        shared, own = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+        inner = torch.optim.SGD([shared, own], 0.5, momentum=0.5)
+        optimizer = hvd.DistributedOptimizer(inner, op=hvd.Adasum)
+        for _ in range(2):
+            optimizer.zero_grad()
+            (shared.sum() + own[rank]).backward()
+            optimizer.synchronize()
+            optimizer.step()
+        refused = caught(ValueError, optimizer.skip_synchronize)
+        return shared.tolist(), own.tolist(), refused.about
+
+
+def test_adasum_combines_the_changes_of_the_ranks(world):
+    """Equal changes count once, changes of different elements are added; momentum stays local."""
+    changes = 0.5 + 0.75
+    expected = [1 - changes] * 2, [1 - changes] * 2, ("skip_synchronize",)
+
+    assert [expected] * 2 == world.run(adaptive_steps, size=2)
 
 
 def sparse_gradients(rank, size):

@@ -25,7 +25,6 @@ from smdist.dataparallel.library_facts import (
 from smdist.dataparallel.tensorflow.basics import (
     cross_rank,
     cross_size,
-    init,
     is_homogeneous,
     is_initialized,
     local_rank,
@@ -49,21 +48,30 @@ from smdist.dataparallel.tensorflow.keras.value_collectives import (
     reducescatter,
 )
 from smdist.dataparallel.tensorflow.number_ops import cuda_built
+from smdist.dataparallel.tensorflow.process_set_registration import (
+    add_process_set,
+    init,
+    remove_process_set,
+)
 from smdist.dataparallel.tensorflow.progress import report
-from smdist.dataparallel.tensorflow.reduce_op import Average, Max, Min, Product, Sum
+from smdist.dataparallel.tensorflow.reduce_op import Adasum, Average, Max, Min, Product, Sum
+from smdist.dataparallel.tensorflow.set_members import ProcessSet, global_process_set
 from smdist.dataparallel.tensorflow.unsupported_horovod import no_such_name
 from smdist.dataparallel.tensorflow.variable_broadcast import broadcast_variables
 
 __all__ = [
+    "Adasum",
     "Average",
     "Compression",
     "DistributedOptimizer",
     "Max",
     "Min",
     "PartialDistributedOptimizer",
+    "ProcessSet",
     "Product",
     "Sum",
     "SyncBatchNormalization",
+    "add_process_set",
     "allgather",
     "allgather_object",
     "allreduce",
@@ -77,6 +85,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "global_process_set",
     "gloo_built",
     "gloo_enabled",
     "init",
@@ -91,6 +100,7 @@ __all__ = [
     "nccl_built",
     "rank",
     "reducescatter",
+    "remove_process_set",
     "report",
     "rocm_built",
     "shutdown",

@@ -42,6 +42,7 @@ from smdist.dataparallel.tensorflow.keras.reducing_mixins import (
     ReducedScale,
     is_distributed,
 )
+from smdist.dataparallel.tensorflow.set_members import ProcessSet
 from smdist.dataparallel.tensorflow.tape import reduction_of, refuse_groups
 
 _ANY: Final = object()
@@ -50,7 +51,6 @@ _OTHER_ARGUMENTS: Final[dict[str, tuple[Any, str]]] = {
     "bucket_cap_mb": (_ANY, ""),
     "groups": (_ANY, ""),
     "num_groups": (_ANY, ""),
-    "process_set": (None, "gradients are always reduced over all ranks"),
     "scale_local_gradients": (True, "all gradients are reduced, so there are no local ones"),
     "use_locking": (False, "optimizers of Keras 3 have no locks"),
 }
@@ -69,6 +69,7 @@ def DistributedOptimizer(  # noqa: N802  Horovod's and SMDDP's name
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = False,
     fusion_bytes: int | None = None,
+    process_set: ProcessSet | None = None,
     **other_arguments: Any,
 ) -> Any:
     """Return a clone of the optimizer that reduces gradients over all ranks.
@@ -86,12 +87,13 @@ def DistributedOptimizer(  # noqa: N802  Horovod's and SMDDP's name
             are gathered from all ranks.
         gradient_predivide_factor: Divide gradients by this before the sum over ranks, and the
             sum by the number of ranks / this factor.
-        op: AVERAGE, the default, or SUM.
+        op: AVERAGE, the default, SUM or ADASUM.
         backward_passes_per_step: Number of backward passes whose gradients are added on each
             rank before they are reduced and applied.
         average_aggregated_gradients: True to divide the sum by the number of passes, as Keras's
             own gradient_accumulation_steps does.
         fusion_bytes: Bytes per bucket; by default the job's value, which is 25 MiB if not set.
+        process_set: Ranks over which gradients are reduced; by default all.
         other_arguments: SMDDP's bucket_cap_mb, which is fusion_bytes in MiB, and other arguments
             of Horovod, which must have their default values.
 
@@ -101,7 +103,7 @@ def DistributedOptimizer(  # noqa: N802  Horovod's and SMDDP's name
     _check_optimizer(optimizer)
     check_devices(device_dense=device_dense, device_sparse=device_sparse)
     fusion = _fusion_bytes(fusion_bytes, other_arguments)
-    reduction = reduction_of(op, compression, gradient_predivide_factor, fusion)
+    reduction = reduction_of(op, compression, gradient_predivide_factor, fusion, process_set)
     passes = _passes(optimizer, backward_passes_per_step)
     is_sum = backward_passes_per_step > 1 and not average_aggregated_gradients
     factor = float(passes) if is_sum else 1.0

@@ -41,7 +41,7 @@ def root_in(process_set: ProcessSet, root_rank: Any) -> int:
             "Pass one of them: a number among all ranks of the job",
             about="root_rank",
         )
-    return communicator.ranks.index(root_rank)
+    return int(communicator.ranks.index(root_rank))
 
 
 def start_broadcast(
@@ -217,4 +217,4 @@ def join(device: int = -1) -> int:
         about="device",
     )
     has_gpu = device >= 0 and torch.cuda.is_available()
-    return communicator.join(torch.device("cuda", device) if has_gpu else torch.device("cpu"))
+    return int(communicator.join(torch.device("cuda", device) if has_gpu else torch.device("cpu")))

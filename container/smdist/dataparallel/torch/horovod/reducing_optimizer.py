@@ -13,6 +13,7 @@ import torch
 from sagemaker_dist.contract import DataParallel
 from sagemaker_dist.errors import require
 from smdist.config import read_rank_config
+from smdist.dataparallel.torch.horovod.adasum_optimizer import AdasumMixin, ChangeReduction
 from smdist.dataparallel.torch.horovod.allreduce_calls import Scaling
 from smdist.dataparallel.torch.horovod.compressors import Compression
 from smdist.dataparallel.torch.horovod.gradient_reducer import GradientReducer
@@ -153,7 +154,8 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
         compression: `Compression.none`, `.fp16` or `.bf16` for the way.
         backward_passes_per_step: Backward passes whose gradients are added before they are
             reduced. Default 1.
-        op: Average (the default), Sum, Min, Max or Product.
+        op: Average (the default), Sum, Min, Max or Product. With Adasum each rank makes the
+            optimizer's step with its own gradients, and the changes of the parameters are combined.
         gradient_predivide_factor: Number by which gradients are divided before they are summed;
             the average is then divided by the rest. Default 1. Only for op=Average.
         num_groups: Deprecated: the same as `groups` with a number.
@@ -168,13 +170,6 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
     reduction = as_reduction(op)
     _check_passes(backward_passes_per_step)
     require(
-        reduction is not Adasum,
-        what="op is Adasum in DistributedOptimizer()",
-        why="Horovod applies it to the changes of the weights, which smdist does not do",
-        hint="Use op=Average, or allreduce(gradient, op=Adasum) in a loop",
-        about="op",
-    )
-    require(
         gradient_predivide_factor == 1.0 or reduction is Average,
         what=f"gradient_predivide_factor is {gradient_predivide_factor!r} with op={op!r}",
         why="only an average can be divided in two parts",
@@ -185,13 +180,15 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
     params = [each for group in optimizer.param_groups for each in group["params"]]
     if named_parameters is not None:
         _check_names(list(named_parameters), params)
+    if reduction is Adasum:
+        _check_no_buckets(groups, num_groups, sparse_as_dense)
+        return _combining(
+            optimizer, ChangeReduction(compression=compression, process_set=process_set)
+        )
     scaling = Scaling(
         reduction, 1.0 / gradient_predivide_factor, float(gradient_predivide_factor), process_set
     )
-    own = type(optimizer)
-    made: Any = object.__new__(type(own.__name__, (ReducingMixin, own), {}))
-    # a learning rate scheduler of the optimizer has put a step of its own there
-    made.__dict__.update({k: v for k, v in optimizer.__dict__.items() if k != "step"})
+    made = _subclassed(optimizer, ReducingMixin)
     made._is_reduced = made._is_skipping = False
     made._reducer = GradientReducer(
         params,
@@ -203,6 +200,34 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
         bucket_bytes=read_rank_config().fusion_bytes or DataParallel().fusion_bytes,
     )
     return made
+
+
+def _subclassed(optimizer: torch.optim.Optimizer, mixin: type) -> Any:
+    """Return an optimizer with the methods of `mixin`, which shares the state of `optimizer`."""
+    own = type(optimizer)
+    made: Any = object.__new__(type(own.__name__, (mixin, own), {}))
+    # a learning rate scheduler of the optimizer has put a step of its own there
+    made.__dict__.update({k: v for k, v in optimizer.__dict__.items() if k != "step"})
+    return made
+
+
+def _combining(optimizer: torch.optim.Optimizer, changes: ChangeReduction) -> Any:
+    made = _subclassed(optimizer, AdasumMixin)
+    made._changes = changes
+    return made
+
+
+def _check_no_buckets(groups: Any, num_groups: int, sparse_as_dense: bool) -> None:
+    given = {"groups": groups, "num_groups": num_groups, "sparse_as_dense": sparse_as_dense}
+    used = [name for name, value in given.items() if value]
+    require(
+        not used,
+        what=f"{' and '.join(used)} was passed with op=Adasum",
+        why="changes of parameters are combined, each by itself and dense, and no gradients travel",
+        hint=f"Leave {' and '.join(used)} out, or use op=Average",
+        about=used[0] if used else "groups",
+        kind="conflict",
+    )
 
 
 def _check_passes(passes: Any) -> None:

@@ -18,6 +18,7 @@ from sagemaker_dist.errors import OptionError, raise_all
 from smdist.config import read_rank_config
 from smdist.dataparallel.tensorflow import basics
 from smdist.dataparallel.tensorflow.broadcast_objects import allgather_object
+from smdist.dataparallel.tensorflow.set_members import Members
 from smdist.modelparallel.core.rank_layout import Axis, RankLayout
 from smdist.modelparallel.core.session_options import Config, chosen, with_plan
 from smdist.modelparallel.tensorflow.keras_session.partition_hooks import forget_hooks
@@ -37,7 +38,7 @@ class KerasSession:
     options: ModelParallel
     is_ours: bool
     _layout: RankLayout | None = None
-    _replica_group: int = 0
+    _replicas: Members | None = None
 
     @property
     def rank(self) -> int:
@@ -92,9 +93,9 @@ class KerasSession:
         return self.layout.members(Axis.PP, self.rank)
 
     @property
-    def replica_ranks(self) -> tuple[int, int] | None:
-        """Group of the engine with the replicas of this rank's stages, and its size."""
-        return (self._replica_group, self.num_replicas) if self.num_replicas > 1 else None
+    def replica_ranks(self) -> Members | None:
+        """Group of the engine with the replicas of this rank's stages; None for one replica."""
+        return self._replicas
 
     def decide(self, pipeline_parallel_degree: int) -> None:
         """Make the groups for a pipeline degree; all ranks must call this with the same degree."""
@@ -106,8 +107,9 @@ class KerasSession:
         if layout.reduced_data_parallel_degree > 1:
             groups = layout.all_members(Axis.RDP)
             mine = layout.members(Axis.RDP, self.rank)
-            self._replica_group = _FIRST_GROUP + groups.index(mine)
-            basics.engine().add_group(self._replica_group, list(mine))
+            group = _FIRST_GROUP + groups.index(mine)
+            basics.engine().add_group(group, list(mine))
+            self._replicas = Members(group=group, ranks=tuple(mine), rank=mine.index(self.rank))
         self._layout = layout
 
 

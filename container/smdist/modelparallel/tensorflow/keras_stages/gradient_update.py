@@ -54,7 +54,7 @@ def average_replicas(
     there = [each for each in found if each is not None]
     if session.replica_ranks is not None and there:
         options = ReduceOptions(
-            op=ReduceOp.AVERAGE, ranks=session.replica_ranks,
+            op=ReduceOp.AVERAGE, members=session.replica_ranks,
             fusion_bytes=session.options.engine.fusion_bytes,
         )  # fmt: skip
         there = all_reduce(there, options)

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sets of ranks that run collectives without the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from sagemaker_dist.errors import OptionError, require
+
+
+class ProcessSet:
+    """Ranks that run collectives without the others.
+
+        odd = hvd.ProcessSet([1, 3])
+        hvd.init(process_sets=[odd])
+        if odd.included():
+            hvd.allreduce(tensor, process_set=odd)
+
+    Attributes:
+        ranks: The ranks in ascending order.
+        process_set_id: Number of the set, 0 for all ranks; None before init() or
+            add_process_set(), and after remove_process_set() or shutdown().
+
+    Args:
+        ranks: Different ranks of the job.
+
+    Raises:
+        OptionError: A rank is given twice, or is no number.
+    """
+
+    def __init__(self, ranks: Iterable[int]) -> None:
+        given = _numbers(ranks)
+        require(
+            len(set(given)) == len(given) and all(rank >= 0 for rank in given),
+            what=f"ranks is {given}",
+            why="a process set has each of its ranks once, and ranks are numbered from 0",
+            hint="Pass different numbers from 0",
+            about="ranks",
+        )
+        self.ranks: list[int] = sorted(given)
+        self.process_set_id: int | None = None
+        self._rank = -1
+        self._communicator: Any = None
+
+    def included(self) -> bool:
+        """Return True if this rank is in the set.
+
+        Raises:
+            OptionError: The set is not registered.
+        """
+        self._check_registered()
+        return self._rank in self.ranks
+
+    def rank(self) -> int:
+        """Return this rank's number in the set, from 0.
+
+        Raises:
+            OptionError: This rank is not in the set, or the set is not registered.
+        """
+        return int(self.communicator().rank)
+
+    def size(self) -> int:
+        """Return the number of ranks in the set.
+
+        Raises:
+            OptionError: The set is not registered.
+        """
+        self._check_registered()
+        return len(self.ranks)
+
+    def communicator(self) -> Any:
+        """Return what the framework of the set needs for its collectives; it has a `rank`.
+
+        Raises:
+            OptionError: This rank is not in the set, or the set is not registered.
+        """
+        self._check_registered()
+        if self._communicator is None:
+            raise OptionError(
+                f"rank {self._rank} has called a collective of the process set {self.ranks}",
+                "this rank is not in the set",
+                "Call it only if process_set.included() returns True",
+                about="process_set",
+                kind="not_included",
+            )
+        return self._communicator
+
+    def bind(self, number: int | None, ranks: list[int], rank: int, communicator: Any) -> None:
+        """Register the set under a number, or with None forget it."""
+        self.process_set_id, self.ranks = number, ranks
+        self._rank, self._communicator = rank, communicator
+
+    def _check_registered(self) -> None:
+        require(
+            self.process_set_id is not None,
+            what=f"the process set {self.ranks} is used before it is registered",
+            why="it has no number yet, or init() was not called, or shutdown() was",
+            hint="Call init(process_sets=[...]) or add_process_set() on all ranks first",
+            about="process_set",
+            kind="too_early",
+        )
+
+    def __repr__(self) -> str:
+        return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks})"
+
+
+def _numbers(ranks: Any) -> list[int]:
+    """Return the ranks as numbers.
+
+    Raises:
+        OptionError: `ranks` is no list of numbers, but for example a communicator of MPI.
+    """
+    try:
+        given = list(ranks)
+    except TypeError:
+        given = [None]
+    require(
+        all(isinstance(rank, int) and not isinstance(rank, bool) for rank in given),
+        what=f"ranks is {ranks!r}",
+        why="a process set is a list of ranks; smdist has no MPI communicators",
+        hint="Pass a list of numbers, such as [0, 2]",
+        about="ranks",
+    )
+    return given

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names by which ranks match collectives, whatever the order in which each rank starts them.
+
+A collective has such a name if the script passes `name`, or if it is in the graph of a session,
+which starts operations in an order of its own. All other collectives are numbered: the ranks match
+them by the order of the calls, without a message.
+"""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from smdist.dataparallel.tensorflow.op_library import tf
+
+_MAX_LENGTH: Final = 200  # characters; the op's attribute has room for 511 bytes
+
+
+class _Current(threading.local):
+    """Name of the collective that this thread is calling, and its operations so far."""
+
+    name: str | None = None
+    count: int = 0
+
+
+_current = _Current()
+
+
+@contextmanager
+def named(name: str | None, default: str) -> Iterator[None]:
+    """Match the operations of the `with` block by `name`, if it is given.
+
+    Args:
+        name: The argument of the script, the same on all ranks; None for none.
+        default: Name in the graph of a collective without a name.
+    """
+    before = _current.name, _current.count
+    if name is not None:
+        _current.name, _current.count = name, 0
+    try:
+        with tf.name_scope(_scope(name or default)):
+            yield
+    finally:
+        _current.name, _current.count = before
+
+
+def next_key() -> str:
+    """Return the name of the operation that is created now; "" if it is numbered."""
+    if _is_session_graph():
+        return _short(tf.compat.v1.get_default_graph().unique_name("smdist_operation"))
+    if _current.name is None:
+        return ""
+    _current.count += 1
+    return _short(f"{_current.name}/{_current.count}")
+
+
+def _is_session_graph() -> bool:
+    return not bool(tf.compat.v1.executing_eagerly_outside_functions())
+
+
+def _scope(name: str) -> str:
+    """Return the name with only those characters that TensorFlow allows in a scope."""
+    allowed = "".join(
+        each if each.isascii() and (each.isalnum() or each in "._-/") else "_" for each in name
+    )
+    return allowed if allowed[:1].isalnum() else f"n{allowed}"
+
+
+def _short(name: str) -> str:
+    if len(name) <= _MAX_LENGTH and name.isascii():
+        return name
+    return f"{name[:80]}#{zlib.crc32(name.encode())}".encode("ascii", "replace").decode()

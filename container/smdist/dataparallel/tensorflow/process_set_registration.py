@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Registration of process sets, at init() or later, by all ranks together."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from sagemaker_dist.errors import require
+from smdist.dataparallel.tensorflow import basics, row_collectives
+from smdist.dataparallel.tensorflow.op_library import compiled, tf
+from smdist.dataparallel.tensorflow.set_members import (
+    Members,
+    ProcessSet,
+    global_process_set,
+    members_of,
+)
+
+_DYNAMIC: Final = "dynamic"
+
+
+def init(comm: Any = None, process_sets: Iterable[ProcessSet] | str | None = None) -> None:
+    """Connect this rank to all other ranks of the job; a second call does nothing.
+
+    All ranks must call it before all other functions of this package. A process that was
+    not started as a rank becomes the only rank of a job of size 1.
+
+    Args:
+        comm: None, or a list of all ranks of the job. Other lists, and communicators of MPI, are
+            refused: start a job with these ranks, or use process sets.
+        process_sets: Process sets to register, in the same order on all ranks. Further sets can
+            always be added with add_process_set(); "dynamic" is the same as none.
+
+    Raises:
+        OptionError: An argument is wrong, some environment variables of the rank are missing or
+            wrong, or this process was forked from a rank.
+        LaunchError: A rank was missing after the start timeout, or was lost.
+        SkewError: Ranks run different releases of the runtime.
+        SetupError: This runtime was built without TensorFlow.
+    """
+    sets = _checked_sets(process_sets)
+    was_connected = basics.is_initialized()
+    basics.init()
+    _check_comm(comm)
+    if not was_connected:
+        for each in sets:
+            add_process_set(each)
+
+
+def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
+    """Register a process set, or a list of ranks; all ranks of the job must call it.
+
+    Raises:
+        OptionError: A rank does not exist, or a registered set has the same ranks.
+        tf.errors.InvalidArgumentError: The ranks of the set differ between ranks.
+    """
+    size = basics.size()
+    added = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
+    unknown = [rank for rank in added.ranks if rank >= size]
+    require(
+        bool(added.ranks) and not unknown,
+        what=f"a process set has the ranks {added.ranks}",
+        why=f"it needs at least one rank, and the job has the ranks 0 to {size - 1}",
+        hint="Pass ranks of this job",
+        about="process_set",
+    )
+    sets = basics.process_sets()
+    same = next((each for each in sets.values() if each.ranks == added.ranks), None)
+    require(
+        same is None,
+        what=f"a process set has the ranks {added.ranks}",
+        why=f"{same} is registered with the same ranks",
+        hint="Use that set, or remove it first",
+        about="process_set",
+        kind="twice",
+    )
+    number = basics.next_process_set()
+    _agree(f"add {number} {added.ranks}")
+    members = _members(number, added.ranks) if basics.rank() in added.ranks else None
+    added.bind(number, added.ranks, basics.rank(), members)
+    sets[number] = added
+    return added
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """Remove a process set; all ranks of the job must call it, without running operations of it.
+
+    Returns:
+        True if the set was removed; False for the set of all ranks and for unregistered sets.
+    """
+    number, sets = process_set.process_set_id, basics.process_sets()
+    if not number or sets.get(number) is not process_set:
+        return False
+    _agree(f"remove {number}")
+    del sets[number]
+    process_set.bind(None, process_set.ranks, -1, None)
+    return True
+
+
+def process_set_included_op(process_set: ProcessSet | int = 0, name: str | None = None) -> Any:
+    """Return 1 if this rank is in a process set, else 0, as int32 [].
+
+    Args:
+        process_set: A registered set, or its number; 0 is the set of all ranks.
+        name: Name in the graph.
+
+    Raises:
+        OptionError: No registered set has this number.
+    """
+    number = process_set.process_set_id if isinstance(process_set, ProcessSet) else process_set
+    sets = basics.process_sets()
+    require(
+        number in sets,
+        what=f"process_set is {process_set!r}",
+        why=f"the registered sets have the numbers {sorted(sets)}",
+        hint="Register it with add_process_set() on all ranks first",
+        about="process_set",
+    )
+    is_included = number is not None and sets[number].included()
+    return tf.constant(int(is_included), tf.int32, name=name)
+
+
+def _members(number: int, ranks: list[int]) -> Members:
+    # a positive int32, which an attribute of an op can hold
+    group = (zlib.crc32(f"process_set/{number}".encode()) & 0x7FFFFFFF) or 1
+    compiled().add_group(group, ranks)
+    return Members(group=group, ranks=tuple(ranks), rank=ranks.index(basics.rank()))
+
+
+def _agree(text: str) -> None:
+    """Wait until all ranks have called this with the same text."""
+    if basics.size() == 1:
+        return
+    with tf.init_scope():
+        mine = tf.zeros([0, zlib.crc32(text.encode())])
+        row_collectives.broadcast(mine, 0, members_of(global_process_set))
+
+
+def _checked_sets(given: Iterable[ProcessSet] | str | None) -> list[ProcessSet]:
+    sets = [] if given is None or given == _DYNAMIC else list(given)
+    require(
+        all(isinstance(each, ProcessSet) for each in sets),
+        what=f"process_sets is {given!r}",
+        why='it must be a list of ProcessSet objects, or "dynamic"',
+        hint="Pass process_sets=[ProcessSet([0, 1])]",
+        about="process_sets",
+    )
+    return [each for each in sets if isinstance(each, ProcessSet)]
+
+
+def _check_comm(comm: Any) -> None:
+    size = basics.size()
+    require(
+        comm is None or (isinstance(comm, Sequence) and sorted(comm) in ([], list(range(size)))),
+        what=f"comm is {comm!r}",
+        why=f"a job has all ranks that were started, here 0 to {size - 1}, and no MPI",
+        hint="Leave comm out, and use process_sets for collectives of some ranks",
+        about="comm",
+    )
