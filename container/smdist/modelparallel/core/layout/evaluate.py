@@ -6,8 +6,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum
+from itertools import combinations
+from math import comb
+from typing import Final
 
 from smdist.modelparallel.core.layout.degrees import Layout
 from smdist.modelparallel.core.layout.layer_costs import LayerCost, layer_cost
@@ -32,6 +35,7 @@ from smdist.modelparallel.core.layout.training_needs import TrainingNeeds
 from smdist.modelparallel.core.schedule import SCHEDULES
 
 _Key = tuple[int, int, str, bool]
+_FEW: Final = 40  # divisions into stages that are all tried
 
 
 class Verdict(Enum):
@@ -55,18 +59,20 @@ class LayoutEvaluator:
         limit = needs.memory_bytes or machine.cluster.device.memory_bytes
         self.limit = float("inf") if limit is None else float(limit)
         self._costs: dict[_Key, tuple[LayerCost, ...]] = {}
+        self._seconds: dict[_Key, list[float]] = {}
         self._totals: dict[_Key, tuple[float, float]] = {}
 
     def costs(self, layout: Layout) -> tuple[LayerCost, ...]:
         """Return the cost of each layer for one microbatch."""
-        key = (layout.tensor, layout.microbatch, layout.checkpointing, layout.offload)
+        key = _key(layout)
         if key not in self._costs:
             known: dict[Layer, LayerCost] = {}
             for layer in dict.fromkeys(self.model.layers):
                 known[layer] = layer_cost(self.machine, layer, *key)
             self._costs[key] = tuple(known[layer] for layer in self.model.layers)
-            times = [cost.seconds for cost in self._costs[key]]
-            self._totals[key] = (sum(times), max(times))
+            seconds = {id(cost): cost.seconds for cost in known.values()}
+            times = [seconds[id(cost)] for cost in self._costs[key]]
+            self._seconds[key], self._totals[key] = times, (sum(times), max(times))
         return self._costs[key]
 
     def least_seconds(self, layout: Layout) -> float:
@@ -77,8 +83,7 @@ class LayoutEvaluator:
         finish together (the sum of a geometric series).
         """
         self.costs(layout)
-        key = (layout.tensor, layout.microbatch, layout.checkpointing, layout.offload)
-        total, slowest = self._totals[key]
+        total, slowest = self._totals[_key(layout)]
         count, ranks = layout.num_microbatches, layout.pipeline
         least = count * max(total / ranks, slowest)
         is_plain = layout.virtual_stages == 1 and not SCHEDULES[layout.schedule].splits_backward
@@ -96,29 +101,52 @@ class LayoutEvaluator:
             below: Seconds of a step; a layout that takes longer is not predicted any further.
         """
         costs = self.costs(layout)
+        fitting = []
+        for ends in self._divisions(costs, layout):
+            parts = _parts_of(costs, ends)
+            memory = self._memory(parts, layout)
+            if memory.total <= self.limit:
+                times = [stage_time(self.machine, part, layout, self.needs) for part in parts]
+                fitting.append((_least(times, layout), ends, memory, times))
+        if not fitting:
+            return Verdict.FULL
+        best: Prediction | Verdict = Verdict.SLOW
+        for least, ends, memory, times in sorted(fitting, key=lambda each: each[:2]):
+            if least >= below:
+                break
+            time = step_parts(self.machine, times, self._sent(ends, layout), layout, self.needs)
+            if isinstance(best, Verdict) or time.step < best.time.step:
+                best = Prediction(
+                    layout=layout, time=time, memory=memory, stages=ends, spread=self.machine.spread
+                )
+                below = min(below, time.step)
+        return best
+
+    def _divisions(self, costs: Sequence[LayerCost], layout: Layout) -> Iterator[tuple[int, ...]]:
+        """Yield divisions into stages: all if they are few, otherwise the fastest that fits.
+
+        The fastest one balances the time of stages. In short pipelines, an uneven one can fill a
+        bubble better.
+        """
+        num_cuts = layout.pipeline * layout.virtual_stages - 1
+        if comb(len(costs) - 1, num_cuts) <= _FEW:
+            for cuts in combinations(range(1, len(costs)), num_cuts):
+                yield (*cuts, len(costs))
+            return
         ends = self._division(costs, layout)
-        if ends is None:
-            return Verdict.FULL
-        parts = _parts_of(costs, ends)
-        memory = self._memory(parts, layout)
-        if memory.total > self.limit:
-            return Verdict.FULL
-        times = [stage_time(self.machine, part, layout, self.needs) for part in parts]
-        if _least(times, layout) >= below:
-            return Verdict.SLOW
-        time = step_parts(self.machine, times, self._sent(ends, layout), layout, self.needs)
-        return Prediction(
-            layout=layout, time=time, memory=memory, stages=ends, spread=self.machine.spread
-        )
+        if ends is not None:
+            yield ends
 
     def _division(self, costs: Sequence[LayerCost], layout: Layout) -> tuple[int, ...] | None:
         """Return the ends of the stages of the fastest division that fits, or None."""
-        if layout.pipeline == 1:
-            return (len(costs),)
-        times = [cost.seconds for cost in costs]
+        times = self._seconds[_key(layout)]
         num_stages = layout.pipeline * layout.virtual_stages
         if self.limit == float("inf"):
             return divide(times, num_stages)
+        per_element = state_bytes_per_element(layout, self.needs)
+        state = per_element * sum(cost.num_parameters for cost in costs)
+        if state > self.limit * layout.pipeline:  # saves most divisions that cannot fit
+            return None
         return divide(times, num_stages, self._stage_limit(costs, layout))
 
     def _stage_limit(self, costs: Sequence[LayerCost], layout: Layout) -> StageLimit:
@@ -171,16 +199,34 @@ class LayoutEvaluator:
         return [round(layers[end - 1].boundary_bytes * layout.microbatch) for end in ends[:-1]]
 
 
+def _key(layout: Layout) -> _Key:
+    """Return what the costs of layers depend on."""
+    return (layout.tensor, layout.microbatch, layout.checkpointing, layout.offload)
+
+
 def _parts_of(costs: Sequence[LayerCost], ends: tuple[int, ...]) -> list[Sequence[LayerCost]]:
     return [costs[start:end] for start, end in zip((0, *ends[:-1]), ends, strict=True)]
 
 
 def _least(times: Sequence[StageTime], layout: Layout) -> float:
-    """Return a lower bound on a step with these stages, without a simulation."""
+    """Return a lower bound on a step with these stages, without a simulation.
+
+    A rank waits for the forward passes of the stages before its first one, computes all
+    microbatches, and waits for the backward passes of these stages, after which the first stage
+    sums its gradients.
+    """
     count, least = layout.num_microbatches, 0.0
+    splits = SCHEDULES[layout.schedule].splits_backward
     for rank in range(layout.pipeline):
-        mine = [times[each] for each in stages_of(rank, layout)]
-        load = count * sum(each.seconds for each in mine)
-        before = sum(each.forward for each in times[: stages_of(rank, layout)[0]])
-        least = max(least, before + load + min(each.updated for each in mine))
-    return least
+        mine = stages_of(rank, layout)
+        load = count * sum(times[each].seconds for each in mine)
+        before = times[: mine[0]]
+        drain = sum(each.backward for each in before) / (2 if splits else 1)
+        least = max(least, sum(each.forward for each in before) + load + drain)
+    if layout.pipeline == 1:
+        return least
+    updated = min(
+        sum(times[each].updated for each in stages_of(rank, layout))
+        for rank in range(layout.pipeline)
+    )
+    return least + times[0].reduced + max(each.once for each in times) + updated

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 from smdist.modelparallel.core.cluster import Cluster
 from smdist.modelparallel.core.cost import Link, NodeCost
@@ -26,7 +26,7 @@ from smdist.modelparallel.core.layout.machine import Machine
 from smdist.modelparallel.core.layout.prediction import TimeParts
 from smdist.modelparallel.core.layout.training_needs import TrainingNeeds
 from smdist.modelparallel.core.placement import Edge
-from smdist.modelparallel.core.schedule import SCHEDULES, make_schedule
+from smdist.modelparallel.core.schedule import SCHEDULES, Schedule, make_schedule
 from smdist.modelparallel.core.simulate import simulate
 
 _SPLIT_OVERHEAD = 0.1  # of a backward pass in two parts, as in the planner of pipelines
@@ -247,10 +247,7 @@ def _simulated(
 ) -> tuple[float, float]:  # fmt: skip
     kind = SCHEDULES[layout.schedule]
     factor = 1 + _SPLIT_OVERHEAD if kind.splits_backward else 1.0
-    schedule = make_schedule(
-        layout.schedule, num_ranks=layout.pipeline, num_microbatches=count,
-        virtual_stages=layout.virtual_stages,
-    )  # fmt: skip
+    schedule = _schedule(layout.schedule, layout.pipeline, count, layout.virtual_stages)
     timeline = simulate(
         schedule,
         [
@@ -269,6 +266,13 @@ def _simulated(
         stage_reduce_seconds=[each.reduced for each in stages],
     )
     return timeline.pipeline_seconds, timeline.step_seconds
+
+
+@lru_cache(maxsize=4)  # layouts that differ in their shards follow each other in a search
+def _schedule(name: str, ranks: int, microbatches: int, virtual: int) -> Schedule:
+    return make_schedule(
+        name, num_ranks=ranks, num_microbatches=microbatches, virtual_stages=virtual
+    )
 
 
 def pipeline_link(cluster: Cluster, layout: Layout) -> Callable[[int, int], Link]:
