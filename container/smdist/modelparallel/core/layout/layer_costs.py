@@ -94,7 +94,7 @@ def _forward(machine: Machine, layer: Layer, tensor: int, microbatch: int, part:
     size = layer.product_size / (tensor if layer.tensor_fraction else 1)
     peak = machine.flops_per_second
     products = layer.forward_flops * microbatch * part / (peak * machine.product_efficiency(size))
-    attention = layer.attention_flops * microbatch * part / (peak * machine.attention)
+    attention = layer.attention_flops * microbatch * part / (peak * machine.attention_efficiency)
     moved = layer.moved_bytes * microbatch * part / (machine.bytes_per_second * machine.memory)
     known = layer.forward_seconds * microbatch * part
     return max(products + attention + moved + known, machine.overhead_seconds)

@@ -76,9 +76,10 @@ _ELSEWHERE: Final = 0.8  # lies between those measured
 # Shape of the curve: a product smaller than this many rows or columns leaves tiles and waves of the
 # accelerator partly empty. The fractions are assumptions.
 _SHAPE: Final = ((128.0, 0.25), (512.0, 0.6), (2048.0, 0.9), (8192.0, 1.0))
-# FlashAttention-2 (Dao, 2023, arXiv 2307.08691, figures 5 and 6): 225 of 312 TFLOP/s forward on
-# A100, 170 to 200 backward, with a causal mask somewhat less.
-_ATTENTION: Final = 0.55
+# Fused attention: FlashAttention-2 (Dao, 2023, arXiv 2307.08691) reaches up to 230 of 312 TFLOP/s
+# forward on A100 and less backward, and up to 335 of 989 TFLOP/s on H100.
+_ATTENTION: Final = {"A100": 0.55, "H100": 0.34, "H200": 0.34}
+_ATTENTION_ELSEWHERE: Final = 0.4
 
 
 def published_products(device: str) -> Curve:
@@ -103,7 +104,8 @@ class Machine:
             rank gets while all ranks of its host send.
         products: Efficiency of products of matrices, by the smallest dimension. Default: published
             figures of the device.
-        attention: Efficiency of a fused attention, as a fraction of the peak.
+        attention: Efficiency of a fused attention, as a fraction of the peak. Default: published
+            figures of the device.
         memory: Fraction of the memory's bandwidth that element-wise work reaches.
         link: Efficiency of messages in collectives, by bytes.
         host_bytes_per_second: Bandwidth from a device to the memory of its host, for offload.
@@ -117,7 +119,7 @@ class Machine:
 
     cluster: Cluster
     products: Curve | None = None
-    attention: float = _ATTENTION
+    attention: float | None = None
     memory: float = 0.8
     link: Curve = field(
         default_factory=lambda: Curve(
@@ -133,7 +135,7 @@ class Machine:
         faults = []
         for name in ("attention", "memory"):
             value = getattr(self, name)
-            if not 0 < value <= 1:
+            if value is not None and not 0 < value <= 1:
                 what, why = f"{name} is {shown(value)}", "it is a fraction of the peak"
                 hint = "Pass a number above 0 and at most 1"
                 faults.append(OptionError(what, why, hint, about=name))
@@ -141,6 +143,15 @@ class Machine:
         if self.products is None:
             curve = published_products(self.cluster.device.name)
             object.__setattr__(self, "products", curve)
+
+    @property
+    def attention_efficiency(self) -> float:
+        """Fraction of the peak that a fused attention reaches."""
+        if self.attention is not None:
+            return self.attention
+        name = self.cluster.device.name
+        known = (share for device, share in _ATTENTION.items() if device in name)
+        return next(known, _ATTENTION_ELSEWHERE)
 
     @property
     def flops_per_second(self) -> float:

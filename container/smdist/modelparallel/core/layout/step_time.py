@@ -184,6 +184,8 @@ def step_parts(
     ]
     joined = max(ranks, key=lambda each: each.seconds)
     once = max(stage.once for stage in stages)
+    step += max(0.0, count * joined.seconds - pipeline)  # an extrapolation may be too short
+    pipeline = max(pipeline, count * joined.seconds)
     bubble = pipeline - count * joined.seconds
     return _parts(joined, count, bubble=bubble, gradients=step - pipeline + once, more_hidden=0.0)
 
