@@ -22,6 +22,7 @@ from smdist.modelparallel.core.layout import (
 
 GIB: Final = 1 << 30
 USABLE: Final = 0.95  # the published runs use more than the share that the planner leaves free
+SEARCHED: Final = 1024  # ranks up to which our own layout is searched, for the time that it takes
 _INSIDE: Final = {"A100": 300e9, "H100": 450e9}
 # Bytes per second of one rank: DGX A100 has 8 cards of 200 Gbit/s, the H100 hosts 400 Gbit/s a GPU,
 # ml.p4d.24xlarge 400 Gbit/s for all.
@@ -95,7 +96,7 @@ class Judged:
         published = "-" if run.tokens_per_second is None else f"{run.tokens_per_second:,.0f}"
         predicted = "-" if self.tokens_per_second is None else f"{self.tokens_per_second:,.0f}"
         memory = "no" if self.predicted is None else f"{self.predicted.memory.total / GIB:.1f} GiB"
-        ours = "none"
+        ours = "-"
         if self.ours is not None and self.predicted is not None:
             gain = self.predicted.seconds_per_sample / self.ours.seconds_per_sample
             ours = f"{self.ours.layout.family}, {gain:.2f} times as fast"
@@ -117,10 +118,12 @@ def judged(run: Run) -> Judged:
     """Predict one run as it was run, and search for our own layout."""
     model, machine, needs = transformer(run.config), machine_of(run), needs_of(run)
     predicted = LayoutEvaluator(model, machine, needs).predict(run.layout)
+    ours = None
     try:
-        ours = find_layout(model, machine, needs).best
+        if run.layout.world_size <= SEARCHED:
+            ours = find_layout(model, machine, needs).best
     except OptionError:
-        ours = None
+        pass
     return Judged(
         run=run, predicted=predicted if isinstance(predicted, Prediction) else None, ours=ours
     )

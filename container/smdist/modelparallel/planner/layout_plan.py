@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plan of a model in two steps: the layout of the training, then the stages of its pipeline.
 
-The layout needs one capture of the model, of its smallest microbatch. With the layout's degrees,
-microbatches, shards and checkpoints, few pipelines are left to try.
+The layout needs two captures of the model, of its smallest and of its largest microbatch. With the
+layout's degrees, microbatches, shards and checkpoints, few pipelines are left to try.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from smdist.modelparallel.core.layout import (
     TrainingNeeds,
     find_layout,
 )
-from smdist.modelparallel.core.layout.from_graph import checkpointed, layers_of
+from smdist.modelparallel.core.layout.from_graph import MicrobatchCosts, checkpointed, layers_of
 from smdist.modelparallel.core.layout.layout_memory import state_bytes_per_element
 from smdist.modelparallel.core.planner.problem import AUTO
 from smdist.modelparallel.torch.planning.make_plan import Plan, plan
@@ -101,9 +101,11 @@ def _leaves_nothing(options: dict[str, Any]) -> bool:
 
 
 def _search(request: Request, machine: Machine, options: dict[str, Any]) -> LayoutSearch:
-    count = _smallest(request, options)
-    graph, costs = request.sampler.at(count, frozenset())
-    model = layers_of(graph, costs, machine, samples=request.batch_size // count)
+    small, large = (
+        _captured(request, count)
+        for count in (_smallest(request, options), _fixed(options, "microbatches") or 1)
+    )
+    model = layers_of(small, large, machine)
     size, data = machine.cluster.size, _fixed(options, "data_parallel_degree")
     needs = TrainingNeeds(
         batch_per_replica=request.batch_size,
@@ -115,6 +117,11 @@ def _search(request: Request, machine: Machine, options: dict[str, Any]) -> Layo
         offload=False,
     )
     return find_layout(model, machine, needs)
+
+
+def _captured(request: Request, count: int) -> MicrobatchCosts:
+    graph, costs = request.sampler.at(count, frozenset())
+    return MicrobatchCosts(graph=graph, costs=costs, samples=request.batch_size // count)
 
 
 def _fixed(options: dict[str, Any], name: str) -> int | None:

@@ -4,8 +4,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from smdist.modelparallel.core.plan.number_format import number, way
+
+CHECKPOINTED: Final = {
+    "every_8th": "every eighth layer",
+    "selective": "every second layer",
+    "full": "every layer",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +25,8 @@ class Layout:
         tensor: Number of ranks that split each layer.
         sharding: "none", "optimizer" or "full", as in `ModelParallel`.
         shard_degree: Replicas that divide one copy of the state; 1 without sharding.
-        checkpointing: "none", "selective" or "full".
+        checkpointing: Layers that are checkpointed: "none", "every_8th", "selective" (every
+            second one) or "full" (all).
         offload: True if activations are kept in the host's memory.
         microbatch: Samples of one microbatch.
         num_microbatches: Microbatches of one replica in a step.
@@ -102,7 +110,7 @@ class Layout:
         count = number(self.num_microbatches, "microbatch")
         parts.append(f"{count} of {number(self.microbatch, 'sample')}")
         if self.checkpointing != "none":
-            parts.append(f"{self.checkpointing} checkpointing")
+            parts.append(f"{CHECKPOINTED[self.checkpointing]} checkpointed")
         if self.offload:
             parts.append("activations in the host's memory")
         return ", ".join(parts)

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from textwrap import fill
 
-from smdist.modelparallel.core.layout.degrees import Layout
+from smdist.modelparallel.core.layout.degrees import CHECKPOINTED, Layout
 from smdist.modelparallel.core.layout.find_layout import LayoutSearch
 from smdist.modelparallel.core.layout.machine import Machine
 from smdist.modelparallel.core.layout.prediction import Prediction
@@ -92,6 +93,8 @@ def explain(search: LayoutSearch, machine: Machine) -> str:
         f" {seconds(best.low_seconds)} to {seconds(best.high_seconds)};"
         f" {size(best.memory.total)} on the fullest rank, of which {size(best.memory.state)} is"
         " state.",
+        "  The plan's stages are those of this layout; their times above are at the device's peak"
+        " speed, and without messages of shards.",
         f"  Why it wins: {_rule_text(rule_of(search), best)}",
         f"  Options: ModelParallel({_options(best.layout)})",
         *_script(best.layout),
@@ -100,7 +103,13 @@ def explain(search: LayoutSearch, machine: Machine) -> str:
         "  Assumed",
         *(f"    * {line}" for line in machine.assumptions()),
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(map(_wrapped, lines)) + "\n"
+
+
+def _wrapped(line: str) -> str:
+    """Return a line in several lines of at most 100 characters, indented like the first one."""
+    indent = " " * (len(line) - len(line.lstrip(" *")))
+    return fill(line, 100, subsequent_indent=indent or "  ", break_long_words=False)
 
 
 def reasons(search: LayoutSearch) -> Iterator[Reason]:
@@ -163,5 +172,5 @@ def _script(layout: Layout) -> list[str]:
     """Return the line that says what the script has to call, if checkpointing is part of it."""
     if layout.checkpointing == "none":
         return []
-    which = "every second layer" if layout.checkpointing == "selective" else "every layer"
+    which = CHECKPOINTED[layout.checkpointing]
     return [f"  In the script: smp.set_activation_checkpointing(module) for {which}"]

@@ -170,6 +170,6 @@ def _without_microbatch(layout: Layout) -> Layout:
 
 def _leanness(layout: Layout) -> tuple[int, int, int, int]:
     """Return a sort key: layouts that need less memory come first, in most cases."""
-    kinds = {"full": 0, "selective": 1, "none": 2}
+    kinds = {"full": 0, "selective": 1, "every_8th": 2, "none": 3}
     split = layout.pipeline * layout.tensor * layout.shard_degree
     return (layout.microbatch, kinds[layout.checkpointing], -split, layout.virtual_stages)

@@ -13,6 +13,7 @@ from smdist.modelparallel.core.layout.machine import Machine
 
 _ESTIMATED = "estimated"
 _WORTH = 2.0  # a layer that keeps at least this many times its output is worth a checkpoint
+_STEPS = {"full": 1, "selective": 2, "every_8th": 8}
 _TYPICAL = 4096.0  # size of products for which the device's efficiency is taken
 
 
@@ -26,22 +27,46 @@ class _Part:
     output_bytes: int = 0
 
 
-def layers_of(graph: Graph, costs: Costs, machine: Machine, *, samples: int) -> LayerModel:
-    """Return the layers of a captured model: its units in the order of execution.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicrobatchCosts:
+    """Graph and costs of a model for microbatches of one size.
 
-    All costs are taken as proportional to the number of samples. Estimated seconds are those of the
-    device's peak; they are divided by the efficiency that products of matrices reach. Whether
-    tensor parallelism can split a unit is not in a graph, so that no layer is split.
-
-    Args:
+    Attributes:
         graph: Graph of one microbatch.
         costs: Costs of the graph's nodes.
-        machine: Machine, for the efficiency of estimated costs.
         samples: Samples of the microbatch.
     """
-    reached = machine.product_efficiency(_TYPICAL) if costs.source == _ESTIMATED else 1.0
-    layers = tuple(_layer(part, samples, reached) for part in _parts(graph, costs))
-    return LayerModel(name=graph.model, layers=layers)
+
+    graph: Graph
+    costs: Costs
+    samples: int
+
+
+def layers_of(small: MicrobatchCosts, large: MicrobatchCosts, machine: Machine) -> LayerModel:
+    """Return the layers of a captured model: its units in the order of execution.
+
+    Seconds are linear in the number of samples, through both sizes; bytes are proportional to it.
+    If the two sizes are equal, or their graphs have other units, seconds are proportional as well.
+    Estimated seconds are those of the device's peak; they are divided by the efficiency that
+    products of matrices reach. Whether tensor parallelism can split a unit is not in a graph, so
+    that no layer is split.
+
+    Args:
+        small: Model with the smallest microbatch.
+        large: Model with the largest microbatch.
+        machine: Machine, for the efficiency of estimated costs.
+    """
+    is_estimated = small.costs.source == _ESTIMATED
+    reached = machine.product_efficiency(_TYPICAL) if is_estimated else 1.0
+    parts = list(_parts(small.graph, small.costs))
+    others = list(_parts(large.graph, large.costs))
+    if [part.name for part in parts] != [part.name for part in others]:
+        large, others = small, parts
+    layers = tuple(
+        _layer(part, other, small.samples, large.samples, reached)
+        for part, other in zip(parts, others, strict=True)
+    )
+    return LayerModel(name=small.graph.model, layers=layers)
 
 
 def checkpointed(graph: Graph, costs: Costs, kind: str) -> tuple[str, ...]:
@@ -50,11 +75,12 @@ def checkpointed(graph: Graph, costs: Costs, kind: str) -> tuple[str, ...]:
     Args:
         graph: Graph of one microbatch.
         costs: Costs of the graph's nodes.
-        kind: "full" for all layers that are worth it, "selective" for every second one.
+        kind: "full" for all layers that are worth it, "selective" for every second one,
+            "every_8th" for every eighth one.
     """
     worth = [part.name for part in _parts(graph, costs) if _is_worth(part)]
     modules = [graph.node[name].module for name in worth]
-    return tuple(dict.fromkeys(modules[:: 2 if kind == "selective" else 1]))
+    return tuple(dict.fromkeys(modules[:: _STEPS[kind]]))
 
 
 def _parts(graph: Graph, costs: Costs) -> Iterator[_Part]:
@@ -91,17 +117,44 @@ def _is_worth(part: _Part) -> bool:
     return part.cost.saved_bytes >= _WORTH * part.output_bytes > 0
 
 
-def _layer(part: _Part, samples: int, reached: float) -> Layer:
+def _layer(part: _Part, other: _Part, samples: int, more: int, reached: float) -> Layer:
+    """Return one layer.
+
+    Args:
+        part: Unit with the smallest microbatch.
+        other: The same unit with the largest microbatch.
+        samples: Samples of the smallest microbatch.
+        more: Samples of the largest microbatch.
+        reached: Fraction of the peak speed for which the costs are.
+    """
     saved, out = part.cost.saved_bytes / samples, part.output_bytes / samples
     is_worth = _is_worth(part)
+    ahead = _line(part.cost.forward_seconds, other.cost.forward_seconds, samples, more)
+    behind = _line(part.cost.backward_seconds, other.cost.backward_seconds, samples, more)
     return Layer(
         name=part.name,
         num_parameters=part.num_parameters,
-        forward_seconds=part.cost.forward_seconds / samples / reached,
-        backward_seconds=part.cost.backward_seconds / samples / reached,
+        forward_seconds=ahead[1] / reached,
+        backward_seconds=behind[1] / reached,
+        fixed_forward_seconds=ahead[0] / reached,
+        fixed_backward_seconds=behind[0] / reached,
         saved_bytes=saved,
         selective_bytes=(saved + out) / 2 if is_worth else saved,
         selective_fraction=0.5 if is_worth else 0.0,
         boundary_bytes=out,
         workspace_bytes=part.cost.workspace_bytes / samples,
     )
+
+
+def _line(small: float, large: float, samples: int, more: int) -> tuple[float, float]:
+    """Return (fixed seconds, seconds of each sample) of the line through two sizes.
+
+    Neither is below 0; if the line has a negative part, seconds are proportional to the samples.
+    """
+    if more == samples:
+        return 0.0, small / samples
+    slope = (large - small) / (more - samples)
+    fixed = small - slope * samples
+    if slope < 0 or fixed < 0:
+        return 0.0, large / more
+    return fixed, slope

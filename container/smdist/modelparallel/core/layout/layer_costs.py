@@ -56,21 +56,22 @@ def layer_cost(
         layer: The layer.
         tensor: Ranks that split the layer.
         microbatch: Samples of the microbatch.
-        checkpointing: "none", "selective" or "full".
+        checkpointing: "none", "every_8th", "selective" (every second layer) or "full".
         offload: True if activations are kept in the host's memory.
     """
     part = layer.tensor_fraction / tensor + 1 - layer.tensor_fraction
     forward = _forward(machine, layer, tensor, microbatch, part)
-    known = layer.backward_seconds * microbatch * part
-    backward = known + _BACKWARD * (forward - layer.forward_seconds * microbatch * part)
+    known = (layer.backward_seconds * microbatch + layer.fixed_backward_seconds) * part
+    ahead = (layer.forward_seconds * microbatch + layer.fixed_forward_seconds) * part
+    backward = known + _BACKWARD * (forward - ahead)
     messages = _messages(machine, layer, tensor, microbatch)
-    again = {"none": 0.0, "selective": layer.selective_fraction, "full": 1.0}[checkpointing]
+    half = {"none": 0.0, "every_8th": 0.25, "selective": 1.0, "full": 0.0}[checkpointing]
+    again = 1.0 if checkpointing == "full" else half * layer.selective_fraction
     whole = layer.saved_bytes * part * microbatch
-    kept = {
-        "none": whole,
-        "selective": min(whole, layer.selective_bytes * part * microbatch),
-        "full": min(whole, layer.boundary_bytes * microbatch),
-    }[checkpointing]
+    selected = min(whole, layer.selective_bytes * part * microbatch)
+    kept = whole - half * (whole - selected)
+    if checkpointing == "full":
+        kept = min(whole, layer.boundary_bytes * microbatch)
     if checkpointing == "full" and layer.selective_fraction == 0:
         again, kept = 0.0, whole  # a layer that is not worth a checkpoint
     copied = 2 * kept / machine.host_bytes_per_second if offload else 0.0
@@ -96,7 +97,7 @@ def _forward(machine: Machine, layer: Layer, tensor: int, microbatch: int, part:
     products = layer.forward_flops * microbatch * part / (peak * machine.product_efficiency(size))
     attention = layer.attention_flops * microbatch * part / (peak * machine.attention_efficiency)
     moved = layer.moved_bytes * microbatch * part / (machine.bytes_per_second * machine.memory)
-    known = layer.forward_seconds * microbatch * part
+    known = (layer.forward_seconds * microbatch + layer.fixed_forward_seconds) * part
     return max(products + attention + moved + known, machine.overhead_seconds)
 
 

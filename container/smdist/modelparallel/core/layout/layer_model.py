@@ -29,6 +29,9 @@ class Layer:
         moved_bytes: Bytes that the forward pass reads and writes apart from matrix products.
         forward_seconds: Seconds of the forward pass that are already known.
         backward_seconds: Seconds of the backward pass that are already known.
+        fixed_forward_seconds: Known seconds of the forward pass of a microbatch, whatever its
+            number of samples, such as to read weights.
+        fixed_backward_seconds: The same for the backward pass.
         saved_bytes: Bytes of activations kept from the forward to the backward pass.
         selective_bytes: Bytes kept with selective checkpointing.
         selective_fraction: Fraction of the forward pass that selective checkpointing computes
@@ -55,6 +58,8 @@ class Layer:
     moved_bytes: float = 0.0
     forward_seconds: float = 0.0
     backward_seconds: float = 0.0
+    fixed_forward_seconds: float = 0.0
+    fixed_backward_seconds: float = 0.0
     saved_bytes: float = 0.0
     selective_bytes: float = 0.0
     selective_fraction: float = 0.5

@@ -31,8 +31,8 @@ def nothing_fits(
     need, limit = leanest.memory.total, leanest.limit_bytes
     error = PlanMemoryError(
         f"a rank may use {size(limit)}",
-        f"no layout of {model.name} on {number(machine.cluster.size, 'rank')} fits; the leanest,"
-        f" {leanest.layout}, needs {size(need)} on its fullest rank, of which"
+        f"no plan fits: on {number(machine.cluster.size, 'rank')}, the leanest layout of"
+        f" {model.name}, {leanest.layout}, needs {size(need)} on its fullest rank, of which"
         f" {size(leanest.memory.state)} is state and {size(leanest.memory.activations)}"
         " activations",
         _remedy(leanest, machine),

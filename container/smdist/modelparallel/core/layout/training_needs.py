@@ -154,7 +154,7 @@ def _faults(needs: TrainingNeeds) -> Iterator[OptionError]:
 
 
 SHARDINGS: Final = ("none", "optimizer", "full")
-CHECKPOINTINGS: Final = ("none", "selective", "full")
+CHECKPOINTINGS: Final = ("none", "every_8th", "selective", "full")
 SCHEDULES_TRIED: Final = ("1f1b", "interleaved_1f1b", "zero_bubble", "zero_bubble_v")
 _CHOICES: Final = {
     "reduction": REDUCTIONS,

@@ -20,6 +20,7 @@ from smdist.modelparallel.core.layout import (
 )
 from smdist.modelparallel.core.layout.layout_memory import in_flight, rank_memory, stage_memory
 from smdist.modelparallel.core.layout.step_time import stage_time, stages_of, step_parts
+from smdist.modelparallel.core.layout.training_needs import CHECKPOINTINGS
 from smdist.modelparallel.core.plan_errors import PlanMemoryError
 
 NEAR = 1.02  # the planner's time, relative to the best of all
@@ -100,7 +101,7 @@ def every_layout(case):
         ]
         ways = [way for way in SCHEDULES if pipeline > 1 or way == SCHEDULES[0]]
         ways = [way for way in ways if pipeline * way[1] <= layers]
-        for (kind, degree), kept, way in product(shards, ("none", "selective", "full"), ways):
+        for (kind, degree), kept, way in product(shards, CHECKPOINTINGS, ways):
             yield Layout(
                 data=data, pipeline=pipeline, tensor=tensor, sharding=kind, shard_degree=degree,
                 checkpointing=kept, offload=case.needs.offload, microbatch=batch // count,
