@@ -17,7 +17,7 @@ Version, device, date and products are required; a speed that is left out is tak
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -25,7 +25,7 @@ from typing import Any, Final
 from sagemaker_dist.errors import OptionError, closest, raise_all
 from smdist.modelparallel.core.cluster import Cluster
 from smdist.modelparallel.core.cost import Link
-from smdist.modelparallel.core.layout.machine import Curve, Machine
+from smdist.modelparallel.core.layout.machine_speed import Curve, Machine
 from smdist.modelparallel.core.quantities import shown
 
 _VERSION: Final = 1
@@ -79,7 +79,9 @@ class Calibration:
                 measured = Link(
                     latency_seconds=link.get("latency_seconds", 0.0), bytes_per_second=fastest
                 )
-                cluster = replace(cluster, **{name: measured})
+                inside = measured if name == "inside" else cluster.inside
+                across = measured if name == "across" else cluster.across
+                cluster = replace(cluster, inside=inside, across=across)
                 given["link"] = _curve(link["points"], fastest, source)
         return Machine(cluster=cluster, **given)
 
@@ -125,7 +127,7 @@ def _faults(document: Mapping[str, Any]) -> Iterator[OptionError]:
             what, why = f"the calibration has no {name}", "predictions depend on it"
             hint = "Write the file with sagemaker-dist calibrate"
             yield OptionError(what, why, hint, about=name, kind="missing")
-    valid = {
+    valid: dict[str, tuple[Callable[[Any], bool], str]] = {
         "version": (lambda value: value == _VERSION and type(value) is int, f"{_VERSION}"),
         "device": (lambda value: isinstance(value, str), "text"),
         "date": (lambda value: isinstance(value, str), "text, such as 2026-11-27"),

@@ -16,11 +16,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from smdist.modelparallel.core.cost import Link
-from smdist.modelparallel.core.layout.machine import Machine
+from smdist.modelparallel.core.layout.machine_speed import Machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class CollectiveGroup:
     """Ranks of one collective.
 
     Attributes:
@@ -37,7 +37,7 @@ class Group:
         return self.per_host * self.hosts
 
 
-def group(machine: Machine, size: int, stride: int) -> Group:
+def group(machine: Machine, size: int, stride: int) -> CollectiveGroup:
     """Return the group of `size` ranks of which each is `stride` ranks after the one before.
 
     Args:
@@ -48,10 +48,10 @@ def group(machine: Machine, size: int, stride: int) -> Group:
     per_host = max(1, min(size, machine.cluster.ranks_per_host // stride))
     while size % per_host:  # groups that do not divide a host evenly use the next smaller part
         per_host -= 1
-    return Group(per_host=per_host, hosts=size // per_host)
+    return CollectiveGroup(per_host=per_host, hosts=size // per_host)
 
 
-def one_way_seconds(machine: Machine, num_bytes: float, ranks: Group) -> float:
+def one_way_seconds(machine: Machine, num_bytes: float, ranks: CollectiveGroup) -> float:
     """Return the seconds of a reduce-scatter or an all-gather.
 
     Args:
@@ -66,7 +66,7 @@ def one_way_seconds(machine: Machine, num_bytes: float, ranks: Group) -> float:
     return inside + _step(machine, share, ranks.hosts, machine.cluster.across)
 
 
-def all_reduce_seconds(machine: Machine, num_bytes: float, ranks: Group) -> float:
+def all_reduce_seconds(machine: Machine, num_bytes: float, ranks: CollectiveGroup) -> float:
     """Return the seconds of an all-reduce, which is a reduce-scatter and an all-gather.
 
     Args:

@@ -10,7 +10,7 @@ from textwrap import fill
 
 from smdist.modelparallel.core.layout.degrees import CHECKPOINTED, Layout
 from smdist.modelparallel.core.layout.find_layout import LayoutSearch
-from smdist.modelparallel.core.layout.machine import Machine
+from smdist.modelparallel.core.layout.machine_speed import Machine
 from smdist.modelparallel.core.layout.prediction import Prediction
 from smdist.modelparallel.core.plan.number_format import number, seconds, share, size, slower
 

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from smdist.modelparallel.core.layout.degrees import Layout
-from smdist.modelparallel.core.layout.evaluate import LayoutEvaluator, Verdict
 from smdist.modelparallel.core.layout.layer_model import LayerModel
-from smdist.modelparallel.core.layout.machine import Machine
+from smdist.modelparallel.core.layout.layout_evaluator import LayoutEvaluator, Verdict
+from smdist.modelparallel.core.layout.machine_speed import Machine
 from smdist.modelparallel.core.layout.misfits import nothing_fits
-from smdist.modelparallel.core.layout.prediction import Misfit, Prediction
+from smdist.modelparallel.core.layout.prediction import LayoutMisfit, Prediction
 from smdist.modelparallel.core.layout.search_space import bases, sharded
 from smdist.modelparallel.core.layout.training_needs import TrainingNeeds
 
@@ -43,7 +43,7 @@ class LayoutSearch:
 
     best: Prediction
     families: tuple[Prediction, ...]
-    misfits: tuple[Misfit, ...]
+    misfits: tuple[LayoutMisfit, ...]
     num_layouts: int
     num_predicted: int
 
@@ -60,7 +60,7 @@ def find_layout(model: LayerModel, machine: Machine, needs: TrainingNeeds) -> La
         PlanError: No layout is possible: the batch or a fixed degree cannot be divided, or nothing
             fits in memory. The error says what would.
     """
-    search = _Search(LayoutEvaluator(model, machine, needs))
+    search = _FamilySearch(LayoutEvaluator(model, machine, needs))
     search.run()
     families = sorted(search.found.values(), key=_order)
     if not families:
@@ -95,7 +95,7 @@ def _most_certain(families: list[Prediction]) -> Prediction:
 
 
 @dataclass(slots=True)
-class _Search:
+class _FamilySearch:
     """State of one search.
 
     Attributes:
@@ -151,7 +151,7 @@ class _Search:
         if known is None or _leanness(layout) < _leanness(known):
             self.full[layout.family] = layout
 
-    def misfits(self) -> Iterator[Misfit]:
+    def misfits(self) -> Iterator[LayoutMisfit]:
         """Yield the leanest layout of each family of which nothing fits."""
         for family, layout in self.full.items():
             if family not in self.found:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from smdist.modelparallel.core.cost import Costs, NodeCost
 from smdist.modelparallel.core.graph import Graph, Node, NodeKind
 from smdist.modelparallel.core.layout.layer_model import Layer, LayerModel
-from smdist.modelparallel.core.layout.machine import Machine
+from smdist.modelparallel.core.layout.machine_speed import Machine
 
 _ESTIMATED = "estimated"
 _WORTH = 2.0  # a layer that keeps at least this many times its output is worth a checkpoint

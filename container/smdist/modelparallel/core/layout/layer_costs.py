@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from smdist.modelparallel.core.layout.communication import all_reduce_seconds, group
 from smdist.modelparallel.core.layout.layer_model import Layer
-from smdist.modelparallel.core.layout.machine import Machine
+from smdist.modelparallel.core.layout.machine_speed import Machine
 
 _BACKWARD = 2.0  # gradients of inputs and of weights each take as many operations as the forward
 
@@ -85,7 +85,7 @@ def layer_cost(
         again_message_seconds=messages if again == 1.0 else 0.0,
         copy_seconds=copied,
         saved_bytes=0.0 if offload else kept,
-        workspace_bytes=workspace + (4 * kept if offload else 0.0),  # those on their way
+        workspace_bytes=workspace + (4 * kept if offload else 0.0),  # copies in transit
         num_parameters=layer.num_parameters * part,
     )
 

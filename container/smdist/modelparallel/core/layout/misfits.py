@@ -7,15 +7,15 @@ from collections.abc import Iterable
 
 from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core.layout.layer_model import LayerModel
-from smdist.modelparallel.core.layout.machine import Machine
-from smdist.modelparallel.core.layout.prediction import Misfit
+from smdist.modelparallel.core.layout.machine_speed import Machine
+from smdist.modelparallel.core.layout.prediction import LayoutMisfit
 from smdist.modelparallel.core.layout.training_needs import TrainingNeeds
 from smdist.modelparallel.core.plan.number_format import number, size
 from smdist.modelparallel.core.plan_errors import PlanError, PlanMemoryError
 
 
 def nothing_fits(
-    model: LayerModel, machine: Machine, needs: TrainingNeeds, misfits: Iterable[Misfit]
+    model: LayerModel, machine: Machine, needs: TrainingNeeds, misfits: Iterable[LayoutMisfit]
 ) -> OptionError:
     """Return the error of a search that found no layout.
 
@@ -42,7 +42,7 @@ def nothing_fits(
     return error
 
 
-def _remedy(leanest: Misfit, machine: Machine) -> str:
+def _remedy(leanest: LayoutMisfit, machine: Machine) -> str:
     """Return what would fit: a device with more memory, or more ranks if state is in the way."""
     layout, memory = leanest.layout, leanest.memory
     device = f"Use a device with {size(memory.total)} for each rank"

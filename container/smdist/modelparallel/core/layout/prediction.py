@@ -106,7 +106,7 @@ class Prediction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Misfit:
+class LayoutMisfit:
     """Layout that needs more memory than a rank has.
 
     Attributes:

@@ -9,7 +9,7 @@ from typing import Final
 
 from smdist.modelparallel.core.layout.degrees import Layout
 from smdist.modelparallel.core.layout.layer_model import LayerModel
-from smdist.modelparallel.core.layout.machine import Machine
+from smdist.modelparallel.core.layout.machine_speed import Machine
 from smdist.modelparallel.core.layout.training_needs import (
     CHECKPOINTINGS,
     SCHEDULES_TRIED,
@@ -106,4 +106,4 @@ def _chosen(fixed: int | None, choices: tuple[int, ...]) -> tuple[int, ...]:
 def _replaced(layout: Layout, **changes: object) -> Layout:
     """Return a copy of a layout with other fields; faster than `dataclasses.replace`."""
     fields = {name: getattr(layout, name) for name in Layout.__dataclass_fields__}
-    return Layout(**{**fields, **changes})  # type: ignore[arg-type]
+    return Layout(**{**fields, **changes})

@@ -47,7 +47,7 @@ def divide(
     """
     if num_stages > len(seconds):
         return None
-    packer = _Packer(seconds, num_stages, memory)
+    packer = _StagePacker(seconds, num_stages, memory)
     low, high = max(max(seconds), packer.total / num_stages), packer.total
     best = packer.pack(high * (1 + _ROUNDING))
     if best is None:
@@ -68,7 +68,7 @@ def divide(
     return best
 
 
-class _Packer:
+class _StagePacker:
     """Greedy division with a bound on the seconds of a stage."""
 
     def __init__(

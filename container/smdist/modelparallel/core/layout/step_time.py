@@ -22,14 +22,14 @@ from smdist.modelparallel.core.layout.communication import (
 from smdist.modelparallel.core.layout.degrees import Layout
 from smdist.modelparallel.core.layout.layer_costs import LayerCost
 from smdist.modelparallel.core.layout.layout_memory import keeps_gathered, reduces_at_end
-from smdist.modelparallel.core.layout.machine import Machine
+from smdist.modelparallel.core.layout.machine_speed import Machine
 from smdist.modelparallel.core.layout.prediction import TimeParts
 from smdist.modelparallel.core.layout.training_needs import TrainingNeeds
 from smdist.modelparallel.core.placement import Edge
 from smdist.modelparallel.core.schedule import SCHEDULES, Schedule, make_schedule
 from smdist.modelparallel.core.simulate import simulate
 
-_SPLIT_OVERHEAD = 0.1  # of a backward pass in two parts, as in the planner of pipelines
+_SPLIT_OVERHEAD = 0.1  # fraction of a backward pass in two parts, as in the planner of pipelines
 _OPTIMIZER_TRAFFIC = 2.0  # all state is read and written once
 
 

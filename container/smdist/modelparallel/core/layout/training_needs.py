@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a training asks of a layout: batch, precision, and options that the user has fixed."""
+"""Needs of a training: batch, precision, and options that the user has fixed."""
 
 from __future__ import annotations
 

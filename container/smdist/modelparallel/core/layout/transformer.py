@@ -94,7 +94,7 @@ def _block(c: TransformerConfig) -> Layer:
     attention = 2.0 * tokens * tokens * c.hidden  # two products, half of each is masked out
     branches = 4 if c.is_gated else 2  # values as wide as the feed-forward network
     kept = 6 * c.hidden + 2 * c.kv_width + branches * c.ffn
-    saved = size * tokens * kept
+    saved = float(size * tokens * kept)
     if not c.is_fused:
         saved += 2.5 * size * c.heads * tokens * tokens  # scores, their softmax, a mask of bytes
         attention *= 2

@@ -22,8 +22,8 @@ from smdist.modelparallel.core.layout.layout_memory import (
     stage_memory,
     state_bytes_per_element,
 )
-from smdist.modelparallel.core.layout.machine import Machine
-from smdist.modelparallel.core.layout.prediction import MemoryParts, Misfit, Prediction
+from smdist.modelparallel.core.layout.machine_speed import Machine
+from smdist.modelparallel.core.layout.prediction import LayoutMisfit, MemoryParts, Prediction
 from smdist.modelparallel.core.layout.stage_division import StageLimit, divide
 from smdist.modelparallel.core.layout.step_time import (
     StageTime,
@@ -42,7 +42,7 @@ class Verdict(Enum):
     """Reason why a layout has no prediction."""
 
     FULL = "full"  # no division into stages fits in memory
-    SLOW = "slow"  # the step takes longer than asked for
+    SLOW = "slow"  # the step takes longer than the limit
 
 
 class LayoutEvaluator:
@@ -183,7 +183,7 @@ class LayoutEvaluator:
         ]
         return max(ranks, key=lambda each: each.total)
 
-    def misfit(self, layout: Layout) -> Misfit | None:
+    def misfit(self, layout: Layout) -> LayoutMisfit | None:
         """Return the memory of the division that balances time; None for too few layers."""
         costs = self.costs(layout)
         num_stages = layout.pipeline * layout.virtual_stages
@@ -191,7 +191,7 @@ class LayoutEvaluator:
         if ends is None:
             return None
         memory = self._memory(_parts_of(costs, ends), layout)
-        return Misfit(layout=layout, memory=memory, limit_bytes=self.limit)
+        return LayoutMisfit(layout=layout, memory=memory, limit_bytes=self.limit)
 
     def _sent(self, ends: tuple[int, ...], layout: Layout) -> list[int]:
         """Return the bytes that each stage but the last sends for one microbatch."""
