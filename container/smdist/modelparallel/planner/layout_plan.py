@@ -22,7 +22,11 @@ from smdist.modelparallel.core.layout import (
     TrainingNeeds,
     find_layout,
 )
-from smdist.modelparallel.core.layout.from_graph import MicrobatchCosts, checkpointed, layers_of
+from smdist.modelparallel.core.layout.from_graph import (
+    MicrobatchCosts,
+    checkpointed,
+    layers_between,
+)
 from smdist.modelparallel.core.layout.layout_memory import state_bytes_per_element
 from smdist.modelparallel.core.planner.problem import AUTO
 from smdist.modelparallel.torch.planning.make_plan import Plan, plan
@@ -105,7 +109,7 @@ def _search(request: Request, machine: Machine, options: dict[str, Any]) -> Layo
         _captured(request, count)
         for count in (_smallest(request, options), _fixed(options, "microbatches") or 1)
     )
-    model = layers_of(small, large, machine)
+    model = layers_between(small, large, machine)
     size, data = machine.cluster.size, _fixed(options, "data_parallel_degree")
     needs = TrainingNeeds(
         batch_per_replica=request.batch_size,

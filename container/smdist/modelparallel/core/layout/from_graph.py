@@ -42,7 +42,20 @@ class MicrobatchCosts:
     samples: int
 
 
-def layers_of(small: MicrobatchCosts, large: MicrobatchCosts, machine: Machine) -> LayerModel:
+def layers_of(graph: Graph, costs: Costs, machine: Machine, *, samples: int) -> LayerModel:
+    """Return the layers of a captured model, with seconds proportional to the samples.
+
+    Args:
+        graph: Graph of one microbatch.
+        costs: Costs of the graph's nodes.
+        machine: Machine, for the efficiency of estimated costs.
+        samples: Samples of the microbatch.
+    """
+    one = MicrobatchCosts(graph=graph, costs=costs, samples=samples)
+    return layers_between(one, one, machine)
+
+
+def layers_between(small: MicrobatchCosts, large: MicrobatchCosts, machine: Machine) -> LayerModel:
     """Return the layers of a captured model: its units in the order of execution.
 
     Seconds are linear in the number of samples, through both sizes; bytes are proportional to it.

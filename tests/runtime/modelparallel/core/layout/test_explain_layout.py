@@ -8,7 +8,12 @@ from split_graphs import given, graph, unit
 from smdist.modelparallel.core.cost import Costs, NodeCost
 from smdist.modelparallel.core.layout import Layout, TrainingNeeds, find_layout
 from smdist.modelparallel.core.layout.explain_layout import Rule, explain, reasons, rule_of
-from smdist.modelparallel.core.layout.from_graph import MicrobatchCosts, checkpointed, layers_of
+from smdist.modelparallel.core.layout.from_graph import (
+    MicrobatchCosts,
+    checkpointed,
+    layers_between,
+    layers_of,
+)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +65,7 @@ def costs_of(samples):
 
 def test_seconds_of_a_captured_model_are_a_line_through_two_sizes():
     """What does not grow with the samples is fixed for each microbatch."""
-    layers = layers_of(costs_of(1), costs_of(8), p4d(1)).layers
+    layers = layers_between(costs_of(1), costs_of(8), p4d(1)).layers
 
     assert [layer.name for layer in layers] == ["a", "b"]
     assert layers[0].fixed_forward_seconds == pytest.approx(1e-3)
@@ -73,3 +78,12 @@ def test_layers_that_keep_little_are_not_checkpointed():
     case = costs_of(1)
 
     assert checkpointed(case.graph, case.costs, "full") == ()
+
+
+def test_seconds_of_one_capture_are_proportional_to_the_samples():
+    """Without a second size, nothing is known to be fixed."""
+    case = costs_of(4)
+    layer = layers_of(case.graph, case.costs, p4d(1), samples=4).layers[0]
+
+    assert layer.fixed_forward_seconds == 0
+    assert layer.forward_seconds == pytest.approx(9e-3 / 4)
