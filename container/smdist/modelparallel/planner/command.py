@@ -21,6 +21,7 @@ from sagemaker_dist.errors import DistError, OptionError, SetupError
 from smdist.modelparallel.core.cluster import Cluster
 from smdist.modelparallel.core.cost import StateBytes
 from smdist.modelparallel.core.default_links import PROCESSES
+from smdist.modelparallel.core.layout.explain_layout import explain
 from smdist.modelparallel.picture import check_path
 from smdist.modelparallel.planner.arguments import AUTO, read_arguments
 from smdist.modelparallel.planner.cluster_json import read_cluster
@@ -67,7 +68,7 @@ def _run(arguments: argparse.Namespace) -> None:
     if not imports_keras(arguments.file):
         _require_torch()
     with stdout_to_stderr():  # standard output has the plan only
-        plan = _make_plan(ModelFile(arguments.file), cluster, arguments)
+        plan, layout = _make_plan(ModelFile(arguments.file), cluster, arguments)
     if arguments.save is not None:
         plan.save(arguments.save)
     if arguments.plot is not None:
@@ -76,21 +77,26 @@ def _run(arguments: argparse.Namespace) -> None:
         sys.stdout.write(json.dumps(plan.document(), indent=2) + "\n")
     else:
         sys.stdout.write(plan.explain().rstrip("\n") + "\n")
+        if layout:
+            sys.stdout.write("\n" + layout)
 
 
-def _make_plan(file: ModelFile, cluster: Cluster, arguments: argparse.Namespace) -> Plan:
+def _make_plan(
+    file: ModelFile, cluster: Cluster, arguments: argparse.Namespace
+) -> tuple[Plan, str]:
+    """Return the plan, and the explanation of its layout; "" if none was searched."""
     model = file.model(with_values=arguments.measure)
-    return _keras_plan(file, model, cluster, arguments) if is_keras(model) else _torch_plan(
-        file, model, cluster, arguments
-    )  # fmt: skip
+    if is_keras(model):
+        return _keras_plan(file, model, cluster, arguments), ""
+    return _torch_plan(file, model, cluster, arguments)
 
 
 def _torch_plan(
     file: ModelFile, model: Any, cluster: Cluster, arguments: argparse.Namespace
-) -> Plan:
-    from smdist.modelparallel.torch.planning.make_plan import plan
+) -> tuple[Plan, str]:
+    from smdist.modelparallel.planner.layout_plan import plan_with_layout
 
-    return plan(
+    made = plan_with_layout(
         model,
         file.example(fastest_device() if arguments.measure else "cpu"),
         cluster,
@@ -100,6 +106,7 @@ def _torch_plan(
         state=_state(arguments),
         **_options(arguments),
     )
+    return made.plan, "" if made.search is None else explain(made.search, made.machine)
 
 
 def _keras_plan(

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers of a captured model, from its graph and the costs of one microbatch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from smdist.modelparallel.core.cost import Costs, NodeCost
+from smdist.modelparallel.core.graph import Graph, Node, NodeKind
+from smdist.modelparallel.core.layout.layer_model import Layer, LayerModel
+from smdist.modelparallel.core.layout.machine_speed import Machine
+
+_ESTIMATED = "estimated"
+_WORTH = 2.0  # a layer that keeps at least this many times its output is worth a checkpoint
+_STEPS = {"full": 1, "selective": 2, "every_8th": 8}
+_TYPICAL = 4096.0  # size of products for which the device's efficiency is taken
+
+
+@dataclass(slots=True)
+class _Part:
+    """Unit of the model with the operations that follow it."""
+
+    name: str
+    cost: NodeCost = field(default_factory=NodeCost)
+    num_parameters: int = 0
+    output_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicrobatchCosts:
+    """Graph and costs of a model for microbatches of one size.
+
+    Attributes:
+        graph: Graph of one microbatch.
+        costs: Costs of the graph's nodes.
+        samples: Samples of the microbatch.
+    """
+
+    graph: Graph
+    costs: Costs
+    samples: int
+
+
+def layers_of(graph: Graph, costs: Costs, machine: Machine, *, samples: int) -> LayerModel:
+    """Return the layers of a captured model, with seconds proportional to the samples.
+
+    Args:
+        graph: Graph of one microbatch.
+        costs: Costs of the graph's nodes.
+        machine: Machine, for the efficiency of estimated costs.
+        samples: Samples of the microbatch.
+    """
+    one = MicrobatchCosts(graph=graph, costs=costs, samples=samples)
+    return layers_between(one, one, machine)
+
+
+def layers_between(small: MicrobatchCosts, large: MicrobatchCosts, machine: Machine) -> LayerModel:
+    """Return the layers of a captured model: its units in the order of execution.
+
+    Seconds are linear in the number of samples, through both sizes; bytes are proportional to it.
+    If the two sizes are equal, or their graphs have other units, seconds are proportional as well.
+    Estimated seconds are those of the device's peak; they are divided by the efficiency that
+    products of matrices reach. Whether tensor parallelism can split a unit is not in a graph, so
+    that no layer is split.
+
+    Args:
+        small: Model with the smallest microbatch.
+        large: Model with the largest microbatch.
+        machine: Machine, for the efficiency of estimated costs.
+    """
+    is_estimated = small.costs.source == _ESTIMATED
+    reached = machine.product_efficiency(_TYPICAL) if is_estimated else 1.0
+    parts = list(_parts(small.graph, small.costs))
+    others = list(_parts(large.graph, large.costs))
+    if [part.name for part in parts] != [part.name for part in others]:
+        large, others = small, parts
+    layers = tuple(
+        _layer(part, other, small.samples, large.samples, reached)
+        for part, other in zip(parts, others, strict=True)
+    )
+    return LayerModel(name=small.graph.model, layers=layers)
+
+
+def checkpointed(graph: Graph, costs: Costs, kind: str) -> tuple[str, ...]:
+    """Return the modules that a kind of checkpointing checkpoints, in the order of execution.
+
+    Args:
+        graph: Graph of one microbatch.
+        costs: Costs of the graph's nodes.
+        kind: "full" for all layers that are worth it, "selective" for every second one,
+            "every_8th" for every eighth one.
+    """
+    worth = [part.name for part in _parts(graph, costs) if _is_worth(part)]
+    modules = [graph.node[name].module for name in worth]
+    return tuple(dict.fromkeys(modules[:: _STEPS[kind]]))
+
+
+def _parts(graph: Graph, costs: Costs) -> Iterator[_Part]:
+    """Yield the units of a graph; operations before the first unit belong to it."""
+    part, seen = None, set[str]()
+    early = NodeCost()
+    for node in graph.nodes:
+        if node.kind is NodeKind.INPUT:
+            continue
+        cost = costs.of(node.name)
+        if node.kind is NodeKind.UNIT:
+            if part is not None:
+                yield part
+            part = _Part(node.name, early)
+            early = NodeCost()
+        if part is None:
+            early += cost
+            continue
+        part.cost += cost
+        part.num_parameters += _elements(graph, node, seen)
+        part.output_bytes = sum(v.num_bytes for v in node.writes) or part.output_bytes
+    if part is not None:
+        yield part
+
+
+def _elements(graph: Graph, node: Node, seen: set[str]) -> int:
+    """Return the trained elements of a node's parameters; one that was seen counts no more."""
+    fresh = [graph.parameter[name] for name in node.parameters if name not in seen]
+    seen.update(node.parameters)
+    return sum(each.num_elements for each in fresh if each.is_trained)
+
+
+def _is_worth(part: _Part) -> bool:
+    return part.cost.saved_bytes >= _WORTH * part.output_bytes > 0
+
+
+def _layer(part: _Part, other: _Part, samples: int, more: int, reached: float) -> Layer:
+    """Return one layer.
+
+    Args:
+        part: Unit with the smallest microbatch.
+        other: The same unit with the largest microbatch.
+        samples: Samples of the smallest microbatch.
+        more: Samples of the largest microbatch.
+        reached: Fraction of the peak speed for which the costs are.
+    """
+    saved, out = part.cost.saved_bytes / samples, part.output_bytes / samples
+    is_worth = _is_worth(part)
+    ahead = _line(part.cost.forward_seconds, other.cost.forward_seconds, samples, more)
+    behind = _line(part.cost.backward_seconds, other.cost.backward_seconds, samples, more)
+    return Layer(
+        name=part.name,
+        num_parameters=part.num_parameters,
+        forward_seconds=ahead[1] / reached,
+        backward_seconds=behind[1] / reached,
+        fixed_forward_seconds=ahead[0] / reached,
+        fixed_backward_seconds=behind[0] / reached,
+        saved_bytes=saved,
+        selective_bytes=(saved + out) / 2 if is_worth else saved,
+        selective_fraction=0.5 if is_worth else 0.0,
+        boundary_bytes=out,
+        workspace_bytes=part.cost.workspace_bytes / samples,
+    )
+
+
+def _line(small: float, large: float, samples: int, more: int) -> tuple[float, float]:
+    """Return (fixed seconds, seconds of each sample) of the line through two sizes.
+
+    Neither is below 0; if the line has a negative part, seconds are proportional to the samples.
+    """
+    if more == samples:
+        return 0.0, small / samples
+    slope = (large - small) / (more - samples)
+    fixed = small - slope * samples
+    if slope < 0 or fixed < 0:
+        return 0.0, large / more
+    return fixed, slope
