@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from sagemaker_dist.errors import DistError, OptionError, SetupError
+from smdist.modelparallel.core import calibration
 from smdist.modelparallel.core.cluster import Cluster
 from smdist.modelparallel.core.cost import StateBytes
 from smdist.modelparallel.core.default_links import PROCESSES
@@ -124,9 +125,26 @@ def _cluster(arguments: argparse.Namespace) -> Cluster:
             inside=PROCESSES,
             across=PROCESSES,
         )
+    if arguments.calibration is not None:
+        cluster = _calibrated(cluster, arguments)
     if arguments.device_flops is None:
         return cluster
     return replace(cluster, device=replace(cluster.device, flops_per_second=arguments.device_flops))
+
+
+def _calibrated(cluster: Cluster, arguments: argparse.Namespace) -> Cluster:
+    """Return the cluster with the speeds of the file of `--calibration`, and print what they are.
+
+    Raises:
+        OptionError: The file is wrong, or `--measure` is given, which measures on its own.
+    """
+    if arguments.measure:
+        what, why = "--calibration and --measure are both given", "--measure takes the model's times"
+        raise OptionError(what, why, "Leave one out", about="calibration", kind="conflict")
+    found = calibration.load(arguments.calibration)
+    flops = found.flops_per_second(found.working_dtype)
+    sys.stderr.write(f"{found}: {flops:.3g} FLOP/s in {found.working_dtype}\n")
+    return found.applied_to(cluster)
 
 
 def _check_paths(arguments: argparse.Namespace) -> None:
