@@ -99,11 +99,10 @@ def run_in_runtime(command: Sequence[str]) -> int:
             "With torch 2.13 installed, run in a clone of the project: pip install ./container",
         )
     if process.returncode < 0:
-        name, hint = (
-            ("the planner", "Leave --measure out: models are then planned without allocating weights")
-            if module == _PLANNER
-            else (f"the process of {module}", "Free memory on this machine, and try again")
-        )
+        name, hint = f"the process of {module}", "Free memory on this machine, and try again"
+        if module == _PLANNER:
+            name = "the planner"
+            hint = "Leave --measure out: models are then planned without allocating weights"
         why = "Linux sends signal 9 to processes when memory runs out"
         raise JobError(f"{name} was killed by signal {-process.returncode}", why, hint)
     return process.returncode

@@ -33,7 +33,8 @@ def _lines(found: Calibration) -> Iterator[str]:
         for size in sorted({each.size for each in found.products})
     ]
     yield from table(["size", *dtypes], rows, left=(), width=_WIDTH)
-    yield f"\nMemory: {_giga(found.memory_bytes_per_second)} GB/s read and written while it is copied"
+    memory = _giga(found.memory_bytes_per_second)
+    yield f"\nMemory: {memory} GB/s read and written while it is copied"
     if found.all_reduce:
         ranks = found.all_reduce[0].num_ranks
         yield f"\nAll-reduce between {ranks} processes"

@@ -139,7 +139,10 @@ def _calibrated(cluster: Cluster, arguments: argparse.Namespace) -> Cluster:
         OptionError: The file is wrong, or `--measure` is given, which measures on its own.
     """
     if arguments.measure:
-        what, why = "--calibration and --measure are both given", "--measure takes the model's times"
+        what, why = (
+            "--calibration and --measure are both given",
+            "--measure takes the model's times",
+        )
         raise OptionError(what, why, "Leave one out", about="calibration", kind="conflict")
     found = calibration.load(arguments.calibration)
     flops = found.flops_per_second(found.working_dtype)

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """JSON file of a calibration: the fields of `Calibration`, with kind and version of the format.
 
-    {"kind": "calibration", "version": 1, "date": "2026-11-27",
-     "machine": {"processor": "AMD EPYC 7R32", "num_cores": 4, ...},
-     "versions": {"torch": "2.13.0"},
-     "products": [{"dtype": "float32", "size": 1024, "flops_per_second": 1.5e11}, ...],
-     "memory_bytes_per_second": 2e10,
-     "all_reduce": [{"num_ranks": 2, "num_bytes": 1048576, "seconds": 7e-4}, ...],
-     "messages": [{"num_bytes": 1024, "seconds": 5e-5}, ...],
-     "folders": [{"folder": "disk", "num_bytes": 67108864, "write_bytes_per_second": 5e8,
-                  "read_bytes_per_second": 1e9}]}
+{"kind": "calibration", "version": 1, "date": "2026-11-27",
+ "machine": {"processor": "AMD EPYC 7R32", "num_cores": 4, ...},
+ "versions": {"torch": "2.13.0"},
+ "products": [{"dtype": "float32", "size": 1024, "flops_per_second": 1.5e11}, ...],
+ "memory_bytes_per_second": 2e10,
+ "all_reduce": [{"num_ranks": 2, "num_bytes": 1048576, "seconds": 7e-4}, ...],
+ "messages": [{"num_bytes": 1024, "seconds": 5e-5}, ...],
+ "folders": [{"folder": "disk", "num_bytes": 67108864, "write_bytes_per_second": 5e8,
+              "read_bytes_per_second": 1e9}]}
 """
 
 from __future__ import annotations

@@ -4,11 +4,13 @@
 - `ModelState`: settings and counters, and the stages once the model is split.
 - `PartitionedModel`: stages of this rank, and the objects that run them.
 - `Trace`: recorded steps, as in `with model.traced() as trace:`.
+- `PlanCheck`: comparison of plan and run, printed once.
 - `StepProgress`: counter of steps for the progress lines that rank 0 prints.
 """
 
 from __future__ import annotations
 
+import sys
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -21,6 +23,7 @@ from torch import nn
 from sagemaker_dist.errors import OptionError
 from smdist.dataparallel.torch import step_report
 from smdist.dataparallel.torch.training_progress import TrainingProgress, is_timed
+from smdist.modelparallel.core.comparison import compare_plan, comparison_text
 from smdist.modelparallel.core.placement import Placement
 from smdist.modelparallel.core.plan import Plan
 from smdist.modelparallel.core.rank_layout import Axis
@@ -47,6 +50,8 @@ from smdist.modelparallel.torch.replicas.master_weights import MasterWeights
 from smdist.modelparallel.torch.session.process_groups import Groups
 from smdist.modelparallel.torch.tensor_parallel import TensorPlan
 
+CHECK_STEP = 50  # training step after which rank 0 prints how plan and run compare
+CHECK_RECORDED = 6  # recorded steps; the first of them is not counted
 MAX_CAPTURES = 64  # largest number of captures, by signature, that a model keeps
 
 
@@ -73,6 +78,7 @@ class PartitionedModel:
         configured_for: Key in `executors`, and recorded forward pass, for which the stages are
             configured. None if they must be configured before the next step.
         on_event: Function that receives the events of all executors; None if no trace is recorded.
+        listeners: Functions of this project that receive the same events.
         latest_signature: Short key of the latest call, which is quick to compute, and its cache
             key; None before the first call.
         frozen_names: Cached result of `frozen` as (version, names). The version is the skeleton's
@@ -96,6 +102,7 @@ class PartitionedModel:
     executors: dict[int | None, Executor] = field(default_factory=dict)
     configured_for: tuple[int | None, Captured] | None = None
     on_event: OnEvent | None = None
+    listeners: list[OnEvent] = field(default_factory=list)
     latest_signature: tuple[Hashable, Hashable] | None = None
     frozen_names: tuple[int, tuple[str, ...]] = (-1, ())
     agreed_frozen: tuple[str, ...] = ()
@@ -167,14 +174,20 @@ class PartitionedModel:
         with nullcontext() if executor is None else executor.guarded(doing):
             yield
 
+    @property
+    def is_recorded(self) -> bool:
+        """True while the events of steps are recorded."""
+        return self.on_event is not None or bool(self.listeners)
+
     def send_event(self, *event: Any) -> None:
-        """Pass an event to `on_event`; do nothing if no trace is recorded.
+        """Pass an event to `on_event` and `listeners`; do nothing if no trace is recorded.
 
         Args:
             event: Kind, stage, microbatch, start, end and detail of the event.
         """
-        if self.on_event is not None:
-            self.on_event(*event)
+        for receive in (self.on_event, *self.listeners):
+            if receive is not None:
+                receive(*event)
 
     def executor(
         self, parts: int | None, schedule: Callable[[], Schedule], hooks: StageHooks
@@ -261,6 +274,59 @@ class StepProgress:
             self._progress.forward(samples or None, is_step=True)
 
 
+class PlanCheck:
+    """Comparison of the plan with the run, which rank 0 prints once, after 50 training steps.
+
+    The last steps of the 50 are recorded by all ranks. Pipelines of one rank, and plans without a
+    valid forecast, are not compared.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._trace: Trace | None = None
+
+    def begin(self, split: PartitionedModel) -> None:
+        """Count a training step that begins now, and record it if it is one of the last.
+
+        Args:
+            split: Stages of this rank.
+        """
+        self._count += 1
+        if self._count != CHECK_STEP - CHECK_RECORDED + 1 or not _is_comparable(split.plan):
+            return
+        self._trace = Trace.of(split)
+        split.listeners.append(self._trace.recorder)
+
+    def end(self, split: PartitionedModel) -> None:
+        """Compare the recorded steps after the last of them; all ranks must call this.
+
+        Args:
+            split: Stages of this rank.
+        """
+        if self._count < CHECK_STEP or self._trace is None:
+            return
+        trace, self._trace = self._trace, None
+        split.listeners.remove(trace.recorder)
+        edges = split.placement.edges
+        # The ranks of one pipeline are enough; all ranks of a large world would be too many.
+        run = gather(
+            trace.recorder, split.groups.of(Axis.PP), schedule=split.plan.actions, edges=edges
+        )
+        if split.groups.rank == 0:
+            try:
+                found = compare_plan(split.plan, run.tracks, edges)
+            except OptionError:  # batches of another size had another number of microbatches
+                return
+            title = f"smdist: the plan beside the run, after {CHECK_STEP} steps"
+            sys.stderr.write(comparison_text(found, title=title))
+
+
+def _is_comparable(plan: Plan) -> bool:
+    """Return True for a plan of several ranks with a forecast that is still valid."""
+    has_forecast = plan.forecast is not None and not plan.is_stale
+    return has_forecast and plan.pipeline_parallel_degree > 1
+
+
 _SEED_NAME: Final = ":feed"  # name from which the seed of the user's code is made; executor's
 
 
@@ -283,6 +349,7 @@ class ModelState:
         has_trained: True once a training batch has had the size of `global_batch_size`.
         forwards: Number of forward passes without training, by (step_number, with gradients).
         steps: Counter of steps for the progress lines of rank 0.
+        plan_check: Comparison of the plan with the run.
     """
 
     model: nn.Module
@@ -298,6 +365,7 @@ class ModelState:
     has_trained: bool = False
     forwards: Counter[tuple[int, bool]] = field(default_factory=Counter)
     steps: StepProgress = field(default_factory=StepProgress)
+    plan_check: PlanCheck = field(default_factory=PlanCheck)
 
     @contextmanager
     def acting(self, microbatch_call: MicrobatchCall) -> Iterator[None]:
