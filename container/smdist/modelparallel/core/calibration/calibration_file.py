@@ -52,7 +52,10 @@ def load(path: str | Path) -> Calibration:
             error.about, error.kind,
         ) from error  # fmt: skip
     rest = {key: value for key, value in found.items() if key not in ("kind", "version")}
-    return plan_json.convert(Calibration, rest, str(place), what="a calibration")
+    try:
+        return plan_json.convert(Calibration, rest, "the calibration", what="a calibration")
+    except OptionError as error:
+        raise plan_file.named(place, error) from error
 
 
 def save(calibration: Calibration, path: str | Path) -> None:

@@ -112,7 +112,8 @@ def convert(cls: type[_T], found: object, where: str, *, what: str = "a plan") -
     annotation: Any = cls
     made: _T = _reader(annotation)(found, (None, where, False), faults)
     if what != "a plan":
-        faults = [_renamed(each, what) for each in faults]
+        flat = [part for each in faults for part in getattr(each, "faults", (each,))]
+        faults = [_renamed(each, what) for each in flat]
     raise_faults(faults)
     return made
 
