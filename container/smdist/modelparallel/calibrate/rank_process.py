@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 from threading import Thread
 from time import perf_counter
@@ -19,6 +20,7 @@ from typing import Final
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
 
 import smdist.dataparallel.torch  # noqa: F401  registers the backend
 
@@ -39,15 +41,15 @@ def main(store: str, rank: int, size: int, seconds: float) -> None:
     """
     Thread(target=_end_with_input, daemon=True).start()
     torch.set_num_threads(1)
-    dist.init_process_group("smdist", store=dist.FileStore(store, size), rank=rank, world_size=size)
+    dist.init_process_group("smdist", store=FileStore(store, size), rank=rank, world_size=size)
     share = seconds / (len(_REDUCED) + len(_SENT))
     for num_bytes in _REDUCED:
         value = torch.ones(num_bytes // 4)
-        took = _slowest(lambda value=value: dist.all_reduce(value), share)
+        took = _slowest(partial(dist.all_reduce, value), share)
         _print(rank, "all_reduce", num_ranks=size, num_bytes=num_bytes, seconds=took)
     for num_bytes in _SENT:
         value = torch.ones(num_bytes // 4)
-        took = _slowest(lambda value=value: _there_and_back(value, rank), share) / 2
+        took = _slowest(partial(_there_and_back, value, rank), share) / 2
         _print(rank, "messages", num_bytes=num_bytes, seconds=took)
     dist.destroy_process_group()
 

@@ -30,7 +30,7 @@ def fastest_seconds(call: Callable[[], object], wait: Callable[[], object], limi
     wait()
     end = perf_counter() + limit
     count = max(1, min(_MOST, int(_BATCH_SECONDS / max(_batch(call, wait, 1), 1e-9))))
-    times = []
+    times: list[float] = []
     while len(times) < LEAST or (perf_counter() < end and len(times) < _MOST):
         times.append(_batch(call, wait, count))
     return min(times)

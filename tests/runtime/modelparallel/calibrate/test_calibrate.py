@@ -52,7 +52,7 @@ def test_a_measurement_has_all_parts_and_leaves_nothing(tmp_path):
 
 
 def test_an_interrupt_ends_the_ranks_too(tmp_path):
-    folder, process = started(tmp_path, "--seconds=30")
+    folder, process = started(tmp_path, "--seconds=2")
     assert process.stderr is not None
     for line in process.stderr:
         if "all-reduces" in line:

@@ -146,7 +146,7 @@ def test_a_trace_is_read_as_it_was_written():
 
 def test_the_faults_of_both_files_come_at_once(tmp_path, capsys):
     document = plan().document()
-    document["schedul"] = document.pop("schedule")
+    document["timetable"] = document.pop("schedule")
     trace = chrome_trace(tracks(plan()), EDGES)
     first = next(at for at, row in enumerate(trace["traceEvents"]) if row["ph"] == "X")
     trace["traceEvents"][first]["dur"] = "long"
@@ -159,7 +159,7 @@ def test_the_faults_of_both_files_come_at_once(tmp_path, capsys):
 
     assert 2 == status
     about = " ".join(str(each["about"]) for each in faults)
-    assert all(key in about for key in ("schedul", "dur", "host"))
+    assert all(key in about for key in ("timetable", "dur", "host"))
     assert 4 == len(faults)
 
 
