@@ -3,7 +3,7 @@
 
 `sagemaker-dist calibrate` starts it as a process of its own, because it imports torch.
 
-command.py         arguments, progress and exit status
+measurement_command.py   arguments, progress and exit status
 measure_all.py     all parts, and the time that each may take
 products.py        products of matrices, and copies of memory
 local_ranks.py     starts processes that connect by this project's engine

@@ -3,6 +3,6 @@
 
 import sys
 
-from smdist.modelparallel.calibrate.command import main
+from smdist.modelparallel.calibrate.measurement_command import main
 
 sys.exit(main())

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -35,8 +34,10 @@ def measure_engine(
         SetupError: A process failed, or did not end in time.
     """
     with TemporaryDirectory(prefix="smdist-calibrate-") as folder:
+        # env adds a variable to the ranks' environment, and is replaced by Python
+        start = ["env", f"SMDIST_SECRET_FILE={folder}/secret", sys.executable]
         commands = [
-            [sys.executable, "-m", _MODULE, f"{folder}/store", str(rank), str(num_ranks),
+            [*start, "-m", _MODULE, f"{folder}/store", str(rank), str(num_ranks),
              str(limit)]
             for rank in range(num_ranks)
         ]  # fmt: skip
@@ -82,7 +83,6 @@ def _processes(
                         stdin=subprocess.PIPE,
                         stdout=out,
                         stderr=err,
-                        env={**os.environ, "SMDIST_SECRET_FILE": str(folder / "secret")},
                         start_new_session=True,
                     )
                 )

@@ -4,5 +4,5 @@
 `sagemaker-dist compare plan.json trace.json` starts it as a process of its own, because the
 runtime may be in another environment.
 
-command.py   arguments, both files, and exit status
+comparison_command.py   arguments, both files, and exit status
 """

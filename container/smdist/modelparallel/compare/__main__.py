@@ -3,6 +3,6 @@
 
 import sys
 
-from smdist.modelparallel.compare.command import main
+from smdist.modelparallel.compare.comparison_command import main
 
 sys.exit(main())

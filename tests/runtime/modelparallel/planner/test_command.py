@@ -247,5 +247,5 @@ def test_a_calibration_sets_speeds(capsys, tmp_path):
 
 @pytest.mark.parametrize("more", [["--calibration=none.json"], ["--calibration=c", "--measure"]])
 def test_a_calibration_that_cannot_be_used_is_refused(capsys, more):
-    assert 2 == main(["model.py", *FOUR, *more])
-    assert "calibrat" in capsys.readouterr().err
+    assert 2 == main(["model.py", *FOUR, *more, "--json"])
+    assert json.loads(capsys.readouterr().out)["error"]["about"] in ("calibration", "path")

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from smdist.modelparallel.core.comparison.parts import (
+from smdist.modelparallel.core.comparison.comparison_parts import (
     BUBBLE,
     COMMUNICATION,
     COMPUTE,

@@ -20,7 +20,7 @@ from statistics import fmean
 from typing import Final
 
 from smdist.modelparallel.core.comparison.advice import Causes, advice
-from smdist.modelparallel.core.comparison.parts import (
+from smdist.modelparallel.core.comparison.comparison_parts import (
     BUBBLE,
     COMMUNICATION,
     COMPUTE,

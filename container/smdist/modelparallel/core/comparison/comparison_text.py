@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from smdist.modelparallel.core.comparison.parts import Comparison, Part
+from smdist.modelparallel.core.comparison.comparison_parts import Comparison, Part
 from smdist.modelparallel.core.plan import number_format as text
 from smdist.modelparallel.core.plan.text_table import table
 

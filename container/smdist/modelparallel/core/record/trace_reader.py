@@ -16,12 +16,12 @@ from smdist.modelparallel.core.quantities import shown
 from smdist.modelparallel.core.record.chrome_format import RUN, VERSION
 from smdist.modelparallel.core.record.events import ACTIONS, Event, Track
 
-_SECONDS: Final = 1e-6  # of a microsecond
+_SECONDS: Final = 1e-6  # seconds in a microsecond
 _HINT: Final = "Record one with model.traced(), and save it with trace.gather().save(path)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Rank:
+class _RankFacts:
     """Fields of a `Track` without its events."""
 
     rank: int
@@ -35,11 +35,11 @@ class _Rank:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Run:
+class _RunFacts:
     """Entry of a trace that viewers do not show."""
 
     version: int
-    ranks: tuple[_Rank, ...]
+    ranks: tuple[_RankFacts, ...]
     edges: tuple[Edge, ...]
 
 
@@ -86,7 +86,7 @@ class _Trace:
     """Parts of a trace that are read; slices by their index in the list."""
 
     traceEvents: Mapping[str, _Slice]  # noqa: N815 - a key of the format
-    smdist: _Run
+    smdist: _RunFacts
 
 
 def read_trace(
@@ -129,8 +129,8 @@ def read_trace(
     return tuple(sorted(tracks, key=lambda each: each.rank)), trace.smdist.edges
 
 
-def _fields(rank: _Rank) -> dict[str, Any]:
-    return {name: getattr(rank, name) for name in _Rank.__dataclass_fields__}
+def _fields(rank: _RankFacts) -> dict[str, Any]:
+    return {name: getattr(rank, name) for name in _RankFacts.__dataclass_fields__}
 
 
 def _faults(trace: _Trace, where: str) -> Iterator[OptionError]:

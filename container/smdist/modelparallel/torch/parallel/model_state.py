@@ -4,13 +4,10 @@
 - `ModelState`: settings and counters, and the stages once the model is split.
 - `PartitionedModel`: stages of this rank, and the objects that run them.
 - `Trace`: recorded steps, as in `with model.traced() as trace:`.
-- `PlanCheck`: comparison of plan and run, printed once.
-- `StepProgress`: counter of steps for the progress lines that rank 0 prints.
 """
 
 from __future__ import annotations
 
-import sys
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -21,15 +18,11 @@ import torch
 from torch import nn
 
 from sagemaker_dist.errors import OptionError
-from smdist.dataparallel.torch import step_report
-from smdist.dataparallel.torch.training_progress import TrainingProgress, is_timed
-from smdist.modelparallel.core.comparison import compare_plan, comparison_text
 from smdist.modelparallel.core.placement import Placement
 from smdist.modelparallel.core.plan import Plan
 from smdist.modelparallel.core.rank_layout import Axis
 from smdist.modelparallel.core.schedule import Schedule
 from smdist.modelparallel.torch import session
-from smdist.modelparallel.torch.accelerator import current_device
 from smdist.modelparallel.torch.capture import Captured
 from smdist.modelparallel.torch.capture.signature import SkeletonSync
 from smdist.modelparallel.torch.executor import (
@@ -42,16 +35,16 @@ from smdist.modelparallel.torch.executor import (
 from smdist.modelparallel.torch.executor.offload import ActivationOffload
 from smdist.modelparallel.torch.executor.run_trace import Recorder, Run, gather
 from smdist.modelparallel.torch.materialization.stage_module import StageModule
+from smdist.modelparallel.torch.parallel.plan_check import PlanCheck
 from smdist.modelparallel.torch.parallel.settings import Settings
 from smdist.modelparallel.torch.parallel.step_function import MicrobatchCall, StepFunction
+from smdist.modelparallel.torch.parallel.step_progress import StepProgress
 from smdist.modelparallel.torch.randomness import RngStream, generators_kept, seed_generators
 from smdist.modelparallel.torch.replicas import Replicas
 from smdist.modelparallel.torch.replicas.master_weights import MasterWeights
 from smdist.modelparallel.torch.session.process_groups import Groups
 from smdist.modelparallel.torch.tensor_parallel import TensorPlan
 
-CHECK_STEP = 50  # training step after which rank 0 prints how plan and run compare
-CHECK_RECORDED = 6  # recorded steps; the first of them is not counted
 MAX_CAPTURES = 64  # largest number of captures, by signature, that a model keeps
 
 
@@ -248,83 +241,6 @@ class Trace:
             schedule=self.split.plan.actions,
             edges=self.split.placement.edges,
         )
-
-
-class StepProgress:
-    """Counter of training steps, for the progress lines that rank 0 prints.
-
-    The times in these lines do not include messages between stages and NCCL transfers.
-    """
-
-    def __init__(self) -> None:
-        device = current_device() or torch.device("cpu")
-        self._progress = TrainingProgress(counts=True, is_timed=is_timed(device))
-        self._has_begun = False
-
-    def begin(self, samples: int) -> None:
-        """Count a step that begins now.
-
-        Args:
-            samples: Number of samples of the step on all replicas; 0 if unknown.
-        """
-        if not self._has_begun:
-            self._has_begun = True
-            step_report.enter(self._progress)
-        if self._progress.is_current:
-            self._progress.forward(samples or None, is_step=True)
-
-
-class PlanCheck:
-    """Comparison of the plan with the run, which rank 0 prints once, after 50 training steps.
-
-    The last steps of the 50 are recorded by all ranks. Pipelines of one rank, and plans without a
-    valid forecast, are not compared.
-    """
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._trace: Trace | None = None
-
-    def begin(self, split: PartitionedModel) -> None:
-        """Count a training step that begins now, and record it if it is one of the last.
-
-        Args:
-            split: Stages of this rank.
-        """
-        self._count += 1
-        if self._count != CHECK_STEP - CHECK_RECORDED + 1 or not _is_comparable(split.plan):
-            return
-        self._trace = Trace.of(split)
-        split.listeners.append(self._trace.recorder)
-
-    def end(self, split: PartitionedModel) -> None:
-        """Compare the recorded steps after the last of them; all ranks must call this.
-
-        Args:
-            split: Stages of this rank.
-        """
-        if self._count < CHECK_STEP or self._trace is None:
-            return
-        trace, self._trace = self._trace, None
-        split.listeners.remove(trace.recorder)
-        edges = split.placement.edges
-        # The ranks of one pipeline are enough; all ranks of a large world would be too many.
-        run = gather(
-            trace.recorder, split.groups.of(Axis.PP), schedule=split.plan.actions, edges=edges
-        )
-        if split.groups.rank == 0:
-            try:
-                found = compare_plan(split.plan, run.tracks, edges)
-            except OptionError:  # batches of another size had another number of microbatches
-                return
-            title = f"smdist: the plan beside the run, after {CHECK_STEP} steps"
-            sys.stderr.write(comparison_text(found, title=title))
-
-
-def _is_comparable(plan: Plan) -> bool:
-    """Return True for a plan of several ranks with a forecast that is still valid."""
-    has_forecast = plan.forecast is not None and not plan.is_stale
-    return has_forecast and plan.pipeline_parallel_degree > 1
 
 
 _SEED_NAME: Final = ":feed"  # name from which the seed of the user's code is made; executor's

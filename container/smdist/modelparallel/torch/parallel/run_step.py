@@ -191,14 +191,15 @@ def _train(state: ModelState, split: PartitionedModel, feed: Any, count: int) ->
         Result of the user's code for each microbatch, on the rank of the last stage; None on other
         ranks.
     """
-    state.plan_check.begin(split)
+    state.plan_check.begin(split.plan, split.groups, split.listeners)
     with complete(state, split):
         executor = _executor(state, split, None)
         if state.settings.broadcasts_buffers:
             with executor.guarded("the broadcast of buffers"):
                 split.replicas.broadcast_buffers()
         results = executor.run(feed, draws=lambda at: state.draws(at, count), backward=True)
-    state.plan_check.end(split)
+    edges = split.placement.edges
+    state.plan_check.end(split.plan, split.groups, split.listeners, edges)
     return results
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from smdist.modelparallel.compare.command import compare_files, main
+from smdist.modelparallel.compare.comparison_command import compare_files, main
 from smdist.modelparallel.core.comparison import compare_plan, comparison_text
 from smdist.modelparallel.core.cost import NodeCost
 from smdist.modelparallel.core.placement import Edge
@@ -179,10 +179,16 @@ def test_nonsense_is_refused_with_a_hint_for_each_file(tmp_path, plan_text, trac
     assert all(each.hint for each in caught.value.faults)
 
 
-def test_a_plan_without_forecast_and_a_trace_of_another_plan_are_refused():
-    with pytest.raises(PlanError, match="no forecast"):
-        compare_plan(replace(plan(), forecast=None), tracks(plan()), EDGES)
-    with pytest.raises(PlanError, match="was edited"):
-        compare_plan(replace(plan(), num_microbatches=2), tracks(plan()), EDGES)
-    with pytest.raises(PlanError, match="no complete step"):
-        compare_plan(plan(), tracks(plan())[:1], EDGES)
+@pytest.mark.parametrize(
+    ("made", "recorded", "expected"),
+    [
+        (replace(plan(), forecast=None), tracks(plan()), (("plan",), "stale")),
+        (replace(plan(), num_microbatches=2), tracks(plan()), (("plan",), "stale")),
+        (plan(), tracks(plan())[:1], (("trace",), "mismatch")),
+    ],
+)
+def test_a_plan_without_forecast_and_a_trace_of_another_plan_are_refused(made, recorded, expected):
+    with pytest.raises(PlanError) as caught:
+        compare_plan(made, recorded, EDGES)
+
+    assert expected == (caught.value.about, caught.value.kind)

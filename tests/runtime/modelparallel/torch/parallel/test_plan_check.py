@@ -8,8 +8,8 @@ from contextlib import redirect_stderr
 from smp_nets import batch, net, start, train_step
 
 import smdist.modelparallel.torch as smp
-from smdist.modelparallel.compare.command import compare_files, main
-from smdist.modelparallel.torch.parallel.model_state import CHECK_STEP
+from smdist.modelparallel.compare.comparison_command import compare_files, main
+from smdist.modelparallel.torch.parallel.plan_check import CHECK_STEP
 
 PARTS = ["step", "compute", "bubble", "exposed communication", "memory"]
 
@@ -53,7 +53,7 @@ def test_rank_0_prints_the_comparison_once_after_50_steps(world, tmp_path, capsy
     assert memory.measured is None
     assert memory.missing
 
-    capsys.readouterr()  # what the ranks in this process have printed
+    capsys.readouterr()  # output of the ranks in this process
     assert 0 == main([str(plan), str(trace), "--json"])
     printed = json.loads(capsys.readouterr().out)
     assert step.ratio == printed["parts"][0]["ratio"]
