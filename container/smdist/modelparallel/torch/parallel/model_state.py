@@ -35,7 +35,7 @@ from smdist.modelparallel.torch.executor import (
 from smdist.modelparallel.torch.executor.offload import ActivationOffload
 from smdist.modelparallel.torch.executor.run_trace import Recorder, Run, gather
 from smdist.modelparallel.torch.materialization.stage_module import StageModule
-from smdist.modelparallel.torch.parallel.plan_check import PlanCheck
+from smdist.modelparallel.torch.parallel.plan_comparison import PlanComparison
 from smdist.modelparallel.torch.parallel.settings import Settings
 from smdist.modelparallel.torch.parallel.step_function import MicrobatchCall, StepFunction
 from smdist.modelparallel.torch.parallel.step_progress import StepProgress
@@ -265,7 +265,7 @@ class ModelState:
         has_trained: True once a training batch has had the size of `global_batch_size`.
         forwards: Number of forward passes without training, by (step_number, with gradients).
         steps: Counter of steps for the progress lines of rank 0.
-        plan_check: Comparison of the plan with the run.
+        plan_comparison: Comparison of the plan with the run.
     """
 
     model: nn.Module
@@ -281,7 +281,7 @@ class ModelState:
     has_trained: bool = False
     forwards: Counter[tuple[int, bool]] = field(default_factory=Counter)
     steps: StepProgress = field(default_factory=StepProgress)
-    plan_check: PlanCheck = field(default_factory=PlanCheck)
+    plan_comparison: PlanComparison = field(default_factory=PlanComparison)
 
     @contextmanager
     def acting(self, microbatch_call: MicrobatchCall) -> Iterator[None]:

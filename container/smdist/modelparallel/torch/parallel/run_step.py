@@ -191,7 +191,7 @@ def _train(state: ModelState, split: PartitionedModel, feed: Any, count: int) ->
         Result of the user's code for each microbatch, on the rank of the last stage; None on other
         ranks.
     """
-    state.plan_check.begin(split.plan, split.groups, split.listeners)
+    state.plan_comparison.begin(split.plan, split.groups, split.listeners)
     with complete(state, split):
         executor = _executor(state, split, None)
         if state.settings.broadcasts_buffers:
@@ -199,7 +199,7 @@ def _train(state: ModelState, split: PartitionedModel, feed: Any, count: int) ->
                 split.replicas.broadcast_buffers()
         results = executor.run(feed, draws=lambda at: state.draws(at, count), backward=True)
     edges = split.placement.edges
-    state.plan_check.end(split.plan, split.groups, split.listeners, edges)
+    state.plan_comparison.end(split.plan, split.groups, split.listeners, edges)
     return results
 
 

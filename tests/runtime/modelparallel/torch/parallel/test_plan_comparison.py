@@ -9,7 +9,7 @@ from smp_nets import batch, net, start, train_step
 
 import smdist.modelparallel.torch as smp
 from smdist.modelparallel.compare.comparison_command import compare_files, main
-from smdist.modelparallel.torch.parallel.plan_check import CHECK_STEP
+from smdist.modelparallel.torch.parallel.plan_comparison import CHECK_STEP
 
 PARTS = ["step", "compute", "bubble", "exposed communication", "memory"]
 

@@ -20,7 +20,7 @@ CHECK_STEP: Final = 50  # training step after which rank 0 prints how plan and r
 _RECORDED: Final = 6  # recorded steps; the first of them is not counted
 
 
-class PlanCheck:
+class PlanComparison:
     """Comparison of the plan with the last of the first 50 training steps, which are recorded.
 
     Pipelines of one rank, and plans without a valid forecast, are not compared.
