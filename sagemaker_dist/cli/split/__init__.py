@@ -6,7 +6,7 @@ split_options.py     options of the command
 planner_process.py   runs the planner in another process, because it imports torch
 """
 
-from sagemaker_dist.cli.split.planner_process import plan_split
+from sagemaker_dist.cli.split.planner_process import plan_split, run_in_runtime
 from sagemaker_dist.cli.split.split_options import (
     MODEL_OPTIONS,
     SplitOptions,
@@ -14,4 +14,11 @@ from sagemaker_dist.cli.split.split_options import (
     split_options,
 )
 
-__all__ = ["MODEL_OPTIONS", "SplitOptions", "model_options", "plan_split", "split_options"]
+__all__ = [
+    "MODEL_OPTIONS",
+    "SplitOptions",
+    "model_options",
+    "plan_split",
+    "run_in_runtime",
+    "split_options",
+]

@@ -15,7 +15,7 @@ from sagemaker_dist.cli.split.cluster import cluster_of, describe_cluster
 from sagemaker_dist.cli.split.split_options import SplitOptions
 from sagemaker_dist.errors import JobError, OptionError, SetupError
 
-_MODULE: Final = "smdist.modelparallel.planner"
+_PLANNER: Final = "smdist.modelparallel.planner"
 _LACKS: Final = re.compile(r"No module named '?smdist(?P<part>[.\w]*)'?")
 _PLANNER_PREFIX: Final = "planner: "  # prefix of the planner's errors
 _OWN_PREFIX: Final = "sagemaker-dist: "
@@ -45,28 +45,41 @@ def plan_split(options: SplitOptions) -> int:
     )
     screen.note(describe_cluster(cluster))
     given = {flag for flag, _ in options.constraints}
-    unknown = cluster.device.flops_per_second is None and not options.measure
+    is_calibrated = options.measure or options.calibration is not None
+    unknown = cluster.device.flops_per_second is None and not is_calibrated
     if unknown and "--device-flops" not in given:
         screen.note(
             f"the speed of {cluster.device.name} is unknown: the balance of stages is right, but"
             " times are for the planner's default device; pass --device-flops for its speed"
         )
-    return _run(planner_command(options, json.dumps(cluster.document())))
+    return run_in_runtime(planner_command(options, json.dumps(cluster.document())))
 
 
 def planner_command(options: SplitOptions, cluster: str) -> list[str]:
     """Return the command line of the planner; `cluster` is the JSON for its option --cluster."""
-    command = [options.python or sys.executable, "-m", _MODULE, str(options.file)]
+    command = [options.python or sys.executable, "-m", _PLANNER, str(options.file)]
     command += [f"--program={_PROGRAM}", "--cluster", cluster]
     for flag, value in options.constraints:
         command.append(f"{flag}={value}")
     flags = {"--measure": options.measure, "--json": options.as_json}
     command += [flag for flag, is_on in flags.items() if is_on]
-    files = {"--save": options.save, "--plot": options.plot}
+    files = {"--save": options.save, "--plot": options.plot, "--calibration": options.calibration}
     return command + [f"{flag}={path}" for flag, path in files.items() if path is not None]
 
 
-def _run(command: Sequence[str]) -> int:
+def run_in_runtime(command: Sequence[str]) -> int:
+    """Run a module of the runtime in another process, and return its exit status.
+
+    Its output is passed on. Ctrl-C and SIGTERM end it, too.
+
+    Args:
+        command: Interpreter, "-m", the module, and its arguments.
+
+    Raises:
+        SetupError: The interpreter does not exist, or lacks the package smdist.
+        JobError: The process was killed.
+    """
+    module = command[2]
     try:
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, errors="replace")
     except OSError as error:
@@ -81,16 +94,17 @@ def _run(command: Sequence[str]) -> int:
             raise
     if missing is not None:
         raise SetupError(
-            f"{command[0]} has no {_MODULE}",
+            f"{command[0]} has no {module}",
             f"Python reports {missing!r}",
             "With torch 2.13 installed, run in a clone of the project: pip install ./container",
         )
     if process.returncode < 0:
-        raise JobError(
-            f"the planner was killed by signal {-process.returncode}",
-            "Linux sends signal 9 to processes when memory runs out",
-            "Leave --measure out: models are then planned without allocating weights",
-        )
+        name, hint = f"the process of {module}", "Free memory on this machine, and try again"
+        if module == _PLANNER:
+            name = "the planner"
+            hint = "Leave --measure out: models are then planned without allocating weights"
+        why = "Linux sends signal 9 to processes when memory runs out"
+        raise JobError(f"{name} was killed by signal {-process.returncode}", why, hint)
     return process.returncode
 
 

@@ -51,6 +51,7 @@ class SplitOptions:
         measure: Measure costs on this machine instead of estimating them for the instance type.
         save: File for the plan as JSON, or None.
         plot: File for a picture of the plan, or None.
+        calibration: File of `sagemaker-dist calibrate` with measured speeds, or None.
         constraints: Other options, as pairs of flag and value, which the planner gets unchanged.
     """
 
@@ -62,6 +63,7 @@ class SplitOptions:
     measure: bool
     save: Path | None
     plot: Path | None
+    calibration: Path | None
     as_json: bool
     constraints: tuple[tuple[str, str], ...]
 
@@ -99,6 +101,12 @@ def _options() -> Iterator[Callable[[Any], Any]]:
         "--plot", type=FILE, metavar="FILE", help="Draw the plan: .png, .svg or .pdf."
     )
     yield click.option(
+        "--calibration",
+        type=FILE,
+        metavar="FILE",
+        help="Speeds that sagemaker-dist calibrate measured on such an instance.",
+    )
+    yield click.option(
         "--python",
         metavar="FILE",
         help="Interpreter with torch and the runtime. Default: this one.",
@@ -124,6 +132,6 @@ MODEL_OPTIONS: Final = frozenset(
     {
         *(name for name, _, _ in _CONSTRAINTS),
         *("instance_type", "instance_count", "ranks_per_host"),
-        *("measure", "save", "plot", "python"),
+        *("measure", "save", "plot", "calibration", "python"),
     }
 )

@@ -277,3 +277,32 @@ def test_no_framework_is_imported():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
 
     assert 0 == done.returncode
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (
+            ["calibrate", "-o", "c.json", "--seconds=3", "--channel=data", "--json"],
+            ["smdist.modelparallel.calibrate", "--output=c.json", "--seconds=3.0", "--json",
+             "--channel=data"],
+        ),
+        (
+            ["compare", "plan.json", "trace.json", "--json"],
+            ["smdist.modelparallel.compare", "--json", "--", "plan.json", "trace.json"],
+        ),
+    ],
+)  # fmt: skip
+def test_calibrate_and_compare_run_in_the_runtime(capfd, interpreter, command, expected):
+    python = interpreter("import json; print(json.dumps(sys.argv[2:]))")
+
+    assert 0 == main([*command, "--python", python])
+    assert expected == json.loads(capfd.readouterr().out)
+
+
+def test_a_calibration_is_passed_to_the_planner(capfd, interpreter):
+    rest = planner_arguments(
+        capfd, interpreter, "--instance-type=local_process", "--calibration=c.json"
+    )
+
+    assert "--calibration=c.json" in rest

@@ -79,6 +79,9 @@ def _add_cluster(group: argparse._ArgumentGroup) -> None:
         metavar="N",
         help="floating-point operations per second of a rank",
     )
+    group.add_argument(
+        "--calibration", type=Path, metavar="FILE", help="measured speeds of such a machine"
+    )
 
 
 def _add_constraints(group: argparse._ArgumentGroup) -> None:

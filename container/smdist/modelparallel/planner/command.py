@@ -18,10 +18,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sagemaker_dist.contract.model_parallel import ModelParallel
 from sagemaker_dist.errors import DistError, OptionError, SetupError
+from smdist.modelparallel.core import calibration
+from smdist.modelparallel.core.calibration import Calibration
 from smdist.modelparallel.core.cluster import Cluster
 from smdist.modelparallel.core.cost import StateBytes
 from smdist.modelparallel.core.default_links import PROCESSES
+from smdist.modelparallel.core.layout import Machine
 from smdist.modelparallel.core.layout.explain_layout import explain
+from smdist.modelparallel.core.layout.measured_machine import measured_machine
 from smdist.modelparallel.picture import check_path
 from smdist.modelparallel.planner.arguments import AUTO, read_arguments
 from smdist.modelparallel.planner.cluster_json import read_cluster
@@ -63,12 +67,13 @@ def main(command_line: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    cluster = _cluster(arguments)
+    measured = _calibration(arguments)
+    cluster = _cluster(arguments, measured)
     _check_paths(arguments)
     if not imports_keras(arguments.file):
         _require_torch()
     with stdout_to_stderr():  # standard output has the plan only
-        plan, layout = _make_plan(ModelFile(arguments.file), cluster, arguments)
+        plan, layout = _make_plan(ModelFile(arguments.file), cluster, arguments, measured)
     if arguments.save is not None:
         plan.save(arguments.save)
     if arguments.plot is not None:
@@ -82,24 +87,25 @@ def _run(arguments: argparse.Namespace) -> None:
 
 
 def _make_plan(
-    file: ModelFile, cluster: Cluster, arguments: argparse.Namespace
+    file: ModelFile, cluster: Cluster, arguments: argparse.Namespace, measured: Calibration | None
 ) -> tuple[Plan, str]:
     """Return the plan, and the explanation of its layout; "" if none was searched."""
     model = file.model(with_values=arguments.measure)
     if is_keras(model):
         return _keras_plan(file, model, cluster, arguments), ""
-    return _torch_plan(file, model, cluster, arguments)
+    machine = None if measured is None else measured_machine(cluster, measured)
+    return _torch_plan(file, model, machine or Machine(cluster=cluster), arguments)
 
 
 def _torch_plan(
-    file: ModelFile, model: Any, cluster: Cluster, arguments: argparse.Namespace
+    file: ModelFile, model: Any, machine: Machine, arguments: argparse.Namespace
 ) -> tuple[Plan, str]:
     from smdist.modelparallel.planner.layout_plan import plan_with_layout
 
     made = plan_with_layout(
         model,
         file.example(fastest_device() if arguments.measure else "cpu"),
-        cluster,
+        machine,
         pipeline_parallel_degree=arguments.pipeline_parallel_degree,
         data_parallel_degree=arguments.data_parallel_degree,
         costs=_costs(arguments),
@@ -152,7 +158,7 @@ def _state(arguments: argparse.Namespace) -> StateBytes:
     return StateBytes(weight=weight, gradient=gradient, optimizer=optimizer)
 
 
-def _cluster(arguments: argparse.Namespace) -> Cluster:
+def _cluster(arguments: argparse.Namespace, measured: Calibration | None) -> Cluster:
     counts = {"--hosts": arguments.hosts, "--ranks-per-host": arguments.ranks_per_host}
     given = [name for name, count in counts.items() if count is not None]
     if arguments.cluster is not None and given:
@@ -176,9 +182,31 @@ def _cluster(arguments: argparse.Namespace) -> Cluster:
             inside=PROCESSES,
             across=PROCESSES,
         )
+    if measured is not None:
+        cluster = measured.applied_to(cluster)
     if arguments.device_flops is None:
         return cluster
     return replace(cluster, device=replace(cluster.device, flops_per_second=arguments.device_flops))
+
+
+def _calibration(arguments: argparse.Namespace) -> Calibration | None:
+    """Return the calibration of `--calibration`, and print what it is; None without the option.
+
+    Raises:
+        OptionError: The file is wrong, or `--measure` is given, which measures on its own.
+    """
+    if arguments.calibration is None:
+        return None
+    if arguments.measure:
+        what, why = (
+            "--calibration and --measure are both given",
+            "--measure takes the model's times",
+        )
+        raise OptionError(what, why, "Leave one out", about="calibration", kind="conflict")
+    found = calibration.load(arguments.calibration)
+    flops = found.flops_per_second(found.working_dtype)
+    sys.stderr.write(f"{found}: {flops:.3g} FLOP/s in {found.working_dtype}\n")
+    return found
 
 
 def _check_paths(arguments: argparse.Namespace) -> None:

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from torch import nn
 
-from smdist.modelparallel.core.cluster import Cluster
 from smdist.modelparallel.core.cost import StateBytes
 from smdist.modelparallel.core.layout import (
     Layout,
@@ -54,7 +53,7 @@ class PlanWithLayout:
 
 
 def plan_with_layout(
-    model: nn.Module, example: Example | Batch, cluster: Cluster, *,
+    model: nn.Module, example: Example | Batch, machine: Machine, *,
     costs: str = "auto", device_memory: int | str | None = None, state: StateBytes,
     **options: Any,
 ) -> PlanWithLayout:  # fmt: skip
@@ -64,14 +63,14 @@ def plan_with_layout(
         model: The model, with values or on the meta device. If the layout checkpoints activations,
             its modules are changed to do so.
         example: Arguments of the model for the batch of one replica; dimension 0 is samples.
-        cluster: Cluster to plan for.
+        machine: Cluster to plan for, and its speeds.
         costs, device_memory, state, options: As in `smp.plan`. Degrees and microbatches that are
             not "auto" are kept; options of stages leave the layout to the planner of pipelines.
 
     Raises:
         OptionError: The model or an option is wrong, or no layout fits in memory.
     """
-    machine = Machine(cluster=cluster)
+    cluster = machine.cluster
     known = {"costs": costs, "device_memory": device_memory}
     if _leaves_nothing(options):
         found = plan(model, example, cluster, state=state, **known, **options)  # type: ignore[arg-type]

@@ -9,6 +9,13 @@ from textwrap import dedent
 import pytest
 
 from sagemaker_dist.cli import main as sagemaker_dist
+from smdist.modelparallel.core.calibration import (
+    Calibration,
+    MachineFacts,
+    MessageTime,
+    ProductSpeed,
+    save,
+)
 from smdist.modelparallel.core.plan import Plan
 from smdist.modelparallel.planner.command import main
 
@@ -269,3 +276,31 @@ def test_wrong_models_and_examples_of_keras(capsys, tmp_path):
         found.append((status, json.loads(capsys.readouterr().out)["error"]["about"]))
 
     assert [(2, "example"), (2, "model")] == found
+
+
+def test_a_calibration_sets_speeds(capsys, tmp_path):
+    """A machine that is ten times as fast computes its step in a tenth of the time."""
+    steps = []
+    for speed in (1e9, 1e10):
+        products = (ProductSpeed(dtype="float32", size=64, flops_per_second=speed),)
+        messages = tuple(MessageTime(num_bytes=size, seconds=size / 1e15) for size in (1, 1000))
+        facts = MachineFacts(
+            processor="P", num_cores=1, memory_bytes=1, device="cpu", device_name="D",
+            num_devices=1, num_threads=1,
+        )  # fmt: skip
+        measured = Calibration(
+            date="2026-11-27", machine=facts, versions={}, products=products,
+            memory_bytes_per_second=1e15, all_reduce=(), messages=messages, folders=(),
+        )  # fmt: skip
+        save(measured, tmp_path / "c.json")
+        options = ["--ranks-per-host=2", "--pipeline-parallel-degree=2", "--device-memory=1GiB"]
+        assert 0 == main(["model.py", *options, "--calibration=c.json", "--json"])
+        steps.append(json.loads(capsys.readouterr().out)["forecast"]["step_seconds"])
+
+    assert pytest.approx(10, rel=0.02) == steps[0] / steps[1]
+
+
+@pytest.mark.parametrize("more", [["--calibration=none.json"], ["--calibration=c", "--measure"]])
+def test_a_calibration_that_cannot_be_used_is_refused(capsys, more):
+    assert 2 == main(["model.py", *FOUR, *more, "--json"])
+    assert json.loads(capsys.readouterr().out)["error"]["about"] in ("calibration", "path")

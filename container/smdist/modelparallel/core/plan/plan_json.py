@@ -92,11 +92,37 @@ def read(cls: type[_T], found: object, where: str) -> _T:
     rest = {key: value for key, value in found.items() if key != "version"}
     if isinstance(rest.get("notes"), list):
         rest["notes"] = [_note(each) for each in rest["notes"]]
+    return convert(cls, rest, where)
+
+
+def convert(cls: type[_T], found: object, where: str, *, what: str = "a plan") -> _T:
+    """Return an object of a dataclass from a JSON object whose keys are the names of its fields.
+
+    Args:
+        cls: Class of the result.
+        found: JSON object to convert.
+        where: Name of the object in errors.
+        what: Kind of document in errors.
+
+    Raises:
+        PlanError: Keys are missing or unknown, or values have wrong types; all are reported at
+            once.
+    """
     faults: list[OptionError] = []
     annotation: Any = cls
-    made: _T = _reader(annotation)(rest, (None, where, False), faults)
+    made: _T = _reader(annotation)(found, (None, where, False), faults)
+    if what != "a plan":
+        flat = [part for each in faults for part in getattr(each, "faults", (each,))]
+        faults = [_renamed(each, what) for each in flat]
     raise_faults(faults)
     return made
+
+
+def _renamed(fault: OptionError, what: str) -> OptionError:
+    """Return an error of this module for another kind of document than a plan."""
+    why, hint = (text.replace("a plan", what) for text in (fault.why, fault.hint))
+    hint = hint.replace("original plan", "original file")
+    return type(fault)(fault.what, why, hint, about=fault.about, kind=fault.kind)
 
 
 def _note(found: Any) -> Any:

@@ -9,12 +9,15 @@ Object Format" with complete events ("ph": "X") and flow events ("s", "f").
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 from smdist.modelparallel.core.placement import Edge
 from smdist.modelparallel.core.record.events import ACTIONS, RECEIVE, SEND, Event, Track
 from smdist.modelparallel.core.record.message_pairs import carries_something, transfers
 
+RUN: Final = "smdist"  # key of a trace that viewers ignore
+VERSION: Final = 1
 _MICROSECONDS: Final = 1e6
 _LEAST: Final = 1e-3  # microseconds; an arrow cannot end at a slice of length 0
 _COMPUTE: Final = "compute"
@@ -44,7 +47,16 @@ def chrome_trace(
     ]
     arrows = writer.arrows(tracks, edges)
     timed = sorted([*slices, *arrows], key=lambda row: (row["ts"], -row.get("dur", 0.0)))
-    return {"displayTimeUnit": "ms", "traceEvents": [*names, *timed]}
+    return {"displayTimeUnit": "ms", "traceEvents": [*names, *timed], RUN: _run(tracks, edges)}
+
+
+def _run(tracks: Sequence[Track], edges: Sequence[Edge]) -> _Row:
+    """Return what viewers do not show, and readers of the file need: ranks and edges."""
+    ranks = [
+        {key: getattr(track, key) for key in Track.__dataclass_fields__ if key != "events"}
+        for track in tracks
+    ]
+    return {"version": VERSION, "ranks": ranks, "edges": [asdict(edge) for edge in edges]}
 
 
 class _Writer:

@@ -17,6 +17,7 @@ ACTIONS: Final = frozenset(do.value for do in Do)  # actions of a schedule: F, B
 SEND: Final = "send"
 RECEIVE: Final = "recv"
 FORWARD: Final = Do.F.value
+REDUCE: Final = "reduce"  # sum of gradients over replicas, after the last backward pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +73,9 @@ class Track:
         events: Events in the order in which they were recorded.
         clock_error_seconds: Largest error of the times, relative to the clock of rank 0.
         num_lost: Number of earliest events that were dropped because the buffer was full.
+        device: Kind of device that computes, such as "cpu" or "cuda".
+        peak_bytes: Largest number of bytes of tensors on the device since the process started; None
+            for "cpu", whose tensors nobody counts.
     """
 
     rank: int
@@ -81,3 +85,5 @@ class Track:
     events: tuple[Event, ...]
     clock_error_seconds: float = 0.0
     num_lost: int = 0
+    device: str = "cpu"
+    peak_bytes: int | None = None

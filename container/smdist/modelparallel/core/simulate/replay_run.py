@@ -101,7 +101,7 @@ def replay(
     Raises:
         OptionError: No complete step was recorded, or all complete steps are skipped.
     """
-    steps = _steps(schedule, tracks)
+    steps = recorded_steps(schedule, tracks)
     first = min(len({number for _, number in steps}) - 1, 1) if skip is None else skip
     begin = sorted({number for _, number in steps})[first:]
     places = [place for place in steps if place[1] in begin]
@@ -130,18 +130,27 @@ def replay(
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
-    """Recorded step of one pipeline: seconds of the step, and of each action on each rank."""
+class RecordedStep:
+    """Recorded step of one pipeline.
+
+    Attributes:
+        work: Seconds of each action, by rank of the pipeline.
+        seconds: Seconds from the start of the first action to the end of the last action.
+        end: End of the last action, in seconds on the clock of the record.
+    """
 
     work: tuple[Mapping[Action, float], ...]
     seconds: float
+    end: float
 
     def busy(self, rank: int) -> float:
         """Return the seconds of this step in which a rank of the pipeline computed."""
         return sum(self.work[rank].values())
 
 
-def _steps(schedule: Schedule, tracks: Sequence[Track]) -> dict[tuple[int, int], _Step]:
+def recorded_steps(
+    schedule: Schedule, tracks: Sequence[Track]
+) -> dict[tuple[int, int], RecordedStep]:
     """Return all complete steps, by (replica, number of the step)."""
     events: defaultdict[tuple[int, int], dict[int, list[Event]]] = defaultdict(dict)
     for track in tracks:
@@ -156,7 +165,8 @@ def _steps(schedule: Schedule, tracks: Sequence[Track]) -> dict[tuple[int, int],
         ):
             actions = [e for each in by_rank.values() for e in each if e.kind in ACTIONS]
             begin = min(event.start for event in actions)
-            steps[place] = _Step(work, max(event.end for event in actions) - begin)
+            end = max(event.end for event in actions)
+            steps[place] = RecordedStep(work, end - begin, end)
     return steps
 
 
@@ -180,7 +190,7 @@ def _work(events: Sequence[Event]) -> dict[Action, float]:
     return work
 
 
-def _costs(schedule: Schedule, steps: Sequence[_Step]) -> list[NodeCost]:
+def _costs(schedule: Schedule, steps: Sequence[RecordedStep]) -> list[NodeCost]:
     """Return the mean cost of each stage for one microbatch, by stage.
 
     Args:
@@ -228,12 +238,12 @@ def _links(
         steps: Numbers of the steps to use.
     """
     waited: defaultdict[tuple[int, ...], list[float]] = defaultdict(list)
-    for each in _awaited(tracks, edges, steps):
+    for each in awaited(tracks, edges, steps):
         waited[each[0]].append(each[1])
     return {ranks: Link(latency_seconds=median(times)) for ranks, times in waited.items()}
 
 
-def _awaited(
+def awaited(
     tracks: Sequence[Track], edges: Sequence[Edge], steps: frozenset[int]
 ) -> Iterator[tuple[tuple[int, ...], float]]:
     """Yield ((sender, receiver), seconds) for each message that its receiver was waiting for.

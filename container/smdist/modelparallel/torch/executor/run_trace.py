@@ -33,6 +33,7 @@ from smdist.modelparallel.core.schedule.actions import Schedule
 from smdist.modelparallel.core.simulate.replay_run import Replay, replay
 from smdist.modelparallel.picture import Picture, check_path
 from smdist.modelparallel.picture.run_sheet import sheet_of_run
+from smdist.modelparallel.torch.accelerator import current_device, is_accelerator
 
 _MOST_EVENTS: Final = 1 << 20
 _ROUND_TRIPS: Final = 16
@@ -101,6 +102,7 @@ class Recorder:
             offset_seconds: Number to add to all times: rank 0's clock minus this rank's clock.
             error_seconds: Largest error of this offset, to be stored with the events.
         """
+        device = current_device() or torch.device("cpu")
         return Track(
             rank=self.rank,
             pipeline_rank=self.pipeline_rank,
@@ -109,6 +111,10 @@ class Recorder:
             events=tuple(_event(row, offset_seconds) for row in _with_actions(self._rows)),
             clock_error_seconds=error_seconds,
             num_lost=self._count - len(self._rows),
+            device=device.type,
+            peak_bytes=(
+                torch.accelerator.max_memory_allocated(device) if is_accelerator(device) else None
+            ),
         )
 
 

@@ -4,7 +4,6 @@
 - `ModelState`: settings and counters, and the stages once the model is split.
 - `PartitionedModel`: stages of this rank, and the objects that run them.
 - `Trace`: recorded steps, as in `with model.traced() as trace:`.
-- `StepProgress`: counter of steps for the progress lines that rank 0 prints.
 """
 
 from __future__ import annotations
@@ -19,14 +18,11 @@ import torch
 from torch import nn
 
 from sagemaker_dist.errors import OptionError
-from smdist.dataparallel.torch import step_report
-from smdist.dataparallel.torch.training_progress import TrainingProgress, is_timed
 from smdist.modelparallel.core.placement import Placement
 from smdist.modelparallel.core.plan import Plan
 from smdist.modelparallel.core.rank_layout import Axis
 from smdist.modelparallel.core.schedule import Schedule
 from smdist.modelparallel.torch import session
-from smdist.modelparallel.torch.accelerator import current_device
 from smdist.modelparallel.torch.capture import Captured
 from smdist.modelparallel.torch.capture.signature import SkeletonSync
 from smdist.modelparallel.torch.executor import (
@@ -39,8 +35,10 @@ from smdist.modelparallel.torch.executor import (
 from smdist.modelparallel.torch.executor.offload import ActivationOffload
 from smdist.modelparallel.torch.executor.run_trace import Recorder, Run, gather
 from smdist.modelparallel.torch.materialization.stage_module import StageModule
+from smdist.modelparallel.torch.parallel.plan_comparison import PlanComparison
 from smdist.modelparallel.torch.parallel.settings import Settings
 from smdist.modelparallel.torch.parallel.step_function import MicrobatchCall, StepFunction
+from smdist.modelparallel.torch.parallel.step_progress import StepProgress
 from smdist.modelparallel.torch.randomness import RngStream, generators_kept, seed_generators
 from smdist.modelparallel.torch.replicas import Replicas
 from smdist.modelparallel.torch.replicas.master_weights import MasterWeights
@@ -73,6 +71,7 @@ class PartitionedModel:
         configured_for: Key in `executors`, and recorded forward pass, for which the stages are
             configured. None if they must be configured before the next step.
         on_event: Function that receives the events of all executors; None if no trace is recorded.
+        listeners: Functions of this project that receive the same events.
         latest_signature: Short key of the latest call, which is quick to compute, and its cache
             key; None before the first call.
         frozen_names: Cached result of `frozen` as (version, names). The version is the skeleton's
@@ -96,6 +95,7 @@ class PartitionedModel:
     executors: dict[int | None, Executor] = field(default_factory=dict)
     configured_for: tuple[int | None, Captured] | None = None
     on_event: OnEvent | None = None
+    listeners: list[OnEvent] = field(default_factory=list)
     latest_signature: tuple[Hashable, Hashable] | None = None
     frozen_names: tuple[int, tuple[str, ...]] = (-1, ())
     agreed_frozen: tuple[str, ...] = ()
@@ -167,14 +167,20 @@ class PartitionedModel:
         with nullcontext() if executor is None else executor.guarded(doing):
             yield
 
+    @property
+    def is_recorded(self) -> bool:
+        """True while the events of steps are recorded."""
+        return self.on_event is not None or bool(self.listeners)
+
     def send_event(self, *event: Any) -> None:
-        """Pass an event to `on_event`; do nothing if no trace is recorded.
+        """Pass an event to `on_event` and `listeners`; do nothing if no trace is recorded.
 
         Args:
             event: Kind, stage, microbatch, start, end and detail of the event.
         """
-        if self.on_event is not None:
-            self.on_event(*event)
+        for receive in (self.on_event, *self.listeners):
+            if receive is not None:
+                receive(*event)
 
     def executor(
         self, parts: int | None, schedule: Callable[[], Schedule], hooks: StageHooks
@@ -237,30 +243,6 @@ class Trace:
         )
 
 
-class StepProgress:
-    """Counter of training steps, for the progress lines that rank 0 prints.
-
-    The times in these lines do not include messages between stages and NCCL transfers.
-    """
-
-    def __init__(self) -> None:
-        device = current_device() or torch.device("cpu")
-        self._progress = TrainingProgress(counts=True, is_timed=is_timed(device))
-        self._has_begun = False
-
-    def begin(self, samples: int) -> None:
-        """Count a step that begins now.
-
-        Args:
-            samples: Number of samples of the step on all replicas; 0 if unknown.
-        """
-        if not self._has_begun:
-            self._has_begun = True
-            step_report.enter(self._progress)
-        if self._progress.is_current:
-            self._progress.forward(samples or None, is_step=True)
-
-
 _SEED_NAME: Final = ":feed"  # name from which the seed of the user's code is made; executor's
 
 
@@ -283,6 +265,7 @@ class ModelState:
         has_trained: True once a training batch has had the size of `global_batch_size`.
         forwards: Number of forward passes without training, by (step_number, with gradients).
         steps: Counter of steps for the progress lines of rank 0.
+        plan_comparison: Comparison of the plan with the run.
     """
 
     model: nn.Module
@@ -298,6 +281,7 @@ class ModelState:
     has_trained: bool = False
     forwards: Counter[tuple[int, bool]] = field(default_factory=Counter)
     steps: StepProgress = field(default_factory=StepProgress)
+    plan_comparison: PlanComparison = field(default_factory=PlanComparison)
 
     @contextmanager
     def acting(self, microbatch_call: MicrobatchCall) -> Iterator[None]:

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from time import perf_counter
 from typing import Any, Final
 
 import torch
@@ -18,7 +19,9 @@ from torch import Tensor
 
 from smdist.modelparallel.core.plan import Plan
 from smdist.modelparallel.core.rank_layout import Axis
+from smdist.modelparallel.core.record import REDUCE
 from smdist.modelparallel.core.schedule import Action, Do, Schedule
+from smdist.modelparallel.torch.accelerator import current_device
 from smdist.modelparallel.torch.executor import Arguments, Executor, Roots
 from smdist.modelparallel.torch.parallel.call_agreement import (
     CapturedCall,
@@ -188,12 +191,16 @@ def _train(state: ModelState, split: PartitionedModel, feed: Any, count: int) ->
         Result of the user's code for each microbatch, on the rank of the last stage; None on other
         ranks.
     """
+    state.plan_comparison.begin(split.plan, split.groups, split.listeners)
     with complete(state, split):
         executor = _executor(state, split, None)
         if state.settings.broadcasts_buffers:
             with executor.guarded("the broadcast of buffers"):
                 split.replicas.broadcast_buffers()
-        return executor.run(feed, draws=lambda at: state.draws(at, count), backward=True)
+        results = executor.run(feed, draws=lambda at: state.draws(at, count), backward=True)
+    edges = split.placement.edges
+    state.plan_comparison.end(split.plan, split.groups, split.listeners, edges)
+    return results
 
 
 @contextmanager
@@ -216,8 +223,12 @@ def complete(state: ModelState, split: PartitionedModel) -> Iterator[bool]:
     is_last = state.passes % series == 0
     yield is_last
     if is_last:
+        begin = perf_counter()
         with split.guarded("the sum of gradients"):
             split.replicas.finish()
+            if split.is_recorded and current_device() is not None:
+                torch.accelerator.synchronize()  # the time is that of the device
+        split.send_event(REDUCE, -1, -1, begin, perf_counter(), "")
     state.step_number += 1
 
 
