@@ -29,7 +29,7 @@ _KEYS: Final = {"source": str, "date": str, "region": str, "usd_per_hour": dict}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """On-demand price of one instance type in one region.
+    """Price of one instance type in one region, on demand.
 
     Attributes:
         instance_type: Name of the type, such as "ml.p4d.24xlarge".
