@@ -4,9 +4,11 @@
     |<-- image -->|<------------ MaxRuntimeInSeconds ------------>|<-- SIGTERM -->|
     |<------------------- max_cost / price of all hosts ------------------------->|
 
-SageMaker stops a job by SIGTERM when MaxRuntimeInSeconds has passed, and kills it 120 s later (API
-reference, StoppingCondition, read 2026-11-27). These 120 s, the download of the image and the idle
-time of a warm pool are paid too, so they are subtracted.
+SageMaker stops a job by SIGTERM when MaxRuntimeInSeconds has passed, and ends it 120 s later. It
+bills from TrainingStartTime, before the download of the image, to TrainingEndTime, after the upload
+of the model (StoppingCondition and DescribeTrainingJob in the service model of botocore 1.44.8,
+read 2026-11-27). The 120 s, the download of the image and the idle time of a warm pool are
+subtracted. The upload of the model is not: its duration is not known before the job.
 """
 
 from __future__ import annotations
@@ -144,8 +146,8 @@ def budget_of(terms: CostTerms) -> Budget | None:
         least = (found.reserve_seconds + _LEAST_SECONDS) * found.usd_per_hour / _HOUR
         raise OptionError(
             f"max_cost is {terms.max_cost!r}",
-            f"it pays {found.hosts} for {found.paid_seconds} s, of which {found.reserve_seconds} s"
-            f" are {found.reserve}",
+            f"it pays {found.hosts} for {found.paid_seconds} s, and a job needs {found.reserve}"
+            f" and at least {_LEAST_SECONDS} s of training",
             f"Pass at least {math.ceil(least * 100) / 100:g}, or fewer or cheaper hosts",
             about="max_cost",
             kind="range",
