@@ -2,8 +2,9 @@
 """Cost of a job so far and at most, from DescribeTrainingJob's answer and the price of its hosts.
 
 SageMaker reports BillableTimeInSeconds when a job has ended. The bill is this time on each host, at
-the on-demand price; spot instances make it shorter than TrainingTimeInSeconds (API reference,
-DescribeTrainingJob, read 2026-11-27). EBS volumes, S3 and warm pools are not part of it.
+the on-demand price; spot instances make it shorter than TrainingTimeInSeconds (service model of
+botocore 1.44.8, DescribeTrainingJob, read 2026-11-27). EBS volumes, S3 and warm pools are not part
+of it.
 """
 
 from __future__ import annotations

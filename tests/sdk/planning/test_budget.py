@@ -93,7 +93,7 @@ def test_faults(changes, expected):
     idle=st.integers(0, 3600),
 )
 def test_bill_is_never_above_max_cost(max_cost, price, count, max_run, idle):
-    """The whole paid time at the price of all hosts costs max_cost at most, or is refused."""
+    """The paid time without the model's upload costs max_cost at most, or is refused."""
     given_terms = terms(
         max_cost=max_cost, price_per_hour=price, hosts=[(G5, count)], keep_alive_seconds=idle
     )
