@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sagemaker_dist.contract import KEY, DataParallel, ModelParallel, parse, parse_framework
-from sagemaker_dist.contract.option_variables import misspelt, value_faults
+from sagemaker_dist.contract.option_variables import USD_PER_HOUR, misspelt, value_faults
 from sagemaker_dist.errors import OptionError, SkewError, raise_all
 from smdist.code_source import Source, code_source
 from smdist.container_files import (
@@ -277,6 +277,17 @@ def read_stop_seconds(environ: Mapping[str, str] | None = None) -> float:
         OptionError: SMDIST_STOP_SECONDS is not a number, or is negative.
     """
     return _number(_environment(environ), "SMDIST_STOP_SECONDS", STOP_SECONDS) or 0
+
+
+def read_usd_per_hour(environ: Mapping[str, str] | None = None) -> float | None:
+    """Return the price of all hosts of the job: SMDIST_USD_PER_HOUR, or None if not set.
+
+    The price is in US dollars per hour. `environ` is os.environ by default.
+
+    Raises:
+        OptionError: SMDIST_USD_PER_HOUR is not a number, or is negative.
+    """
+    return _number(_environment(environ), USD_PER_HOUR)
 
 
 def read_fault_file(environ: Mapping[str, str] | None = None) -> Path | None:

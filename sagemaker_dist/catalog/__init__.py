@@ -1,8 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of instance types and accelerators, each fact with its source and date."""
+"""Tables of instance types, prices and accelerators, each fact with its source and date."""
 
 from sagemaker_dist.catalog.accelerators import Accelerator, accelerator_of, accelerators
 from sagemaker_dist.catalog.instances import LOCAL, LOCAL_PROCESS, Instance
+from sagemaker_dist.catalog.price_list import fetch_prices
+from sagemaker_dist.catalog.prices import (
+    PRICE_LIST,
+    Price,
+    PriceNote,
+    all_prices,
+    is_price,
+    price_of,
+    prices,
+    read_prices,
+    write_prices,
+)
 from sagemaker_dist.catalog.refresh import Refresh, refresh_table
 from sagemaker_dist.catalog.table import (
     SHIPPED,
@@ -15,15 +27,25 @@ from sagemaker_dist.catalog.table import (
 __all__ = [
     "LOCAL",
     "LOCAL_PROCESS",
+    "PRICE_LIST",
     "SHIPPED",
     "Accelerator",
     "Instance",
+    "Price",
+    "PriceNote",
     "Refresh",
     "Table",
     "accelerator_of",
     "accelerators",
+    "all_prices",
+    "fetch_prices",
+    "is_price",
+    "price_of",
+    "prices",
+    "read_prices",
     "read_table",
     "refresh_table",
     "training_instances",
+    "write_prices",
     "write_table",
 ]

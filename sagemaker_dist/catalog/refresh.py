@@ -8,15 +8,17 @@ the API of Amazon EC2.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, Final
 
+from sagemaker_dist.catalog.aws_answers import boto3_errors_translated
 from sagemaker_dist.catalog.from_ec2 import instance_of
 from sagemaker_dist.catalog.instances import Instance
 from sagemaker_dist.catalog.table import Table
-from sagemaker_dist.errors import SetupError
+
+_EC2: Final = "Amazon EC2"
+_PERMISSION: Final = "ec2:DescribeInstanceTypes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +53,7 @@ def refresh_table(session: Any, *, before: Table) -> Refresh:
     Raises:
         SetupError: EC2 did not answer: no region, no credentials, no permission or no network.
     """
-    with _boto3_errors_translated(session.region_name):
+    with boto3_errors_translated(_EC2, session.region_name, _PERMISSION):
         clients = session.client("ec2"), session.client("sagemaker")
     return refresh_with(*clients, before=before)
 
@@ -76,7 +78,7 @@ def refresh_with(ec2: Any, sagemaker: Any, *, before: Table) -> Refresh:
         date=datetime.now(timezone.utc).date().isoformat(),
         instances={},
     )
-    with _boto3_errors_translated(ec2.meta.region_name):
+    with boto3_errors_translated(_EC2, ec2.meta.region_name, _PERMISSION):
         described = {each.name: each for each in _described(ec2, fresh.dated_source)}
     return _refreshed(fresh, frozenset(names), described, before)
 
@@ -104,33 +106,3 @@ def _described(ec2: Any, source: str) -> Iterator[Instance]:
     for page in ec2.get_paginator("describe_instance_types").paginate():
         for each in page["InstanceTypes"]:
             yield instance_of(each, source)
-
-
-@contextmanager
-def _boto3_errors_translated(region: str | None) -> Iterator[None]:
-    """Convert errors of boto3 in the `with` block to a SetupError with a hint.
-
-    `region` is the region of the calls, for the hint; None if no region is set.
-    """
-    from botocore import exceptions
-
-    what = f"Amazon EC2 in region {region} did not answer"
-    try:
-        yield
-    except exceptions.NoRegionError as error:
-        hint = "Pass --region (a session with a region), or set AWS_DEFAULT_REGION"
-        why = str(error).rstrip(".")
-        raise SetupError("no AWS region is set", why, hint, kind="no_region") from error
-    except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError) as error:
-        hint = "Run aws configure, or set AWS_PROFILE"
-        raise SetupError(what, str(error).rstrip("."), hint, kind="no_credentials") from error
-    except exceptions.ClientError as error:
-        code = error.response["Error"]["Code"]
-        why = f"{code}: {error.response['Error'].get('Message', '')}"
-        hint = "Renew the credentials, or allow them ec2:DescribeInstanceTypes in an IAM policy"
-        is_denied = code.startswith(("AccessDenied", "UnauthorizedOperation"))
-        kind = "access_denied" if is_denied else "refused"
-        raise SetupError(what, why.rstrip(". :"), hint, kind=kind) from error
-    except exceptions.BotoCoreError as error:
-        hint = "Check the network and the region"
-        raise SetupError(what, str(error).rstrip("."), hint) from error

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -12,11 +12,18 @@ import click
 from rich.table import Table
 
 from sagemaker_dist.catalog import (
+    PRICE_LIST,
     SHIPPED,
     Instance,
+    Price,
+    all_prices,
+    fetch_prices,
+    prices,
+    read_prices,
     read_table,
     refresh_table,
     training_instances,
+    write_prices,
     write_table,
 )
 from sagemaker_dist.cli import screen
@@ -35,12 +42,15 @@ _COLUMNS: Final = (
     "lasting",
     "EFA",
     "architecture",
+    "USD/h",
 )
 _TEXTS: Final = frozenset({"type", "accelerators", "link", "architecture"})  # others are numbers
 _WIDTH: Final = 160  # wider than the table: a narrow terminal wraps lines, cells are not cut
-_WIDE: Final = 125  # width of all columns
-_OMITTED: Final = frozenset({"link", "lasting", "architecture"})
-_MORE: Final = f"A terminal of {_WIDE} columns also shows link, lasting Gbit/s and architecture."
+_WIDE: Final = 140  # width of all columns
+_OMITTED: Final = frozenset({"link", "lasting", "architecture", "USD/h"})
+_MORE: Final = (
+    f"A terminal of {_WIDE} columns also shows link, lasting Gbit/s, architecture, price."
+)
 _CAPABILITIES: Final = ("is_accelerated", "has_gpu", "is_neuron", "has_fast_link", "supports_efa")
 
 
@@ -51,18 +61,25 @@ def instances() -> None:
 
 @instances.command("list")
 @click.option("--accelerated", is_flag=True, help="Only types with accelerators.")
+@click.option(
+    "--region", metavar="NAME", help="Region of the prices. Default: the lowest known price."
+)
 @json_option
-def list_types(accelerated: bool, as_json: bool) -> None:
+def list_types(accelerated: bool, region: str | None, as_json: bool) -> None:
     """List all instance types, or those with accelerators."""
+    priced = {
+        name: tuple(each for each in known if region in (None, each.region))
+        for name, known in all_prices().items()
+    }
     every = training_instances().values()
     chosen = sorted((each for each in every if each.is_accelerated or not accelerated), key=_order)
     if as_json:
-        screen.print_json([_document(each) for each in chosen])
+        screen.print_json([_document(each, priced.get(each.name, ())) for each in chosen])
         return
     terminal = screen.console()
     is_narrow = terminal.is_terminal and terminal.width < _WIDE
     columns = [each for each in _COLUMNS if not (is_narrow and each in _OMITTED)]
-    screen.show(_table(chosen, columns), width=_WIDTH)
+    screen.show(_table(chosen, columns, priced), width=_WIDTH)
     if is_narrow:
         screen.paragraph(_MORE, style="dim")
 
@@ -72,11 +89,14 @@ def list_types(accelerated: bool, as_json: bool) -> None:
 @json_option
 def show(type: str, as_json: bool) -> None:  # noqa: A002 - as its help names it
     """Show the facts about one type, such as ml.p4d.24xlarge, with their sources."""
-    instance = _known(type)
+    instance, known = _known(type), prices(type)
     if as_json:
-        screen.print_json(_document(instance))
+        screen.print_json(_document(instance, known))
         return
     screen.plain_facts(instance_rows(instance))
+    lines = [f"{each.usd_per_hour:g} USD/h in {each.region}: {each.source}" for each in known]
+    top, *others = lines or ["unknown; sagemaker-dist instances refresh reads it from AWS"]
+    screen.plain_facts([("price", top), *(("", each) for each in others)])
     first, *more = instance.sources or ("",)
     screen.plain_facts([("sources", first), *(("", each) for each in more)])
 
@@ -90,28 +110,50 @@ def show(type: str, as_json: bool) -> None:  # noqa: A002 - as its help names it
     default=SHIPPED,
     help="Default: the table of this installation.",
 )
-def refresh(region: str | None, profile: str | None, output: Path) -> None:
-    """Write a file of facts about the instance types, read from EC2."""
-    done = refresh_table(boto_session(region, profile), before=read_table(SHIPPED))
-    try:
-        write_table(done.table, output)
-    except OSError as error:
-        hint = "Pass --output with a file that you may write"
-        raise SetupError(
-            "the table of instance types cannot be written", str(error), hint
-        ) from error
+@click.option(
+    "--prices",
+    "price_list",
+    type=FILE,
+    metavar="FILE",
+    default=PRICE_LIST,
+    help=f"File of prices. Default: {PRICE_LIST}.",
+)
+def refresh(region: str | None, profile: str | None, output: Path, price_list: Path) -> None:
+    """Write a file of facts about the instance types, read from EC2, and one of their prices.
+
+    The prices are those of the region, from AWS's price list; other regions' prices in the file
+    are kept.
+    """
+    session = boto_session(region, profile)
+    done = refresh_table(session, before=read_table(SHIPPED))
+    _write("--output", output, lambda: write_table(done.table, output))
     screen.line(f"{output}: {len(done.table.instances)} types, {len(done.described)} described")
     for what in ("kept", "added", "removed"):
         screen.plain_facts({what: ", ".join(sorted(getattr(done, what)))})
+    fetched, price_list = fetch_prices(session), price_list.expanduser()
+    notes = [fetched, *(each for each in read_prices(price_list) if each.region != fetched.region)]
+    _write("--prices", price_list, lambda: write_prices(notes, price_list))
+    screen.line(f"{price_list}: {len(fetched.usd_per_hour)} prices in {fetched.region}")
 
 
-def _table(chosen: Iterable[Instance], columns: Sequence[str]) -> Table:
+def _write(option: str, path: Path, write: Callable[[], None]) -> None:
+    try:
+        write()
+    except OSError as error:
+        hint = f"Pass {option} with a file that you may write"
+        raise SetupError(f"the file {path} cannot be written", str(error), hint) from error
+
+
+def _table(
+    chosen: Iterable[Instance], columns: Sequence[str], priced: Mapping[str, Sequence[Price]]
+) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in columns:
         justify: Any = "left" if column in _TEXTS else "right"
         table.add_column(column, justify=justify, no_wrap=True)
     for each in chosen:
-        cells = dict(zip(_COLUMNS, _cells(each), strict=True))
+        facts = (*_cells(each), _lowest(priced.get(each.name, ())))
+        cells = dict(zip(_COLUMNS, facts, strict=True))
         table.add_row(*(cells[column] for column in columns))
     return table
 
@@ -149,7 +191,7 @@ def _cells(instance: Instance) -> Iterable[str]:
 
 def instance_rows(instance: Instance) -> dict[str, str]:
     """Return the known facts about an instance type as texts, by the name of the fact."""
-    cells = dict(zip(_COLUMNS, _cells(instance), strict=True))
+    cells = dict(zip(_COLUMNS, _cells(instance), strict=False))
     memory, cores = cells["GiB each"], instance.num_neuron_cores
     capability = instance.compute_capability
     code = f", compute capability {capability}" if capability else ""
@@ -178,6 +220,13 @@ def _number(value: float | None) -> str:
     return "?" if value is None else f"{value:g}"
 
 
-def _document(instance: Instance) -> dict[str, Any]:
+def _lowest(known: Sequence[Price]) -> str:
+    if not known:
+        return "?"
+    lowest = min(known, key=lambda each: each.usd_per_hour)
+    return f"{lowest.usd_per_hour:g} {lowest.region}"
+
+
+def _document(instance: Instance, known: Sequence[Price]) -> dict[str, Any]:
     derived = {name: getattr(instance, name) for name in _CAPABILITIES}
-    return {**asdict(instance), **derived}
+    return {**asdict(instance), **derived, "prices": [asdict(each) for each in known]}

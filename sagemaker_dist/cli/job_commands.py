@@ -139,13 +139,15 @@ def _lines(segments: Iterator[str]) -> Iterator[str]:
 @json_option
 @aws_options
 def describe(name: str, as_json: bool, region: str | None, profile: str | None) -> None:
-    """Show the state of job NAME; --json prints the answer of DescribeTrainingJob."""
+    """Show the state and cost of job NAME; --json prints the answer of DescribeTrainingJob."""
+    from sagemaker_dist.cli.job_cost import cost_rows
+
     runner = runner_of(name, region, profile)
     found = runner.describe(name)
     if as_json:
         screen.print_json(found)
         return
-    screen.plain_facts(_rows(found) | {"logs": runner.logs_at(name)})
+    screen.plain_facts(_rows(found) | cost_rows(found) | {"logs": runner.logs_at(name)})
 
 
 @click.command()

@@ -27,6 +27,7 @@ LOSS: Final = "loss"
 STEP: Final = "step"
 SAMPLES_PER_SECOND: Final = "samples_per_second"
 STEPS_PER_SECOND: Final = "steps_per_second"
+COST: Final = "cost_usd"
 TIMED: Final = (
     "all_reduce",
     "reduce_scatter",
@@ -38,6 +39,7 @@ FIELDS: Final = (
     SAMPLES_PER_SECOND,
     STEPS_PER_SECOND,
     *(f"{kind}_ms" for kind in TIMED),
+    COST,
 )
 LOSS_METRIC: Final = "train:loss"  # name of this metric in SageMaker's own algorithms
 _LINE: Final = "smdist:"

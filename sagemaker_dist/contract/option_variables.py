@@ -24,6 +24,7 @@ from sagemaker_dist.contract.ranges import (
 from sagemaker_dist.errors import OptionError
 
 _PREFIX: Final = "SMDIST_"
+USD_PER_HOUR: Final = "SMDIST_USD_PER_HOUR"  # price of all hosts of the job
 _NO_VARIABLE: Final = ("processes_per_host", ELASTIC_MIN)
 OPTIONS: Final = tuple(each.name for each in fields(DataParallel) if each.name not in _NO_VARIABLE)
 _DEFAULTS: Final = DataParallel()
@@ -55,6 +56,7 @@ VARIABLES: Final = (
     "SMDIST_SECRET_FILE",
     "SMDIST_STOP_SECONDS",
     "SMDIST_TAKE_OVER",
+    USD_PER_HOUR,
 )
 
 

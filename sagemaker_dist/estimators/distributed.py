@@ -31,6 +31,7 @@ from sagemaker_dist.contract.launch_contract import launch_parameters
 from sagemaker_dist.errors import JobError, OptionError, raise_all
 from sagemaker_dist.estimators import estimator_facts
 from sagemaker_dist.estimators.checked_job import job_to_build, job_to_fit, runs_here
+from sagemaker_dist.estimators.estimator_budget import DEFAULT_MAX_RUN, estimator_budget
 from sagemaker_dist.estimators.from_description import (
     amount_faults,
     distribution_in,
@@ -42,14 +43,14 @@ from sagemaker_dist.estimators.local_session import ROLE, LocalClient, LocalSess
 from sagemaker_dist.estimators.sagemaker_sdk import offline, quiet
 from sagemaker_dist.estimators.secret_upload import upload_secret_of
 from sagemaker_dist.estimators.taken_name import refuse_taken_name
-from sagemaker_dist.gathering import add_runtime_metrics, plain_count, with_parameters
+from sagemaker_dist.gathering import COST, add_runtime_metrics, plain_count, with_parameters
 from sagemaker_dist.packaging import (
     default_tag,
     ecr_image,
     is_sagemaker_dist_image,
     remote_gpu_faults,
 )
-from sagemaker_dist.planning import construction_faults, construction_warnings, fit_faults
+from sagemaker_dist.planning import Budget, construction_faults, construction_warnings, fit_faults
 from sagemaker_dist.planning.job_faults import JOB_NAME, source_faults
 from sagemaker_dist.planning.local_job import PROGRAM
 from sagemaker_dist.planning.service.hyperparameter_checks import SCRIPT_PARAMETERS
@@ -89,9 +90,19 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
     stem: ClassVar[str]
     configures: ClassVar[str | None] = "_distribution_configuration"
 
-    def __init__(self, *, distribution: Any = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        distribution: Any = None,
+        max_cost: float | None = None,
+        price_per_hour: float | None = None,
+        **kwargs: Any,
+    ) -> None:
         _use_new_names(kwargs)
-        parsed = self._check(distribution, kwargs)
+        parsed = self._check(
+            distribution, {**kwargs, "max_cost": max_cost, "price_per_hour": price_per_hour}
+        )
+        self.max_cost = self.price_per_hour = None  # SageMaker's class first gets max_run as it is
         image_uri, instance_type = kwargs.pop("image_uri", None), kwargs.get("instance_type")
         is_local = runs_here(instance_type, kwargs.get("sagemaker_session"))
         rest = use_estimator_groups(parsed.rest, kwargs.get("instance_groups"))
@@ -107,6 +118,7 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
                 distribution=rest or None,
                 **kwargs,
             )
+        self.max_cost, self.price_per_hour = max_cost, price_per_hour
         self.image_uri = image_uri
         self.instance_type = instance_type
         self._script: str | None = None
@@ -123,6 +135,12 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
             parsed = read_distribution(with_parameters(distribution))
             uses_launcher = self._runs_our_launcher(parsed, given)
             parsed = claim_for_launcher(parsed) if uses_launcher else parsed
+        except OptionError as error:
+            faults.append(error)
+        try:
+            budget = estimator_budget(given, given.get("sagemaker_session"))
+            if budget is not None:
+                given = {**given, "max_run": budget.limit(given.get("max_run") or DEFAULT_MAX_RUN)}
         except OptionError as error:
             faults.append(error)
         job = job_to_build(type(self), parsed, given, uses_launcher=uses_launcher)
@@ -163,6 +181,25 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         argument `distribution`; `given` has the other arguments by name.
         """
         yield from ()
+
+    @property
+    def max_run(self) -> Any:
+        """Longest duration of the job in seconds; with max_cost, at most what it pays for."""
+        budget = self._budget
+        return self._max_run if budget is None else budget.limit(self._max_run)
+
+    @max_run.setter
+    def max_run(self, value: Any) -> None:
+        self._max_run = value
+
+    @property
+    def _budget(self) -> Budget | None:
+        if self.max_cost is None and self.price_per_hour is None:
+            return None
+        names = ("instance_type", "instance_count", "instance_groups", "use_spot_instances")
+        more = ("keep_alive_period_in_seconds", "training_plan", *COST)
+        given = {name: getattr(self, name, None) for name in (*names, *more)}
+        return estimator_budget({**given, "max_run": self._max_run}, self.sagemaker_session)
 
     @property
     def _is_local(self) -> bool:
@@ -269,6 +306,8 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         """
         inputs = self._expand_inputs(inputs)
         self.validate(inputs, job_name)
+        if budget := self._budget:
+            print(budget.line(self._max_run))  # noqa: T201 - for the user at the terminal
         if not self._is_local:
             refuse_taken_name(self.sagemaker_session, job_name)
             return super().fit(inputs, wait, logs, job_name, experiment_config)
@@ -308,6 +347,8 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         if self._parsed.is_launched and path:
             given = self.environment  # type: ignore[has-type]  # SageMaker's SDK is untyped
             self.environment = {_CHECKPOINTS: path, **(given or {})}
+        if budget := self._budget:
+            self.environment = {**(self.environment or {}), **budget.environment}
 
     def _gpu_faults(self) -> Iterator[OptionError]:
         groups = getattr(self, "instance_groups", None) or ()

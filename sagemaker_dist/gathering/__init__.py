@@ -10,12 +10,15 @@ from sagemaker_dist.gathering.arguments import (
     service_terms,
     with_parameters,
 )
+from sagemaker_dist.gathering.cost_terms import COST, cost_terms
 from sagemaker_dist.gathering.plan_file import find_plan
 from sagemaker_dist.gathering.service_model import is_known_to_boto3, service_limits
 from sagemaker_dist.gathering.user_code import find_obstacle, find_source, path_exists
 
 __all__ = [
+    "COST",
     "add_runtime_metrics",
+    "cost_terms",
     "find_obstacle",
     "find_plan",
     "find_source",

@@ -16,6 +16,7 @@ from sagemaker_dist.catalog import LOCAL, LOCAL_PROCESS
 from sagemaker_dist.contract import Distribution, claim_for_launcher, read_distribution
 from sagemaker_dist.errors import OptionError
 from sagemaker_dist.gathering import (
+    cost_terms,
     find_obstacle,
     find_plan,
     find_source,
@@ -25,9 +26,16 @@ from sagemaker_dist.gathering import (
     with_parameters,
 )
 from sagemaker_dist.jobs.type_checks import kind_faults, missing_files
-from sagemaker_dist.packaging import FRAMEWORKS
+from sagemaker_dist.packaging import FRAMEWORKS, boto_session
 from sagemaker_dist.packaging.frameworks import framework_faults
-from sagemaker_dist.planning import Channel, Job, construction_faults, fit_faults
+from sagemaker_dist.planning import (
+    Budget,
+    Channel,
+    Job,
+    budget_of,
+    construction_faults,
+    fit_faults,
+)
 from sagemaker_dist.planning.channel_checks import parse_channel
 from sagemaker_dist.planning.distribution_support import GENERIC, TENSORFLOW
 from sagemaker_dist.planning.local_faults import CONTAINER_ONLY, NO_EFFECT
@@ -66,11 +74,16 @@ def job_faults(options: TrainingOptions, *, region: str | None = None) -> Iterat
         distribution = distribution_of_job(options)
     except OptionError as error:
         yield error
+    budget = None
+    try:
+        budget = budget_of_job(options, region=region)
+    except OptionError as error:
+        yield error
     yield from framework_faults(options.framework)
     yield from _missing(options)
     yield from _place_faults(options.inputs)
     yield from missing_files(options)
-    job = _job(options, distribution, region)
+    job = _job(options, distribution, region, budget)
     seen: set[str] = set()
     for fault in (*construction_faults(job), *fit_faults(job)):
         if str(fault) not in seen:
@@ -80,7 +93,26 @@ def job_faults(options: TrainingOptions, *, region: str | None = None) -> Iterat
 
 def job_to_check(options: TrainingOptions) -> Job:
     """Return the facts about a job from which the warnings for the user are computed."""
-    return _job(options, distribution_of_job(options), None)
+    return _job(options, distribution_of_job(options), None, None)
+
+
+def budget_of_job(options: TrainingOptions, *, region: str | None) -> Budget | None:
+    """Return the budget of a job; None without `max_cost`.
+
+    `region` is the AWS region of the job; if it is None, it is that of boto3's own settings.
+
+    Raises:
+        OptionError: The budget is wrong, or a price is unknown; all faults are reported together.
+        SetupError: A file of prices cannot be read.
+    """
+    given = {field.name: getattr(options, field.name) for field in fields(TrainingOptions)}
+    given["instance_count"] = _count(options) or 1
+    if options.instance_groups is not None:
+        given["instance_groups"] = [_part(each) for each in options.instance_groups]
+    needs_region = options.max_cost is not None and not is_local(options)
+    if region is None and needs_region and options.price_per_hour is None:
+        region = boto_session().region_name
+    return budget_of(cost_terms(given, region=region))
 
 
 def _missing(options: TrainingOptions) -> Iterator[OptionError]:
@@ -133,9 +165,16 @@ def _is_place(part: Mapping[str, Any]) -> bool:
     return all(isinstance(each, Mapping) for each in source.values())
 
 
-def _job(options: TrainingOptions, distribution: Distribution, region: str | None) -> Job:
+def _job(
+    options: TrainingOptions,
+    distribution: Distribution,
+    region: str | None,
+    budget: Budget | None,
+) -> Job:
     given = {field.name: getattr(options, field.name) for field in fields(TrainingOptions)}
     given["instance_count"] = _count(options)
+    if budget is not None:
+        given["max_run"] = budget.limit(options.max_run)
     obstacles = {name: find_obstacle(given[name]) for name in _PLACES}
     source = _source(options)
     return Job(

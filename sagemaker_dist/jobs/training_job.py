@@ -23,7 +23,13 @@ from typing import Any, Final
 from sagemaker_dist.contract.launch_contract import launch_parameters
 from sagemaker_dist.errors import JobError, OptionError, SetupError, raise_all
 from sagemaker_dist.gathering import add_runtime_metrics, plain_count
-from sagemaker_dist.jobs.job_checks import distribution_of_job, is_local, job_faults, job_to_check
+from sagemaker_dist.jobs.job_checks import (
+    budget_of_job,
+    distribution_of_job,
+    is_local,
+    job_faults,
+    job_to_check,
+)
 from sagemaker_dist.jobs.type_checks import framework_warnings, session_faults
 from sagemaker_dist.packaging import (
     account_of,
@@ -38,6 +44,7 @@ from sagemaker_dist.packaging import (
 )
 from sagemaker_dist.packaging.code_tarball import TARBALL, digest_of
 from sagemaker_dist.planning import (
+    Budget,
     LocalSource,
     construction_warnings,
     directory_of,
@@ -89,8 +96,17 @@ class TrainingJob(TrainingOptions):
         raise_all(job_faults(self, region=getattr(self.session, "region_name", None)))
 
     def warnings(self) -> list[str]:
-        """Return warnings for the user, such as about slow transport of gradients, if any."""
-        return [*framework_warnings(self), *construction_warnings(job_to_check(self))]
+        """Return notes for the user, such as about slow transport of gradients, if any.
+
+        With `max_cost`, one of them is the time limit that follows from it.
+        """
+        budget = self._budget
+        cost = [] if budget is None else [budget.line(self.max_run)]
+        return [*framework_warnings(self), *construction_warnings(job_to_check(self)), *cost]
+
+    @property
+    def _budget(self) -> Budget | None:
+        return budget_of_job(self, region=getattr(self.session, "region_name", None))
 
     @cached_property
     def name(self) -> str:
@@ -305,6 +321,7 @@ class TrainingJob(TrainingOptions):
             script=None if script is None else str(script if self.source_dir else script.name),
             distribution=distribution,
             parameters=launch_parameters(distribution, self.instance_type, self.framework),
+            budget=self._budget,
             metrics=add_runtime_metrics(given) if distribution.is_launched else given,
         )
 

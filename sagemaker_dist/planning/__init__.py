@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks and plans of a job before the job starts; this package uses neither network nor disk."""
 
+from sagemaker_dist.planning.budget import Budget, CostTerms, budget_of
 from sagemaker_dist.planning.channel_checks import Channel, channel_faults
 from sagemaker_dist.planning.gradient_transport import transport_warning
 from sagemaker_dist.planning.job import Job, Obstacle, Source
@@ -20,7 +21,9 @@ from sagemaker_dist.planning.locations import directory_of
 from sagemaker_dist.planning.service import Limit, Terms
 
 __all__ = [
+    "Budget",
     "Channel",
+    "CostTerms",
     "Job",
     "Limit",
     "LocalChannel",
@@ -30,6 +33,7 @@ __all__ = [
     "Obstacle",
     "Source",
     "Terms",
+    "budget_of",
     "channel_faults",
     "construction_faults",
     "construction_warnings",

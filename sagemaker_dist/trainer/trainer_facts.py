@@ -37,9 +37,9 @@ def training_of(
         waits: Value of `wait` passed to `train`.
     """
     source, distributed = trainer.source_code, trainer.distributed
-    kind, count = _INSTANCE if trainer.compute is None else _instance(trainer.compute)
+    kind, count = instance_of(trainer.compute)
     runs_here = trainer.training_mode.name == "LOCAL_CONTAINER"
-    image = _known_value(trainer.training_image)
+    image = known_value(trainer.training_image)
     root = str(trainer.local_container_root or "")
     options = distributed.options if isinstance(distributed, SmdistConfig) else None
     return Training(
@@ -55,7 +55,7 @@ def training_of(
         waits=waits,
         instance_type=kind,
         instance_count=count,
-        num_groups=len(_groups(trainer.compute)),
+        num_groups=len(groups_of(trainer.compute)),
         known_to_boto3=is_known_to_boto3(kind),
         hyperparameters=_written(trainer.hyperparameters),
         environment=_environment(trainer.environment),
@@ -81,37 +81,40 @@ def _plan(options: Any, source: Any) -> PlanFile | None:
     return find_plan(distribution_of(options), find_source(script, folder))
 
 
-def _known_value(value: Any) -> Any:
+def known_value(value: Any) -> Any:
     """Return the value, or None if it is a pipeline variable or SageMaker's `Unassigned`."""
     is_unknown = any(each.__name__ in _UNKNOWN for each in type(value).__mro__)
     return None if is_unknown else value
 
 
-def _instance(compute: Any) -> tuple[Any, Any]:
+def instance_of(compute: Any) -> tuple[Any, Any]:
     """Return the instance type and the number of hosts of a job, each None if unknown.
 
-    `compute` is the Compute of the ModelTrainer. Both are None if the job has several instance
-    groups.
+    `compute` is the Compute of the ModelTrainer, or None for its default. Both are None if the job
+    has several instance groups.
     """
-    groups = _groups(compute)
+    if compute is None:
+        return _INSTANCE
+    groups = groups_of(compute)
     if len(groups) > 1:
         return None, None
     hosts = groups[0] if groups else compute
-    kind, count = _known_value(hosts.instance_type), _known_value(hosts.instance_count)
+    kind, count = known_value(hosts.instance_type), known_value(hosts.instance_count)
     is_default = (kind, count) == (None, None) and not groups
-    if is_default and not _known_value(getattr(compute, "instance_preferences", None)):
+    if is_default and not known_value(getattr(compute, "instance_preferences", None)):
         return _INSTANCE
     return kind, plain_count(count)
 
 
-def _groups(compute: Any) -> list[Any]:
-    return list(_known_value(getattr(compute, "instance_groups", None)) or ())
+def groups_of(compute: Any) -> list[Any]:
+    """Return the instance groups of a Compute; [] if it has none, or is None."""
+    return list(known_value(getattr(compute, "instance_groups", None)) or ())
 
 
 def _text(source: Any, name: str) -> str | None:
     """Return the field `name` of a SourceCode; "" if left out, None for a pipeline variable."""
     value = getattr(source, name, None)
-    return "" if value is None else _known_value(value)
+    return "" if value is None else known_value(value)
 
 
 def _written(given: Any) -> dict[str, str]:
@@ -123,7 +126,7 @@ def _written(given: Any) -> dict[str, str]:
     if not isinstance(given, Mapping):
         return {}
     return {
-        str(k): _serialized(v) for k, v in given.items() if v is None or _known_value(v) is not None
+        str(k): _serialized(v) for k, v in given.items() if v is None or known_value(v) is not None
     }
 
 
@@ -141,15 +144,15 @@ def _environment(given: Any) -> dict[str, Any]:
 
     `given` is the attribute `environment` of the ModelTrainer: a dict, or None.
     """
-    values = {name: _known_value(value) for name, value in (given or {}).items()}
+    values = {name: known_value(value) for name, value in (given or {}).items()}
     return {name: "" if value is None else value for name, value in values.items()}
 
 
 def _inputs(channels: Iterable[Any]) -> Iterable[Input]:
-    by_name = {_known_value(each.channel_name): each for each in channels}
+    by_name = {known_value(each.channel_name): each for each in channels}
     for name, each in by_name.items():
         if name is not None:
-            content_type = _known_value(getattr(each, "content_type", None))  # SDK v2 has none
+            content_type = known_value(getattr(each, "content_type", None))  # SDK v2 has none
             yield Input(name=str(name), content_type=content_type and str(content_type))
 
 

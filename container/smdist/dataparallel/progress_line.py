@@ -20,14 +20,17 @@ from numbers import Integral
 from typing import Any, Final
 
 from sagemaker_dist.contract.metrics import (
+    COST,
     SAMPLES_PER_SECOND,
     STEP,
     STEPS_PER_SECOND,
     TIMED,
     render_line,
 )
+from smdist.config import read_usd_per_hour
 
 EVERY_SECONDS: Final = 10.0
+_HOUR: Final = 3600
 # kind of operation -> (number of completed operations, seconds during which any was running)
 _Activity = dict[str, tuple[int, float]]
 
@@ -74,6 +77,7 @@ class ProgressLine:
     ) -> None:
         self._activity, self._counts, self._is_timed = activity, counts, is_timed
         self._every, self._clock = every_seconds, clock
+        self._usd_per_hour, self._created = read_usd_per_hour(), clock()
         self._base: _Snapshot | None = None  # when the last line was printed
         self._latest: _Snapshot | None = None  # at the start of the latest step
         self._steps_begun = self._steps_printed = 0
@@ -171,6 +175,8 @@ class ProgressLine:
 
     def _measured(self) -> dict[str, float]:
         fields: dict[str, float] = {STEP: self._steps_begun} if self._counts else {}
+        if self._usd_per_hour:
+            fields[COST] = (self._clock() - self._created) * self._usd_per_hour / _HOUR
         if self._latest is None or self._base is None:
             return fields
         steps = self._latest.step - self._base.step

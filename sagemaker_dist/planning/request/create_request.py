@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sagemaker_dist.contract import Distribution
+from sagemaker_dist.planning.budget import Budget
 from sagemaker_dist.planning.local_job import PROGRAM, SUBMIT_DIRECTORY
 from sagemaker_dist.planning.request.inputs import input_channels
 from sagemaker_dist.planning.request.training_options import TrainingOptions
@@ -38,6 +39,7 @@ class Resolved:
         parameters: Hyperparameters for the sagemaker-dist launcher, not yet encoded as JSON.
         metrics: Metric definitions, including those of the runtime's metrics line; None if there
             are no definitions.
+        budget: Most that the job may cost; None without a limit.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Resolved:
     distribution: Distribution
     parameters: Mapping[str, Any]
     metrics: Sequence[Mapping[str, str]] | None
+    budget: Budget | None = None
 
 
 def training_request(options: TrainingOptions, resolved: Resolved) -> dict[str, Any]:
@@ -66,7 +69,8 @@ def training_request(options: TrainingOptions, resolved: Resolved) -> dict[str, 
         ),
         "ResourceConfig": _resources(options),
         "StoppingCondition": _given(
-            MaxRuntimeInSeconds=options.max_run, MaxWaitTimeInSeconds=options.max_wait
+            MaxRuntimeInSeconds=_max_run(options, resolved.budget),
+            MaxWaitTimeInSeconds=options.max_wait,
         ),
         "ProfilerConfig": {"DisableProfiler": True},
         **_given(
@@ -148,7 +152,12 @@ def _resources(options: TrainingOptions) -> dict[str, Any]:
 def _environment(options: TrainingOptions, resolved: Resolved) -> dict[str, str]:
     path = options.checkpoint_local_path  # SageMaker does not report it to the job
     known = {_CHECKPOINTS: path} if path and resolved.distribution.is_launched else {}
-    return {**known, **options.environment}
+    priced = resolved.budget.environment if resolved.budget else {}
+    return {**known, **options.environment, **priced}
+
+
+def _max_run(options: TrainingOptions, budget: Budget | None) -> int:
+    return options.max_run if budget is None else budget.limit(options.max_run)
 
 
 def _network(options: TrainingOptions) -> dict[str, list[str]] | None:

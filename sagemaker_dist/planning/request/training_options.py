@@ -77,6 +77,11 @@ class TrainingOptions:
         volume_size: Size of each host's EBS volume in GiB. Default 30.
         volume_kms_key: KMS key that encrypts the EBS volumes of the hosts.
         max_run: Longest duration of the job, in seconds. Default one day.
+        max_cost: Most that the job may cost, in US dollars. The job is stopped by SIGTERM before it
+            costs more: max_run becomes the time that this pays for, if that is shorter. Default:
+            no limit.
+        price_per_hour: Price of one host in US dollars per hour, for max_cost. Default: the known
+            price of the instance type in the job's region; a local instance type has none.
         max_wait: Longest time for waiting for spot instances and running together, in seconds.
         use_spot_instances: True to train on spot instances. Default False.
         max_retry_attempts: Largest number of restarts after errors of the service.
@@ -119,6 +124,8 @@ class TrainingOptions:
     volume_size: int = 30
     volume_kms_key: str | None = None
     max_run: int = 24 * 60 * 60
+    max_cost: float | None = None
+    price_per_hour: float | None = None
     max_wait: int | None = None
     use_spot_instances: bool = False
     max_retry_attempts: int | None = None

@@ -32,6 +32,7 @@ from time import time
 from typing import Any, Final
 
 from sagemaker_dist.contract.job_secret import new_secret, write_private
+from sagemaker_dist.contract.option_variables import USD_PER_HOUR
 from sagemaker_dist.contract.redaction import MASK
 from sagemaker_dist.planning import LocalChannel, LocalHost, LocalJob
 from sagemaker_dist.runners.local.job_state import State
@@ -52,9 +53,14 @@ _UNWRITTEN: Final = (
 
 
 def _hidden(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a request or a plan with "***" as the value of each environment variable."""
+    """Return a request or a plan with "***" as the value of each environment variable.
+
+    The price of the job's hosts stays, because the description of the job shows what it costs.
+    """
     return {
-        name: dict.fromkeys(value, MASK) if name in {"Environment", "environment"} else value
+        name: {key: each if key == USD_PER_HOUR else MASK for key, each in value.items()}
+        if name in {"Environment", "environment"}
+        else value
         for name, value in document.items()
     }
 

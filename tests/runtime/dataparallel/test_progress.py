@@ -4,6 +4,7 @@
 import contextlib
 import io
 import math
+import os
 import pickle
 import re
 import time
@@ -372,3 +373,26 @@ def never(rank, size):
 
 def test_an_endless_time_leaves_the_last_line(world):
     assert [[3]] == world.run(never, size=1)
+
+
+def train_at_a_price(rank, size):
+    os.environ["SMDIST_USD_PER_HOUR"] = "36000"  # 10 USD/s
+    try:
+        with lines_of_a_group() as lines:
+            start = time.perf_counter()
+            model = every_step(net())
+            for _ in range(STEPS):
+                model(rows()).mean().backward()
+                time.sleep(0.01)
+        return lines, time.perf_counter() - start
+    finally:
+        del os.environ["SMDIST_USD_PER_HOUR"]
+
+
+def test_money_so_far(world):
+    """With the price of the job's hosts, the line has what the training has cost."""
+    (lines, seconds), *_ = world.run(train_at_a_price, size=2)
+    costs = [line["cost_usd"] for line in lines]
+
+    assert costs == sorted(costs)
+    assert 10 * 0.01 * (STEPS - 1) <= costs[-1] <= 10 * seconds

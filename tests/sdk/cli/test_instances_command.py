@@ -3,6 +3,8 @@
 
 import json
 import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
 
 import pytest
 from moto import mock_aws
@@ -10,6 +12,8 @@ from terminals import shown_in_a_terminal, without_codes
 
 from sagemaker_dist.catalog import read_table, training_instances
 from sagemaker_dist.cli import main
+
+DIMENSION = {"unit": "Hrs", "pricePerUnit": {"USD": "12.5000000000"}}
 
 
 def test_list_has_every_type(capsys):
@@ -31,10 +35,10 @@ def test_list_cuts_nothing_where_there_is_no_terminal(capsys):
     line = next(line for line in said.splitlines() if line.startswith("ml.p4d.24xlarge"))
 
     assert "…" not in said
-    assert "ml.p4d.24xlarge 8 A100 40 NVLink 96 1152 400 400 4 x86_64" == " ".join(line.split())
+    assert "ml.p4d.24xlarge 8 A100 40 NVLink 96 1152 400 400 4 x86_64 ?" == " ".join(line.split())
 
 
-@pytest.mark.parametrize("columns", [80, 130])
+@pytest.mark.parametrize("columns", [80, 150])
 def test_list_fits_in_a_terminal(columns):
     """A narrow terminal gets fewer columns and a note; a wide one gets all."""
     command = [sys.executable, "-m", "sagemaker_dist.cli", "instances", "list"]
@@ -42,7 +46,7 @@ def test_list_fits_in_a_terminal(columns):
     lines = without_codes(said).splitlines()
 
     assert columns >= max(map(len, lines))
-    assert ("architecture" in lines[0]) == (columns == 130)
+    assert ("architecture" in lines[0]) == (columns == 150)
 
 
 def test_accelerated_types_alone(capsys):
@@ -79,6 +83,23 @@ def test_show(capsys, name, said):
     assert training_instances()[name].sources[-1] in out
 
 
+def test_show_has_the_price(capsys):
+    """`show` prints each known price with region and source; without one, it says so."""
+    main(["instances", "show", "ml.g5.xlarge"])
+    known = capsys.readouterr().out
+    main(["instances", "show", "ml.p5.48xlarge"])
+
+    assert "1.57 USD/h in eu-west-1: AWS bill of December 2023" in known
+    assert "price         unknown" in capsys.readouterr().out
+
+
+def test_list_of_another_region(capsys):
+    """With --region, only prices of that region are listed."""
+    main(["instances", "list", "--region", "eu-north-1", "--json"])
+
+    assert not any(each["prices"] for each in json.loads(capsys.readouterr().out))
+
+
 def test_show_for_programs(capsys):
     """`show --json` has the values that Python's catalog has."""
     main(["instances", "show", "ml.p5.48xlarge", "--json"])
@@ -103,9 +124,34 @@ def test_unknown_type(capsys, name, hint):
     assert hint in capsys.readouterr().err
 
 
+@pytest.fixture
+def price_list(monkeypatch):
+    """An endpoint of the price list API, which moto does not have, with one price."""
+    terms = {"OnDemand": {"T": {"priceDimensions": {"R": DIMENSION}}}}
+    product = {"product": {"attributes": {"instanceName": "ml.p4d.24xlarge"}}, "terms": terms}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.rfile.read(int(self.headers["Content-Length"]))
+            body = json.dumps({"PriceList": [json.dumps(product)]}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_PRICING", f"http://127.0.0.1:{server.server_port}")
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield
+        server.shutdown()
+
+
 @mock_aws
-def test_refresh_writes_a_table(capsys, tmp_path):
-    """`refresh --output` writes a new table and leaves the shipped one unchanged."""
+def test_refresh_writes_a_table(capsys, tmp_path, price_list):
+    """`refresh` writes a new table and leaves the shipped one unchanged; prices go to the home."""
     output = tmp_path / "types.json"
     status = main(["instances", "refresh", "--region", "us-east-1", "--output", str(output)])
     table = read_table(output)
@@ -114,6 +160,8 @@ def test_refresh_writes_a_table(capsys, tmp_path):
     assert "ec2.describe_instance_types in us-east-1" == table.source
     assert 96 == table.instances["ml.p4d.24xlarge"].num_vcpus
     assert f"{output}: {len(table.instances)} types" in capsys.readouterr().out
+    main(["instances", "list", "--accelerated"])
+    assert "x86_64 12.5 us-east-1" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from sagemaker_dist import (
     DataParallel,
     JobError,
     LocalSession,
+    OptionError,
     PyTorch,
     TorchDistributed,
 )
@@ -348,3 +349,41 @@ def test_an_unknown_job_is_not_looked_for_without_a_region():
         PyTorch.attach("nosuch")
 
     assert ("job_name", "not_found") == fields_of(caught.value)[0]
+
+
+def test_max_cost(tmp_path, capsys):
+    """max_run is what max_cost pays for, as long as it is set; a local host needs a price."""
+    script = tmp_path / "train.py"
+    script.touch()
+    given = {"entry_point": str(script), "instance_type": "local_process", "instance_count": 2}
+    estimator = PyTorch(**given, max_cost=1, price_per_hour=3)
+
+    assert 3600 // 6 - 120 == estimator.max_run
+    estimator.max_cost = 2
+    assert 2 * 3600 // 6 - 120 == estimator.max_run
+    with pytest.raises(OptionError) as raised:
+        PyTorch(**given, max_cost=1)
+    assert ("unknown_price", ("max_cost",)) == (raised.value.kind, raised.value.about)
+
+
+def test_job_stops_before_it_costs_more(estimator, script):
+    """The supervisor sends SIGTERM after the time that max_cost pays for; the model is kept."""
+    script("""
+        import signal, time
+        def save(*_):
+            (base / "model" / host).write_text("saved")
+            raise SystemExit
+        signal.signal(signal.SIGTERM, save)
+        print("hourly", __import__("os").environ["SMDIST_USD_PER_HOUR"], flush=True)
+        time.sleep(60)
+    """)
+    built = estimator(max_run=1, max_cost=1, price_per_hour=3)
+    built.fit(job_name="short")
+    described = built.latest_training_job.describe()
+
+    assert ("Stopped", "MaxRuntimeExceeded") == (
+        described["TrainingJobStatus"],
+        described["SecondaryStatus"],
+    )
+    assert {"algo-1": "saved", "algo-2": "saved"} == members(built.model_data)
+    assert {"SMDIST_USD_PER_HOUR": "6"} == described["Environment"]
