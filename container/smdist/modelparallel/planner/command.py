@@ -20,6 +20,7 @@ from sagemaker_dist.errors import DistError, OptionError, SetupError
 from smdist.modelparallel.core.cluster import Cluster
 from smdist.modelparallel.core.cost import StateBytes
 from smdist.modelparallel.core.default_links import PROCESSES
+from smdist.modelparallel.core.layout.explain_layout import explain
 from smdist.modelparallel.picture import check_path
 from smdist.modelparallel.planner.arguments import read_arguments
 from smdist.modelparallel.planner.cluster_json import read_cluster
@@ -27,7 +28,7 @@ from smdist.modelparallel.planner.model_file import ModelFile
 from smdist.modelparallel.planner.stdout_redirect import stdout_to_stderr
 
 if TYPE_CHECKING:
-    from smdist.modelparallel.torch.planning.make_plan import Plan
+    from smdist.modelparallel.planner.layout_plan import PlanWithLayout
 
 _FAILED: Final = 1
 _USAGE: Final = 2
@@ -64,7 +65,8 @@ def _run(arguments: argparse.Namespace) -> None:
     _require_torch()
     _check_paths(arguments)
     with stdout_to_stderr():  # standard output has the plan only
-        plan = _make_plan(ModelFile(arguments.file), cluster, arguments)
+        made = _make_plan(ModelFile(arguments.file), cluster, arguments)
+    plan = made.plan
     if arguments.save is not None:
         plan.save(arguments.save)
     if arguments.plot is not None:
@@ -73,14 +75,16 @@ def _run(arguments: argparse.Namespace) -> None:
         sys.stdout.write(json.dumps(plan.document(), indent=2) + "\n")
     else:
         sys.stdout.write(plan.explain().rstrip("\n") + "\n")
+        if made.search is not None:
+            sys.stdout.write("\n" + explain(made.search, made.machine))
 
 
-def _make_plan(file: ModelFile, cluster: Cluster, arguments: argparse.Namespace) -> Plan:
-    from smdist.modelparallel.torch.planning.make_plan import plan
+def _make_plan(file: ModelFile, cluster: Cluster, arguments: argparse.Namespace) -> PlanWithLayout:
+    from smdist.modelparallel.planner.layout_plan import plan_with_layout
 
     weight, gradient, optimizer = arguments.state_bytes or (4.0, 4.0, 8.0)
     here = _fastest_device()
-    return plan(
+    return plan_with_layout(
         file.model(here if arguments.measure else "meta"),
         file.example(here if arguments.measure else "cpu"),
         cluster,

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Evaluation of one layout: lower bounds first, then a division into stages, then its prediction.
+
+`LayoutEvaluator` keeps what many layouts have in common: costs of layers for one microbatch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+from smdist.modelparallel.core.layout.degrees import Layout
+from smdist.modelparallel.core.layout.layer_costs import LayerCost, layer_cost
+from smdist.modelparallel.core.layout.layer_model import Layer, LayerModel
+from smdist.modelparallel.core.layout.layout_memory import (
+    gathered_bytes,
+    in_flight,
+    rank_memory,
+    stage_memory,
+    state_bytes_per_element,
+)
+from smdist.modelparallel.core.layout.machine import Machine
+from smdist.modelparallel.core.layout.prediction import MemoryParts, Misfit, Prediction
+from smdist.modelparallel.core.layout.stage_division import StageLimit, divide
+from smdist.modelparallel.core.layout.step_time import (
+    StageTime,
+    stage_time,
+    stages_of,
+    step_parts,
+)
+from smdist.modelparallel.core.layout.training_needs import TrainingNeeds
+from smdist.modelparallel.core.schedule import SCHEDULES
+
+_Key = tuple[int, int, str, bool]
+
+
+class Verdict(Enum):
+    """Reason why a layout has no prediction."""
+
+    FULL = "full"  # no division into stages fits in memory
+    SLOW = "slow"  # the step takes longer than asked for
+
+
+class LayoutEvaluator:
+    """Evaluator of the layouts of one model on one machine.
+
+    Args:
+        model: Layers of the model.
+        machine: Cluster and its efficiency.
+        needs: Batch, precision and fixed options of the training.
+    """
+
+    def __init__(self, model: LayerModel, machine: Machine, needs: TrainingNeeds) -> None:
+        self.model, self.machine, self.needs = model, machine, needs
+        limit = needs.memory_bytes or machine.cluster.device.memory_bytes
+        self.limit = float("inf") if limit is None else float(limit)
+        self._costs: dict[_Key, tuple[LayerCost, ...]] = {}
+        self._totals: dict[_Key, tuple[float, float]] = {}
+
+    def costs(self, layout: Layout) -> tuple[LayerCost, ...]:
+        """Return the cost of each layer for one microbatch."""
+        key = (layout.tensor, layout.microbatch, layout.checkpointing, layout.offload)
+        if key not in self._costs:
+            known: dict[Layer, LayerCost] = {}
+            for layer in dict.fromkeys(self.model.layers):
+                known[layer] = layer_cost(self.machine, layer, *key)
+            self._costs[key] = tuple(known[layer] for layer in self.model.layers)
+            times = [cost.seconds for cost in self._costs[key]]
+            self._totals[key] = (sum(times), max(times))
+        return self._costs[key]
+
+    def least_seconds(self, layout: Layout) -> float:
+        """Return a lower bound on the seconds of a step, without a division into stages.
+
+        A rank computes its part of all microbatches. In a pipeline with one stage on each rank, it
+        also waits for one microbatch on each earlier stage; the step is shortest if all ranks
+        finish together (the sum of a geometric series).
+        """
+        self.costs(layout)
+        key = (layout.tensor, layout.microbatch, layout.checkpointing, layout.offload)
+        total, slowest = self._totals[key]
+        count, ranks = layout.num_microbatches, layout.pipeline
+        least = count * max(total / ranks, slowest)
+        is_plain = layout.virtual_stages == 1 and not SCHEDULES[layout.schedule].splits_backward
+        if ranks > 1 and is_plain and count > 1:
+            least = max(least, total / (1 - (1 - 1 / count) ** ranks))
+        elif ranks > 1 and is_plain:
+            least = max(least, total)
+        return least
+
+    def predict(self, layout: Layout, *, below: float = float("inf")) -> Prediction | Verdict:
+        """Return the prediction of a layout, or why there is none.
+
+        Args:
+            layout: The layout.
+            below: Seconds of a step; a layout that takes longer is not predicted any further.
+        """
+        costs = self.costs(layout)
+        ends = self._division(costs, layout)
+        if ends is None:
+            return Verdict.FULL
+        parts = _parts_of(costs, ends)
+        memory = self._memory(parts, layout)
+        if memory.total > self.limit:
+            return Verdict.FULL
+        times = [stage_time(self.machine, part, layout, self.needs) for part in parts]
+        if _least(times, layout) >= below:
+            return Verdict.SLOW
+        time = step_parts(self.machine, times, self._sent(ends, layout), layout, self.needs)
+        return Prediction(
+            layout=layout, time=time, memory=memory, stages=ends, spread=self.machine.spread
+        )
+
+    def _division(self, costs: Sequence[LayerCost], layout: Layout) -> tuple[int, ...] | None:
+        """Return the ends of the stages of the fastest division that fits, or None."""
+        if layout.pipeline == 1:
+            return (len(costs),)
+        times = [cost.seconds for cost in costs]
+        num_stages = layout.pipeline * layout.virtual_stages
+        if self.limit == float("inf"):
+            return divide(times, num_stages)
+        return divide(times, num_stages, self._stage_limit(costs, layout))
+
+    def _stage_limit(self, costs: Sequence[LayerCost], layout: Layout) -> StageLimit:
+        """Return the memory of the stages, for their division.
+
+        Temporary memory is that of the largest layer of a stage. The layer with the most counts its
+        excess over the second layer by itself, so that a stage without it has more room.
+        """
+        needs = self.needs
+        per_element, more = state_bytes_per_element(layout, needs), 1 + needs.memory_margin
+        spaces = sorted({cost.workspace_bytes for cost in costs}, reverse=True)
+        common = spaces[1] if len(spaces) > 1 else spaces[0]
+        base = gathered_bytes(costs, layout, needs) + more * common
+        return StageLimit(
+            fixed=[
+                cost.num_parameters * per_element + more * max(0.0, cost.workspace_bytes - common)
+                for cost in costs
+            ],
+            held=[more * cost.saved_bytes for cost in costs],
+            in_flight=in_flight(layout),
+            limit_bytes=(self.limit - base) / layout.virtual_stages,
+        )
+
+    def _memory(self, parts: Sequence[Sequence[LayerCost]], layout: Layout) -> MemoryParts:
+        """Return the bytes of the fullest rank."""
+        held = in_flight(layout)
+        stages = [
+            stage_memory(part, count, layout, self.needs)
+            for part, count in zip(parts, held, strict=True)
+        ]
+        ranks = [
+            rank_memory([stages[each] for each in stages_of(rank, layout)])
+            for rank in range(layout.pipeline)
+        ]
+        return max(ranks, key=lambda each: each.total)
+
+    def misfit(self, layout: Layout) -> Misfit | None:
+        """Return the memory of the division that balances time; None for too few layers."""
+        costs = self.costs(layout)
+        num_stages = layout.pipeline * layout.virtual_stages
+        ends = divide([cost.seconds for cost in costs], num_stages)
+        if ends is None:
+            return None
+        memory = self._memory(_parts_of(costs, ends), layout)
+        return Misfit(layout=layout, memory=memory, limit_bytes=self.limit)
+
+    def _sent(self, ends: tuple[int, ...], layout: Layout) -> list[int]:
+        """Return the bytes that each stage but the last sends for one microbatch."""
+        layers = self.model.layers
+        return [round(layers[end - 1].boundary_bytes * layout.microbatch) for end in ends[:-1]]
+
+
+def _parts_of(costs: Sequence[LayerCost], ends: tuple[int, ...]) -> list[Sequence[LayerCost]]:
+    return [costs[start:end] for start, end in zip((0, *ends[:-1]), ends, strict=True)]
+
+
+def _least(times: Sequence[StageTime], layout: Layout) -> float:
+    """Return a lower bound on a step with these stages, without a simulation."""
+    count, least = layout.num_microbatches, 0.0
+    for rank in range(layout.pipeline):
+        mine = [times[each] for each in stages_of(rank, layout)]
+        load = count * sum(each.seconds for each in mine)
+        before = sum(each.forward for each in times[: stages_of(rank, layout)[0]])
+        least = max(least, before + load + min(each.updated for each in mine))
+    return least

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Search for the fastest layout, by branch and bound, with the best layout of each family.
+
+Layouts are taken in the order of a lower bound on their time: computation alone, divided evenly.
+Each family (the kinds of parallelism that are combined) remembers its fastest layout so far. A
+layout whose bound is above that time is skipped, and so is its simulation once its stages are known
+to take too long. Memory grows with the size of the microbatch, so that larger microbatches of a
+layout that cannot fit are skipped.
+
+The search is exhaustive: what is skipped cannot be faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from smdist.modelparallel.core.layout.degrees import Layout
+from smdist.modelparallel.core.layout.evaluate import LayoutEvaluator, Verdict
+from smdist.modelparallel.core.layout.layer_model import LayerModel
+from smdist.modelparallel.core.layout.machine import Machine
+from smdist.modelparallel.core.layout.misfits import nothing_fits
+from smdist.modelparallel.core.layout.prediction import Misfit, Prediction
+from smdist.modelparallel.core.layout.search_space import bases, sharded
+from smdist.modelparallel.core.layout.training_needs import TrainingNeeds
+
+NEARLY: Final = 0.01  # relative difference of times that counts as none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutSearch:
+    """Result of a search.
+
+    Attributes:
+        best: Fastest layout that fits in memory; of those within 1 % of it, the one whose time
+            depends least on messages that computation hides.
+        families: Fastest layout of each family that fits; `best` first, then the fastest first.
+        misfits: For each family of which nothing fits, the layout that needs the least memory.
+        num_layouts: Number of layouts in the space.
+        num_predicted: Number of layouts whose step was computed.
+    """
+
+    best: Prediction
+    families: tuple[Prediction, ...]
+    misfits: tuple[Misfit, ...]
+    num_layouts: int
+    num_predicted: int
+
+
+def find_layout(model: LayerModel, machine: Machine, needs: TrainingNeeds) -> LayoutSearch:
+    """Return the fastest layout of a model, and the fastest layout of each other family.
+
+    Args:
+        model: Layers of the model.
+        machine: Cluster and its efficiency.
+        needs: Batch, precision and fixed options of the training.
+
+    Raises:
+        PlanError: No layout is possible: the batch or a fixed degree cannot be divided, or nothing
+            fits in memory. The error says what would.
+    """
+    search = _Search(LayoutEvaluator(model, machine, needs))
+    search.run()
+    families = sorted(search.found.values(), key=_order)
+    if not families:
+        raise nothing_fits(model, machine, needs, search.misfits())
+    best = _most_certain(families)
+    families = [best, *(each for each in families if each is not best)]
+    return LayoutSearch(
+        best=best,
+        families=tuple(families),
+        misfits=tuple(search.misfits()),
+        num_layouts=search.num_layouts,
+        num_predicted=search.num_predicted,
+    )
+
+
+def _order(each: Prediction) -> tuple[float, int, int, int, int, int]:
+    """Return the sort key of predictions: faster first, then the simpler layout."""
+    layout = each.layout
+    simple = (layout.offload, layout.tensor, layout.pipeline, layout.shard_degree)
+    return (each.seconds_per_sample, *simple, layout.num_microbatches)
+
+
+def _most_certain(families: list[Prediction]) -> Prediction:
+    """Return the layout with the lowest upper end of its range, of those that are as fast.
+
+    Layouts within 1 % of the fastest are as fast, since no prediction is that exact. The upper end
+    of the range assumes that no message is hidden: a layout that sends less is a safer choice.
+    """
+    fast = families[0].seconds_per_sample * (1 + NEARLY)
+    near = [each for each in families if each.seconds_per_sample <= fast]
+    return min(near, key=lambda each: each.high_seconds / each.layout.samples)
+
+
+@dataclass(slots=True)
+class _Search:
+    """State of one search.
+
+    Attributes:
+        evaluator: Evaluator of layouts.
+        found: Fastest layout so far of each family.
+        full: Leanest layout so far of each family that does not fit.
+        smallest_full: Smallest microbatch with which a layout cannot fit, by its other choices.
+        num_layouts: Layouts in the space.
+        num_predicted: Layouts whose step was computed.
+    """
+
+    evaluator: LayoutEvaluator
+    found: dict[str, Prediction] = field(default_factory=dict)
+    full: dict[str, Layout] = field(default_factory=dict)
+    smallest_full: dict[Layout, int] = field(default_factory=dict)
+    num_layouts: int = 0
+    num_predicted: int = 0
+
+    def run(self) -> None:
+        """Try all layouts, in the order of their lower bounds."""
+        evaluator = self.evaluator
+        needs = evaluator.needs
+        started = [
+            (evaluator.least_seconds(base) / base.samples, base.microbatch, at, base)
+            for at, base in enumerate(bases(evaluator.model, evaluator.machine, needs))
+        ]
+        for least, _, _, base in sorted(started, key=lambda each: each[:3]):
+            for layout in sharded(base, needs):
+                self.num_layouts += 1
+                known = self.found.get(layout.family)
+                if known is None or least < known.seconds_per_sample:
+                    self._try(layout, known)
+
+    def _try(self, layout: Layout, known: Prediction | None) -> None:
+        """Predict one layout, and keep it if it is the fastest of its family."""
+        key = _without_microbatch(layout)
+        if layout.microbatch >= self.smallest_full.get(key, layout.microbatch + 1):
+            return
+        below = float("inf") if known is None else known.seconds_per_sample * layout.samples
+        prediction = self.evaluator.predict(layout, below=below)
+        self.num_predicted += 1
+        if prediction is Verdict.FULL:
+            self.smallest_full[key] = layout.microbatch
+            self._note_full(layout)
+        elif isinstance(prediction, Prediction) and (
+            known is None or _order(prediction) < _order(known)
+        ):
+            self.found[layout.family] = prediction
+
+    def _note_full(self, layout: Layout) -> None:
+        """Remember the layout of its family that needs the least memory, by its options."""
+        known = self.full.get(layout.family)
+        if known is None or _leanness(layout) < _leanness(known):
+            self.full[layout.family] = layout
+
+    def misfits(self) -> Iterator[Misfit]:
+        """Yield the leanest layout of each family of which nothing fits."""
+        for family, layout in self.full.items():
+            if family not in self.found:
+                misfit = self.evaluator.misfit(layout)
+                if misfit is not None:
+                    yield misfit
+
+
+def _without_microbatch(layout: Layout) -> Layout:
+    fields = {name: getattr(layout, name) for name in Layout.__dataclass_fields__}
+    # Microbatches in flight are bounded by the pipeline; fewer microbatches may hold fewer.
+    few = min(layout.num_microbatches, 4 * layout.pipeline * layout.virtual_stages)
+    fields["num_microbatches"] = few if layout.pipeline > 1 else 1
+    return Layout(**{**fields, "microbatch": 1})
+
+
+def _leanness(layout: Layout) -> tuple[int, int, int, int]:
+    """Return a sort key: layouts that need less memory come first, in most cases."""
+    kinds = {"full": 0, "selective": 1, "none": 2}
+    split = layout.pipeline * layout.tensor * layout.shard_degree
+    return (layout.microbatch, kinds[layout.checkpointing], -split, layout.virtual_stages)

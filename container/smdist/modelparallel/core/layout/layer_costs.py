@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Costs of one layer on one rank for one microbatch, with its options of memory and tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from smdist.modelparallel.core.layout.communication import all_reduce_seconds, group
+from smdist.modelparallel.core.layout.layer_model import Layer
+from smdist.modelparallel.core.layout.machine import Machine
+
+_BACKWARD = 2.0  # gradients of inputs and of weights each take as many operations as the forward
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerCost:
+    """Cost of one layer on one rank for one microbatch.
+
+    Attributes:
+        forward_seconds: Computation of the forward pass.
+        backward_seconds: Computation of the backward pass, without recomputation.
+        again_seconds: Computation of activations for a second time, because of checkpointing.
+        message_seconds: All-reduces of tensor parallelism in forward and backward pass.
+        again_message_seconds: All-reduces for a second time, because of checkpointing.
+        copy_seconds: Copies of activations to the host and back.
+        saved_bytes: Bytes of activations kept on the device for the backward pass.
+        workspace_bytes: Bytes while the layer runs.
+        num_parameters: Parameter elements on this rank.
+    """
+
+    forward_seconds: float
+    backward_seconds: float
+    again_seconds: float
+    message_seconds: float
+    again_message_seconds: float
+    copy_seconds: float
+    saved_bytes: float
+    workspace_bytes: float
+    num_parameters: float
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of both passes, without messages of shards."""
+        computed = self.forward_seconds + self.backward_seconds + self.again_seconds
+        spoken = self.message_seconds + self.again_message_seconds
+        return computed + spoken + max(0.0, self.copy_seconds - computed)
+
+
+def layer_cost(
+    machine: Machine, layer: Layer, tensor: int, microbatch: int, checkpointing: str, offload: bool
+) -> LayerCost:
+    """Return the cost of a layer.
+
+    Args:
+        machine: Machine that runs the layer.
+        layer: The layer.
+        tensor: Ranks that split the layer.
+        microbatch: Samples of the microbatch.
+        checkpointing: "none", "selective" or "full".
+        offload: True if activations are kept in the host's memory.
+    """
+    part = layer.tensor_fraction / tensor + 1 - layer.tensor_fraction
+    forward = _forward(machine, layer, tensor, microbatch, part)
+    known = layer.backward_seconds * microbatch * part
+    backward = known + _BACKWARD * (forward - layer.forward_seconds * microbatch * part)
+    messages = _messages(machine, layer, tensor, microbatch)
+    again = {"none": 0.0, "selective": layer.selective_fraction, "full": 1.0}[checkpointing]
+    whole = layer.saved_bytes * part * microbatch
+    kept = {
+        "none": whole,
+        "selective": min(whole, layer.selective_bytes * part * microbatch),
+        "full": min(whole, layer.boundary_bytes * microbatch),
+    }[checkpointing]
+    if checkpointing == "full" and layer.selective_fraction == 0:
+        again, kept = 0.0, whole  # a layer that is not worth a checkpoint
+    copied = 2 * kept / machine.host_bytes_per_second if offload else 0.0
+    recomputed = whole - kept if checkpointing == "full" else 0.0
+    workspace = layer.workspace_bytes * part * microbatch + recomputed
+    return LayerCost(
+        forward_seconds=forward,
+        backward_seconds=backward,
+        again_seconds=again * forward,
+        message_seconds=2 * messages,
+        again_message_seconds=messages if again == 1.0 else 0.0,
+        copy_seconds=copied,
+        saved_bytes=0.0 if offload else kept,
+        workspace_bytes=workspace + (4 * kept if offload else 0.0),  # those on their way
+        num_parameters=layer.num_parameters * part,
+    )
+
+
+def _forward(machine: Machine, layer: Layer, tensor: int, microbatch: int, part: float) -> float:
+    """Return the seconds of a layer's forward pass; `part` is the fraction on this rank."""
+    size = layer.product_size / (tensor if layer.tensor_fraction else 1)
+    peak = machine.flops_per_second
+    products = layer.forward_flops * microbatch * part / (peak * machine.product_efficiency(size))
+    attention = layer.attention_flops * microbatch * part / (peak * machine.attention)
+    moved = layer.moved_bytes * microbatch * part / (machine.bytes_per_second * machine.memory)
+    known = layer.forward_seconds * microbatch * part
+    return max(products + attention + moved + known, machine.overhead_seconds)
+
+
+def _messages(machine: Machine, layer: Layer, tensor: int, microbatch: int) -> float:
+    """Return the seconds of the all-reduces of tensor parallelism in one pass of a layer."""
+    if tensor == 1 or not layer.tensor_fraction:
+        return 0.0
+    size = layer.boundary_bytes * microbatch
+    return layer.tensor_messages * all_reduce_seconds(machine, size, group(machine, tensor, 1))

@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Seconds of one step of a layout: stages with their messages, simulated as a pipeline.
+
+What overlaps follows the runtime. Gathers of a layer's shards overlap with the computation of the
+layer before it. All-reduces of tensor parallelism overlap with nothing. Gradients are summed after
+the last backward pass of a stage, while other stages compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from smdist.modelparallel.core.cluster import Cluster
+from smdist.modelparallel.core.cost import Link, NodeCost
+from smdist.modelparallel.core.layout.communication import (
+    all_reduce_seconds,
+    group,
+    one_way_seconds,
+)
+from smdist.modelparallel.core.layout.degrees import Layout
+from smdist.modelparallel.core.layout.layer_costs import LayerCost
+from smdist.modelparallel.core.layout.layout_memory import keeps_gathered, reduces_at_end
+from smdist.modelparallel.core.layout.machine import Machine
+from smdist.modelparallel.core.layout.prediction import TimeParts
+from smdist.modelparallel.core.layout.training_needs import TrainingNeeds
+from smdist.modelparallel.core.placement import Edge
+from smdist.modelparallel.core.schedule import SCHEDULES, make_schedule
+from smdist.modelparallel.core.simulate import simulate
+
+_SPLIT_OVERHEAD = 0.1  # of a backward pass in two parts, as in the planner of pipelines
+_OPTIMIZER_TRAFFIC = 2.0  # all state is read and written once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTime:
+    """Seconds of one stage, for one microbatch and at the end of a step.
+
+    Attributes:
+        forward, backward: Both passes of one microbatch with all that they wait for.
+        computed, recomputed, tensor, shards, offload: Parts of the two passes.
+        hidden: Messages of one microbatch that computation hides.
+        once: Gathers that a step has once, for its first microbatch.
+        reduced: Sum of gradients at the end of the step.
+        updated: Update of the weights.
+    """
+
+    forward: float
+    backward: float
+    computed: float
+    recomputed: float
+    tensor: float
+    shards: float
+    offload: float
+    hidden: float
+    once: float
+    reduced: float
+    updated: float
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of both passes of one microbatch."""
+        return self.forward + self.backward
+
+
+def stage_time(
+    machine: Machine, costs: Sequence[LayerCost], layout: Layout, needs: TrainingNeeds
+) -> StageTime:
+    """Return the seconds of one stage.
+
+    Args:
+        machine: Machine that runs the layout.
+        costs: Costs of the stage's layers for one microbatch.
+        layout: The layout.
+        needs: Precision of the training, and when it reduces gradients.
+    """
+    forward = backward = shards = offload = hidden = once = 0.0
+    gathers_often = layout.sharding == "full" and not keeps_gathered(layout)
+    for cost, many in _repeated(costs):
+        gather, scatter = _shard_seconds(machine, cost.num_parameters, layout, needs)
+        ahead = cost.forward_seconds + cost.message_seconds / 2
+        behind = cost.backward_seconds + cost.again_seconds
+        behind += cost.message_seconds / 2 + cost.again_message_seconds
+        if gathers_often:
+            spoken = gather + (0.0 if reduces_at_end(layout, needs) else scatter)
+            late = max(0.0, gather - ahead), max(0.0, spoken - behind)
+            forward, backward = forward + many * late[0], backward + many * late[1]
+            shards += many * sum(late)
+            hidden += many * (gather + spoken - sum(late))
+        elif gather:
+            once += many * max(0.0, gather - ahead)
+        copies = [max(0.0, cost.copy_seconds / 2 - time) for time in (ahead, behind)]
+        forward += many * (ahead + copies[0])
+        backward += many * (behind + copies[1])
+        offload += many * sum(copies)
+        hidden += many * (cost.copy_seconds - sum(copies))
+    elements = sum(cost.num_parameters for cost in costs)
+    return StageTime(
+        forward=forward,
+        backward=backward,
+        computed=sum(cost.forward_seconds + cost.backward_seconds for cost in costs),
+        recomputed=sum(cost.again_seconds for cost in costs),
+        tensor=sum(cost.message_seconds + cost.again_message_seconds for cost in costs),
+        shards=shards,
+        offload=offload,
+        hidden=hidden,
+        once=once,
+        reduced=_reduced(machine, elements, layout, needs),
+        updated=_updated(machine, elements, layout, needs),
+    )
+
+
+def _repeated(costs: Sequence[LayerCost]) -> list[tuple[LayerCost, int]]:
+    """Return each different object among the costs, and how often it is there."""
+    found: dict[int, tuple[LayerCost, int]] = {}
+    for cost in costs:
+        _, many = found.get(id(cost), (cost, 0))
+        found[id(cost)] = cost, many + 1
+    return list(found.values())
+
+
+def _shard_seconds(
+    machine: Machine, elements: float, layout: Layout, needs: TrainingNeeds
+) -> tuple[float, float]:
+    """Return the seconds to gather the shards of a layer, and to reduce its gradients to shards."""
+    if layout.sharding == "none" or layout.shard_degree == 1:
+        return 0.0, 0.0
+    ranks = group(machine, layout.shard_degree, layout.pipeline * layout.tensor)
+    gathered = one_way_seconds(machine, elements * needs.precision.gathered, ranks)
+    return gathered, one_way_seconds(machine, elements * needs.precision.sum, ranks)
+
+
+def _reduced(machine: Machine, elements: float, layout: Layout, needs: TrainingNeeds) -> float:
+    """Return the seconds in which a stage sums its gradients at the end of a step."""
+    stride = layout.pipeline * layout.tensor
+    precision = needs.precision
+    if layout.sharding == "none":
+        ranks = group(machine, layout.data, stride)
+        return all_reduce_seconds(machine, elements * precision.gradient, ranks)
+    shards = group(machine, layout.shard_degree, stride)
+    copies = group(machine, layout.data // layout.shard_degree, stride * layout.shard_degree)
+    seconds = all_reduce_seconds(machine, elements * precision.sum / layout.shard_degree, copies)
+    if reduces_at_end(layout, needs):
+        seconds += one_way_seconds(machine, elements * precision.sum, shards)
+    return seconds
+
+
+def _updated(machine: Machine, elements: float, layout: Layout, needs: TrainingNeeds) -> float:
+    """Return the seconds in which a rank updates the weights of a stage."""
+    precision = needs.precision
+    if layout.sharding == "none":
+        touched = elements * (precision.weight + precision.gradient + precision.optimizer)
+    else:
+        touched = elements * (precision.shard + precision.sum) / layout.shard_degree
+    return _OPTIMIZER_TRAFFIC * touched / (machine.bytes_per_second * machine.memory)
+
+
+def step_parts(
+    machine: Machine, stages: Sequence[StageTime], sent_bytes: Sequence[int], layout: Layout,
+    needs: TrainingNeeds,
+) -> TimeParts:  # fmt: skip
+    """Return the seconds of a step by part.
+
+    Args:
+        machine: Machine that runs the layout.
+        stages: Seconds of each stage.
+        sent_bytes: Bytes that each stage but the last sends to the next one, for one microbatch.
+        layout: The layout.
+        needs: When the training reduces gradients.
+    """
+    count = layout.num_microbatches
+    if layout.pipeline == 1:
+        (stage,) = stages
+        wait = stage.reduced + stage.once
+        covered = 0.0
+        if needs.reduction == "microbatch":  # sums overlap with the last backward pass
+            covered = min(stage.reduced, stage.backward)
+        return _parts(stage, count, bubble=0.0, gradients=wait - covered, more_hidden=covered)
+    pipeline, step = _pipeline_seconds(machine, stages, sent_bytes, layout)
+    ranks = [
+        _joined([stages[each] for each in stages_of(rank, layout)])
+        for rank in range(layout.pipeline)
+    ]
+    joined = max(ranks, key=lambda each: each.seconds)
+    once = max(stage.once for stage in stages)
+    bubble = pipeline - count * joined.seconds
+    return _parts(joined, count, bubble=bubble, gradients=step - pipeline + once, more_hidden=0.0)
+
+
+def stages_of(rank: int, layout: Layout) -> tuple[int, ...]:
+    """Return the stages of one rank of a pipeline."""
+    num_stages = layout.pipeline * layout.virtual_stages
+    if SCHEDULES[layout.schedule].is_v:
+        return (rank, num_stages - 1 - rank)
+    return tuple(range(rank, num_stages, layout.pipeline))
+
+
+def _joined(stages: Sequence[StageTime]) -> StageTime:
+    """Return the sums of several stages of one rank."""
+    names = StageTime.__dataclass_fields__
+    return StageTime(**{name: sum(getattr(each, name) for each in stages) for name in names})
+
+
+def _parts(
+    stage: StageTime, count: int, *, bubble: float, gradients: float, more_hidden: float
+) -> TimeParts:
+    return TimeParts(
+        compute=count * stage.computed,
+        recompute=count * stage.recomputed,
+        bubble=bubble,
+        tensor=count * stage.tensor,
+        shards=count * stage.shards,
+        gradients=gradients,
+        offload=count * stage.offload,
+        optimizer=stage.updated,
+        hidden=count * stage.hidden + more_hidden,
+    )
+
+
+_EVENTS = 8_000  # actions of a step above which its length is extrapolated
+
+
+def _pipeline_seconds(
+    machine: Machine, stages: Sequence[StageTime], sent_bytes: Sequence[int], layout: Layout
+) -> tuple[float, float]:
+    """Return the seconds of the pipeline, and of the step with the sums of gradients.
+
+    A long step is simulated with fewer microbatches, twice; each further microbatch takes the
+    difference, since a pipeline in its steady state repeats itself.
+    """
+    count, period = layout.num_microbatches, layout.pipeline
+    least = 2 * period
+    if 2 * len(stages) * count <= _EVENTS or count <= 2 * least:
+        return _simulated(machine, stages, sent_bytes, layout, count)
+    short = least + count % period
+    first = _simulated(machine, stages, sent_bytes, layout, short)
+    second = _simulated(machine, stages, sent_bytes, layout, short + period)
+    more = (count - short) / period
+    one, two = (a + (b - a) * more for a, b in zip(first, second, strict=True))
+    return one, two
+
+
+def _simulated(
+    machine: Machine, stages: Sequence[StageTime], sent_bytes: Sequence[int], layout: Layout,
+    count: int,
+) -> tuple[float, float]:  # fmt: skip
+    kind = SCHEDULES[layout.schedule]
+    factor = 1 + _SPLIT_OVERHEAD if kind.splits_backward else 1.0
+    schedule = make_schedule(
+        layout.schedule, num_ranks=layout.pipeline, num_microbatches=count,
+        virtual_stages=layout.virtual_stages,
+    )  # fmt: skip
+    timeline = simulate(
+        schedule,
+        [
+            NodeCost(
+                forward_seconds=each.forward,
+                input_gradient_seconds=each.backward * factor / 2,
+                weight_gradient_seconds=each.backward * factor / 2,
+            )
+            for each in stages
+        ],
+        edges=[
+            Edge(value=f"out{at}", source=at, target=at + 1, num_bytes=size, has_gradient=True)
+            for at, size in enumerate(sent_bytes)
+        ],
+        link=pipeline_link(machine.cluster, layout),
+        stage_reduce_seconds=[each.reduced for each in stages],
+    )
+    return timeline.pipeline_seconds, timeline.step_seconds
+
+
+def pipeline_link(cluster: Cluster, layout: Layout) -> Callable[[int, int], Link]:
+    """Return a function that gives the slowest link between two ranks of any pipeline."""
+    width = layout.pipeline * layout.tensor
+
+    @cache
+    def link(rank: int, other: int) -> Link:
+        if rank == other:
+            return Link()
+        found = [
+            cluster.link(start + rank * layout.tensor, start + other * layout.tensor)
+            for start in range(0, min(layout.data, cluster.ranks_per_host) * width, width)
+        ]
+        return max(found, key=lambda each: (1 / each.bytes_per_second, each.latency_seconds))
+
+    return link
