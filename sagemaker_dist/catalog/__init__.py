@@ -3,6 +3,14 @@
 
 from sagemaker_dist.catalog.accelerators import Accelerator, accelerator_of, accelerators
 from sagemaker_dist.catalog.instances import LOCAL, LOCAL_PROCESS, Instance
+from sagemaker_dist.catalog.price_list import fetch_prices
+from sagemaker_dist.catalog.prices import (
+    Price,
+    Prices,
+    read_prices,
+    shipped_prices,
+    write_prices,
+)
 from sagemaker_dist.catalog.refresh import Refresh, refresh_table
 from sagemaker_dist.catalog.table import (
     SHIPPED,
@@ -18,12 +26,18 @@ __all__ = [
     "SHIPPED",
     "Accelerator",
     "Instance",
+    "Price",
+    "Prices",
     "Refresh",
     "Table",
     "accelerator_of",
     "accelerators",
+    "fetch_prices",
+    "read_prices",
     "read_table",
     "refresh_table",
+    "shipped_prices",
     "training_instances",
+    "write_prices",
     "write_table",
 ]

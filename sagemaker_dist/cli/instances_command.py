@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -14,9 +15,11 @@ from rich.table import Table
 from sagemaker_dist.catalog import (
     SHIPPED,
     Instance,
+    fetch_prices,
     read_table,
     refresh_table,
     training_instances,
+    write_prices,
     write_table,
 )
 from sagemaker_dist.cli import screen
@@ -90,19 +93,38 @@ def show(type: str, as_json: bool) -> None:  # noqa: A002 - as its help names it
     default=SHIPPED,
     help="Default: the table of this installation.",
 )
-def refresh(region: str | None, profile: str | None, output: Path) -> None:
-    """Write a file of facts about the instance types, read from EC2."""
-    done = refresh_table(boto_session(region, profile), before=read_table(SHIPPED))
-    try:
+@click.option(
+    "--prices",
+    type=FILE,
+    metavar="FILE",
+    help="Also write the region's prices, from AWS's price list, for advise --prices.",
+)
+def refresh(
+    region: str | None, profile: str | None, output: Path, prices: Path | None
+) -> None:
+    """Write a file of facts about the instance types, read from EC2, and a file of prices."""
+    session = boto_session(region, profile)
+    done = refresh_table(session, before=read_table(SHIPPED))
+    found = None if prices is None else fetch_prices(session, session.region_name)
+    with _writing("the table of instance types", "--output"):
         write_table(done.table, output)
-    except OSError as error:
-        hint = "Pass --output with a file that you may write"
-        raise SetupError(
-            "the table of instance types cannot be written", str(error), hint
-        ) from error
+    if prices is not None and found is not None:
+        with _writing("the prices", "--prices"):
+            write_prices(found.items(), prices)
+        screen.line(f"{prices}: {len(found)} prices in {session.region_name}")
     screen.line(f"{output}: {len(done.table.instances)} types, {len(done.described)} described")
     for what in ("kept", "added", "removed"):
         screen.plain_facts({what: ", ".join(sorted(getattr(done, what)))})
+
+
+@contextmanager
+def _writing(what: str, option: str) -> Iterator[None]:
+    """Convert an OSError in the `with` block to a SetupError that names the option of the file."""
+    try:
+        yield
+    except OSError as error:
+        hint = f"Pass {option} with a file that you may write"
+        raise SetupError(f"{what} cannot be written", str(error), hint) from error
 
 
 def _table(chosen: Iterable[Instance], columns: Sequence[str]) -> Table:
