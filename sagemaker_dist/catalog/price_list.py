@@ -58,9 +58,7 @@ def prices_from(client: Any, region: str) -> dict[str, Price]:
     today = datetime.now(timezone.utc).date().isoformat()
     found = {}
     try:
-        pages = client.get_paginator("get_products").paginate(
-            ServiceCode=_SERVICE, Filters=filters
-        )
+        pages = client.get_paginator("get_products").paginate(ServiceCode=_SERVICE, Filters=filters)
         for page in pages:
             for text in page["PriceList"]:
                 for name, dollars in _training_prices(json.loads(text)):

@@ -149,9 +149,7 @@ def _faults(notes: object, path: Path) -> Iterator[OptionError]:
             yield from _table_faults(note.get(table, {}), path, (*at, table))
 
 
-def _table_faults(
-    table: object, path: Path, about: tuple[str | int, ...]
-) -> Iterator[OptionError]:
+def _table_faults(table: object, path: Path, about: tuple[str | int, ...]) -> Iterator[OptionError]:
     if not isinstance(table, dict):
         what, why = f"{path}: {about[-1]} is {table!r}", "it must be an object by instance type"
         yield OptionError(what, why, _HINT, about=about, kind="type")

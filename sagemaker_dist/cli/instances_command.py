@@ -99,9 +99,7 @@ def show(type: str, as_json: bool) -> None:  # noqa: A002 - as its help names it
     metavar="FILE",
     help="Also write the region's prices, from AWS's price list, for advise --prices.",
 )
-def refresh(
-    region: str | None, profile: str | None, output: Path, prices: Path | None
-) -> None:
+def refresh(region: str | None, profile: str | None, output: Path, prices: Path | None) -> None:
     """Write a file of facts about the instance types, read from EC2, and a file of prices."""
     session = boto_session(region, profile)
     done = refresh_table(session, before=read_table(SHIPPED))

@@ -89,9 +89,7 @@ def plan_with_layout(
         "data_parallel_degree": AUTO,
         "microbatches": layout.num_microbatches,
     }
-    found = plan(
-        model, example, cluster, state=_state(layout, state, request), **known, **chosen
-    )  # type: ignore[arg-type]
+    found = plan(model, example, cluster, state=_state(layout, state, request), **known, **chosen)  # type: ignore[arg-type]
     return PlanWithLayout(plan=found, search=search, machine=machine)
 
 
