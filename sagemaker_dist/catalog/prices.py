@@ -24,22 +24,23 @@ from sagemaker_dist.errors import SetupError
 SHIPPED_PRICES: Final = Path(__file__).with_name("prices.json")
 USER_PRICES: Final = Path("~/.sagemaker-dist/prices.json")
 PRICE_LIST: Final = Path("~/.sagemaker-dist/price_list.json")
-_KEYS: Final = {"source": str, "date": str, "region": str, "usd_per_hour": dict}
+_KEYS: Final = {"source": str, "date": str, "region": str | None, "usd_per_hour": dict}
+_SPOT: Final = "spot_usd_per_hour"  # this key may be left out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """Price of one instance type in one region, on demand.
+    """Price of one instance type in one region.
 
     Attributes:
         instance_type: Name of the type, such as "ml.p4d.24xlarge".
-        region: AWS region, such as "us-east-1".
+        region: AWS region, such as "us-east-1"; None if the source does not state it.
         usd_per_hour: Price of one host, in US dollars per hour.
         source: Source of the price, and its date.
     """
 
     instance_type: str
-    region: str
+    region: str | None
     usd_per_hour: float
     source: str
 
@@ -51,18 +52,21 @@ class PriceNote:
     Attributes:
         source: Source of the prices.
         date: Date of the source, YYYY-MM-DD.
-        region: AWS region.
-        usd_per_hour: Price of one host in US dollars per hour, by instance type.
+        region: AWS region; None if the source does not state it.
+        usd_per_hour: Price of one host in US dollars per hour on demand, by instance type.
+        spot_usd_per_hour: Price of one host on spot instances, which only a user can know: AWS
+            publishes none for training jobs.
     """
 
     source: str
     date: str
-    region: str
+    region: str | None
     usd_per_hour: Mapping[str, float] = field(default_factory=dict)
+    spot_usd_per_hour: Mapping[str, float] = field(default_factory=dict)
 
-    def prices(self) -> Iterator[Price]:
-        """Yield the prices of the entry."""
-        for name, value in self.usd_per_hour.items():
+    def prices(self, *, spot: bool = False) -> Iterator[Price]:
+        """Yield the prices of the entry on demand, or those on spot instances."""
+        for name, value in (self.spot_usd_per_hour if spot else self.usd_per_hour).items():
             yield Price(
                 instance_type=name,
                 region=self.region,
@@ -72,7 +76,21 @@ class PriceNote:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the entry as a dict for JSON."""
-        return {name: getattr(self, name) for name in _KEYS}
+        entry = {name: getattr(self, name) for name in _KEYS}
+        return entry | ({_SPOT: self.spot_usd_per_hour} if self.spot_usd_per_hour else {})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """Prices to compare instance types by.
+
+    Attributes:
+        on_demand: Price on demand by instance type.
+        spot: Price on spot instances by instance type.
+    """
+
+    on_demand: Mapping[str, Price]
+    spot: Mapping[str, Price]
 
 
 def price_files() -> tuple[Path, ...]:
@@ -100,6 +118,30 @@ def prices(instance_type: str) -> tuple[Price, ...]:
     )
 
 
+def prices_for(region: str | None = None, file: Path | None = None) -> Prices:
+    """Return one price for each instance type, from the first file that has one.
+
+    Args:
+        region: Region of the prices; prices whose source states no region are taken if the same
+            file has none in the region. Default: any region, the lowest price of a file.
+        file: File that overrides the others.
+
+    Raises:
+        SetupError: A file of prices cannot be read, or has another form.
+    """
+    found: dict[bool, dict[str, Price]] = {False: {}, True: {}}
+    for path in (*([file] if file is not None else []), *price_files()):
+        notes = read_prices(path)
+        for spot, chosen in found.items():
+            every = [each for note in notes for each in note.prices(spot=spot)]
+            usable = [each for each in every if region is None or each.region in (region, None)]
+            usable.sort(key=lambda each: (region is not None and each.region is None,
+                                          each.usd_per_hour))  # fmt: skip
+            for each in reversed([one for one in usable if one.instance_type not in chosen]):
+                chosen[each.instance_type] = each  # the last one written is the first of `usable`
+    return Prices(on_demand=found[False], spot=found[True])
+
+
 def all_prices() -> dict[str, tuple[Price, ...]]:
     """Return the known prices by instance type, each in the order of regions.
 
@@ -110,11 +152,14 @@ def all_prices() -> dict[str, tuple[Price, ...]]:
 
 
 def _by_type(notes: Iterable[PriceNote]) -> dict[str, tuple[Price, ...]]:
-    found: dict[str, dict[str, Price]] = {}
+    found: dict[str, dict[str | None, Price]] = {}
     for note in notes:
         for each in note.prices():
             found.setdefault(each.instance_type, {}).setdefault(each.region, each)
-    return {name: tuple(of[region] for region in sorted(of)) for name, of in found.items()}
+    return {
+        name: tuple(of[region] for region in sorted(of, key=lambda each: each or ""))
+        for name, of in found.items()
+    }
 
 
 def read_prices(path: Path) -> tuple[PriceNote, ...]:
@@ -135,12 +180,16 @@ def read_prices(path: Path) -> tuple[PriceNote, ...]:
 
 
 def _note(path: Path, index: int, entry: Any) -> PriceNote:
-    if not isinstance(entry, dict) or entry.keys() != _KEYS.keys():
-        raise _unusable(path, f"entry {index} does not have exactly the keys {', '.join(_KEYS)}")
+    if not isinstance(entry, dict) or entry.keys() - {_SPOT} != _KEYS.keys():
+        why = f"entry {index} does not have exactly the keys {', '.join(_KEYS)}, or {_SPOT} too"
+        raise _unusable(path, why)
     for name, kind in _KEYS.items():
         if not isinstance(entry[name], kind):
             raise _unusable(path, f"{name} of entry {index} is {entry[name]!r}")
-    for name, value in entry["usd_per_hour"].items():
+    spot = entry.get(_SPOT, {})
+    if not isinstance(spot, dict):
+        raise _unusable(path, f"{_SPOT} of entry {index} is {spot!r}")
+    for name, value in (*entry["usd_per_hour"].items(), *spot.items()):
         if not is_price(value):
             raise _unusable(path, f"the price of {name!r} in entry {index} is {value!r}")
     return PriceNote(**entry)

@@ -94,7 +94,10 @@ def show(type: str, as_json: bool) -> None:  # noqa: A002 - as its help names it
         screen.print_json(_document(instance, known))
         return
     screen.plain_facts(instance_rows(instance))
-    lines = [f"{each.usd_per_hour:g} USD/h in {each.region}: {each.source}" for each in known]
+    lines = [
+        f"{each.usd_per_hour:g} USD/h in {each.region or 'a region not stated'}: {each.source}"
+        for each in known
+    ]
     top, *others = lines or ["unknown; sagemaker-dist instances refresh reads it from AWS"]
     screen.plain_facts([("price", top), *(("", each) for each in others)])
     first, *more = instance.sources or ("",)

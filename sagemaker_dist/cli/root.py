@@ -12,6 +12,7 @@ _COMMANDS: Final = {  # name -> module, object, one line of help
     "plan": ("plan_command", "plan", "Show what a job file would run, or how a model is split."),
     "calibrate": ("calibrate_command", "calibrate", "Measure this machine for plans."),
     "compare": ("compare_command", "compare", "Compare a plan with a recorded run."),
+    "advise": ("advise_command", "advise", "Compare instance types for a model: time and price."),
     "submit": ("job_commands", "submit", "Start the job of a job file."),
     "local": ("local", "local", "Run the job of a job file on this machine."),
     "logs": ("job_commands", "logs", "Print the output of a job's hosts."),

@@ -7,7 +7,13 @@ import boto3
 import pytest
 from botocore.stub import Stubber
 
-from sagemaker_dist.catalog import price_of, prices, read_prices, training_instances
+from sagemaker_dist.catalog import (
+    price_of,
+    prices,
+    prices_for,
+    read_prices,
+    training_instances,
+)
 from sagemaker_dist.catalog.price_list import fetch_with
 from sagemaker_dist.catalog.prices import (
     PRICE_LIST,
@@ -58,6 +64,26 @@ def test_user_wins_over_the_price_list_and_the_shipped_file():
     ]
 
 
+def test_one_price_for_each_type(tmp_path):
+    """A price without a region is taken where the file has none in the region; spot by a file."""
+    mine = tmp_path / "mine.json"
+    notes = [note(None, g5=2.0, p4=7.0), note("eu-west-1", g5=3.0), note("us-east-1", g5=1.0)]
+    spot = PriceNote(source="s", date="2026-11-27", region="us-east-1",
+                     spot_usd_per_hour={"ml.p4.xlarge": 2.5})  # fmt: skip
+    write_prices([*notes, spot], mine)
+
+    def known(region):
+        found = prices_for(region, mine)
+        return {name: found.on_demand[f"ml.{name}.xlarge"].usd_per_hour for name in ("g5", "p4")}
+
+    assert {"g5": 3.0, "p4": 7.0} == known("eu-west-1")
+    assert {"g5": 2.0, "p4": 7.0} == known("sa-east-1")
+    assert {"g5": 1.0, "p4": 7.0} == known(None)
+    assert 2.5 == prices_for(file=mine).spot["ml.p4.xlarge"].usd_per_hour
+    assert {} == prices_for("eu-west-1", mine).spot
+    assert (*notes, spot) == read_prices(mine)
+
+
 def test_unknown_price():
     """A price in another region is no price in this one."""
     assert price_of("ml.g5.xlarge", "eu-west-1")
@@ -74,6 +100,7 @@ def test_unknown_price():
         '[{"source": "x", "date": "d", "region": "r", "usd_per_hour": {"t": -1}}]',
         '[{"source": "x", "date": "d", "region": "r", "usd_per_hour": {"t": NaN}}]',
         '[{"source": "x", "date": "d", "region": 1, "usd_per_hour": {"t": 1}}]',
+        '[{"source": "x", "date": "d", "region": null, "usd_per_hour": {}, "spot_usd_per_hour": 1}]',
     ],
 )
 def test_bad_file(text):

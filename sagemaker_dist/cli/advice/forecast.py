@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Best layout of a model on each cluster, from the runtime's planner in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from sagemaker_dist.cli.advice.candidates import Candidate
+from sagemaker_dist.errors import JobError, OptionError, SetupError
+
+_MODULE: Final = "smdist.modelparallel.planner.compare_clusters"
+_LACKS: Final = re.compile(r"No module named '?(smdist|torch)[.\w]*'?")
+
+
+def forecasts_of(
+    file: Path, candidates: Sequence[Candidate], *, global_batch: int | None, precision: str,
+    python: str | None,
+) -> dict[str, Any]:  # fmt: skip
+    """Return the planner's answer; its `results` are in the order of the candidates.
+
+    Args:
+        file: Model file.
+        candidates: Clusters.
+        global_batch: Samples of a step over all replicas; None for the batch of `example()` on
+            each replica.
+        precision: "float32", "bfloat16" or "float16", for the bytes of the training's state.
+        python: Interpreter with torch and the runtime; None for this one.
+
+    Raises:
+        OptionError: The model file is wrong.
+        SetupError: The interpreter does not exist, or lacks torch or the runtime.
+        JobError: The planner failed.
+    """
+    request = {
+        "file": str(file),
+        "clusters": [each.cluster.document() for each in candidates],
+        "global_batch": global_batch,
+        "precision": precision,
+    }
+    command = [python or sys.executable, "-m", _MODULE]
+    try:
+        done = subprocess.run(
+            command, input=json.dumps(request), capture_output=True, text=True, check=False
+        )
+    except OSError as error:
+        hint = "Pass --python with an interpreter that has torch and smdist"
+        raise SetupError(f"{command[0]} cannot be run", str(error), hint) from error
+    answer = _answer(done.stdout)
+    if "error" in answer:
+        fields = answer["error"]
+        texts = (fields["what"], fields["why"], fields["hint"])
+        raise OptionError(*texts, about=fields["about"] or (), kind=fields["kind"])
+    if done.returncode or not answer:
+        raise _failure(command[0], done)
+    return answer
+
+
+def _answer(text: str) -> dict[str, Any]:
+    try:
+        answer = json.loads(text)
+    except ValueError:
+        return {}
+    return answer if isinstance(answer, dict) else {}
+
+
+def _failure(python: str, done: subprocess.CompletedProcess[str]) -> SetupError | JobError:
+    missing = _LACKS.search(done.stderr)
+    if missing is not None:
+        return SetupError(
+            f"{python} has no {_MODULE}",
+            f"Python reports {missing[0]!r}",
+            "With torch 2.13 installed, run in a clone of the project: pip install ./container",
+        )
+    last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
+    return JobError(
+        f"the planner ended with status {done.returncode}",
+        last.rstrip("."),
+        "Run sagemaker-dist plan with the same file to see its messages",
+    )
