@@ -100,7 +100,8 @@ def test_unknown_price():
         '[{"source": "x", "date": "d", "region": "r", "usd_per_hour": {"t": -1}}]',
         '[{"source": "x", "date": "d", "region": "r", "usd_per_hour": {"t": NaN}}]',
         '[{"source": "x", "date": "d", "region": 1, "usd_per_hour": {"t": 1}}]',
-        '[{"source": "x", "date": "d", "region": null, "usd_per_hour": {}, "spot_usd_per_hour": 1}]',
+        '[{"source": "x", "date": "d", "region": null, "usd_per_hour": {},'
+        ' "spot_usd_per_hour": 1}]',
     ],
 )
 def test_bad_file(text):
