@@ -59,7 +59,7 @@ def test_user_wins_over_the_price_list_and_the_shipped_file():
     assert "a list, 2026-11-27" == price_of("ml.g5.xlarge", "eu-west-1").source
 
     write_prices([note("eu-west-1", g5=1.0)], USER_PRICES.expanduser())
-    assert [("eu-west-1", 1.0), ("us-east-1", 2.0)] == [
+    assert [(None, 1.4084), ("eu-west-1", 1.0), ("us-east-1", 2.0)] == [
         (each.region, each.usd_per_hour) for each in prices("ml.g5.xlarge")
     ]
 

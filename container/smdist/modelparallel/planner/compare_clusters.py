@@ -68,7 +68,7 @@ def compare(request: dict[str, Any]) -> dict[str, Any]:
     from smdist.modelparallel.torch.program.batch import Batch
 
     file = ModelFile(Path(request["file"]))
-    model, batch = file.model("meta"), Batch.of(file.example("cpu"))
+    model, batch = file.model(with_values=False), Batch.of(file.example("cpu"))
     captured = capture(model, batch.microbatch(batch.size))
     needs = _needs(request, batch.size)
     clusters = [read_cluster(json.dumps(each)) for each in request["clusters"]]

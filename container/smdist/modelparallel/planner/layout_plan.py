@@ -28,7 +28,8 @@ from smdist.modelparallel.core.layout.from_graph import (
 )
 from smdist.modelparallel.core.layout.layout_memory import state_bytes_per_element
 from smdist.modelparallel.core.planner.problem import AUTO
-from smdist.modelparallel.torch.planning.make_plan import Plan, plan
+from smdist.modelparallel.picture.drawable_plan import Plan
+from smdist.modelparallel.torch.planning.make_plan import plan
 from smdist.modelparallel.torch.planning.plan_request import Request, read_request
 from smdist.modelparallel.torch.program.batch import Batch, Example
 from smdist.modelparallel.torch.smp.activation_checkpointing import set_activation_checkpointing

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Twenty steps in float32 and under mixed dtype policies, beside one process."""
 
+from contextlib import contextmanager
+
 import numpy as np
 import pytest
 
@@ -28,15 +30,27 @@ def data():
     return x, np.tanh(x[:, :4] * 2)
 
 
+@contextmanager
+def computing(policy):
+    """Set the policy of dtypes, and then that of the other tests of these ranks again."""
+    import keras
+
+    keras.config.set_floatx("float32")
+    keras.config.set_dtype_policy(policy)
+    try:
+        yield
+    finally:
+        keras.config.set_floatx("float64")
+        keras.config.set_dtype_policy("float64")
+
+
 def staged(_rank, _size, policy):
     """Train in two stages; return losses, dtypes of variables, and the scale of the loss."""
     import keras
 
     import smdist.modelparallel.tensorflow as smp
 
-    keras.config.set_floatx("float32")
-    keras.config.set_dtype_policy(policy)
-    try:
+    with computing(policy):
         smp.init({"pipeline_parallel_degree": 2, "microbatches": 4})
         model = smp.DistributedModel(made_net(), costs="estimate")
         model.compile(optimizer=keras.optimizers.SGD(0.05), loss="mse")
@@ -48,24 +62,22 @@ def staged(_rank, _size, policy):
             model.reset_metrics()
         dtypes = {each.dtype.name for each in model.own_values().values()}
         return losses, dtypes, float(getattr(model.optimizer, "dynamic_scale", 1.0))
-    finally:
-        keras.config.set_dtype_policy("float32")
 
 
 def alone(_rank, _size):
     """Train in one process in float32 with whole batches; return losses."""
     import keras
 
-    keras.config.set_floatx("float32")
-    model = made_net()
-    model.compile(optimizer=keras.optimizers.SGD(0.05), loss="mse")
-    x, y = data()
-    losses = []
-    for step in range(STEPS):
-        part = slice(step * BATCH, (step + 1) * BATCH)
-        losses.append(float(model.train_on_batch(x[part], y[part], return_dict=True)["loss"]))
-        model.reset_metrics()
-    return losses
+    with computing("float32"):
+        model = made_net()
+        model.compile(optimizer=keras.optimizers.SGD(0.05), loss="mse")
+        x, y = data()
+        losses = []
+        for step in range(STEPS):
+            part = slice(step * BATCH, (step + 1) * BATCH)
+            losses.append(float(model.train_on_batch(x[part], y[part], return_dict=True)["loss"]))
+            model.reset_metrics()
+        return losses
 
 
 def test_losses_of_twenty_steps(keras_world):
