@@ -6,8 +6,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <chrono>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/little_endian.h"
@@ -180,7 +183,11 @@ class TransportRun final {
     UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     const Endpoint endpoint = transport_.endpoint();
     const Address address(endpoint.host, endpoint.port);
-    FUZZ_CHECK(::connect(fd.get(), address.raw(), address.bytes) == 0);
+    // Connections that have ended keep their ports for a minute, also those of other programs.
+    while (::connect(fd.get(), address.raw(), address.bytes) != 0) {
+      FUZZ_CHECK(errno == EADDRNOTAVAIL || errno == EINTR);
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
     connections_.push_back({std::move(fd), {}});
     transport_.poll(std::chrono::milliseconds(0));
   }
