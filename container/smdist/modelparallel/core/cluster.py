@@ -53,7 +53,8 @@ class Cluster:
         num_hosts: Number of hosts.
         ranks_per_host: Number of ranks on each host.
         inside: Link between two ranks of the same host.
-        across: Link between two ranks of different hosts.
+        across: Link between two ranks of different hosts while all ranks of a host send: the share
+            of one rank of its host's network.
         device: Device of each rank.
 
     Raises:

@@ -8,7 +8,7 @@ gradient travels". Its variables are
     h, k            number of hosts, and number of replicas on each host
     g               number of groups of replicas that use a host's network at the same time, because
                     all stages on a host finish at about the same time
-    inside, across  bandwidth between ranks of one host, and between hosts
+    inside, across  bandwidth between ranks of one host, and of a host's network
     L_in, L_ac      latency of a message between ranks of one host, and between hosts
 
 An all-reduce has four steps:
@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from smdist.modelparallel.core.cluster import Cluster
 from smdist.modelparallel.core.cost import Link
@@ -50,7 +50,7 @@ class ReplicaLinks:
         num_hosts: Number of hosts that have replicas.
         ranks_per_host: Largest number of replicas on one host.
         inside: Link between two ranks of the same host.
-        across: Link between ranks of different hosts.
+        across: Link of a host to the others, which its ranks share.
         groups_per_host: Number of groups of replicas that use a host's network at the same time.
     """
 
@@ -65,15 +65,17 @@ def replicas_on(cluster: Cluster, ranks: Sequence[int]) -> ReplicaLinks:
     """Return the links between the given ranks of a cluster, which are replicas of one stage.
 
     The other ranks of a host are assumed to form groups of the same size (replicas of other
-    stages), which sum their gradients over the same network at the same time.
+    stages), which sum their gradients over the same network at the same time. A host's network has
+    the bandwidth of `cluster.across` for each of its ranks.
     """
+    across = cluster.across
     by_host = Counter(rank // cluster.ranks_per_host for rank in ranks)
     most = max(by_host.values())
     return ReplicaLinks(
         num_hosts=len(by_host),
         ranks_per_host=most,
         inside=cluster.inside,
-        across=cluster.across,
+        across=replace(across, bytes_per_second=across.bytes_per_second * cluster.ranks_per_host),
         groups_per_host=max(1, cluster.ranks_per_host // most),
     )
 

@@ -82,8 +82,16 @@ def test_replicas_are_counted_by_host(ranks, num_hosts, ranks_per_host, groups_p
         num_hosts=num_hosts,
         ranks_per_host=ranks_per_host,
         inside=FAST,
-        across=SLOW,
+        across=replace(SLOW, bytes_per_second=8 * SLOW.bytes_per_second),
         groups_per_host=groups_per_host,
     )
 
     assert expected == replicas_on(cluster, ranks)
+
+
+def test_a_rank_sends_by_its_share_of_the_network():
+    """One replica on a host takes a rank's share beside others; eight on a host take all of it."""
+    cluster = Cluster(num_hosts=2, ranks_per_host=8, across=Link(bytes_per_second=100))
+
+    assert pytest.approx(10) == all_reduce_seconds(1000, replicas_on(cluster, [0, 8]))
+    assert pytest.approx(10 / 8) == all_reduce_seconds(1000, replicas_on(cluster, range(16)))
