@@ -17,6 +17,7 @@ _WIDTH, _HEIGHT = 860, 520
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 30, 50, 55
 _INK, _FAINT, _FRONT, _CHOICE = "#333333", "#9aa5b1", "#1f6fb4", "#c2410c"
 _STEPS: Final = (1, 2, 5)  # labels of a logarithmic axis in each decade
+_CHARACTER, _LINE = 6.2, 13.0  # largest width of a character of a label, and height of a line
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,7 @@ def draw_front(advice: Advice, title: str) -> str:
         *_grid(across, up),
         *_front_line(advice.front, across, up),
         *(part for each in shown for part in _point(each, advice, across, up)),
+        *_labels(advice, across, up),
         "</svg>",
     ]
     return "\n".join(parts) + "\n"
@@ -102,10 +104,31 @@ def _point(offer: Offer, advice: Advice, across: _Axis, up: _Axis) -> Iterator[s
     high = across.at(offer.hours.high), up.at(offer.dollars.high)
     yield _line(*low, *high, colour)
     yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{5 if is_choice else 4}" fill="{colour}"/>'
-    if is_on_front or is_choice:
-        near_edge = x > _WIDTH - 200
-        place = (x - 8, "end") if near_edge else (x + 6, "start")
-        yield _text(place[0], y + 14, offer.name, anchor=place[1], colour=colour)
+
+
+def _labels(advice: Advice, across: _Axis, up: _Axis) -> Iterator[str]:
+    """Yield the names of the choice and of the front, each on a line that no other one covers."""
+    named = [*advice.front]
+    if advice.choice is not None and advice.choice not in named:
+        named.append(advice.choice)
+    taken: list[tuple[float, float, float]] = []
+    for each in named:
+        x, y = _place(each, across, up)
+        width = _CHARACTER * len(each.name)
+        left = x - 8 - width if x > _WIDTH - 200 else x + 6
+        lines = (y + 14 + sign * _LINE * step for step in range(len(named) + 1) for sign in (1, -1))
+        free = next(
+            line for line in lines if not any(
+                left < right and start < left + width and abs(line - at) < _LINE
+                for start, right, at in taken
+            )
+        )  # fmt: skip
+        taken.append((left, left + width, free))
+        colour = _CHOICE if each is advice.choice else _FRONT
+        if left < x:
+            yield _text(left + width, free, each.name, anchor="end", colour=colour)
+        else:
+            yield _text(left, free, each.name, colour=colour)
 
 
 def _place(offer: Offer, across: _Axis, up: _Axis) -> tuple[float, float]:

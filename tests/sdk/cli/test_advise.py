@@ -157,6 +157,20 @@ def test_picture_names_the_front():
     assert {each.name for each in advice.front} <= set(texts)
 
 
+def test_labels_of_equal_dollars_do_not_cover_each_other():
+    """Clusters whose points are close have their names on lines of their own."""
+    every = candidates_of(["ml.p4d.24xlarge"], [1, 2, 3, 4, 5, 6], prices_for())
+    answers = [answer(20.0 / each.num_hosts * 1.001**each.num_hosts) for each in every]
+    advice = advice_of(offers_of(every, answers, training()), training())
+    root = ElementTree.fromstring(draw_front(advice, "t"))
+    texts = root.iter("{http://www.w3.org/2000/svg}text")
+    places = [(float(each.get("x")), float(each.get("y"))) for each in texts if "p4d" in each.text]
+
+    assert 6 == len(places)
+    for at, (x, y) in enumerate(places):
+        assert not any(abs(x - a) < 100 and abs(y - b) < 11 for a, b in places[:at])
+
+
 def test_all_faults_at_once(capsys):
     """Wrong numbers are reported together, with their values."""
     status = main(
