@@ -104,7 +104,7 @@ def show(type: str, as_json: bool) -> None:  # noqa: A002 - as its help names it
     screen.plain_facts([("sources", first), *(("", each) for each in more)])
 
 
-@instances.command()
+@instances.command(short_help="Read facts and prices from AWS.")
 @aws_options
 @click.option(
     "--output",
@@ -227,7 +227,7 @@ def _lowest(known: Sequence[Price]) -> str:
     if not known:
         return "?"
     lowest = min(known, key=lambda each: each.usd_per_hour)
-    return f"{lowest.usd_per_hour:g} {lowest.region}"
+    return f"{lowest.usd_per_hour:g} {lowest.region or '-'}"
 
 
 def _document(instance: Instance, known: Sequence[Price]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 
 - `ModelState`: settings and counters, and the stages once the model is split.
 - `PartitionedModel`: stages of this rank, and the objects that run them.
-- `Trace`: recorded steps, as in `with model.traced() as trace:`.
+- `StepProgress`: counter of steps for the progress lines that rank 0 prints.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ import torch
 from torch import nn
 
 from sagemaker_dist.errors import OptionError
+from smdist.dataparallel.torch import step_report
+from smdist.dataparallel.torch.training_progress import TrainingProgress, is_timed
 from smdist.modelparallel.core.placement import Placement
 from smdist.modelparallel.core.plan import Plan
 from smdist.modelparallel.core.rank_layout import Axis
 from smdist.modelparallel.core.schedule import Schedule
-from smdist.modelparallel.torch import session
+from smdist.modelparallel.torch.accelerator import current_device
 from smdist.modelparallel.torch.capture import Captured
 from smdist.modelparallel.torch.capture.signature import SkeletonSync
 from smdist.modelparallel.torch.executor import (
@@ -33,12 +35,10 @@ from smdist.modelparallel.torch.executor import (
     StageHooks,
 )
 from smdist.modelparallel.torch.executor.offload import ActivationOffload
-from smdist.modelparallel.torch.executor.run_trace import Recorder, Run, gather
 from smdist.modelparallel.torch.materialization.stage_module import StageModule
 from smdist.modelparallel.torch.parallel.plan_comparison import PlanComparison
 from smdist.modelparallel.torch.parallel.settings import Settings
 from smdist.modelparallel.torch.parallel.step_function import MicrobatchCall, StepFunction
-from smdist.modelparallel.torch.parallel.step_progress import StepProgress
 from smdist.modelparallel.torch.randomness import RngStream, generators_kept, seed_generators
 from smdist.modelparallel.torch.replicas import Replicas
 from smdist.modelparallel.torch.replicas.master_weights import MasterWeights
@@ -205,42 +205,28 @@ class PartitionedModel:
         return self.executors[parts]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
-    """Recorded steps of this rank; `gather` collects the steps of all ranks.
+class StepProgress:
+    """Counter of training steps, for the progress lines that rank 0 prints.
 
-    Attributes:
-        recorder: Recorder of this rank's events.
-        split: Model whose steps are recorded.
+    The times in these lines do not include messages between stages and NCCL transfers.
     """
 
-    recorder: Recorder
-    split: PartitionedModel
+    def __init__(self) -> None:
+        device = current_device() or torch.device("cpu")
+        self._progress = TrainingProgress(counts=True, is_timed=is_timed(device))
+        self._has_begun = False
 
-    @classmethod
-    def of(cls, split: PartitionedModel) -> Trace:
-        """Return a new Trace for this rank, which contains no steps yet.
+    def begin(self, samples: int) -> None:
+        """Count a step that begins now.
 
         Args:
-            split: Model whose steps will be recorded.
+            samples: Number of samples of the step on all replicas; 0 if unknown.
         """
-        groups = split.groups
-        recorder = Recorder(rank=groups.rank, replica=groups.rdp_rank, pipeline_rank=groups.pp_rank)
-        return cls(recorder=recorder, split=split)
-
-    def gather(self) -> Run:
-        """Collect the recorded steps of all ranks; all ranks must call this.
-
-        Returns:
-            Steps of all ranks, the same on every rank: `save(path)` writes them as a Chrome trace,
-            `plot(path)` as a picture, and `replay()` compares them with a simulation.
-        """
-        return gather(
-            self.recorder,
-            session.current().world,
-            schedule=self.split.plan.actions,
-            edges=self.split.placement.edges,
-        )
+        if not self._has_begun:
+            self._has_begun = True
+            step_report.enter(self._progress)
+        if self._progress.is_current:
+            self._progress.forward(samples or None, is_step=True)
 
 
 _SEED_NAME: Final = ":feed"  # name from which the seed of the user's code is made; executor's

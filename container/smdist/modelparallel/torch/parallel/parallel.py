@@ -18,10 +18,11 @@ from smdist.modelparallel.torch.capture import Captured
 from smdist.modelparallel.torch.materialization.stage_module import StageModule
 from smdist.modelparallel.torch.parallel import call_outside_step, optimizers, train_step
 from smdist.modelparallel.torch.parallel.load_state_dict import load
-from smdist.modelparallel.torch.parallel.model_state import ModelState, PartitionedModel, Trace
+from smdist.modelparallel.torch.parallel.model_state import ModelState, PartitionedModel
 from smdist.modelparallel.torch.parallel.precision import convert, inputs_of, outputs_of
 from smdist.modelparallel.torch.parallel.settings import Settings
 from smdist.modelparallel.torch.parallel.step_function import normal
+from smdist.modelparallel.torch.parallel.step_trace import Trace
 from smdist.modelparallel.torch.replicas.master_weights import MasterWeights
 from smdist.modelparallel.torch.session.current_model import current_model, refuse_in_step, register
 from smdist.modelparallel.torch.session.process_groups import Groups

@@ -17,29 +17,31 @@ from smdist.modelparallel.torch.executor.run_trace import Recorder, gather
 from smdist.modelparallel.torch.session.process_groups import Groups
 
 CHECK_STEP: Final = 50  # training step after which rank 0 prints how plan and run compare
-_RECORDED: Final = 6  # recorded steps; the first of them is not counted
+FIRST_RECORDED: Final = 45  # training step from which on steps are recorded; it is not counted
 
 
 class PlanComparison:
     """Comparison of the plan with the last of the first 50 training steps, which are recorded.
 
     Pipelines of one rank, and plans without a valid forecast, are not compared.
+
+    Attributes:
+        num_steps: Number of training steps that have begun.
     """
 
     def __init__(self) -> None:
-        self._count = 0
+        self.num_steps = 0
         self._recorder: Recorder | None = None
 
     def begin(self, plan: Plan, groups: Groups, listeners: list[OnEvent]) -> None:
-        """Count a training step that begins now, and record it if it is one of the last.
+        """Record steps from now on.
 
         Args:
             plan: Plan of the run.
             groups: Process groups of the plan.
             listeners: Functions that receive events; a recorder is added.
         """
-        self._count += 1
-        if self._count == CHECK_STEP - _RECORDED + 1 and _is_comparable(plan):
+        if _is_comparable(plan):
             self._recorder = Recorder(
                 rank=groups.rank, replica=groups.rdp_rank, pipeline_rank=groups.pp_rank
             )
@@ -48,7 +50,7 @@ class PlanComparison:
     def end(
         self, plan: Plan, groups: Groups, listeners: list[OnEvent], edges: Sequence[Edge]
     ) -> None:
-        """Compare the recorded steps after the last of them; all ranks must call this.
+        """Compare the recorded steps; all ranks must call this after step `CHECK_STEP`.
 
         Args:
             plan: Plan of the run.
@@ -56,7 +58,7 @@ class PlanComparison:
             listeners: Functions that receive events; the recorder is removed.
             edges: Values that the stages send to each other.
         """
-        if self._count < CHECK_STEP or self._recorder is None:
+        if self._recorder is None:
             return
         recorder, self._recorder = self._recorder, None
         listeners.remove(recorder)

@@ -32,6 +32,7 @@ from smdist.modelparallel.torch.parallel.call_agreement import (
 )
 from smdist.modelparallel.torch.parallel.first_step import cut_for_step
 from smdist.modelparallel.torch.parallel.model_state import ModelState, PartitionedModel, probe
+from smdist.modelparallel.torch.parallel.plan_comparison import CHECK_STEP, FIRST_RECORDED
 from smdist.modelparallel.torch.parallel.precision import loss_scale
 from smdist.modelparallel.torch.parallel.step_function import MicrobatchCall, StepFunction
 from smdist.modelparallel.torch.program.pytree import checksum, described, map_leaves
@@ -191,15 +192,18 @@ def _train(state: ModelState, split: PartitionedModel, feed: Any, count: int) ->
         Result of the user's code for each microbatch, on the rank of the last stage; None on other
         ranks.
     """
-    state.plan_comparison.begin(split.plan, split.groups, split.listeners)
+    comparison = state.plan_comparison
+    comparison.num_steps += 1
+    if comparison.num_steps == FIRST_RECORDED:
+        comparison.begin(split.plan, split.groups, split.listeners)
     with complete(state, split):
         executor = _executor(state, split, None)
         if state.settings.broadcasts_buffers:
             with executor.guarded("the broadcast of buffers"):
                 split.replicas.broadcast_buffers()
         results = executor.run(feed, draws=lambda at: state.draws(at, count), backward=True)
-    edges = split.placement.edges
-    state.plan_comparison.end(split.plan, split.groups, split.listeners, edges)
+    if comparison.num_steps == CHECK_STEP:
+        comparison.end(split.plan, split.groups, split.listeners, split.placement.edges)
     return results
 
 
