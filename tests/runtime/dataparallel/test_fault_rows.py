@@ -98,7 +98,8 @@ def test_row_on_three_hosts(row):
     """The row itself, with network namespaces, real launchers and one host less."""
     if os.geteuid() != 0 or not shutil.which("iptables") or not shutil.which("ip"):
         pytest.skip("network namespaces need root, iproute2 and iptables")
-    with EmulatedHosts(3, "10gbit", name="fr", network="10.89.0") as emulated:
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")  # others play rows too
+    with EmulatedHosts(3, "10gbit", name=f"fr{worker}", network=f"10.89.{worker}") as emulated:
         (seen,) = play([row], "torch", emulated, threading.Lock())
 
     assert [] == seen.complaints, seen.stacks
