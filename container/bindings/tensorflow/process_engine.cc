@@ -23,9 +23,9 @@ constexpr uint32_t kNamed = 0x6e616d65;  // makes the number of a group for name
 // The current engine. Never destroyed, because ops may run while the process ends.
 struct Adopted {
   std::mutex mutex;
-  EngineContext current;  // guarded by mutex
-  // Of the current engine, by number of the group; guarded by mutex:
-  std::map<uint32_t, std::vector<int>> members;
+  EngineContext current;                         // guarded by mutex
+  std::map<uint32_t, std::vector<int>> members;  // ranks by number of the group; guarded by mutex
+  // Order of named operations by number of the group; guarded by mutex.
   std::map<uint32_t, std::shared_ptr<NameOrder>> orders;
   std::atomic<pid_t> pid{-1};  // process that called adopt()
 };
