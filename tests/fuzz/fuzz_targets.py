@@ -67,19 +67,32 @@ class FuzzedTarget:
 
     def fuzz(self, options: Sequence[str], *folders: Path, seconds: float) -> Run:
         """Run libFuzzer with these options; it is ended if it goes on for too long."""
-        findings = WORK / "findings"
-        findings.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, str(HERE / "reader_process.py"), self.name]
         if not self.is_python:
             command = [str(PROGRAM)]
         common = (
             *_OPTIONS,
             f"-max_len={self.max_bytes}",
-            f"-artifact_prefix={findings}/{self.name}-",
+            f"-artifact_prefix={self._findings()}",
         )
+        return self._run([*command, *map(str, folders), *common, *options], seconds)
+
+    def mutate(self, executions: int, seed: int, *, seconds: float) -> Run:
+        """Run a target in Python on mutations of what libFuzzer has found, without coverage."""
+        limits = (str(executions), str(seconds), str(seed))
+        command = [sys.executable, str(HERE / "mutation.py"), self.name, str(self.inputs)]
+        return self._run([*command, *limits, self._findings()], seconds)
+
+    def _findings(self) -> str:
+        """Return the beginning of the path of each input that fails."""
+        findings = WORK / "findings"
+        findings.mkdir(parents=True, exist_ok=True)
+        return f"{findings}/{self.name}-"
+
+    def _run(self, command: Sequence[str], seconds: float) -> Run:
         with tempfile.TemporaryDirectory(prefix="smdist-fuzz-", dir=_memory()) as files:
             process = subprocess.run(
-                [*command, *map(str, folders), *common, *options],
+                command,
                 env={**os.environ, **self._environment(files)},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

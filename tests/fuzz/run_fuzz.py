@@ -7,8 +7,10 @@
     run_fuzz.py table               the table in docs/testing.md, from reached.json
 
 `FUZZ_EXECUTIONS` is 10 million for a parser and a reader in Python; the other targets, which hold
-a conversation for each input, run a tenth of it. `FUZZ_ONLY` names a few targets, in the order in
-which they run; `FUZZ_PROCESSES` is the number that run at once, by default one on each processor.
+a conversation for each input, run a tenth of it. Of the executions of a reader in Python one in a
+hundred measures coverage, and the others are mutations of what those have found. `FUZZ_ONLY`
+names a few targets, in the order in which they run; `FUZZ_PROCESSES` is the number that run at
+once, by default one on each processor.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ REACHED = Path(__file__).with_name("reached.json")
 PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
 BEGIN, END = "<!-- begin: written by make fuzz -->\n", "<!-- end -->\n"
 SLICE_SECONDS = 300  # the imports of a reader in Python take up to 10 s
+MUTATIONS = 100  # of an input of a reader in Python run beside one that measures coverage
 CONVERSATIONS = 10  # a parser runs so many times as often as a target that holds a conversation
 MERGE_SECONDS = 900
 
@@ -55,8 +58,8 @@ def load() -> dict[str, dict[str, Any]]:
     return found
 
 
-def add(target: FuzzedTarget, run: Run, seconds: float) -> int:
-    """Add a run to what has been reached, and return the executions of the target so far.
+def add(target: FuzzedTarget, run: Run, seconds: float, *, is_mutated: bool) -> None:
+    """Add a run to what has been reached.
 
     Several of these programs may run at once: a locked file lets one after the other add.
     """
@@ -66,13 +69,14 @@ def add(target: FuzzedTarget, run: Run, seconds: float) -> int:
         reached = load()
         sums = reached.setdefault(target.name, {"executions": 0, "seconds": 0, "findings": 0})
         sums["executions"] += run.executions
+        if is_mutated:
+            sums["mutated"] = sums.get("mutated", 0) + run.executions
         sums["seconds"] += round(seconds)
         sums["edges"] = run.edges or sums.get("edges", 0)
         sums["findings"] += run.failed
         part = REACHED.with_suffix(".part")
         part.write_text(json.dumps(reached, indent=1) + "\n")
         part.replace(REACHED)
-        return int(sums["executions"])
 
 
 def fuzz(target: FuzzedTarget, seconds: float, executions: int) -> Run:
@@ -80,14 +84,23 @@ def fuzz(target: FuzzedTarget, seconds: float, executions: int) -> Run:
     unpack(target.corpus, target.inputs)
     options = [f"-max_total_time={max(1, round(seconds))}", f"-runs={executions}", "-reload=0"]
     run = target.fuzz(options, target.inputs, seconds=seconds)
-    print(
-        f"{target.name}: {run.executions:,} executions, {run.edges:,} edges",
-        "FAILED" if run.failed else "",
-        flush=True,
-    )
+    _print(target, run, f"{run.edges:,} edges")
+    return run
+
+
+def mutate(target: FuzzedTarget, seconds: float, executions: int, seed: int) -> Run:
+    """Run a reader in Python on mutations of the corpus and of what earlier runs have found."""
+    unpack(target.corpus, target.inputs)
+    run = target.mutate(executions, seed, seconds=seconds)
+    _print(target, run, "without coverage")
+    return run
+
+
+def _print(target: FuzzedTarget, run: Run, kind: str) -> None:
+    failed = " FAILED" if run.failed else ""
+    print(f"{target.name}: {run.executions:,} executions, {kind}{failed}", flush=True)
     if run.failed:
         print(f"{run.output[-6000:]}\nThe input is in {WORK / 'findings'}.", flush=True)
-    return run
 
 
 def run_long() -> int:
@@ -113,10 +126,16 @@ def run_long() -> int:
 
 
 def _slice(target: FuzzedTarget) -> Run:
-    done = load().get(target.name, {}).get("executions", 0)
+    sums = load().get(target.name, {})
+    done = sums.get("executions", 0)
+    guided = done - sums.get("mutated", 0)
+    is_mutated = target.is_python and guided * MUTATIONS >= wanted(target)
     begin = time.monotonic()
-    run = fuzz(target, SLICE_SECONDS, wanted(target) - done)
-    add(target, run, time.monotonic() - begin)
+    if is_mutated:
+        run = mutate(target, SLICE_SECONDS, wanted(target) - done, seed=done)
+    else:
+        run = fuzz(target, SLICE_SECONDS, wanted(target) - done)
+    add(target, run, time.monotonic() - begin, is_mutated=is_mutated)
     return run
 
 
@@ -146,10 +165,13 @@ def pack() -> int:
 def write_table() -> int:
     """Write what has been reached into the documentation."""
     reached = load()
-    lines = ["| target | executions | seconds | edges | findings |", "|---|---|---|---|---|"]
+    lines = [
+        "| target | executions | of them without coverage | seconds | edges | findings |",
+        "|---|---|---|---|---|---|",
+    ]
     for name in [each.name for each in (*native_targets(), *python_targets())]:
         sums = reached.get(name, {})
-        keys = ("executions", "seconds", "edges", "findings")
+        keys = ("executions", "mutated", "seconds", "edges", "findings")
         lines.append(f"| `{name}` | {' | '.join(f'{sums.get(key, 0):,}' for key in keys)} |")
     page = PAGE.read_text()
     before, _, rest = page.partition(BEGIN)
