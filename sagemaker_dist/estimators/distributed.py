@@ -31,7 +31,11 @@ from sagemaker_dist.contract.launch_contract import launch_parameters
 from sagemaker_dist.errors import JobError, OptionError, raise_all
 from sagemaker_dist.estimators import estimator_facts
 from sagemaker_dist.estimators.checked_job import job_to_build, job_to_fit, runs_here
-from sagemaker_dist.estimators.estimator_budget import DEFAULT_MAX_RUN, estimator_budget
+from sagemaker_dist.estimators.estimator_budget import (
+    DEFAULT_MAX_RUN,
+    estimator_budget,
+    with_price,
+)
 from sagemaker_dist.estimators.from_description import (
     amount_faults,
     distribution_in,
@@ -102,6 +106,7 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         parsed = self._check(
             distribution, {**kwargs, "max_cost": max_cost, "price_per_hour": price_per_hour}
         )
+        self._price: dict[str, str] = {}  # in the environment, of the last job
         self.max_cost = self.price_per_hour = None  # SageMaker's class first gets max_run as it is
         image_uri, instance_type = kwargs.pop("image_uri", None), kwargs.get("instance_type")
         is_local = runs_here(instance_type, kwargs.get("sagemaker_session"))
@@ -347,8 +352,12 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         if self._parsed.is_launched and path:
             given = self.environment  # type: ignore[has-type]  # SageMaker's SDK is untyped
             self.environment = {_CHECKPOINTS: path, **(given or {})}
-        if budget := self._budget:
-            self.environment = {**(self.environment or {}), **budget.environment}
+        self._set_price()
+
+    def _set_price(self) -> None:
+        budget = self._budget
+        self.environment = with_price(self.environment, self._price, budget)
+        self._price = {} if budget is None else budget.environment
 
     def _gpu_faults(self) -> Iterator[OptionError]:
         groups = getattr(self, "instance_groups", None) or ()

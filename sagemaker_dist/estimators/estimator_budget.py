@@ -34,3 +34,23 @@ def estimator_budget(given: Mapping[str, Any], session: Any) -> Budget | None:
     known["instance_groups"] = terms(given).instance_groups
     region = getattr(session, "boto_region_name", None) or boto_session().region_name
     return budget_of(cost_terms(known, region=region))
+
+
+def with_price(
+    environment: dict[str, str] | None, before: Mapping[str, str], budget: Budget | None
+) -> dict[str, str] | None:
+    """Return an environment with the variables of a budget, and without those of an earlier one.
+
+    Args:
+        environment: Environment variables of the job, of the user and of the earlier budget.
+        before: Variables of the earlier budget; one that the user has changed since then stays.
+        budget: Budget of the next job; None without max_cost.
+    """
+    price = {} if budget is None else budget.environment
+    if not price and not before:
+        return environment
+    others = {**(environment or {})}
+    for name, value in before.items():
+        if others.get(name) == value:
+            del others[name]
+    return {**others, **price}

@@ -4,9 +4,9 @@
     python mutation.py TARGET FOLDER EXECUTIONS SECONDS SEED PREFIX
 
 Coverage costs a reader in Python 10 to 100 times the time that it takes itself. So libFuzzer finds
-the corpus, and most executions are mutations of what it has found. An input that fails or takes
-more than 20 s of the processor is written to a file whose name begins with PREFIX. The same arguments
-and the same folder make the same inputs.
+the corpus, and most executions are mutations of what it has found. An input that fails, or takes
+more than 20 s of the processor, is written to a file whose name begins with PREFIX. The same
+arguments and the same folder make the same inputs.
 """
 
 from __future__ import annotations

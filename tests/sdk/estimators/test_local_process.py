@@ -387,3 +387,8 @@ def test_job_stops_before_it_costs_more(estimator, script):
     )
     assert {"algo-1": "saved", "algo-2": "saved"} == members(built.model_data)
     assert {"SMDIST_USD_PER_HOUR": "6"} == described["Environment"]
+
+    built.max_cost = built.price_per_hour = None
+    script("pass")
+    built.fit(job_name="without")
+    assert not built.latest_training_job.describe().get("Environment")
