@@ -356,7 +356,9 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
 
     def _set_price(self) -> None:
         budget = self._budget
-        self.environment = with_price(self.environment, self._price, budget)
+        self.environment = with_price(  # type: ignore[assignment]  # the SDK is untyped
+            self.environment, self._price, budget
+        )
         self._price = {} if budget is None else budget.environment
 
     def _gpu_faults(self) -> Iterator[OptionError]:
