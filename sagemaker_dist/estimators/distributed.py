@@ -31,11 +31,7 @@ from sagemaker_dist.contract.launch_contract import launch_parameters
 from sagemaker_dist.errors import JobError, OptionError, raise_all
 from sagemaker_dist.estimators import estimator_facts
 from sagemaker_dist.estimators.checked_job import job_to_build, job_to_fit, runs_here
-from sagemaker_dist.estimators.estimator_budget import (
-    DEFAULT_MAX_RUN,
-    estimator_budget,
-    with_price,
-)
+from sagemaker_dist.estimators.estimator_budget import BudgetedJob, limited
 from sagemaker_dist.estimators.from_description import (
     amount_faults,
     distribution_in,
@@ -47,14 +43,14 @@ from sagemaker_dist.estimators.local_session import ROLE, LocalClient, LocalSess
 from sagemaker_dist.estimators.sagemaker_sdk import offline, quiet
 from sagemaker_dist.estimators.secret_upload import upload_secret_of
 from sagemaker_dist.estimators.taken_name import refuse_taken_name
-from sagemaker_dist.gathering import COST, add_runtime_metrics, plain_count, with_parameters
+from sagemaker_dist.gathering import add_runtime_metrics, plain_count, with_parameters
 from sagemaker_dist.packaging import (
     default_tag,
     ecr_image,
     is_sagemaker_dist_image,
     remote_gpu_faults,
 )
-from sagemaker_dist.planning import Budget, construction_faults, construction_warnings, fit_faults
+from sagemaker_dist.planning import construction_faults, construction_warnings, fit_faults
 from sagemaker_dist.planning.job_faults import JOB_NAME, source_faults
 from sagemaker_dist.planning.local_job import PROGRAM
 from sagemaker_dist.planning.service.hyperparameter_checks import SCRIPT_PARAMETERS
@@ -73,7 +69,7 @@ _RENAMED: Final = {  # names of version 1 that SageMaker SDK 2.257.7 still accep
 _Self = TypeVar("_Self", bound="Distributed")
 
 
-class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is untyped
+class Distributed(BudgetedJob, EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is untyped
     """Base class of this package's Estimators. Each of them also inherits from an SDK Estimator.
 
     Attributes:
@@ -106,7 +102,6 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         parsed = self._check(
             distribution, {**kwargs, "max_cost": max_cost, "price_per_hour": price_per_hour}
         )
-        self._price: dict[str, str] = {}  # in the environment, of the last job
         self.max_cost = self.price_per_hour = None  # SageMaker's class first gets max_run as it is
         image_uri, instance_type = kwargs.pop("image_uri", None), kwargs.get("instance_type")
         is_local = runs_here(instance_type, kwargs.get("sagemaker_session"))
@@ -143,9 +138,7 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         except OptionError as error:
             faults.append(error)
         try:
-            budget = estimator_budget(given, given.get("sagemaker_session"))
-            if budget is not None:
-                given = {**given, "max_run": budget.limit(given.get("max_run") or DEFAULT_MAX_RUN)}
+            given = limited(given)
         except OptionError as error:
             faults.append(error)
         job = job_to_build(type(self), parsed, given, uses_launcher=uses_launcher)
@@ -186,25 +179,6 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         argument `distribution`; `given` has the other arguments by name.
         """
         yield from ()
-
-    @property
-    def max_run(self) -> Any:
-        """Longest duration of the job in seconds; with max_cost, at most what it pays for."""
-        budget = self._budget
-        return self._max_run if budget is None else budget.limit(self._max_run)
-
-    @max_run.setter
-    def max_run(self, value: Any) -> None:
-        self._max_run = value
-
-    @property
-    def _budget(self) -> Budget | None:
-        if self.max_cost is None and self.price_per_hour is None:
-            return None
-        names = ("instance_type", "instance_count", "instance_groups", "use_spot_instances")
-        more = ("keep_alive_period_in_seconds", "training_plan", *COST)
-        given = {name: getattr(self, name, None) for name in (*names, *more)}
-        return estimator_budget({**given, "max_run": self._max_run}, self.sagemaker_session)
 
     @property
     def _is_local(self) -> bool:
@@ -350,16 +324,9 @@ class Distributed(EstimatorBase):  # type: ignore[misc]  # SageMaker's SDK is un
         super()._prepare_for_training(job_name=job_name)
         path: Any = self.checkpoint_local_path  # SageMaker does not pass it to the job
         if self._parsed.is_launched and path:
-            given = self.environment  # type: ignore[has-type]  # SageMaker's SDK is untyped
+            given = self.environment
             self.environment = {_CHECKPOINTS: path, **(given or {})}
         self._set_price()
-
-    def _set_price(self) -> None:
-        budget = self._budget
-        self.environment = with_price(  # type: ignore[assignment]  # the SDK is untyped
-            self.environment, self._price, budget
-        )
-        self._price = {} if budget is None else budget.environment
 
     def _gpu_faults(self) -> Iterator[OptionError]:
         groups = getattr(self, "instance_groups", None) or ()

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from sagemaker_dist.estimators.estimator_facts import known_value, terms
-from sagemaker_dist.gathering import cost_terms, plain_count
+from sagemaker_dist.gathering import COST, cost_terms, plain_count
 from sagemaker_dist.packaging import boto_session
 from sagemaker_dist.planning import Budget, budget_of
 
@@ -36,21 +37,59 @@ def estimator_budget(given: Mapping[str, Any], session: Any) -> Budget | None:
     return budget_of(cost_terms(known, region=region))
 
 
-def with_price(
-    environment: dict[str, str] | None, before: Mapping[str, str], budget: Budget | None
-) -> dict[str, str] | None:
-    """Return an environment with the variables of a budget, and without those of an earlier one.
+def limited(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of an estimator, with `max_run` at most what max_cost pays for.
 
-    Args:
-        environment: Environment variables of the job, of the user and of the earlier budget.
-        before: Variables of the earlier budget; one that the user has changed since then stays.
-        budget: Budget of the next job; None without max_cost.
+    Raises what `estimator_budget` raises.
     """
-    price = {} if budget is None else budget.environment
-    if not price and not before:
-        return environment
-    others = {**(environment or {})}
-    for name, value in before.items():
-        if others.get(name) == value:
-            del others[name]
-    return {**others, **price}
+    budget = estimator_budget(given, given.get("sagemaker_session"))
+    if budget is None:
+        return {**given}
+    return {**given, "max_run": budget.limit(given.get("max_run") or DEFAULT_MAX_RUN)}
+
+
+class BudgetedJob:
+    """Part of an Estimator: its time limit and its price, which may change between two jobs.
+
+    Attributes:
+        max_cost: Most that a job may cost, in USD; None for no limit.
+        price_per_hour: Price of one instance for an hour, in USD; None to look it up.
+    """
+
+    max_cost: float | None
+    price_per_hour: float | None
+    sagemaker_session: Any
+    environment: Any
+    _max_run: Any
+    _price: Mapping[str, str] = MappingProxyType({})  # in the environment, from the last job
+
+    @property
+    def max_run(self) -> Any:
+        """Longest duration of the job in seconds; with max_cost, at most what it pays for."""
+        budget = self._budget
+        return self._max_run if budget is None else budget.limit(self._max_run)
+
+    @max_run.setter
+    def max_run(self, value: Any) -> None:
+        self._max_run = value
+
+    @property
+    def _budget(self) -> Budget | None:
+        if self.max_cost is None and self.price_per_hour is None:
+            return None
+        names = ("instance_type", "instance_count", "instance_groups", "use_spot_instances")
+        more = ("keep_alive_period_in_seconds", "training_plan", *COST)
+        given = {name: getattr(self, name, None) for name in (*names, *more)}
+        return estimator_budget({**given, "max_run": self._max_run}, self.sagemaker_session)
+
+    def _set_price(self) -> None:
+        """Set the environment variable of the price; remove that of an earlier budget."""
+        budget = self._budget
+        price = {} if budget is None else budget.environment
+        if price or self._price:
+            others = {**(self.environment or {})}
+            for name, value in self._price.items():
+                if others.get(name) == value:  # else the user has changed it
+                    del others[name]
+            self.environment = {**others, **price}
+        self._price = price

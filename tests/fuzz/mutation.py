@@ -66,12 +66,12 @@ class Mutations:
                 data[at:] = other[random.randrange(len(other) + 1) :]
 
 
-class _Stuck(BaseException):
+class StuckInput(BaseException):
     """An input takes too long."""
 
 
 def _stop(signum: int, frame: FrameType | None) -> None:
-    raise _Stuck(f"an input, or the block before it, took more than {MOST_SECONDS} s")
+    raise StuckInput(f"an input, or the block before it, took more than {MOST_SECONDS} s")
 
 
 def execute(name: str, mutations: Mutations, executions: int, seconds: float, prefix: str) -> int:

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import mutation
 import readers
-from mutation import MOST_BYTES, Mutations, execute
+from mutation import MOST_BYTES, Mutations, StuckInput, execute
 
 CORPUS = [b"", b"abcdefgh", bytes(range(256)) * 4]
 
@@ -70,7 +70,7 @@ def test_an_input_that_takes_for_ever_is_kept(target, tmp_path, monkeypatch):
 
     target(hang)
     begin = time.monotonic()
-    with pytest.raises(BaseException, match="took more than 1 s"):
+    with pytest.raises(StuckInput):
         execute("a", Mutations(CORPUS, 1), 10, 60, f"{tmp_path}/a-")
     assert time.monotonic() - begin < 30
     assert len(list(tmp_path.iterdir())) == 1

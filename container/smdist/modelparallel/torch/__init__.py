@@ -84,6 +84,7 @@ from smdist.modelparallel.torch.smp.smp_state import state
 from smdist.modelparallel.torch.smp.step_decorator import step
 from smdist.modelparallel.torch.smp.unsupported import optimizers
 from smdist.modelparallel.torch.tensor_parallel import (
+    parallelize_module,
     set_tensor_parallelism,
     tensor_parallelism,
     tp_register,
@@ -162,6 +163,7 @@ __all__ = [
     "nn",
     "optimizers",
     "parallelize",
+    "parallelize_module",
     "partition",
     "patches",
     "plan",

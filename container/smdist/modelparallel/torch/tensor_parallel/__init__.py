@@ -5,6 +5,7 @@ from smdist.modelparallel.torch.tensor_parallel.marks import (
     set_tensor_parallelism,
     tensor_parallelism,
 )
+from smdist.modelparallel.torch.tensor_parallel.parallel_styles import parallelize_module
 from smdist.modelparallel.torch.tensor_parallel.prepare import find, split
 from smdist.modelparallel.torch.tensor_parallel.registered_classes import (
     replace_registered,
@@ -16,6 +17,7 @@ from smdist.modelparallel.torch.tensor_parallel.tensor_plan import TensorPlan
 __all__ = [
     "TensorPlan",
     "find",
+    "parallelize_module",
     "replace_registered",
     "set_tensor_parallelism",
     "split",

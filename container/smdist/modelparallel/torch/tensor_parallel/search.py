@@ -26,6 +26,7 @@ from smdist.modelparallel.torch.tensor_parallel.block_numbers import undivided_h
 from smdist.modelparallel.torch.tensor_parallel.data_flow import Flow, TensorShape
 from smdist.modelparallel.torch.tensor_parallel.expert_hypotheses import experts, is_stack
 from smdist.modelparallel.torch.tensor_parallel.marks import chosen
+from smdist.modelparallel.torch.tensor_parallel.parallel_styles import check_styles
 from smdist.modelparallel.torch.tensor_parallel.proof import Refutation, WholeBlock
 from smdist.modelparallel.torch.tensor_parallel.tensor_plan import (
     ModuleSplit,
@@ -52,7 +53,7 @@ def find_plan(model: nn.Module, flow: Flow, degree: int) -> TensorPlan:
         degree: Number of ranks over which tensors are split.
 
     Raises:
-        OptionError: No module of the model can be split.
+        OptionError: No module of the model can be split, or one not in its style.
     """
     search = _LayoutSearch(model=model, flow=flow, degree=degree)
     search.pairs()
@@ -61,6 +62,7 @@ def find_plan(model: nn.Module, flow: Flow, degree: int) -> TensorPlan:
     search.vocabulary()
     search.heads()
     plan = search.plan()
+    check_styles(model, plan)
     if not plan.regions:
         reasons = "; ".join(f"{each.module}: {each.text}" for each in plan.whole[:3])
         raise OptionError(

@@ -9,6 +9,12 @@ import torch
 from error_fields import fields_of
 from tensor_models import LENGTH, MODELS, WIDTH, made
 from torch import nn
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    SequenceParallel,
+)
 
 import smdist.modelparallel.torch as smp
 from sagemaker_dist.errors import OptionError
@@ -216,6 +222,64 @@ def test_modules_made_in_a_block_are_chosen():
 
     assert {"0": "column", "2": "row"} == roles(plan)
     assert {"3": "by_hand", "5": "by_hand"} == reasons(plan)
+
+
+PAIR = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+
+
+def test_a_plan_of_torch_chooses_modules_and_their_styles():
+    """As for torch's own function; the parts are proved, and nothing else is split."""
+    model, llama = made("mlp"), made("llama")
+    smp.parallelize_module(model, {**PAIR, "table": RowwiseParallel(input_layouts=Replicate())})
+    smp.parallelize_module(model.head, ColwiseParallel(output_layouts=Replicate()))
+    layer = {"*_proj": ColwiseParallel(), "down_proj": RowwiseParallel()}
+    smp.parallelize_module(
+        llama, {f"model.layers.*.mlp.{name}": style for name, style in layer.items()}
+    )
+    splits = roles(plan_of(llama))
+
+    assert {"up": "column", "down": "row", "table": "vocabulary", "head": "joined"} == roles(
+        plan_of(model)
+    )
+    assert {"gate_proj", "up_proj", "down_proj"} == {name.rpartition(".")[2] for name in splits}
+    assert len(splits) == 3 * len(llama.model.layers)
+
+
+def test_a_module_that_cannot_have_its_style_is_refused():
+    turned = made("mlp")
+    smp.parallelize_module(turned, {"up": RowwiseParallel(), "down": ColwiseParallel()})
+    alone = made("mlp")
+    smp.parallelize_module(alone, {**PAIR, "out": RowwiseParallel()})
+
+    first = made("mlp")
+    smp.parallelize_module(first.up, ColwiseParallel())
+
+    for model, names in ((turned, ["up", "down"]), (alone, ["out"]), (first, ["up"])):
+        with pytest.raises(OptionError) as caught:
+            plan_of(model)
+        assert [(name, "not_split") for name in names] == fields_of(caught.value)
+
+
+def test_faults_of_a_plan_of_torch_are_reported_together():
+    plan = {
+        "upp": ColwiseParallel(),
+        "up": SequenceParallel(),
+        "down": RowwiseParallel(output_layouts=Shard(1)),
+        "table": ColwiseParallel(),
+        "out": "rowwise",
+    }
+    model = made("mlp")
+    with pytest.raises(OptionError) as caught:
+        smp.parallelize_module(model, plan)
+    with pytest.raises(OptionError) as empty:
+        smp.parallelize_module(model, {})
+
+    assert [
+        ("upp", "unknown"),
+        *((name, "unsupported") for name in ("up", "down", "table", "out")),
+    ] == fields_of(caught.value)
+    assert [("parallelize_plan", "invalid")] == fields_of(empty.value)
+    assert "out" in roles(plan_of(model))  # nothing was chosen
 
 
 def test_options_of_layers_of_smp_are_refused():
