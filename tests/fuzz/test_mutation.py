@@ -49,7 +49,7 @@ def test_the_number_of_executions_is_exact(target, tmp_path, capsys):
 
 def test_an_input_that_fails_is_kept_and_fails_again(target, tmp_path, capsys):
     def fail(source):
-        if source.bytes(3) == b"abd":
+        if source.bytes(3) == b"abx":
             raise ZeroDivisionError
 
     target(fail)
