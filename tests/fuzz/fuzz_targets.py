@@ -27,6 +27,7 @@ _GRACE_SECONDS = 3600  # for the start, and for a machine that is busy with othe
 _SANITIZERS = "malloc_context_size=0:quarantine_size_mb=4:handle_abort=1"
 # Entropic scheduling costs more time than these targets take.
 _OPTIONS = ("-entropic=0", "-timeout=20", "-rss_limit_mb=2048", "-print_final_stats=1")
+_INTERRUPTED = 72  # exit code of libFuzzer after Ctrl-C
 _EXECUTIONS = re.compile(r"stat::number_of_executed_units:\s*(\d+)")
 _EDGES = re.compile(r"\bcov: (\d+)")
 
@@ -106,7 +107,7 @@ class FuzzedTarget:
         return Run(
             executions=max(executions, default=0),
             edges=max(edges, default=0),
-            failed=process.returncode != 0,
+            failed=process.returncode not in (0, _INTERRUPTED),
             output=process.stdout,
         )
 
