@@ -125,10 +125,15 @@ class GradientReducer:
                 for bucket in self._buckets:
                     self._finish(bucket)
             finally:
-                self._next = 0
-                self.set_passes(self._passes)
-                for bucket in self._buckets:
-                    bucket.reset()
+                self.reset()
+
+    def reset(self) -> None:
+        """Begin a new step; reductions that have begun are neither awaited nor used."""
+        with self._lock:
+            self._next = 0
+            self.set_passes(self._passes)
+            for bucket in self._buckets:
+                bucket.reset()
 
     def _by_size(self, params: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
         buckets: list[list[torch.Tensor]] = []
