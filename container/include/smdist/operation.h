@@ -93,7 +93,7 @@ struct Operation {
   std::string refusal{};
   std::string refusal_details{};
 
-  // Whether the other ranks may come at any time, so that none of them is reported as late.
+  // True if the other ranks may come at any time, so that none of them is reported as late.
   bool is_patient = false;
   int* source = nullptr;  // output of a receive: the sender's rank in the group; may be null
 

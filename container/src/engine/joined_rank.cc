@@ -14,7 +14,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What the engine's threads have found since the last look, and the end of waits for it.
+// Stores what the engine's threads have found since the last look, and ends waits for it.
 //
 // Thread safety: all methods may be called from any thread.
 class Mailbox final {

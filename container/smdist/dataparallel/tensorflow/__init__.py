@@ -104,7 +104,7 @@ if TYPE_CHECKING:
         DistributedGradientTape,
         PartialDistributedGradientTape,
     )
-    from smdist.dataparallel.tensorflow.timeline_calls import start_timeline, stop_timeline
+    from smdist.dataparallel.tensorflow.start_timeline import start_timeline, stop_timeline
     from smdist.dataparallel.tensorflow.variable_broadcast import broadcast_, broadcast_variables
 
 __all__ = [
@@ -201,7 +201,7 @@ _NAMES_BY_MODULE = {
     "reduce_op": ("Adasum", "Average", "Max", "Min", "Product", "ReduceOp", "Sum"),
     "progress": ("report",),
     "tape": ("DistributedGradientTape", "PartialDistributedGradientTape"),
-    "timeline_calls": ("start_timeline", "stop_timeline"),
+    "start_timeline": ("start_timeline", "stop_timeline"),
     "variable_broadcast": ("broadcast_", "broadcast_variables"),
     "adasum_rows": ("check_num_rank_power_of_2",),
     "set_members": ("ProcessSet", "global_process_set"),

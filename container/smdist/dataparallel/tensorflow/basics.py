@@ -23,7 +23,7 @@ from smdist.dataparallel.tensorflow import setup_hints
 from smdist.dataparallel.tensorflow.interrupts import Watch, num_ended
 from smdist.dataparallel.tensorflow.op_library import compiled
 from smdist.dataparallel.tensorflow.set_members import Members, ProcessSet, global_process_set
-from smdist.dataparallel.timeline import stop_if_started as stop_timeline_if_started
+from smdist.dataparallel.horovod_timeline import stop_if_started as stop_timeline_if_started
 
 _FORKED = 'Call it in the rank\'s own process, or start the child process with "spawn"'
 

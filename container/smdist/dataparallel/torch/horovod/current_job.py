@@ -23,7 +23,7 @@ from smdist.dataparallel.rendezvous.engine_interface import Engine
 from smdist.dataparallel.rendezvous.engine_setup import connect_world
 from smdist.dataparallel.rendezvous.store import Store
 from smdist.dataparallel.rendezvous.world import World, world_of
-from smdist.dataparallel.timeline import stop_if_started as stop_timeline_if_started
+from smdist.dataparallel.horovod_timeline import stop_if_started as stop_timeline_if_started
 from smdist.dataparallel.torch import _C
 from smdist.dataparallel.torch.backend import NAME, world_engine
 from smdist.dataparallel.torch.horovod import handles

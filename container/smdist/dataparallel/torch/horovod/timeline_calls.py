@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from smdist.dataparallel import timeline
+from smdist.dataparallel import horovod_timeline
 from smdist.dataparallel.torch.horovod import current_job
 
 
@@ -22,7 +22,7 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
         OptionError: An argument is wrong, the file cannot be written, a timeline is recorded
             already, or init() was not called.
     """
-    timeline.start(current_job.engine(), current_job.rank(), file_path, mark_cycles)
+    horovod_timeline.start(current_job.engine(), current_job.rank(), file_path, mark_cycles)
 
 
 def stop_timeline() -> None:
@@ -32,4 +32,4 @@ def stop_timeline() -> None:
         OptionError: No timeline is recorded, or init() was not called.
     """
     current_job.engine()
-    timeline.stop()
+    horovod_timeline.stop()

@@ -101,7 +101,7 @@ class TimelineFile:
         self._file.write(json.dumps({"pid": self._rank, "tid": 0, **event}))
 
 
-class Timeline:
+class TimelineRecorder:
     """Thread that writes the operations which begin after this object is made.
 
     Args:
@@ -150,8 +150,8 @@ class Timeline:
         return found
 
 
-_current: list[Timeline | None] = []  # at most one; None on ranks that write no file
-_registered: list[bool] = []  # whether the end of the process closes the file
+_current: list[TimelineRecorder | None] = []  # at most one; None on ranks that write no file
+_registered: list[bool] = []  # True once the exit of the process closes the file
 
 
 def start(engine: Engine, rank: int, file_path: str, mark_cycles: bool) -> None:
@@ -189,7 +189,9 @@ def start(engine: Engine, rank: int, file_path: str, mark_cycles: bool) -> None:
             )
         )
     raise_all(faults)
-    timeline = Timeline(engine, TimelineFile(_opened(file_path), rank)) if rank == 0 else None
+    timeline = (
+        TimelineRecorder(engine, TimelineFile(_opened(file_path), rank)) if rank == 0 else None
+    )
     _current.append(timeline)
     if not _registered:
         _registered.append(True)
