@@ -100,11 +100,11 @@ if TYPE_CHECKING:
         Sum,
     )
     from smdist.dataparallel.tensorflow.set_members import ProcessSet, global_process_set
+    from smdist.dataparallel.tensorflow.start_timeline import start_timeline, stop_timeline
     from smdist.dataparallel.tensorflow.tape import (
         DistributedGradientTape,
         PartialDistributedGradientTape,
     )
-    from smdist.dataparallel.tensorflow.start_timeline import start_timeline, stop_timeline
     from smdist.dataparallel.tensorflow.variable_broadcast import broadcast_, broadcast_variables
 
 __all__ = [

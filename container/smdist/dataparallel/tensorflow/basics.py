@@ -14,6 +14,7 @@ from functools import cache
 from sagemaker_dist.contract import DataParallel
 from sagemaker_dist.errors import OptionError, require
 from smdist.config import RankConfig, read_rank_config
+from smdist.dataparallel.horovod_timeline import stop_if_started as stop_timeline_if_started
 from smdist.dataparallel.rendezvous.connect import rank_name
 from smdist.dataparallel.rendezvous.engine_interface import Engine
 from smdist.dataparallel.rendezvous.engine_setup import connect_world
@@ -23,7 +24,6 @@ from smdist.dataparallel.tensorflow import setup_hints
 from smdist.dataparallel.tensorflow.interrupts import Watch, num_ended
 from smdist.dataparallel.tensorflow.op_library import compiled
 from smdist.dataparallel.tensorflow.set_members import Members, ProcessSet, global_process_set
-from smdist.dataparallel.horovod_timeline import stop_if_started as stop_timeline_if_started
 
 _FORKED = 'Call it in the rank\'s own process, or start the child process with "spawn"'
 

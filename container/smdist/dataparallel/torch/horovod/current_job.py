@@ -18,12 +18,12 @@ import torch.distributed as dist
 from sagemaker_dist.contract import DataParallel
 from sagemaker_dist.errors import OptionError, require
 from smdist.config import RankConfig, read_rank_config
+from smdist.dataparallel.horovod_timeline import stop_if_started as stop_timeline_if_started
 from smdist.dataparallel.process_sets import check_init_arguments, new_process_set
 from smdist.dataparallel.rendezvous.engine_interface import Engine
 from smdist.dataparallel.rendezvous.engine_setup import connect_world
 from smdist.dataparallel.rendezvous.store import Store
 from smdist.dataparallel.rendezvous.world import World, world_of
-from smdist.dataparallel.horovod_timeline import stop_if_started as stop_timeline_if_started
 from smdist.dataparallel.torch import _C
 from smdist.dataparallel.torch.backend import NAME, world_engine
 from smdist.dataparallel.torch.horovod import handles
