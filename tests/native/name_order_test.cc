@@ -62,9 +62,11 @@ class NamedCluster final {
     here.order->bring(name, start, fail);
   }
 
-  // Returns the names that each rank has started, once these are so many.
-  std::vector<std::vector<std::string>> started(size_t count) {
-    return wait_for(count, [](const Rank& rank) { return rank.started; });
+  void join(int rank) { ranks_[static_cast<size_t>(rank)].order->join(); }
+
+  // Returns the names that each of the first ranks has started, once these are so many.
+  std::vector<std::vector<std::string>> started(size_t count, size_t num_ranks = SIZE_MAX) {
+    return wait_for(count, [](const Rank& rank) { return rank.started; }, num_ranks);
   }
 
   // Returns the errors on each of the first ranks, once these are so many.
@@ -183,6 +185,21 @@ void a_name_that_a_rank_never_brings_ends_the_job_at_the_timeout() {
   CHECK_CONTAINS("'never' was not called", cluster.failures(2, 1)[0][1]);
 }
 
+void names_start_without_a_rank_that_has_joined_until_all_have() {
+  NamedCluster cluster(3);
+  cluster.bring(0, "before");
+  cluster.bring(1, "before");
+  cluster.join(2);
+  for (const char* name : {"a", "a"}) cluster.bring(1, name);
+  for (const char* name : {"a", "a"}) cluster.bring(0, name);
+  cluster.started(3, 2);
+  cluster.join(0);
+  cluster.join(1);
+  for (int rank = 0; rank < 3; ++rank) cluster.bring(rank, "after");
+  cluster.started(4, 2);
+  for (const std::vector<std::string>& each : cluster.started(1)) CHECK(each.back() == "after");
+}
+
 }  // namespace
 }  // namespace smdist
 
@@ -191,6 +208,7 @@ int main() {
   RUN(names_start_in_one_order_whatever_the_order_of_calls);
   RUN(a_name_that_is_brought_again_is_the_next_operation_of_that_name);
   RUN(one_rank_starts_its_names_at_once);
+  RUN(names_start_without_a_rank_that_has_joined_until_all_have);
   RUN(ranks_that_lack_a_name_are_logged_and_may_bring_it_later);
   RUN(a_first_rank_that_uses_no_names_is_logged);
   RUN(a_name_that_a_rank_never_brings_ends_the_job_at_the_timeout);

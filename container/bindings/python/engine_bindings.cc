@@ -12,6 +12,7 @@
 #include "history_writer.h"
 #include "smdist/engine.h"
 #include "smdist/errors.h"
+#include "smdist/joined_rank.h"
 #include "smdist/probe.h"
 
 namespace py = pybind11;
@@ -145,6 +146,25 @@ void join(Engine& engine,
   }
 }
 
+void bind_joined_rank(py::module_& module) {
+  using Released = py::call_guard<py::gil_scoped_release>;
+  py::class_<JoinedRank>(module, "JoinedRank", py::module_local())
+      .def(py::init([](std::shared_ptr<Engine> engine, const std::vector<uint32_t>& groups,
+                       uint32_t control, double timeout_seconds) {
+             return std::make_unique<JoinedRank>(std::move(engine), groups, control,
+                                                 milliseconds_of(timeout_seconds));
+           }),
+           py::arg("engine"), py::arg("groups"), py::arg("control"), py::arg("timeout_seconds"),
+           Released())
+      .def(
+          "advance",
+          [](JoinedRank& self, int milliseconds) {
+            return self.advance(std::chrono::milliseconds(milliseconds));
+          },
+          py::arg("milliseconds"), Released())
+      .def_property_readonly("last", &JoinedRank::last);
+}
+
 void bind_history_writer(py::module_& module) {
   using Released = py::call_guard<py::gil_scoped_release>;
   py::class_<HistoryWriter>(module, "HistoryWriter", py::module_local())
@@ -197,6 +217,7 @@ void bind_engine(py::module_& module, size_t caller_memory_bytes) {
       .def("is_running", &Engine::is_running)
       .def("close_in_child", &Engine::close_in_child)
       .def("shutdown", &Engine::shutdown, py::call_guard<py::gil_scoped_release>());
+  bind_joined_rank(module);
   bind_history_writer(module);
 }
 

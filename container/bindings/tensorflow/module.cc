@@ -27,6 +27,7 @@ PYBIND11_MODULE(_C, module) {
       py::arg("engine"), py::arg("timeout_seconds"));
   module.def("add_group", &binding::add_group, py::arg("group"), py::arg("members"),
              py::call_guard<py::gil_scoped_release>());
+  module.def("join_by_name", &binding::join_by_name, py::call_guard<py::gil_scoped_release>());
   module.def("release", &binding::release, py::call_guard<py::gil_scoped_release>());
   module.def(
       "activity",

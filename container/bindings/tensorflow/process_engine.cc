@@ -127,6 +127,12 @@ NamedGroup named_group(uint32_t group, const EngineContext& current) {
   return {number, order};
 }
 
+uint32_t join_by_name() {
+  const NamedGroup named = named_group(0, current_engine());
+  named.order->join();
+  return named.group;
+}
+
 Activity& activity() {
   static auto* const of_process = new Activity;
   return *of_process;

@@ -54,6 +54,10 @@ struct NamedGroup {
 // Return the group for named operations of the ranks of `group`. Throws as place_in() does.
 NamedGroup named_group(uint32_t group, const EngineContext& current);
 
+// Let operations with names start without this rank until all ranks have joined; return the number
+// of the group in which they run. Throws NoEngineError.
+uint32_t join_by_name();
+
 // Return the statistics of the operations of this process.
 Activity& activity();
 

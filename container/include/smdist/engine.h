@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "smdist/announced.h"
 #include "smdist/completion.h"
 #include "smdist/errors.h"
 #include "smdist/operation.h"
@@ -90,6 +91,16 @@ class Engine final {
   // join() or after shutdown(). Every other error is passed to the callbacks `ended` and `done`,
   // including the error of an engine that has failed before.
   uint64_t submit(uint32_t group, Operation operation);
+
+  // Return how many calls of collectives this rank has submitted to a group: the number of the
+  // next.
+  uint64_t num_submitted(uint32_t group) const;
+
+  // Call `found` once, as soon as a peer has submitted a collective that this rank has not
+  // submitted yet. sequence: its number in the group; part: its number within its call. `found` is
+  // dropped if this rank submits the collective first. Throws UsageError before join() and after
+  // shutdown().
+  void on_announced(uint32_t group, uint64_t sequence, uint32_t part, OnAnnounced found);
 
   // Throw UsageError if the arguments of an operation are wrong for this rank of a group of `size`
   // ranks. submit() checks the same.

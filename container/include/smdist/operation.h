@@ -8,6 +8,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "smdist/collective.h"
@@ -86,6 +87,14 @@ struct Operation {
   std::shared_ptr<CallNumber> call;
   std::vector<Span> inputs;
   std::vector<Span> outputs;
+  // Why this rank takes no part in the collective, as the rest of a sentence that begins with the
+  // rank's name; empty: it takes part. The call then ends on all ranks with a UsageError, whatever
+  // the others have called, and `kind` is kBarrier. refusal_details: Fault::details of the error.
+  std::string refusal{};
+  std::string refusal_details{};
+
+  // True if the other ranks may come at any time, so that none of them is reported as late.
+  bool is_patient = false;
   int* source = nullptr;  // output of a receive: the sender's rank in the group; may be null
 
   // Maximum time from submit() to the end of the operation, above zero. After it, the engines of

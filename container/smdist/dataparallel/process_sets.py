@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sets of ranks that run collectives without the others."""
+"""Sets of ranks that run collectives without the others, and checks of their registration."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
-from sagemaker_dist.errors import OptionError, require
+from sagemaker_dist.errors import OptionError, raise_all, require
+
+_DYNAMIC: Final = "dynamic"  # Horovod's word for sets that are registered later
 
 
 class ProcessSet:
@@ -103,6 +105,79 @@ class ProcessSet:
 
     def __repr__(self) -> str:
         return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks})"
+
+
+def check_init_arguments(
+    comm: Any, process_sets: Iterable[ProcessSet] | str | None, size: int
+) -> list[ProcessSet]:
+    """Check the arguments of init(), and return the process sets to register.
+
+    Args:
+        comm: None, or a list of all ranks of the job.
+        process_sets: The sets, or "dynamic" or None for none.
+        size: Number of ranks of the job.
+
+    Raises:
+        OptionError: An argument is wrong; if both are, the error has both.
+    """
+    faults = []
+    is_everyone = isinstance(comm, Sequence) and sorted(comm) in ([], list(range(size)))
+    if comm is not None and not is_everyone:
+        faults.append(
+            OptionError(
+                f"comm is {comm!r}",
+                f"a job has all ranks that were started, here 0 to {size - 1}, and no MPI",
+                "Leave comm out, and use process_sets for collectives of some ranks",
+                about="comm",
+            )
+        )
+    is_none = process_sets is None or process_sets == _DYNAMIC
+    given: Any = [] if is_none else process_sets
+    sets = list(given) if isinstance(given, Iterable) else [given]
+    if not all(isinstance(each, ProcessSet) for each in sets):
+        faults.append(
+            OptionError(
+                f"process_sets is {process_sets!r}",
+                'it must be a list of ProcessSet objects, or "dynamic"',
+                "Pass process_sets=[ProcessSet([0, 1])]",
+                about="process_sets",
+            )
+        )
+    raise_all(faults)
+    return sets
+
+
+def new_process_set(
+    given: ProcessSet | Sequence[int], size: int, registered: Mapping[int, ProcessSet]
+) -> ProcessSet:
+    """Return the process set to register: the given one, or one of the given ranks.
+
+    Args:
+        given: A process set, or its ranks.
+        size: Number of ranks of the job.
+        registered: The process sets that are registered, by number.
+
+    Raises:
+        OptionError: A rank does not exist, or a registered set has the same ranks.
+    """
+    added = given if isinstance(given, ProcessSet) else ProcessSet(given)
+    require(
+        bool(added.ranks) and all(rank < size for rank in added.ranks),
+        what=f"a process set has the ranks {added.ranks}",
+        why=f"it needs at least one rank, and the job has the ranks 0 to {size - 1}",
+        hint="Pass ranks of this job",
+        about="process_set",
+    )
+    same = next((each for each in registered.values() if each.ranks == added.ranks), None)
+    require(
+        same is None,
+        what=f"a process set has the ranks {added.ranks}",
+        why=f"{same} is registered with the same ranks",
+        hint="Use that set, or remove it first",
+        about="process_set",
+        kind="twice",
+    )
+    return added
 
 
 def _numbers(ranks: Any) -> list[int]:

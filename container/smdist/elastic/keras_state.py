@@ -3,24 +3,18 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import keras
-import numpy as np
 
 from sagemaker_dist.errors import OptionError
-from smdist.dataparallel.tensorflow import basics, collectives
-from smdist.dataparallel.tensorflow.op_library import tf
 from smdist.elastic.elastic_sampler import ElasticSampler
-from smdist.elastic.framework_world import FrameworkWorld
-from smdist.elastic.keras_world import KerasWorld
-from smdist.elastic.state import State
+from smdist.elastic.variables_state import VariablesState
 
 _FUNCTIONS = ("train_function", "test_function", "predict_function")  # compiled by Keras
 
 
-class KerasState(State):
+class KerasState(VariablesState):
     """State of a training with Keras, by model.fit or by a loop of the script.
 
         state = KerasState(model, sampler=sampler, epoch=0)
@@ -64,10 +58,6 @@ class KerasState(State):
             self.optimizer.build(model.trainable_variables)
         super().__init__(sampler, values)
 
-    def world(self) -> FrameworkWorld:
-        """Return the ranks that init() has connected."""
-        return KerasWorld()
-
     def scaling_fault(self) -> OptionError | None:
         """Return the reason why the learning rate cannot be scaled: it follows a schedule."""
         schedule = keras.optimizers.schedules.LearningRateSchedule
@@ -99,43 +89,8 @@ class KerasState(State):
     def _variables(self) -> list[Any]:
         return [*self.model.weights, *self.optimizer.variables]
 
-    def _copy_content(self) -> list[Any]:
-        return [np.array(variable) for variable in self._variables]
-
     def _load_content(self, content: list[Any]) -> None:
-        for variable, value in zip(self._variables, content, strict=True):
-            variable.assign(value)
+        super()._load_content(content)
         for name in _FUNCTIONS:
             if hasattr(self.model, name):
                 setattr(self.model, name, None)  # traced for the number of ranks of a former world
-
-    def _broadcast(self, committed: dict[str, Any]) -> dict[str, Any]:
-        if basics.rank() == 0:
-            arrays = committed["content"]
-            places = [[list(each.shape), each.dtype.name] for each in arrays]
-            head = json.dumps({**committed, "content": places}).encode()
-            _send(np.frombuffer(head, np.uint8))
-            _send(np.concatenate([_bytes_of(each) for each in arrays]))
-            return committed
-        received: dict[str, Any] = json.loads(_receive().tobytes())
-        data, arrays, start = _receive(), [], 0
-        for shape, name in received["content"]:
-            dtype = tf.as_dtype(name).as_numpy_dtype
-            end = start + int(np.prod(shape)) * np.dtype(dtype).itemsize
-            arrays.append(data[start:end].copy().view(dtype).reshape(shape))
-            start = end
-        return {**received, "content": arrays}
-
-
-def _bytes_of(array: Any) -> Any:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-
-
-def _send(data: Any) -> None:
-    collectives.broadcast(tf.constant([len(data)], tf.int64), 0)
-    collectives.broadcast(tf.constant(data), 0)
-
-
-def _receive() -> Any:
-    length = int(collectives.broadcast(tf.zeros([1], tf.int64), 0)[0])
-    return collectives.broadcast(tf.zeros([length], tf.uint8), 0).numpy()

@@ -79,22 +79,26 @@ class TorchState(State):
             self.scheduler.load_state_dict(_copied(content["scheduler"]))
 
     def _broadcast(self, committed: dict[str, Any]) -> dict[str, Any]:
-        is_first = dist.get_rank() == 0
+        is_first = self.world().rank() == 0
         data = torch.empty(0, dtype=torch.uint8)
         if is_first:
             buffer = io.BytesIO()
             torch.save(committed, buffer)
             data = torch.frombuffer(buffer.getbuffer(), dtype=torch.uint8)
         length = torch.tensor([data.numel()])
-        dist.broadcast(length, 0)
+        self._broadcast_tensor(length)
         if not is_first:
             data = torch.empty(int(length), dtype=torch.uint8)
-        dist.broadcast(data, 0)
+        self._broadcast_tensor(data)
         if is_first:
             return committed
         buffer = io.BytesIO(data.numpy().tobytes())
         received: dict[str, Any] = torch.load(buffer, weights_only=True)
         return received
+
+    def _broadcast_tensor(self, tensor: torch.Tensor) -> None:
+        """Replace the tensor's content by that of rank 0."""
+        dist.broadcast(tensor, 0)
 
 
 def _copied(value: Any) -> Any:

@@ -28,7 +28,10 @@ _ELASTIC: Final = (
 )
 _NO_MPI: Final = ("ranks are started without MPI", "Leave it out")
 _LOG: Final = ("all output goes to this terminal", "Redirect it: horovodrun ... > FILE")
-_NO_TIMELINE: Final = ("no timeline is written", "Use torch.profiler, or leave it out")
+_NO_TIMELINE: Final = (
+    "ranks begin a timeline by a function",
+    "Call hvd.start_timeline(path) in the script",
+)
 _REFUSED: Final[dict[str, tuple[bool, tuple[str, str]]]] = {  # takes a value; why, hint
     **dict.fromkeys(
         (

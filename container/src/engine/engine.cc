@@ -133,7 +133,8 @@ uint64_t Engine::Impl::submit(uint32_t group_id, Operation operation) {
   check(operation, rank, size);
   submission.submitted = Clock::now();
   submission.deadline = submission.submitted + std::min(operation.timeout, kLongest);
-  submission.late_at = submission.submitted + options_.late_after;
+  submission.late_at =
+      operation.is_patient ? Clock::time_point::max() : submission.submitted + options_.late_after;
   submission.id = id_for(group_id, operation);
   submission.descriptor = descriptor_of(operation, rank, size);
   submission.operation = std::move(operation);
@@ -149,6 +150,23 @@ void Engine::Impl::put_in_inbox(Submission submission) {
   {
     MutexLock lock(mutex_);
     inbox_.submissions.push_back(std::move(submission));
+  }
+  progress_lock_.notify();
+}
+
+uint64_t Engine::Impl::num_submitted(uint32_t group) {
+  group_of(group);  // throws if there is none
+  MutexLock lock(mutex_);
+  return groups_[group].num_collectives;
+}
+
+void Engine::Impl::on_announced(const OperationId& id, OnAnnounced found) {
+  group_of(id.group);
+  {
+    MutexLock lock(mutex_);
+    if (state_ != LifePhase::kRunning)
+      throw UsageError("on_announced() was called before join() or after shutdown()");
+    inbox_.watched.emplace_back(id, std::move(found));
   }
   progress_lock_.notify();
 }
@@ -242,6 +260,10 @@ void Engine::add_group(uint32_t id, std::vector<int> members) {
 void Engine::remove_group(uint32_t id) { impl_->remove_group(id); }
 uint64_t Engine::submit(uint32_t group, Operation operation) {
   return impl_->submit(group, std::move(operation));
+}
+uint64_t Engine::num_submitted(uint32_t group) const { return impl_->num_submitted(group); }
+void Engine::on_announced(uint32_t group, uint64_t sequence, uint32_t part, OnAnnounced found) {
+  impl_->on_announced({group, Role::kCollective, 0, -1, sequence, part}, std::move(found));
 }
 void Engine::check_operation(const Operation& operation, int rank, int size) {
   smdist::check(operation, rank, size);

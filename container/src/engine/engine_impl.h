@@ -38,6 +38,8 @@ class Engine::Impl final {
   void add_group(uint32_t id, std::vector<int> members) SMDIST_EXCLUDES(mutex_);
   void remove_group(uint32_t id) SMDIST_EXCLUDES(mutex_);
   uint64_t submit(uint32_t group, Operation operation) SMDIST_EXCLUDES(mutex_, submitting_mutex_);
+  uint64_t num_submitted(uint32_t group) SMDIST_EXCLUDES(mutex_);
+  void on_announced(const OperationId& id, OnAnnounced found) SMDIST_EXCLUDES(mutex_);
   bool wait(Completion& completion, ProgressLock::Clock::time_point until)
       SMDIST_EXCLUDES(mutex_, progress_lock_);
   uint64_t submit_and_wait(uint32_t group, Operation operation, Completion& completion)
@@ -64,6 +66,7 @@ class Engine::Impl final {
   struct Inbox {
     std::vector<Submission> submissions;
     std::vector<uint32_t> removed_groups;
+    std::vector<std::pair<OperationId, OnAnnounced>> watched;  // see Engine::on_announced()
     std::optional<Tuning> tuning;
     bool is_last_tuning = false;
     std::optional<Fault> fault;

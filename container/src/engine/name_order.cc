@@ -68,6 +68,17 @@ void NameOrder::bring(const std::string& name, Start start, Fail fail) {
   });
 }
 
+void NameOrder::join() {
+  guarded([&] {
+    if (failure_ || size() == 1) return;
+    if (!has_begun_) begin();
+    if (is_first()) return on_joined(0);
+    Message message;
+    message.kind = Kind::kJoined;
+    send(0, message);
+  });
+}
+
 void NameOrder::begin() {
   has_begun_ = true;
   if (size() == 1) return;
@@ -127,6 +138,8 @@ void NameOrder::handle(int peer, const Message& message) {
       return count(peer, message.name);
     case Kind::kStart:
       return start(message.name);
+    case Kind::kJoined:
+      return on_joined(peer);
     case Kind::kLate:
       if (const auto found = waiting_.find(message.name); found != waiting_.end()) {
         for (Brought& each : found->second) tell(each, text_of(message));
@@ -142,17 +155,42 @@ void NameOrder::count(int rank, uint64_t name) {
     count.since = Clock::now();
   }
   ++count.brought[static_cast<size_t>(rank)];
-  const auto is_positive = [](uint32_t each) { return each > 0; };
-  if (!std::all_of(count.brought.begin(), count.brought.end(), is_positive)) return;
-  for (uint32_t& each : count.brought) --each;
+  start_complete(name);
+}
+
+// Starts an operation of this name if all ranks have brought it, but for those that have joined.
+void NameOrder::start_complete(uint64_t name) {
+  Count& count = counts_[name];
+  for (size_t rank = 0; rank < size(); ++rank) {
+    if (count.brought[rank] == 0 && !has_joined(rank)) return;
+  }
+  for (uint32_t& each : count.brought) each -= each > 0 ? 1 : 0;
   count.since = Clock::now();
   count.is_told = false;
-  if (std::none_of(count.brought.begin(), count.brought.end(), is_positive)) counts_.erase(name);
+  const auto is_zero = [](uint32_t each) { return each == 0; };
+  if (std::all_of(count.brought.begin(), count.brought.end(), is_zero)) counts_.erase(name);
   Message message;
   message.kind = Kind::kStart;
   message.name = name;
   for (int peer = 1; peer < static_cast<int>(size()); ++peer) send(peer, message);
   start(name);
+}
+
+// Records that a rank has joined, and starts what the others have brought. If all have, none has.
+void NameOrder::on_joined(int rank) {
+  joined_.resize(size());
+  ++joined_[static_cast<size_t>(rank)];
+  if (std::all_of(joined_.begin(), joined_.end(), [](uint32_t each) { return each > 0; })) {
+    for (uint32_t& each : joined_) --each;
+    return;
+  }
+  std::vector<std::pair<uint64_t, uint32_t>> names;  // and how often they can start at most
+  for (const auto& [name, count] : counts_) {
+    names.emplace_back(name, *std::max_element(count.brought.begin(), count.brought.end()));
+  }
+  for (const auto& [name, most] : names) {
+    for (uint32_t i = 0; i < most && counts_.count(name) > 0; ++i) start_complete(name);
+  }
 }
 
 void NameOrder::start(uint64_t name) {
@@ -215,7 +253,7 @@ void NameOrder::look_at_counts(Clock::time_point now) {
     message.kind = Kind::kLate;
     message.name = name;
     for (size_t rank = 0; rank < size(); ++rank) {
-      if (count.brought[rank] > 0) continue;
+      if (count.brought[rank] > 0 || has_joined(rank)) continue;
       if (message.num_missing < Message::kMaxMissing) {
         message.missing[message.num_missing] = static_cast<uint64_t>(settings_.members[rank]);
       }

@@ -55,10 +55,14 @@ class NameOrder final : public std::enable_shared_from_this<NameOrder> {
   // thrown, or instead of it if the engine has failed; it may bring further operations.
   void bring(const std::string& name, Start start, Fail fail);
 
+  // Let operations that other ranks bring start without this rank, until all ranks have called this
+  // as often. Call it when this rank waits for no operation that it has brought.
+  void join();
+
  private:
   using Clock = std::chrono::steady_clock;
 
-  enum class Kind : uint64_t { kBrought, kStart, kLate };
+  enum class Kind : uint64_t { kBrought, kStart, kLate, kJoined };
 
   // A message; it has the same size always, because a receive must know it.
   struct Message {
@@ -93,6 +97,9 @@ class NameOrder final : public std::enable_shared_from_this<NameOrder> {
   void send(int peer, const Message& message);
   void handle(int peer, const Message& message);
   void count(int rank, uint64_t name);
+  void start_complete(uint64_t name);
+  void on_joined(int rank);
+  bool has_joined(size_t rank) const { return !joined_.empty() && joined_[rank] > 0; }
   void start(uint64_t name);
   void fail_all(const std::exception_ptr& error);
   void fail_later(const Fail& fail, const std::exception_ptr& error);
@@ -111,7 +118,9 @@ class NameOrder final : public std::enable_shared_from_this<NameOrder> {
   // All guarded by mutex_:
   std::map<uint64_t, std::deque<Brought>> waiting_;  // operations of this rank, by hash
   std::map<uint64_t, Count> counts_;                 // kept by the first rank
-  size_t num_unsent_ = 0;                            // messages that the receiver has not taken
+  // By rank of the group: how often it has joined, less how often all have; empty: none has joined.
+  std::vector<uint32_t> joined_;
+  size_t num_unsent_ = 0;  // messages that the receiver has not taken
   std::exception_ptr failure_;
   std::vector<std::function<void()>> failing_;  // calls of `fail` to make without the lock
   bool has_begun_ = false;

@@ -13,6 +13,11 @@
 namespace smdist {
 namespace {
 
+Announced announced_of(const Descriptor& descriptor) {
+  return {descriptor.kind,  descriptor.dtype,      descriptor.op,       descriptor.scale,
+          descriptor.bytes, descriptor.call_bytes, descriptor.to_bytes, false};
+}
+
 constexpr size_t kIdleScratchBytes = 256 << 20;
 
 }  // namespace
@@ -55,6 +60,8 @@ void ProgressEngine::begin_all(std::vector<Submission> submissions) {
 }
 
 void ProgressEngine::begin(Submission submission) {
+  if (!watched_.empty()) watched_.erase(submission.id);
+  if (!error() && !submission.operation.refusal.empty()) refuse(submission);
   if (!error() && has_ended_early(submission)) return;
   SharedSum* const sum = error() ? nullptr : sums_.begin(submission);
   if (submission.may_be_shared() && sum == nullptr) submission.make_plan();
@@ -193,6 +200,33 @@ void ProgressEngine::replan(PendingOperation& pending) {
   perform(pending, pending.begin());
 }
 
+// Collectives that this rank has not posted
+
+void ProgressEngine::watch(const OperationId& id, OnAnnounced found) {
+  watched_.insert_or_assign(id, std::move(found));
+  if (const UnexpectedRtr* ready = unexpected_.find(id)) {
+    tell_announced(id, announced_of(ready->descriptor));
+  } else if (disagreements_.find(id) != nullptr) {
+    Announced announced;
+    announced.has_ended = true;
+    tell_announced(id, announced);
+  }
+}
+
+void ProgressEngine::tell_announced(const OperationId& id, const Announced& announced) {
+  const auto node = watched_.extract(id);
+  if (!node.empty()) node.mapped()(announced);
+}
+
+// Ends the call of an operation in which this rank takes no part, unless it has ended already.
+void ProgressEngine::refuse(const Submission& submission) {
+  if (disagreements_.find(submission.id) != nullptr) return;
+  const Operation& operation = submission.operation;
+  Fault reason{FaultKind::kUsage, options_.rank, {}, {}, operation.refusal_details};
+  reason.text = names_.own() + " " + operation.refusal;
+  end_call(submission.id, reason, {});
+}
+
 // Frames of peers
 
 Span ProgressEngine::on_header(int rank, const HeaderBytes& header) {
@@ -290,6 +324,7 @@ void ProgressEngine::on_rtr(int rank, const Frame& frame) {
   }
   if (error() || is_past(rank, id, ready)) return;
   unexpected_.add(id, rank, {ready.descriptor, buffer_eager(rank, frame, ready), ready.ticket});
+  tell_announced(id, announced_of(ready.descriptor));
 }
 
 // Processes the RTR frame of a peer for an operation that is pending here.

@@ -42,6 +42,7 @@
 #include "engine/shared_sums.h"
 #include "engine/unexpected_queue.h"
 #include "messaging/fault.h"
+#include "smdist/announced.h"
 #include "smdist/transport.h"
 
 namespace smdist {
@@ -58,6 +59,8 @@ class ProgressEngine final : public Sink {
 
   // Begin an operation that a caller has submitted.
   void post(Submission submission);
+  // Call `found` once a peer has posted the collective `id`, which this rank has not posted.
+  void watch(const OperationId& id, OnAnnounced found);
   // Remove what is stored about the group, because the group was removed.
   void forget_group(uint32_t group) { history_.forget(group); }
   // Fail all operations on all ranks, because the user called abort() or an exception was thrown
@@ -133,6 +136,10 @@ class ProgressEngine final : public Sink {
                      const BlockRef& block);
   void replan(PendingOperation& pending);
 
+  // Collectives that this rank has not posted
+  void tell_announced(const OperationId& id, const Announced& announced);
+  void refuse(const Submission& submission);
+
   // Calls about which ranks disagree
   bool has_ended_early(Submission& submission);
   void end_call(OperationId id, const Fault& reason, std::set<int> informed);
@@ -169,6 +176,7 @@ class ProgressEngine final : public Sink {
 
   BufferPool pool_;
   std::map<OperationId, PendingOperation> pending_;
+  std::map<OperationId, OnAnnounced> watched_;  // collectives that this rank has not posted
   uint64_t last_serial_ = 0;
   Matching matching_;
   UnexpectedQueue unexpected_;

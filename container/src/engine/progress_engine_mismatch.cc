@@ -43,6 +43,9 @@ void ProgressEngine::end_call(OperationId id, const Fault& reason, std::set<int>
   if (id.role == Role::kCollective) {
     informed.merge(unexpected_.drop_call(id));
     disagreements_.add(id, reason, !operations.empty());
+    Announced announced;
+    announced.has_ended = true;
+    if (operations.empty()) tell_announced(call_of(id), announced);
   }
   release_payloads(id);
   for (PendingOperation* each : operations) end_early(*each, reason, informed);

@@ -101,6 +101,7 @@ bool Engine::Impl::make_progress_or_throw() {
   Inbox inbox = take_inbox();
   if (inbox.tuning) transport_->tune(*inbox.tuning, inbox.is_last_tuning);
   for (Submission& submission : inbox.submissions) progress_.post(std::move(submission));
+  for (auto& [id, found] : inbox.watched) progress_.watch(id, std::move(found));
   for (const uint32_t group : inbox.removed_groups) progress_.forget_group(group);
   if (inbox.fault) progress_.abort(*inbox.fault);
   if (inbox.is_ended) return false;

@@ -49,6 +49,11 @@ UnexpectedQueue::ByRank UnexpectedQueue::take(const OperationId& ours) {
   return ready;
 }
 
+const UnexpectedRtr* UnexpectedQueue::find(const OperationId& ours) const {
+  const auto found = operations_.find(ours);
+  return found == operations_.end() ? nullptr : &found->second.ready.begin()->second;
+}
+
 std::set<int> UnexpectedQueue::drop_call(const OperationId& ours) {
   std::set<int> senders;
   auto next = operations_.lower_bound(call_of(ours));

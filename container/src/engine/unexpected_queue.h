@@ -47,6 +47,9 @@ class UnexpectedQueue final {
   // Remove the RTR frames of an operation and return them.
   ByRank take(const OperationId& ours);
 
+  // Return the RTR frame of the lowest rank for an operation; null if there is none.
+  const UnexpectedRtr* find(const OperationId& ours) const;
+
   // Return the engine rank whose send with this tag was announced first, among sends without a
   // posted receive; none if there is none. members: the engine ranks that may send.
   std::optional<int> first_sender(uint32_t group, uint32_t channel,

@@ -4,13 +4,12 @@
 import os
 import signal
 import threading
-import time
 from functools import partial
 
-import psutil
 import pytest
 import torch
 import torch.distributed as dist
+from elastic_losses import watch
 
 from smdist import elastic
 from smdist.elastic.agent_client import Generation
@@ -86,23 +85,6 @@ def train_elastically(first_rank, kills, is_deadly):
         "weights": [value.tolist() for value in model.parameters()],
         **{name: getattr(state, name) for name in names},
     }
-
-
-def has_ended(pid):
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
-
-
-def watch(pids, agents, stop):
-    """Report the ends of ranks to their agents, as launchers do."""
-    left = dict(enumerate(pids))
-    while left and not stop.is_set():
-        for host in [host for host, pid in left.items() if has_ended(pid)]:
-            agents[host].leave(f"rank {host} was killed by SIGKILL")
-            del left[host]
-        time.sleep(0.01)
 
 
 @pytest.fixture

@@ -8,13 +8,9 @@ import numpy as np
 import pytest
 from error_fields import fields_raised
 
-PAGE = (
-    (Path(__file__).parents[3] / "docs/from_horovod.md")
-    .read_text()
-    .partition("## TensorFlow and Keras")[2]
-)
+WHOLE = (Path(__file__).parents[3] / "docs/from_horovod.md").read_text()
+PAGE, _, KERAS = WHOLE.partition("## TensorFlow and Keras")[2].partition("### Keras")
 OURS = {"ReduceOp", "oob_allreduce", "overlap", "reduce_scatter", "report"}  # of SMDDP, and our own
-REFUSED_AS_CALLED = {"BroadcastGlobalVariablesHook", "broadcast_global_variables"}
 
 
 def _groups(rank, size):
@@ -149,15 +145,33 @@ def test_the_page_has_every_name_and_says_the_truth_about_it():
     import smdist.dataparallel.tensorflow as hvd
 
     rows = re.findall(r"^\| `(\w+)` \| (same|different|refused) \|(.*)\|$", PAGE, re.M)
-    refused = {name for name, here, _ in rows if here == "refused"}
 
     assert len(rows) == len({name for name, _, _ in rows})
-    assert {name for name, _, _ in rows} - refused == {*hvd.__all__} - OURS - REFUSED_AS_CALLED
+    assert {name for name, _, _ in rows} == {*hvd.__all__} - OURS
     assert all(len(how) > 8 for _, here, how in rows if here != "same")
-    for name in refused - REFUSED_AS_CALLED:
-        with pytest.raises(AttributeError) as raised:
-            getattr(hvd, name)
-        assert str(raised.value).count(". ")  # a hint follows the reason
+    assert all(hasattr(hvd, name) for name in hvd.__all__)
+
+
+def test_the_page_has_every_name_of_keras():
+    """Names of the module, its callbacks and its elastic training."""
+    import smdist.dataparallel.tensorflow.elastic as elastic
+    import smdist.dataparallel.tensorflow.keras as hvd
+
+    same_as_above = re.findall(r"`(\w+)`", KERAS.partition("The others:")[0].partition(":")[2])
+    rows = re.findall(r"^\| `([\w.]+)` \| (?:same|different) \|", KERAS, re.M)
+    callbacks = {name.partition(".")[2] for name in rows if name.startswith("callbacks.")}
+    of_elastic = re.findall(r"^\| `tensorflow\.((?:keras\.)?elastic\.\w+)`", WHOLE, re.M)
+    found = {each.__name__ for each in (elastic.TensorFlowState, elastic.TensorFlowKerasState)}
+
+    assert {*hvd.__all__} - {"report"} == {*same_as_above, *rows} - {
+        name for name in rows if "." in name
+    }
+    assert {*hvd.callbacks.__all__} - {"ModelCheckpoint", "StopCallback"} == callbacks
+    assert {f"elastic.{name}" for name in found} | {
+        f"keras.elastic.{name}" for name in hvd.elastic.__all__ if name != "run"
+    } == set(of_elastic)
+    assert "run" in hvd.elastic.__all__
+    assert "run" in elastic.__all__
 
 
 def test_questions_about_libraries_are_answered():

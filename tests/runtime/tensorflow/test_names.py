@@ -81,6 +81,36 @@ def test_a_session_runs_collectives_in_an_order_of_its_own(tf_world):
         ] == found
 
 
+def _global_variables(rank, size):
+    import tensorflow as tf
+
+    import smdist.dataparallel.tensorflow as sdp
+
+    v1 = tf.compat.v1
+    values = []
+    with joined():
+        for is_monitored in (True, False):
+            with tf.Graph().as_default():
+                first = v1.get_variable("first", [2], initializer=v1.constant_initializer(rank))
+                second = v1.get_variable("second", [], initializer=v1.constant_initializer(-rank))
+                if is_monitored:
+                    hooks = [sdp.BroadcastGlobalVariablesHook(1)]
+                    with v1.train.MonitoredTrainingSession(hooks=hooks) as session:
+                        values.append(session.run([first, second]))
+                    continue
+                sent = sdp.broadcast_global_variables(1)
+                with v1.Session() as session:
+                    session.run(v1.global_variables_initializer())
+                    session.run(sent)
+                    values.append(session.run([first, second]))
+    return [[each.tolist() for each in pair] for pair in values]
+
+
+def test_global_variables_of_a_session_are_broadcast(tf_world):
+    """By the op, and by the hook of a session that initializes them."""
+    assert [[[[1.0, 1.0], -1.0]] * 2] * 2 == tf_world.run(_global_variables, size=2)
+
+
 def _only_here(rank, size):
     import tensorflow as tf
 

@@ -77,6 +77,16 @@ class Engine:
     def close_in_child(self) -> None: ...
     def shutdown(self) -> None: ...
 
+class JoinedRank:
+    """This rank, which has no more data, while it answers all-reduces of the others with zeros."""
+
+    def __init__(
+        self, engine: Engine, groups: list[int], control: int, timeout_seconds: float
+    ) -> None: ...
+    def advance(self, milliseconds: int) -> bool: ...  # True: all ranks have joined
+    @property
+    def last(self) -> int: ...
+
 class HistoryWriter:
     def __init__(self, folder: str, stacks: int, writes_failures: bool) -> None: ...
     def watch(self, engine: Engine) -> None: ...
@@ -90,6 +100,12 @@ def adopt(engine: Engine, timeout_seconds: float) -> None:
 
 def add_group(group: int, members: list[int]) -> None:
     """Add a group of ranks to the engine, for the attribute `group` of the ops."""
+
+def join_by_name() -> int:
+    """Let operations with names start without this rank until all ranks have called this.
+
+    Return the number of the group in which they run.
+    """
 
 def release() -> None:
     """Make the ops use no engine any more; the engine keeps running until its shutdown()."""

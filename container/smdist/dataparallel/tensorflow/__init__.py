@@ -70,6 +70,7 @@ if TYPE_CHECKING:
         grouped_allgather,
         grouped_reducescatter,
     )
+    from smdist.dataparallel.tensorflow.join import join
     from smdist.dataparallel.tensorflow.keras.optimizer import DistributedOptimizer
     from smdist.dataparallel.tensorflow.keras.partial_optimizer import PartialDistributedOptimizer
     from smdist.dataparallel.tensorflow.keras.sync_batch_normalization import (
@@ -99,6 +100,7 @@ if TYPE_CHECKING:
         Sum,
     )
     from smdist.dataparallel.tensorflow.set_members import ProcessSet, global_process_set
+    from smdist.dataparallel.tensorflow.start_timeline import start_timeline, stop_timeline
     from smdist.dataparallel.tensorflow.tape import (
         DistributedGradientTape,
         PartialDistributedGradientTape,
@@ -139,6 +141,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",
@@ -148,6 +151,7 @@ __all__ = [
     "init",
     "is_homogeneous",
     "is_initialized",
+    "join",
     "local_rank",
     "local_rank_op",
     "local_size",
@@ -169,6 +173,8 @@ __all__ = [
     "shutdown",
     "size",
     "size_op",
+    "start_timeline",
+    "stop_timeline",
 ]
 
 _NAMES_BY_MODULE = {
@@ -186,6 +192,7 @@ _NAMES_BY_MODULE = {
     "compression": ("Compression",),
     "estimator": ("BroadcastGlobalVariablesHook", "broadcast_global_variables", "overlap"),
     "grouped_collectives": ("grouped_allgather", "grouped_reducescatter"),
+    "join": ("join",),
     "keras.optimizer": ("DistributedOptimizer",),
     "keras.partial_optimizer": ("PartialDistributedOptimizer",),
     "keras.sync_batch_normalization": ("SyncBatchNormalization",),
@@ -194,6 +201,7 @@ _NAMES_BY_MODULE = {
     "reduce_op": ("Adasum", "Average", "Max", "Min", "Product", "ReduceOp", "Sum"),
     "progress": ("report",),
     "tape": ("DistributedGradientTape", "PartialDistributedGradientTape"),
+    "start_timeline": ("start_timeline", "stop_timeline"),
     "variable_broadcast": ("broadcast_", "broadcast_variables"),
     "adasum_rows": ("check_num_rank_power_of_2",),
     "set_members": ("ProcessSet", "global_process_set"),
@@ -232,6 +240,8 @@ _MODULE_OF = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "elastic":
+        return import_module(f"{__name__}.elastic")
     if name not in _MODULE_OF:
         raise no_such_name(__name__, name)
     value = getattr(import_module(_MODULE_OF[name]), name)

@@ -14,6 +14,7 @@ from functools import cache
 from sagemaker_dist.contract import DataParallel
 from sagemaker_dist.errors import OptionError, require
 from smdist.config import RankConfig, read_rank_config
+from smdist.dataparallel.horovod_timeline import stop_if_started as stop_timeline_if_started
 from smdist.dataparallel.rendezvous.connect import rank_name
 from smdist.dataparallel.rendezvous.engine_interface import Engine
 from smdist.dataparallel.rendezvous.engine_setup import connect_world
@@ -37,6 +38,7 @@ class _Joined:
         watch: Thread that aborts the engine after Ctrl-C.
         process: The process id at init(); a forked child has another id and cannot use the engine.
         calls: Number of collectives that had ended before init().
+        timeout_seconds: Seconds that an operation waits for a rank.
         sets: The registered process sets, by number.
         next_set: The number of the next process set, as the only element.
     """
@@ -46,6 +48,7 @@ class _Joined:
     watch: Watch
     process: int
     calls: int
+    timeout_seconds: float
     sets: dict[int, ProcessSet]
     next_set: list[int]
 
@@ -94,6 +97,7 @@ def leave() -> None:
     """Disconnect this rank from the others, without hints; do nothing before init()."""
     if not is_initialized():
         return
+    stop_timeline_if_started()
     joined = _joined.pop()
     for each in joined.sets.values():
         each.bind(None, each.ranks, -1, None)
@@ -118,12 +122,14 @@ def rejoin(world: World, store: Store) -> None:
 def _connect(world: World, config: RankConfig, store: Store | None = None) -> None:
     module = compiled()
     engine = connect_world(world, config, module, store)
-    module.adopt(engine, float(config.timeout_seconds or DataParallel().timeout_seconds))
+    timeout_seconds = float(config.timeout_seconds or DataParallel().timeout_seconds)
+    module.adopt(engine, timeout_seconds)
     watch = Watch(engine, rank_name(world.rank, config), module)
     everyone = Members(group=0, ranks=tuple(range(world.size)), rank=world.rank)
     global_process_set.bind(0, list(everyone.ranks), world.rank, everyone)
     sets = {0: global_process_set}
-    _joined.append(_Joined(world, engine, watch, os.getpid(), num_ended(module), sets, [1]))
+    calls = num_ended(module)
+    _joined.append(_Joined(world, engine, watch, os.getpid(), calls, timeout_seconds, sets, [1]))
 
 
 def is_initialized() -> bool:
@@ -205,6 +211,16 @@ def engine() -> Engine:
     _world("engine")
     _check_process("engine")
     return _joined[0].engine
+
+
+def timeout_seconds() -> float:
+    """Return how many seconds an operation of this job waits for a rank.
+
+    Raises:
+        OptionError: init() was not called.
+    """
+    _world("timeout_seconds")
+    return _joined[0].timeout_seconds
 
 
 def process_sets() -> dict[int, ProcessSet]:

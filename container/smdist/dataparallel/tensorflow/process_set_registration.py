@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from sagemaker_dist.errors import require
+from smdist.dataparallel.process_sets import check_init_arguments, new_process_set
 from smdist.dataparallel.tensorflow import basics, row_collectives
 from smdist.dataparallel.tensorflow.op_library import compiled, tf
 from smdist.dataparallel.tensorflow.set_members import (
@@ -16,8 +17,6 @@ from smdist.dataparallel.tensorflow.set_members import (
     global_process_set,
     members_of,
 )
-
-_DYNAMIC: Final = "dynamic"
 
 
 def init(comm: Any = None, process_sets: Iterable[ProcessSet] | str | None = None) -> None:
@@ -39,10 +38,9 @@ def init(comm: Any = None, process_sets: Iterable[ProcessSet] | str | None = Non
         SkewError: Ranks run different releases of the runtime.
         SetupError: This runtime was built without TensorFlow.
     """
-    sets = _checked_sets(process_sets)
     was_connected = basics.is_initialized()
     basics.init()
-    _check_comm(comm)
+    sets = check_init_arguments(comm, process_sets, basics.size())
     if not was_connected:
         for each in sets:
             add_process_set(each)
@@ -55,26 +53,8 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
         OptionError: A rank does not exist, or a registered set has the same ranks.
         tf.errors.InvalidArgumentError: The ranks of the set differ between ranks.
     """
-    size = basics.size()
-    added = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
-    unknown = [rank for rank in added.ranks if rank >= size]
-    require(
-        bool(added.ranks) and not unknown,
-        what=f"a process set has the ranks {added.ranks}",
-        why=f"it needs at least one rank, and the job has the ranks 0 to {size - 1}",
-        hint="Pass ranks of this job",
-        about="process_set",
-    )
     sets = basics.process_sets()
-    same = next((each for each in sets.values() if each.ranks == added.ranks), None)
-    require(
-        same is None,
-        what=f"a process set has the ranks {added.ranks}",
-        why=f"{same} is registered with the same ranks",
-        hint="Use that set, or remove it first",
-        about="process_set",
-        kind="twice",
-    )
+    added = new_process_set(process_set, basics.size(), sets)
     number = basics.next_process_set()
     _agree(f"add {number} {added.ranks}")
     members = _members(number, added.ranks) if basics.rank() in added.ranks else None
@@ -135,26 +115,3 @@ def _agree(text: str) -> None:
     with tf.init_scope():
         mine = tf.zeros([0, zlib.crc32(text.encode())])
         row_collectives.broadcast(mine, 0, members_of(global_process_set))
-
-
-def _checked_sets(given: Iterable[ProcessSet] | str | None) -> list[ProcessSet]:
-    sets = [] if given is None or given == _DYNAMIC else list(given)
-    require(
-        all(isinstance(each, ProcessSet) for each in sets),
-        what=f"process_sets is {given!r}",
-        why='it must be a list of ProcessSet objects, or "dynamic"',
-        hint="Pass process_sets=[ProcessSet([0, 1])]",
-        about="process_sets",
-    )
-    return [each for each in sets if isinstance(each, ProcessSet)]
-
-
-def _check_comm(comm: Any) -> None:
-    size = basics.size()
-    require(
-        comm is None or (isinstance(comm, Sequence) and sorted(comm) in ([], list(range(size)))),
-        what=f"comm is {comm!r}",
-        why=f"a job has all ranks that were started, here 0 to {size - 1}, and no MPI",
-        hint="Leave comm out, and use process_sets for collectives of some ranks",
-        about="comm",
-    )

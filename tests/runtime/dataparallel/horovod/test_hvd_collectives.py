@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collectives under Horovod's names give what one process would compute."""
 
+import json
 import os
 
 import torch
@@ -211,3 +212,22 @@ def alone(rank, size):
 def test_lone_process(world):
     """A process without the variables of a launcher is the only rank."""
     assert [((0, 1, 1), (0, False, False, False))] == world.run(alone, size=1)
+
+
+def records(rank, size, path):
+    with initialized() as hvd:
+        hvd.start_timeline(path)
+        for length in range(1, 6):
+            hvd.allreduce(torch.ones(length), op=hvd.Sum)
+        # shutdown() ends the timeline
+
+
+def test_a_timeline_has_rank_0s_operations(world, tmp_path):
+    """The file is whole after shutdown(), without stop_timeline()."""
+    world.run(records, str(tmp_path / "timeline.json"), size=2)
+    events = json.loads((tmp_path / "timeline.json").read_text())
+    sums = [each for each in events if each["name"] == "all_reduce" and each["ph"] == "b"]
+
+    assert [4, 8, 12, 16, 20] == [each["args"]["bytes"] for each in sums]
+    assert {0} == {each["pid"] for each in events}
+    assert all(each["ts"] >= 0 for each in events if each["ph"] != "M")

@@ -70,7 +70,7 @@ def test_before_init():
     with pytest.raises(OptionError):
         hvd.allreduce(torch.ones(1))
     with pytest.raises(AttributeError):
-        _ = hvd.start_timeline
+        _ = hvd.check_extension
 
 
 def disagreements(rank, size):

@@ -8,12 +8,10 @@ import pytest
 
 import smdist.dataparallel.torch.horovod as hvd
 from smdist.dataparallel.torch.horovod.refused_names import REFUSED
+from smdist.launch import horovodrun_options
 
-PAGE = (
-    (Path(__file__).parents[4] / "docs/from_horovod.md")
-    .read_text()
-    .partition("## TensorFlow and Keras")[0]
-)
+WHOLE = (Path(__file__).parents[4] / "docs/from_horovod.md").read_text()
+PAGE = WHOLE.partition("## TensorFlow and Keras")[0]
 OURS = {"GradientRaceError", "HorovodMismatchError"}  # names that Horovod does not have
 
 # What `horovod.torch` of 0.28.1 exports, with is_homogeneous(), which its documentation names.
@@ -116,3 +114,26 @@ def test_differences_are_explained():
     short = re.findall(r"^\| `(\w+)` \| (?:different|refused) \| .{0,10}\|$", PAGE, re.M)
 
     assert [] == short
+
+
+def test_elastic_names_are_as_the_page_says():
+    """Each name of horovod.torch.elastic and its states that the page does not refuse is there."""
+    names = re.findall(r"^\| `((?:elastic|torch\.elastic|State)\.\w+)` \| (\w+) \|", PAGE, re.M)
+    there = {name.rpartition(".")[2] for name, here in names if here != "refused"}
+    methods = {name.removeprefix("State.") for name, _ in names if name.startswith("State.")}
+
+    assert set(hvd.elastic.__all__) == there - methods
+    assert methods == {each for each in methods if hasattr(hvd.elastic.TorchState, each)}
+    assert 6 == len(methods)
+
+
+def test_options_of_horovodrun_are_as_the_page_says():
+    """The table has each option that is carried out or refused, once."""
+    table = WHOLE.partition("## horovodrun\n")[2]
+    rows = re.findall(r"^\| (`-.*?`) \| (same|different|refused) \|", table, re.M)
+    words = [(word, here) for names, here in rows for word in re.findall(r"`(.*?)`", names)]
+    carried_out = {*horovodrun_options._VALUES, *horovodrun_options._SWITCHES}
+
+    assert carried_out == {word for word, here in words if here != "refused"}
+    assert set(horovodrun_options._REFUSED) == {word for word, here in words if here == "refused"}
+    assert len({word for word, _ in words}) == len(words)

@@ -9,6 +9,7 @@ model.compile(optimizer, loss="mse")
 model.fit(dataset, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
 """
 
+from importlib import import_module
 from typing import Any
 
 from smdist.dataparallel.library_facts import (
@@ -56,6 +57,7 @@ from smdist.dataparallel.tensorflow.process_set_registration import (
 from smdist.dataparallel.tensorflow.progress import report
 from smdist.dataparallel.tensorflow.reduce_op import Adasum, Average, Max, Min, Product, Sum
 from smdist.dataparallel.tensorflow.set_members import ProcessSet, global_process_set
+from smdist.dataparallel.tensorflow.start_timeline import start_timeline, stop_timeline
 from smdist.dataparallel.tensorflow.unsupported_horovod import no_such_name
 from smdist.dataparallel.tensorflow.variable_broadcast import broadcast_variables
 
@@ -85,6 +87,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",
@@ -105,8 +108,12 @@ __all__ = [
     "rocm_built",
     "shutdown",
     "size",
+    "start_timeline",
+    "stop_timeline",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "elastic":
+        return import_module(f"{__name__}.elastic")
     raise no_such_name(__name__, name)

@@ -14,6 +14,7 @@ Horovod" has all names and the differences.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 from smdist.dataparallel.library_facts import (
@@ -97,6 +98,7 @@ from smdist.dataparallel.torch.horovod.state_broadcast import (
     broadcast_optimizer_state,
     broadcast_parameters,
 )
+from smdist.dataparallel.torch.horovod.timeline_calls import start_timeline, stop_timeline
 
 __all__ = [
     "Adasum",
@@ -135,6 +137,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",
@@ -165,14 +168,18 @@ __all__ = [
     "shutdown",
     "size",
     "sparse_allreduce_async",
+    "start_timeline",
+    "stop_timeline",
     "synchronize",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """Raise an error for a name that the module does not have, with the reason if it has one.
+    """Return the module `elastic`, which is imported at its first use.
 
     Raises:
-        AttributeError: Always.
+        AttributeError: The module does not have the name; with the reason if there is one.
     """
+    if name == "elastic":
+        return import_module(f"{__name__}.elastic")
     raise no_such_name(__name__, name, __all__)

@@ -99,14 +99,11 @@ def _start(
     tensors: list[torch.Tensor], scaling: Scaling, communicator: Communicator
 ) -> tuple[Started, Combine]:
     """Start the all-reduce of tensors of one dtype; return it and what makes results of it."""
-
-    def pack() -> torch.Tensor:
-        return scaled(packed(tensors), scaling.before)
-
+    contribution = scaled(packed(tensors), scaling.before)
     if scaling.reduction is Adasum:
-        return _start_adasum(tensors, pack(), scaling, communicator)
+        return _start_adasum(tensors, contribution, scaling, communicator)
     dtype, size = tensors[0].dtype, communicator.size
-    started = communicator.reduce(pack, engine_op(scaling.reduction, dtype))
+    started = communicator.reduce(contribution, engine_op(scaling.reduction, dtype))
 
     def combine(buffer: torch.Tensor) -> list[torch.Tensor]:
         if scaling.reduction is Average and not is_fraction(dtype):

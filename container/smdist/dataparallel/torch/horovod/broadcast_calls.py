@@ -196,13 +196,15 @@ def join(device: int = -1) -> int:
     A rank that has no more data calls it, so that ranks with more data can go on. Averages are
     still divided by the number of all ranks. Other collectives than all-reduces with op Sum or
     Average fail while a rank has joined. As long as no rank has joined, all-reduces cost what they
-    always cost; while one has, each is preceded by a small exchange between all ranks.
+    always cost; a rank that has joined answers them by itself.
 
     Args:
-        device: Number of the GPU on which zeros for GPU tensors are; -1 if there are none.
+        device: -1, or the number of a GPU of this machine, which is only checked: zeros are in the
+            host's memory.
 
     Returns:
-        The rank that has joined last; the highest of them if several have joined at once.
+        The rank that has joined last: the one that has started the most collectives, and of several
+        the highest.
 
     Raises:
         OptionError: `device` is no GPU of this machine, or init() was not called.
@@ -216,5 +218,4 @@ def join(device: int = -1) -> int:
         hint="Pass the number of a GPU, or leave it out for tensors on the CPU",
         about="device",
     )
-    has_gpu = device >= 0 and torch.cuda.is_available()
-    return int(communicator.join(torch.device("cuda", device) if has_gpu else torch.device("cpu")))
+    return int(communicator.join())

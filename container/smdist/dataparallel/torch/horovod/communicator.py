@@ -1,27 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collectives over the ranks of one process set, in the order in which a rank starts them.
 
-A communicator has two groups of the engine. All collectives run in the group `data`. The group
-`control` is used only after a call of `data` has failed because ranks called different things,
-and while a rank has joined: there, the ranks exchange what each has called.
-
-A rank that joins calls a header in `data`. Ranks that still train call something else under
-the same number: that call fails on all ranks, and nothing else does. So a rank that joins is
-noticed without a message in the calls before. The failed all-reduce is repeated in `control`, with
-zeros of the ranks that have joined, and each later call is announced in `control` first.
+A communicator has three groups of the engine. All collectives run in the group `data`. The group
+`control` is used only after a call of `data` has failed because ranks called different things:
+there, the ranks exchange what each has called. In the group `joining`, ranks tell that they have
+joined (join_ranks.py); the engine of such a rank answers the all-reduces of the others.
 """
 
 from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 
+from smdist.dataparallel.join_ranks import join_ranks, joined_rank
+from smdist.dataparallel.rendezvous.engine_shutdown import last_fault
 from smdist.dataparallel.torch import _C
 from smdist.dataparallel.torch.horovod.hvd_errors import (
     CallFailed,
@@ -32,9 +30,8 @@ from smdist.dataparallel.torch.horovod.hvd_errors import (
 )
 from smdist.dataparallel.torch.two_levels import group_number
 
-_JOIN: Final = "join"
 _HEADER: Final = 3  # numbers of a header: the kind, a checksum of the signature, a value
-_KINDS: Final = (_JOIN, "allgather", "broadcast", "alltoall", "reducescatter", "adasum", "barrier")
+_KINDS: Final = ("allgather", "broadcast", "alltoall", "reducescatter", "adasum", "barrier")
 
 Call = dict[str, Any]  # description of a call: kind, op, dtype, count, device
 
@@ -45,8 +42,7 @@ class Started:
 
     Attributes:
         number: Its number among the operations of the group, from 0.
-        call: Description for ranks that have joined.
-        pack: Function that returns a new buffer with this rank's contribution.
+        call: Description for ranks that have called something else.
         buffer: The contribution, and then the result.
         work: torch's handle of the operation.
         is_done: True if the result is in `buffer`, or `error` is set.
@@ -55,7 +51,6 @@ class Started:
 
     number: int
     call: Call
-    pack: Callable[[], torch.Tensor] | None
     buffer: torch.Tensor
     work: Any
     is_done: bool = False
@@ -79,21 +74,20 @@ class Communicator:
         self.ranks = tuple(ranks)
         self.size = len(self.ranks)
         self.rank = self.ranks.index(rank)
-        self._data, self._control = (
-            self._group(engine, f"{name}/{part}", timeout_seconds) for part in ("data", "control")
-        )
+        self._engine, self._name, self._timeout_seconds = engine, name, timeout_seconds
+        self._data, self._control = (self._backend(part) for part in ("data", "control"))
         self._started: deque[Started] = deque()
         self._number = 0  # operations of `data` that were started
-        self._joined: set[int] = set()  # ranks of this set that have joined
-        self._unannounced: list[Call] = []  # calls that some ranks had started before they knew
-        self._announced_from = 0  # number of the first operation that is announced
-        self._device = torch.device("cpu")  # device of zeros for tensors that are not on the CPU
 
-    def _group(self, engine: Any, name: str, timeout_seconds: float) -> Any:
-        number = group_number(name)
-        engine.add_group(number, list(self.ranks))
+    def _group(self, part: str) -> int:
+        number = group_number(f"{self._name}/{part}")
+        self._engine.add_group(number, list(self.ranks))
+        return number
+
+    def _backend(self, part: str) -> Any:
+        number = self._group(part)
         return _C.make_backend(
-            engine, number, self.rank, self.size, timeout_seconds, owns_engine=False
+            self._engine, number, self.rank, self.size, self._timeout_seconds, owns_engine=False
         )
 
     @property
@@ -103,15 +97,11 @@ class Communicator:
 
     # Collectives -------------------------------------------------------------------------------
 
-    def reduce(self, pack: Callable[[], torch.Tensor], op: Any) -> Started:
-        """Start an all-reduce of the buffer that `pack` returns; it may be called again."""
-        buffer = pack()
-        call = _description(buffer, op)
-        if self._joined and self._number >= self._announced_from:
-            self._announce(call)
+    def reduce(self, buffer: torch.Tensor, op: Any) -> Started:
+        """Start an all-reduce of the buffer, which becomes the result."""
         with start_errors():
             work = self._data.allreduce([buffer], _reduce_options(op))
-        return self._append(call, buffer, work, pack)
+        return self._append(_description(buffer, op), buffer, work)
 
     def header(self, kind: str, signature: str, value: int = 0) -> list[int]:
         """Wait until all ranks have called this with the same signature; return their values.
@@ -122,8 +112,6 @@ class Communicator:
                 lost.
         """
         self.drain()
-        if self._joined:
-            raise self._only_reductions(kind)
         checksum = group_number(signature)
         mine = torch.tensor([_KINDS.index(kind), checksum, value])
         every = torch.empty(self.size * _HEADER, dtype=torch.int64)
@@ -133,17 +121,10 @@ class Communicator:
             with engine_errors():
                 self._data._allgather_base(every, mine).wait()
         except CallFailed:
-            self._recover(call, None)
-            return []
+            raise self._failure(call) from None
         rows = every.view(self.size, _HEADER).tolist()
-        joined = {rank for rank, row in enumerate(rows) if row[0] == 0}
-        if joined and kind != _JOIN:
-            self._begin_joined(joined, [])
-            raise self._only_reductions(kind)
         others = [rank for rank, row in enumerate(rows) if row[:2] != mine.tolist()[:2]]
-        if kind == _JOIN:
-            self._begin_joined(joined, [])
-        elif others:
+        if others:
             calls = tuple({"kind": _KINDS[row[0]], "checksum": row[1]} for row in rows)
             raise self._mismatch(call, others[0], calls)
         return [row[2] for row in rows]
@@ -198,103 +179,35 @@ class Communicator:
         while self._started:
             self._end(self._started.popleft())
 
-    # Ranks that join ---------------------------------------------------------------------------
+    # Ranks that join, and calls that differ ------------------------------------------------------
 
-    def join(self, device: torch.device) -> int:
+    def join(self) -> int:
         """Contribute zeros to the all-reduces of the others until all ranks have called this.
 
-        Args:
-            device: Device of the zeros for all-reduces of tensors that are not on the CPU.
-
         Returns:
-            The rank that has joined last; the highest of them if several have joined at once.
+            The rank that has joined last: the one that has started the most collectives, and of
+            several the highest.
         """
         self.drain()
-        self._device = device
-        newest: set[int] = set()
-        if self._joined:
-            missing = max(self._announced_from - self._number, 0)
-            self._contribute(self._unannounced[len(self._unannounced) - missing :])
-        else:
-            self.header(_JOIN, "")
-            newest = set(self._joined)
-        while len(self._joined) < self.size:
-            answers = self._answers({"joined": True})
-            newest = {rank for rank, each in enumerate(answers) if each["joined"]} - self._joined
-            self._joined |= newest
-            calls = [each["call"] for each in answers if not each["joined"]]
-            if calls and all(call == calls[0] for call in calls):
-                self._contribute(calls[:1])
-        self._joined = set()
-        return self.ranks[max(newest)]
+        if self.size == 1:
+            return self.ranks[0]
+        groups, joining = [self._group("data")], self._group("joining")
+        with start_errors():
+            last = join_ranks(_C, self._engine, groups, joining, self._timeout_seconds)
+        return self.ranks[last]
 
-    def _contribute(self, calls: Sequence[Call]) -> None:
-        """Take part in all-reduces with zeros."""
-        for call in calls:
-            zeros = _zeros(call, self._device)
-            with start_errors():
-                work = self._data.allreduce([zeros], _reduce_options(_op_of(call)))
-            self._append(call, zeros, work)
-        self.drain()
-
-    def _begin_joined(self, joined: set[int], unannounced: list[Call]) -> None:
-        self._joined |= joined
-        self._unannounced = unannounced
-        self._announced_from = self._number + len(unannounced)
-
-    def _announce(self, call: Call) -> None:
-        """Send what this rank is about to call to the ranks that have joined, and check it."""
-        if call["op"] not in ("SUM", "AVG"):
-            raise self._only_reductions(f"allreduce with op {call['op']}")
-        self.drain()
-        answers = self._answers({"joined": False, "call": call})
-        self._joined |= {rank for rank, each in enumerate(answers) if each["joined"]}
-        self._check_same(call, answers)
-
-    def _recover(self, call: Call, failed: Started | None) -> None:
-        """Find out why a call has failed, and repeat it if a rank has joined.
+    def _failure(self, call: Call) -> HorovodInternalError:
+        """Return the error of a call that has failed because ranks called different things.
 
         Args:
             call: What this rank has called.
-            failed: The failed all-reduce; None for a header.
-
-        Raises:
-            HorovodMismatchError: No rank has joined.
-            HorovodInternalError: A rank has joined, but this rank has called no all-reduce that
-                goes on without it.
         """
-        is_joining = call["kind"] == _JOIN or self.rank in self._joined
-        after = [each.call for each in self._started]
-        answers = self._answers({"joined": is_joining, "call": call, "after": after})
-        joined = {rank for rank, each in enumerate(answers) if each["joined"]}
-        if not joined:
-            self._check_same(call, answers)
-            raise self._mismatch(call, None, tuple(each["call"] for each in answers))
-        longest = max((each["after"] for each in answers), key=len)
-        number = self._number - len(after)
-        self._joined |= joined
-        self._unannounced, self._announced_from = longest, number + len(longest)
-        calls = [each["call"] for each in answers if not each["joined"]]
-        if any(each["kind"] != "allreduce" or each["op"] not in ("SUM", "AVG") for each in calls):
-            if is_joining:
-                return self._contribute(longest)
-            raise self._only_reductions(call["kind"])
-        if not is_joining:
-            self._check_same(call, answers)
-        elif any(each != calls[0] for each in calls):
-            return None
-        self._repeat(calls[0], failed)
-        if is_joining:
-            self._contribute(longest)
-        return None
-
-    def _repeat(self, call: Call, failed: Started | None) -> None:
-        """Repeat a failed all-reduce in the group `control`; `failed` is None on a joined rank."""
-        if failed is not None and failed.pack is not None:
-            failed.buffer = failed.pack()
-        buffer = _zeros(call, self._device) if failed is None else failed.buffer
-        with engine_errors():
-            self._control.allreduce([buffer], _reduce_options(_op_of(call))).wait()
+        joined = joined_rank(last_fault())
+        if joined is not None:
+            return _only_reductions(call, joined)
+        answers = self._answers(call)
+        other = next((rank for rank, each in enumerate(answers) if each != call), None)
+        return self._mismatch(call, other, tuple(answers))
 
     def _answers(self, mine: dict[str, Any]) -> list[dict[str, Any]]:
         """Exchange a dict with all ranks of the set; return theirs, in the order of the ranks."""
@@ -309,23 +222,6 @@ class Communicator:
             self._control._allgather_base(every, padded).wait()
         rows = zip(every.view(self.size, -1), lengths.tolist(), strict=True)
         return [json.loads(bytes(row[:length].tolist())) for row, length in rows]
-
-    def _only_reductions(self, kind: str) -> HorovodInternalError:
-        ranks = [self.ranks[rank] for rank in sorted(self._joined)]
-        return HorovodInternalError(
-            f"{kind} was called although rank {ranks[0]} has joined",
-            "a rank that has joined takes part only in all-reduces with op Sum or Average",
-            "Call it before any rank calls join(), or after all have",
-            about=kind,
-            kind="joined",
-            rank=ranks[0],
-        )
-
-    def _check_same(self, call: Call, answers: list[dict[str, Any]]) -> None:
-        calls = tuple(each.get("call") for each in answers)
-        for rank, each in enumerate(answers):
-            if not each["joined"] and each["call"] != call:
-                raise self._mismatch(call, rank, calls)
 
     def _mismatch(
         self, call: Call, other: int | None, calls: tuple[Any, ...]
@@ -357,9 +253,8 @@ class Communicator:
         call: Call,
         buffer: torch.Tensor,
         work: Any,
-        pack: Callable[[], torch.Tensor] | None = None,
     ) -> Started:
-        started = Started(self._number, call, pack, buffer, work)
+        started = Started(self._number, call, buffer, work)
         self._number += 1
         self._started.append(started)
         return started
@@ -367,11 +262,10 @@ class Communicator:
     def _end(self, started: Started) -> None:
         """Wait for the oldest operation, which is no longer in the queue."""
         try:
-            try:
-                with engine_errors():
-                    started.work.wait()
-            except CallFailed:
-                self._recover(started.call, started)
+            with engine_errors():
+                started.work.wait()
+        except CallFailed:
+            started.error = self._failure(started.call)
         except HorovodInternalError as error:
             started.error = error
         started.is_done = True
@@ -387,19 +281,22 @@ def _description(buffer: torch.Tensor, op: Any) -> Call:
     }
 
 
-def _op_of(call: Call) -> Any:
-    return getattr(dist.ReduceOp, call["op"])
-
-
-def _zeros(call: Call, device: torch.device) -> torch.Tensor:
-    place = torch.device("cpu") if call["device"] == "cpu" else device
-    return torch.zeros(call["count"], dtype=getattr(torch, call["dtype"]), device=place)
-
-
 def _reduce_options(op: Any) -> dist.AllreduceOptions:
     options = dist.AllreduceOptions()
     options.reduceOp = op
     return options
+
+
+def _only_reductions(call: Call, joined: int) -> HorovodInternalError:
+    op = f" with op {call['op']}" if "op" in call else ""
+    return HorovodInternalError(
+        f"{call['kind']}{op} was called although rank {joined} has joined",
+        "a rank that has joined takes part only in all-reduces with op Sum or Average",
+        "Call it before any rank calls join(), or after all have",
+        about=str(call["kind"]),
+        kind="joined",
+        rank=joined,
+    )
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:

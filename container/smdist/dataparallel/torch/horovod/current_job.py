@@ -18,7 +18,11 @@ import torch.distributed as dist
 from sagemaker_dist.contract import DataParallel
 from sagemaker_dist.errors import OptionError, require
 from smdist.config import RankConfig, read_rank_config
+from smdist.dataparallel.horovod_timeline import stop_if_started as stop_timeline_if_started
+from smdist.dataparallel.process_sets import check_init_arguments, new_process_set
+from smdist.dataparallel.rendezvous.engine_interface import Engine
 from smdist.dataparallel.rendezvous.engine_setup import connect_world
+from smdist.dataparallel.rendezvous.store import Store
 from smdist.dataparallel.rendezvous.world import World, world_of
 from smdist.dataparallel.torch import _C
 from smdist.dataparallel.torch.backend import NAME, world_engine
@@ -27,7 +31,6 @@ from smdist.dataparallel.torch.horovod.communicator import Communicator
 from smdist.dataparallel.torch.horovod.process_set import ProcessSet, global_process_set
 
 _HINT: Final = "Call smdist.dataparallel.torch.horovod.init() first"
-_DYNAMIC: Final = "dynamic"
 
 
 @dataclass(slots=True)
@@ -79,19 +82,40 @@ def init(comm: Any = None, process_sets: Iterable[ProcessSet] | str | None = Non
         _job("init")
         return
     config = read_rank_config()
-    sets = _checked_sets(process_sets)
     world = _world(config)
-    _check_comm(comm, world.size)
+    sets = check_init_arguments(comm, process_sets, world.size)
     shared = world_engine() if _shares_engine() else None
     engine = shared[0] if shared else connect_world(world, config, _C)
-    seconds = shared[1] if shared else config.timeout_seconds or DataParallel().timeout_seconds
-    last = next((number for each, number in _sessions if each is engine), 0)
-    _sessions[:] = [(engine, last + 1)]
-    job = _CurrentJob(world, engine, shared is None, float(seconds), last + 1, os.getpid(), {})
-    _current.append(job)
-    _register(job, global_process_set, list(range(world.size)))
+    seconds = shared[1] if shared else _timeout_of(config)
+    _begin(world, engine, shared is None, seconds)
     for each in sets:
         add_process_set(each)
+
+
+def rejoin(world: World, store: Store) -> None:
+    """Connect this rank, after shutdown(), to the ranks that are left of an elastic job.
+
+    Args:
+        world: Numbers of this rank in the new world.
+        store: Store that its ranks can reach.
+
+    Raises:
+        LaunchError: A rank was missing after the start timeout, or was lost.
+    """
+    config = read_rank_config()
+    _begin(world, connect_world(world, config, _C, store), True, _timeout_of(config))
+
+
+def _timeout_of(config: RankConfig) -> float:
+    return float(config.timeout_seconds or DataParallel().timeout_seconds)
+
+
+def _begin(world: World, engine: Any, owns_engine: bool, timeout_seconds: float) -> None:
+    last = next((number for each, number in _sessions if each is engine), 0)
+    _sessions[:] = [(engine, last + 1)]
+    job = _CurrentJob(world, engine, owns_engine, timeout_seconds, last + 1, os.getpid(), {})
+    _current.append(job)
+    _register(job, global_process_set, list(range(world.size)))
 
 
 def shutdown() -> None:
@@ -101,6 +125,7 @@ def shutdown() -> None:
     """
     if not is_initialized():
         return
+    stop_timeline_if_started()
     job = _current.pop()
     handles.forget_all()
     for each in job.sets.values():
@@ -180,6 +205,25 @@ def is_homogeneous() -> bool:
     return _job("is_homogeneous").world.is_even
 
 
+def engine() -> Engine:
+    """Return the engine of this process.
+
+    Raises:
+        OptionError: init() was not called.
+    """
+    connected: Engine = _job("engine").engine
+    return connected
+
+
+def owns_engine() -> bool:
+    """Return True if init() has connected an engine of its own; False if it uses torch's.
+
+    Raises:
+        OptionError: init() was not called.
+    """
+    return _job("owns_engine").owns_engine
+
+
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     """Register a process set, or a list of ranks; all ranks of the job must call it.
 
@@ -187,24 +231,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
         OptionError: A rank does not exist, or a registered set has the same ranks.
     """
     job = _job("add_process_set")
-    added = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
-    unknown = [rank for rank in added.ranks if rank >= job.world.size]
-    require(
-        bool(added.ranks) and not unknown,
-        what=f"a process set has the ranks {added.ranks}",
-        why=f"it needs at least one rank, and the job has the ranks 0 to {job.world.size - 1}",
-        hint="Pass ranks of this job",
-        about="process_set",
-    )
-    same = [each for each in job.sets.values() if each.ranks == added.ranks]
-    require(
-        not same,
-        what=f"a process set has the ranks {added.ranks}",
-        why=f"{same[0] if same else None} is registered with the same ranks",
-        hint="Use that set, or remove it first",
-        about="process_set",
-        kind="twice",
-    )
+    added = new_process_set(process_set, job.world.size, job.sets)
     _register(job, added, added.ranks)
     global_process_set.communicator().header("barrier", f"add_process_set {added.ranks}")
     return added
@@ -239,28 +266,6 @@ def _register(job: _CurrentJob, process_set: ProcessSet, ranks: list[int]) -> No
     process_set.bind(job.next_set, ranks, job.world.rank, communicator)
     job.sets[job.next_set] = process_set
     job.next_set += 1
-
-
-def _checked_sets(given: Iterable[ProcessSet] | str | None) -> list[ProcessSet]:
-    sets = [] if given is None or given == _DYNAMIC else list(given)
-    require(
-        all(isinstance(each, ProcessSet) for each in sets),
-        what=f"process_sets is {given!r}",
-        why='it must be a list of ProcessSet objects, or "dynamic"',
-        hint="Pass process_sets=[ProcessSet([0, 1])]",
-        about="process_sets",
-    )
-    return [each for each in sets if isinstance(each, ProcessSet)]
-
-
-def _check_comm(comm: Any, size: int) -> None:
-    require(
-        comm is None or (isinstance(comm, Sequence) and sorted(comm) in ([], list(range(size)))),
-        what=f"comm is {comm!r}",
-        why=f"a job has all ranks that were started, here 0 to {size - 1}, and no MPI",
-        hint="Leave comm out, and use process_sets for collectives of some ranks",
-        about="comm",
-    )
 
 
 def _shares_engine() -> bool:

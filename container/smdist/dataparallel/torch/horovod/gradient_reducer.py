@@ -24,6 +24,8 @@ from smdist.dataparallel.torch.horovod.sparse_calls import sparse_allreduce_asyn
 # the gradient in its step().
 _hooks: Final = WeakIdKeyDictionary()
 
+_FIRST_BYTES: Final = 1 << 20  # size of the first bucket, as DDP's: the network starts early
+
 
 @dataclass(eq=False)
 class _Bucket:
@@ -57,7 +59,8 @@ class GradientReducer:
         compression: Compression for the way.
         passes: Backward passes before gradients are reduced.
         densify: True converts sparse gradients to dense ones.
-        bucket_bytes: Size of the buckets of parameters that are in no group.
+        bucket_bytes: Size of the buckets of parameters that are in no group; the first one has at
+            most 1 MiB.
     """
 
     def __init__(
@@ -125,10 +128,15 @@ class GradientReducer:
                 for bucket in self._buckets:
                     self._finish(bucket)
             finally:
-                self._next = 0
-                self.set_passes(self._passes)
-                for bucket in self._buckets:
-                    bucket.reset()
+                self.reset()
+
+    def reset(self) -> None:
+        """Begin a new step; reductions that have begun are neither awaited nor used."""
+        with self._lock:
+            self._next = 0
+            self.set_passes(self._passes)
+            for bucket in self._buckets:
+                bucket.reset()
 
     def _by_size(self, params: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
         buckets: list[list[torch.Tensor]] = []
@@ -136,7 +144,9 @@ class GradientReducer:
         filled: dict[tuple[torch.dtype, torch.device], int] = {}
         for each in params:
             kind = each.dtype, each.device
-            if kind not in open_buckets or filled[kind] >= self._bytes:
+            is_first = open_buckets.get(kind) is buckets[0] if buckets else False
+            limit = min(_FIRST_BYTES, self._bytes) if is_first else self._bytes
+            if kind not in open_buckets or filled[kind] >= limit:
                 open_buckets[kind], filled[kind] = [], 0
                 buckets.append(open_buckets[kind])
             open_buckets[kind].append(each)

@@ -7,18 +7,9 @@ from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Final
 
-_TRACES: Final = "smdist writes no timeline of single operations"
-_PROFILER: Final = "Use torch.profiler.profile(), or the history of smdist's engine"
-
 # pairs (why, hint)
 REFUSED: Final = MappingProxyType(
     {
-        "elastic": (
-            "an elastic job re-forms the groups of torch.distributed, not those of this module",
-            "Use smdist.elastic with smdist.dataparallel.torch.DistributedDataParallel",
-        ),
-        "start_timeline": (_TRACES, _PROFILER),
-        "stop_timeline": (_TRACES, _PROFILER),
         "check_extension": (
             "there is one engine, without extensions to choose",
             "Remove the check from the script",

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Horovod's timeline: the operations of the engine as a file for chrome://tracing or Perfetto.
+
+The engine stores its last 1,000 operations. A thread reads them while a timeline is recorded, more
+often the more operations there are, and appends those that have ended to the file:
+
+    operation    |---------- all_reduce ----------|
+                 |- WAIT_FOR_RANKS -|- TRANSFER --|
+                 submitted          started       ended
+
+An operation has started when all ranks on which it depends have called it. Times are microseconds
+since the first one. Format: "Trace Event Format", array form, nestable asynchronous events
+(docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU, 2016).
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, Final
+
+from sagemaker_dist.errors import OptionError, raise_all, require
+from smdist.dataparallel.rendezvous.engine_interface import Engine
+from smdist.dataparallel.rendezvous.engine_shutdown import call_before_shutdown
+
+_PAUSE: Final = 0.2  # seconds between two reads of the engine's operations
+_MIN_PAUSE: Final = 0.01
+_MANY: Final = 200  # operations of one read after which the next one comes sooner
+_WAIT: Final = "WAIT_FOR_RANKS"
+_TRANSFER: Final = "TRANSFER"
+
+
+class TimelineFile:
+    """File of a timeline, which is complete JSON after close(). Thread safety: none.
+
+    Args:
+        file: The open file, which this object closes.
+        rank: This rank's number, the process of the events.
+    """
+
+    def __init__(self, file: IO[str], rank: int) -> None:
+        self._file, self._rank = file, rank
+        self._first: float | None = None  # Unix time of the first operation
+        self._groups: set[int] = set()
+        self._is_empty = True
+        file.write("[")
+        self._add({"ph": "M", "name": "process_name", "args": {"name": f"rank {rank}"}})
+
+    def add_operation(self, operation: dict[str, Any]) -> None:
+        """Append an operation of the engine's history that has ended.
+
+        Args:
+            operation: Fields of the operation, as docs/debugging.md describes them.
+        """
+        group = operation["group"]
+        if group not in self._groups:
+            self._groups.add(group)
+            self._add(
+                {"ph": "M", "name": "thread_name", "tid": group, "args": {"name": f"group {group}"}}
+            )
+        submitted, ended = operation["submitted"], operation["ended"]
+        started = operation["started"] or ended
+        times = ("submitted", "started", "ended")
+        args = {key: value for key, value in operation.items() if key not in times}
+        self._span(operation["kind"], operation, submitted, ended, args)
+        self._span(_WAIT, operation, submitted, started, {})
+        self._span(_TRANSFER, operation, started, ended, {})
+
+    def add_gap(self, count: int, at: float) -> None:
+        """Record that `count` operations before the Unix time `at` were not read in time."""
+        args = {"operations": count}
+        self._add({"ph": "i", "s": "p", "name": "LOST", "ts": self._microseconds(at), "args": args})
+
+    def close(self) -> None:
+        """End the JSON, and close the file."""
+        self._file.write("\n]\n")
+        self._file.close()
+
+    def _span(
+        self, name: str, operation: dict[str, Any], begin: float, end: float, args: dict[str, Any]
+    ) -> None:
+        common = {
+            "name": name,
+            "cat": "collective",
+            "id": operation["number"],
+            "tid": operation["group"],
+        }
+        self._add({**common, "ph": "b", "ts": self._microseconds(begin), "args": args})
+        self._add({**common, "ph": "e", "ts": self._microseconds(end)})
+
+    def _microseconds(self, at: float) -> float:
+        if self._first is None:
+            self._first = at
+        return round((at - self._first) * 1e6, 3)
+
+    def _add(self, event: dict[str, Any]) -> None:
+        self._file.write("\n" if self._is_empty else ",\n")
+        self._is_empty = False
+        self._file.write(json.dumps({"pid": self._rank, "tid": 0, **event}))
+
+
+class TimelineRecorder:
+    """Thread that writes the operations which begin after this object is made.
+
+    Args:
+        engine: The connected engine.
+        file: The file to write.
+    """
+
+    def __init__(self, engine: Engine, file: TimelineFile) -> None:
+        self._engine, self._file = engine, file
+        self._last = max((each["number"] for each in self._operations()), default=0)
+        self._waiting: set[int] = set()  # operations that had not ended at the last read
+        self._is_ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="smdist-timeline", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Write what has ended until now, and close the file."""
+        self._is_ending.set()
+        self._thread.join()
+        self._read()
+        self._file.close()
+
+    def _run(self) -> None:
+        pause = _PAUSE
+        while not self._is_ending.wait(pause):
+            pause = max(pause / 2, _MIN_PAUSE) if self._read() > _MANY else _PAUSE
+
+    def _read(self) -> int:
+        """Append the operations that have ended since the last read; return how many were new."""
+        operations = self._operations()
+        new = [each for each in operations if each["number"] > self._last]
+        if new and new[0]["number"] > self._last + 1:
+            self._file.add_gap(new[0]["number"] - self._last - 1, new[0]["submitted"])
+        due = self._waiting | {each["number"] for each in new}
+        for each in operations:
+            if each["number"] in due and each["ended"] is not None:
+                self._file.add_operation(each)
+        self._waiting = {
+            each["number"] for each in operations if each["number"] in due and not each["ended"]
+        }
+        self._last = max([self._last, *(each["number"] for each in new)])
+        return len(new)
+
+    def _operations(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(self._engine.history("timeline"))["operations"]
+        return found
+
+
+_current: list[TimelineRecorder | None] = []  # at most one; None on ranks that write no file
+_registered: list[bool] = []  # True once the exit of the process closes the file
+
+
+def start(engine: Engine, rank: int, file_path: str, mark_cycles: bool) -> None:
+    """Begin a timeline: on rank 0 write the file, on other ranks only check the arguments.
+
+    Args:
+        engine: The connected engine.
+        rank: This rank's number.
+        file_path: The file, which is replaced; its folder must exist.
+        mark_cycles: Must be False.
+
+    Raises:
+        OptionError: An argument is wrong, the file cannot be written, or a timeline is recorded
+            already.
+    """
+    faults = []
+    if mark_cycles:
+        faults.append(
+            OptionError(
+                f"mark_cycles is {mark_cycles!r}",
+                "operations start as soon as they are called, and not in cycles",
+                "Leave mark_cycles out",
+                about="mark_cycles",
+                kind="unsupported",
+            )
+        )
+    if _current:
+        faults.append(
+            OptionError(
+                f"start_timeline({file_path!r}) was called while a timeline is recorded",
+                "a process records one timeline at a time",
+                "Call stop_timeline() first",
+                about="start_timeline",
+                kind="twice",
+            )
+        )
+    raise_all(faults)
+    timeline = (
+        TimelineRecorder(engine, TimelineFile(_opened(file_path), rank)) if rank == 0 else None
+    )
+    _current.append(timeline)
+    if not _registered:
+        _registered.append(True)
+        call_before_shutdown(stop_if_started)
+
+
+def stop() -> None:
+    """End the timeline and close its file.
+
+    Raises:
+        OptionError: No timeline is recorded.
+    """
+    require(
+        bool(_current),
+        what="stop_timeline() was called before start_timeline()",
+        why="no timeline is recorded",
+        hint="Call start_timeline(path) first",
+        about="stop_timeline",
+        kind="too_early",
+    )
+    timeline = _current.pop()
+    if timeline is not None:
+        timeline.stop()
+
+
+def stop_if_started() -> None:
+    """End the timeline if one is recorded: at shutdown(), and when the process ends."""
+    with suppress(OptionError):
+        stop()
+
+
+def _opened(path: str) -> IO[str]:
+    try:
+        return Path(path).open("w", encoding="utf-8")
+    except (OSError, TypeError, ValueError) as error:
+        raise OptionError(
+            f"file_path is {path!r}",
+            f"the file cannot be written: {error}",
+            "Pass a file in a folder that exists and is writable",
+            about="file_path",
+        ) from error

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions start_timeline() and stop_timeline() of Horovod."""
+
+from __future__ import annotations
+
+from smdist.dataparallel import horovod_timeline
+from smdist.dataparallel.torch.horovod import current_job
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """Write the operations that begin from now on to a file for chrome://tracing, on rank 0.
+
+    The file has rank 0's operations: from the call until all ranks have called, and until the
+    end. Other ranks write no file. The file is complete after stop_timeline(), shutdown(), or the
+    end of the process.
+
+    Args:
+        file_path: The file on rank 0, which is replaced; its folder must exist.
+        mark_cycles: Must be False: smdist has no cycles of negotiation.
+
+    Raises:
+        OptionError: An argument is wrong, the file cannot be written, a timeline is recorded
+            already, or init() was not called.
+    """
+    horovod_timeline.start(current_job.engine(), current_job.rank(), file_path, mark_cycles)
+
+
+def stop_timeline() -> None:
+    """End the timeline and close its file.
+
+    Raises:
+        OptionError: No timeline is recorded, or init() was not called.
+    """
+    current_job.engine()
+    horovod_timeline.stop()
