@@ -2,12 +2,14 @@
 """Plan of a model in two steps: the layout of the training, then the stages of its pipeline.
 
 The layout needs two captures of the model, of its smallest and of its largest microbatch. With the
-layout's degrees, microbatches, shards and checkpoints, few pipelines are left to try.
+layout's degrees, microbatches, shards and checkpoints, few pipelines are left to try. The plan has
+the layout's shards, the time of reductions and the modules that are checkpointed, so that a job
+that takes the plan runs the layout.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from torch import nn
@@ -27,15 +29,34 @@ from smdist.modelparallel.core.layout.from_graph import (
     layers_between,
 )
 from smdist.modelparallel.core.layout.layout_memory import state_bytes_per_element
+from smdist.modelparallel.core.layout.training_needs import SCHEDULES_TRIED
 from smdist.modelparallel.core.planner.problem import AUTO
 from smdist.modelparallel.picture.drawable_plan import Plan
 from smdist.modelparallel.torch.planning.make_plan import plan
 from smdist.modelparallel.torch.planning.plan_request import Request, read_request
 from smdist.modelparallel.torch.program.batch import Batch, Example
-from smdist.modelparallel.torch.smp.activation_checkpointing import set_activation_checkpointing
+from smdist.modelparallel.torch.program.checkpointed_forward import checkpoint_forward
 
 _OF_STAGES: Final = ("optimize", "memory_weight", "default_partition", "active_microbatches")
 _FP32: Final = 4
+_IN_ONE_PART: Final = "1f1b"  # the schedule if gradients are reduced in each backward pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixedShards:
+    """Choices of the user that limit the shards of a layout.
+
+    Attributes:
+        shard_degree: Replicas that divide one copy of the state; None to search it.
+        reduction: Time at which sharded gradients are reduced: "step", "microbatch", or "auto".
+        only_shards: True to leave out layouts whose replicas keep whole state.
+        precision: Bytes of each parameter element; None for those of the user's state.
+    """
+
+    shard_degree: int | None = None
+    reduction: str = "auto"
+    only_shards: bool = False
+    precision: Precision | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +64,7 @@ class PlanWithLayout:
     """Plan of a model, with the search that chose its degrees.
 
     Attributes:
-        plan: Stages and schedule for the chosen degrees.
+        plan: Stages and schedule for the chosen degrees, with the layout's shards.
         search: Search of the layout; None if the user's options left nothing to search.
         machine: Machine of the search.
     """
@@ -56,7 +77,7 @@ class PlanWithLayout:
 def plan_with_layout(
     model: nn.Module, example: Example | Batch, machine: Machine, *,
     costs: str = "auto", device_memory: int | str | None = None, state: StateBytes,
-    **options: Any,
+    shards: FixedShards | None = None, **options: Any,
 ) -> PlanWithLayout:  # fmt: skip
     """Find the fastest layout of a model's training, and the plan of its stages.
 
@@ -65,13 +86,15 @@ def plan_with_layout(
             its modules are changed to do so.
         example: Arguments of the model for the batch of one replica; dimension 0 is samples.
         machine: Cluster to plan for, and its speeds.
-        costs, device_memory, state, options: As in `smp.plan`. Degrees and microbatches that are
-            not "auto" are kept; options of stages leave the layout to the planner of pipelines.
+        costs, device_memory, state, options: As in `smp.plan`. Degrees, microbatches and schedules
+            that are not "auto" are kept; options of stages leave the layout to the planner of
+            pipelines.
+        shards: What the user has fixed of the shards; None for nothing.
 
     Raises:
         OptionError: The model or an option is wrong, or no layout fits in memory.
     """
-    cluster = machine.cluster
+    cluster, fixed = machine.cluster, shards or FixedShards()
     known = {"costs": costs, "device_memory": device_memory}
     if _leaves_nothing(options):
         found = plan(model, example, cluster, state=state, **known, **options)  # type: ignore[arg-type]
@@ -81,44 +104,85 @@ def plan_with_layout(
         for name, value in options.items()
     }
     request = read_request(model, example, cluster, state=state, **known, **checked)  # type: ignore[arg-type]
-    search = _search(request, machine, options)
-    layout = search.best.layout
+    precision = fixed.precision or _precision(request.state)
+    search = _search(request, machine, options, fixed, precision)
+    layout, names = search.best.layout, ()
     if layout.checkpointing != "none":
         graph, costs_of = request.sampler.at(_smallest(request, options), frozenset())
-        for name in checkpointed(graph, costs_of, layout.checkpointing):
-            set_activation_checkpointing(model.get_submodule(name))
+        names = checkpointed(graph, costs_of, layout.checkpointing)
+        for name in names:
+            checkpoint_forward(model.get_submodule(name))
     chosen = {
         **options,
         "pipeline_parallel_degree": layout.pipeline,
         "data_parallel_degree": AUTO,
         "microbatches": layout.num_microbatches,
     }
-    found = plan(model, example, cluster, state=_state(layout, state, request), **known, **chosen)  # type: ignore[arg-type]
-    return PlanWithLayout(plan=found, search=search, machine=machine)
+    if layout.reduction == "microbatch" and options.get("pipeline", AUTO) == AUTO:
+        chosen["pipeline"] = _IN_ONE_PART
+    of_stages = _state(layout, state, precision, request)
+    found = plan(model, example, cluster, state=of_stages, **known, **chosen)  # type: ignore[arg-type]
+    whole = _with_layout(found, layout, names)
+    return PlanWithLayout(plan=whole, search=search, machine=machine)
+
+
+def _with_layout(found: Plan, layout: Layout, names: tuple[str, ...]) -> Plan:
+    """Return a plan of stages with a layout's shards, and with the modules to checkpoint.
+
+    Args:
+        found: Plan of the stages.
+        layout: The layout.
+        names: Names of the modules whose activations are computed again.
+    """
+    is_sharded = layout.sharding != "none"
+    is_often = is_sharded and layout.reduction == "microbatch"
+    changed = replace(
+        found,
+        sharding=layout.sharding,
+        shard_degree=layout.shard_degree if layout.is_hybrid else None,
+        gradient_reduction="microbatch" if is_often else "step",
+        checkpointed=names,
+    )
+    problem, forecast = found.problem, found.forecast
+    assert problem is not None
+    assert forecast is not None
+    return Plan.of(replace(changed, forecast=replace(forecast, basis=changed.basis)), problem)
 
 
 def _leaves_nothing(options: dict[str, Any]) -> bool:
     """Return True if options of stages are set, which only the planner of pipelines knows."""
     is_by_hand = options.get("auto_partition", True) is not True
-    fixed = options.get("pipeline", AUTO) != AUTO or options.get("virtual_stages") is not None
-    return is_by_hand or fixed or any(options.get(name) is not None for name in _OF_STAGES)
+    is_untried = options.get("pipeline", AUTO) not in (AUTO, *SCHEDULES_TRIED)
+    return is_by_hand or is_untried or any(options.get(name) is not None for name in _OF_STAGES)
 
 
-def _search(request: Request, machine: Machine, options: dict[str, Any]) -> LayoutSearch:
+def _search(
+    request: Request, machine: Machine, options: dict[str, Any], fixed: FixedShards,
+    precision: Precision,
+) -> LayoutSearch:  # fmt: skip
     small, large = (
         _captured(request, count)
         for count in (_smallest(request, options), _fixed(options, "microbatches") or 1)
     )
     model = layers_between(small, large, machine)
     size, data = machine.cluster.size, _fixed(options, "data_parallel_degree")
+    degree = _fixed(options, "pipeline_parallel_degree") or (size // data if data else None)
+    schedule = options.get("pipeline", AUTO)
+    if schedule == AUTO and fixed.reduction == "microbatch":
+        schedule = _IN_ONE_PART
     needs = TrainingNeeds(
         batch_per_replica=request.batch_size,
-        precision=_precision(request.state),
+        precision=precision,
         memory_bytes=request.memory_bytes,
-        pipeline=_fixed(options, "pipeline_parallel_degree") or (size // data if data else None),
+        reduction=fixed.reduction,
+        pipeline=degree,
         num_microbatches=_fixed(options, "microbatches"),
+        shard_degree=fixed.shard_degree,
+        schedule=None if schedule == AUTO or degree == 1 else schedule,
+        virtual_stages=None if degree == 1 else options.get("virtual_stages"),
         tensor=1,
         offload=False,
+        only_shards=fixed.only_shards,
     )
     return find_layout(model, machine, needs)
 
@@ -155,13 +219,15 @@ def _precision(state: StateBytes) -> Precision:
     )
 
 
-def _state(layout: Layout, state: StateBytes, request: Request) -> StateBytes:
+def _state(
+    layout: Layout, state: StateBytes, precision: Precision, request: Request
+) -> StateBytes:
     """Return the bytes that a layout keeps of each parameter element, for the planner of stages."""
     if layout.sharding == "none":
         return state
     needs = TrainingNeeds(
-        batch_per_replica=request.batch_size, precision=_precision(state)
-    )  # fmt: skip
+        batch_per_replica=request.batch_size, precision=precision, reduction="auto"
+    )
     total = state_bytes_per_element(layout, needs)
     weight, gradient = min(total, state.weight), state.gradient
     return StateBytes(
