@@ -37,6 +37,7 @@ WRONG = {
     "device_memory": (0, "16 gigabytes", "16Gb", -1, 1.5, True, "99999999999TB"),
     "sharding": ("half", None, True),
     "shard_degree": (0, True),
+    "gradient_reduction": ("never", None, 1),
     "gradient_clipping": (0, -1.0, float("inf"), float("nan"), True, "1"),
     "bf16": (1, None),
     "fp16": (1, "O2"),
@@ -59,8 +60,8 @@ def test_text_of_a_wrong_value():
         ModelParallel(sharding="half")
 
     assert str(caught.value) == (
-        "sharding is 'half': no such kind of sharding exists. Valid are 'full', 'none',"
-        " 'optimizer'."
+        "sharding is 'half': no such kind of sharding exists. Valid are 'auto', 'full',"
+        " 'none', 'optimizer'."
     )
 
 
@@ -86,6 +87,15 @@ def test_every_option_has_wrong_values():
             [("default_partition", "option")],
         ),
         ({"shard_degree": 2}, [("shard_degree", "conflict")]),
+        ({"gradient_reduction": "step"}, [("gradient_reduction", "conflict")]),
+        (
+            {"sharding": "full", "gradient_reduction": "microbatch", "pipeline": "zero_bubble"},
+            [("gradient_reduction", "conflict")],
+        ),
+        (
+            {"sharding": "auto", "pipeline": "simple", "offload_activations": True},
+            [("offload_activations", "conflict"), ("pipeline", "conflict")],
+        ),
         ({"bf16": True, "fp16": True}, [("bf16", "conflict")]),
         (
             {"activation_loading_horizon": 4},

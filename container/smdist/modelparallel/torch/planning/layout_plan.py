@@ -9,6 +9,8 @@ that takes the plan runs the layout.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -30,15 +32,22 @@ from smdist.modelparallel.core.layout.from_graph import (
 )
 from smdist.modelparallel.core.layout.layout_memory import state_bytes_per_element
 from smdist.modelparallel.core.layout.training_needs import SCHEDULES_TRIED
+from smdist.modelparallel.core.plan_errors import PlanMemoryError
 from smdist.modelparallel.core.planner.problem import AUTO
 from smdist.modelparallel.picture.drawable_plan import Plan
 from smdist.modelparallel.torch.planning.make_plan import plan
 from smdist.modelparallel.torch.planning.plan_request import Request, read_request
 from smdist.modelparallel.torch.program.batch import Batch, Example
-from smdist.modelparallel.torch.program.checkpointed_forward import checkpoint_forward
+from smdist.modelparallel.torch.program.checkpointed_forward import (
+    checkpoint_forward,
+    is_checkpointed,
+    plain_forward,
+)
 
 _OF_STAGES: Final = ("optimize", "memory_weight", "default_partition", "active_microbatches")
 _FP32: Final = 4
+_TRIES: Final = 5
+_LESS: Final = 0.85  # memory of a search after one whose layout did not fit
 _IN_ONE_PART: Final = "1f1b"  # the schedule if gradients are reduced in each backward pass
 
 
@@ -105,13 +114,51 @@ def plan_with_layout(
     }
     request = read_request(model, example, cluster, state=state, **known, **checked)  # type: ignore[arg-type]
     precision = fixed.precision or _precision(request.state)
-    search = _search(request, machine, options, fixed, precision)
-    layout, names = search.best.layout, ()
-    if layout.checkpointing != "none":
-        graph, costs_of = request.sampler.at(_smallest(request, options), frozenset())
-        names = checkpointed(graph, costs_of, layout.checkpointing)
-        for name in names:
-            checkpoint_forward(model.get_submodule(name))
+    limit = request.memory_bytes or cluster.device.memory_bytes
+    for tries_left in reversed(range(_TRIES)):
+        search = _search(request, machine, options, fixed, precision, limit)
+        layout, names = search.best.layout, _names(request, options, search.best.layout)
+        try:
+            with _checkpoints(model, names):
+                of_stages = _state(layout, state, precision, request)
+                chosen = _chosen(layout, options)
+                found = plan(model, example, cluster, state=of_stages, **known, **chosen)  # type: ignore[arg-type]
+        except PlanMemoryError:
+            # The planner of stages captures checkpoints, and knows temporary memory more exactly.
+            if limit is None or not tries_left:
+                raise
+            limit = int(_LESS * limit)
+        else:
+            break
+    whole = _with_layout(found, layout, names)
+    return PlanWithLayout(plan=whole, search=search, machine=machine)
+
+
+def _names(request: Request, options: dict[str, Any], layout: Layout) -> tuple[str, ...]:
+    """Return the names of the modules that a layout checkpoints."""
+    if layout.checkpointing == "none":
+        return ()
+    graph, costs = request.sampler.at(_smallest(request, options), frozenset())
+    return checkpointed(graph, costs, layout.checkpointing)
+
+
+@contextmanager
+def _checkpoints(model: nn.Module, names: tuple[str, ...]) -> Iterator[None]:
+    """Checkpoint activations of some modules; undo this if the block raises an error."""
+    modules = [model.get_submodule(name) for name in names]
+    changed = [module for module in modules if not is_checkpointed(module)]
+    for module in changed:
+        checkpoint_forward(module)
+    try:
+        yield
+    except BaseException:
+        for module in changed:
+            plain_forward(module)
+        raise
+
+
+def _chosen(layout: Layout, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of the planner of stages for a layout."""
     chosen = {
         **options,
         "pipeline_parallel_degree": layout.pipeline,
@@ -120,10 +167,7 @@ def plan_with_layout(
     }
     if layout.reduction == "microbatch" and options.get("pipeline", AUTO) == AUTO:
         chosen["pipeline"] = _IN_ONE_PART
-    of_stages = _state(layout, state, precision, request)
-    found = plan(model, example, cluster, state=of_stages, **known, **chosen)  # type: ignore[arg-type]
-    whole = _with_layout(found, layout, names)
-    return PlanWithLayout(plan=whole, search=search, machine=machine)
+    return chosen
 
 
 def _with_layout(found: Plan, layout: Layout, names: tuple[str, ...]) -> Plan:
@@ -158,7 +202,7 @@ def _leaves_nothing(options: dict[str, Any]) -> bool:
 
 def _search(
     request: Request, machine: Machine, options: dict[str, Any], fixed: FixedShards,
-    precision: Precision,
+    precision: Precision, memory_bytes: int | None,
 ) -> LayoutSearch:  # fmt: skip
     small, large = (
         _captured(request, count)
@@ -173,7 +217,7 @@ def _search(
     needs = TrainingNeeds(
         batch_per_replica=request.batch_size,
         precision=precision,
-        memory_bytes=request.memory_bytes,
+        memory_bytes=memory_bytes,
         reduction=fixed.reduction,
         pipeline=degree,
         num_microbatches=_fixed(options, "microbatches"),
@@ -229,7 +273,8 @@ def _state(
         batch_per_replica=request.batch_size, precision=precision, reduction="auto"
     )
     total = state_bytes_per_element(layout, needs)
-    weight, gradient = min(total, state.weight), state.gradient
+    weight = min(total, state.weight)
+    gradient = min(total - weight, state.gradient)
     return StateBytes(
         weight=weight, gradient=gradient, optimizer=max(0.0, total - weight - gradient)
     )

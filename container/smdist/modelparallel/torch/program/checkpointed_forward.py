@@ -32,6 +32,20 @@ def checkpoint_forward(module: nn.Module, *, preserves_rng_state: bool = True) -
     own["forward"] = MethodType(_checkpointed, module)
 
 
+def is_checkpointed(module: nn.Module) -> bool:
+    """Return True if the activations of a module are checkpointed by `checkpoint_forward`."""
+    return SETTINGS in module.__dict__
+
+
+def plain_forward(module: nn.Module) -> None:
+    """Undo `checkpoint_forward`: later calls of the module save all activations."""
+    own = module.__dict__
+    own.pop("forward")
+    own.pop(SETTINGS)
+    if _PLAIN in own:
+        own["forward"] = own.pop(_PLAIN)
+
+
 def _checkpointed(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """Run the original forward function of the module `self` with activation checkpointing.
 
