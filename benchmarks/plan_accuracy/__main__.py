@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
@@ -51,7 +52,7 @@ class Row:
 
 def main() -> None:
     arguments = _arguments()
-    models = list(MODELS)[: 1 if arguments.sample else None]
+    models = arguments.models[: 1 if arguments.sample else None]
     layouts = LAYOUTS[: 3 if arguments.sample else None]
     device = _calibrated(4 if arguments.sample else 25, arguments.megabits)
     rows = []
@@ -72,7 +73,8 @@ def _calibrated(seconds: int, megabits: int) -> Machine:
         path = Path(folder) / "machine.json"
         program = [sys.executable, "-m", "smdist.modelparallel.calibrate"]
         options = ["--output", str(path), "--seconds", str(seconds)]
-        subprocess.run([*program, *options], check=True, stdout=sys.stderr)
+        one = {**os.environ, "OMP_NUM_THREADS": "1"}  # ranks compute with one thread
+        subprocess.run([*program, *options], check=True, stdout=sys.stderr, env=one)
         return machine_of(calibration.load(path), megabits * 1e6)
 
 
@@ -144,6 +146,7 @@ def kendall_tau(rows: Sequence[Row]) -> float | None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sample", action="store_true", help="three layouts of one model")
+    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--rounds", type=int, default=7, help="measured steps of each layout")
     parser.add_argument("--megabits", type=int, default=1000, help="rate of a host's link")
     return parser.parse_args()

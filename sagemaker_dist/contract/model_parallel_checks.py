@@ -249,7 +249,9 @@ def _searched_shards(options: Unchecked) -> Faults:
     """Yield a fault for each option that the search for shards does not know."""
     if options.sharding != AUTO or options.plan is not None:
         return
-    allowed = {name: (_default(options, name),) for name in _NOT_SEARCHED}
+    allowed: dict[str, tuple[object, ...]] = {
+        name: (_default(options, name),) for name in _NOT_SEARCHED
+    }
     allowed["pipeline"] = (AUTO, *SEARCHED)
     for name, values in allowed.items():
         value = getattr(options, name)

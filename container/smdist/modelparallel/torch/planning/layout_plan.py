@@ -263,9 +263,7 @@ def _precision(state: StateBytes) -> Precision:
     )
 
 
-def _state(
-    layout: Layout, state: StateBytes, precision: Precision, request: Request
-) -> StateBytes:
+def _state(layout: Layout, state: StateBytes, precision: Precision, request: Request) -> StateBytes:
     """Return the bytes that a layout keeps of each parameter element, for the planner of stages."""
     if layout.sharding == "none":
         return state
