@@ -57,12 +57,10 @@ def test_a_wrong_value_is_named(name, value):
 def test_text_of_a_wrong_value():
     """The text has the option, its value, and what it may be."""
     with pytest.raises(OptionError) as caught:
-        ModelParallel(sharding="half")
+        ModelParallel(optimize="half")
 
-    assert str(caught.value) == (
-        "sharding is 'half': no such kind of sharding exists. Valid are 'auto', 'full',"
-        " 'none', 'optimizer'."
-    )
+    text = str(caught.value)
+    assert all(part in text for part in ("optimize", "'half'", "'speed'", "'memory'"))
 
 
 def test_every_option_has_wrong_values():
