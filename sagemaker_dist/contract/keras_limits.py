@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from sagemaker_dist.contract.schedule_limits import SPLIT_BACKWARD
 from sagemaker_dist.errors import OptionError
 
 _POLICY: Final = 'Leave it out, and call keras.config.set_dtype_policy("mixed_bfloat16")'
@@ -19,12 +20,17 @@ _ONLY: Final[tuple[tuple[str, tuple[Any, ...], str, str], ...]] = (
         "replicas of a Keras model do not divide their state",
         "Leave it out",
     ),
+    (
+        "gradient_reduction",
+        ("auto", "step"),
+        "replicas of a Keras model do not divide their state",
+        "Leave it out",
+    ),
     ("bf16", (False,), "Keras has dtype policies for this", _POLICY),
     ("fp16", (False,), "Keras has dtype policies for this", _POLICY.replace("bfloat", "float")),
     ("offload_activations", (False,), "activations stay on the device", "Leave it out"),
     ("activation_loading_horizon", (None,), "activations are not offloaded", "Leave it out"),
 )
-_SPLIT: Final = ("zero_bubble", "zero_bubble_v", "dualpipe_v")
 KERAS_SCHEDULES: Final = ("simple", "interleaved", "1f1b", "interleaved_1f1b", "looped_bfs")
 
 
@@ -34,7 +40,7 @@ def keras_faults(options: Any) -> Iterator[OptionError]:
         value = getattr(options, name)
         if value not in allowed:
             yield OptionError(f"{name} is {value!r}", why, hint, about=name, kind="unsupported")
-    if options.pipeline in _SPLIT:
+    if options.pipeline in SPLIT_BACKWARD:
         yield OptionError(
             f"pipeline is {options.pipeline!r}",
             "tf.GradientTape computes the gradients of inputs and weights in one pass, and this"

@@ -62,9 +62,15 @@ class ModelParallel(KeywordOptions):
             None: all memory of its device.
         sharding: State that replicas divide among each other, so that each stores only a shard:
             "none", "optimizer" (the optimizer's state) or "full" (also weights and gradients).
-            Default "none".
+            "auto": the planner chooses it together with the other degrees, and also checkpoints
+            activations of some modules if memory needs it. Default "none".
         shard_degree: Number of replicas that divide one copy of this state among each other, at
-            least 1. It must divide the number of replicas. Default None: all replicas.
+            least 1. It must divide the number of replicas. Default None: all replicas, or the
+            planner's choice with sharding="auto".
+        gradient_reduction: Time at which sharded gradients are reduced: "step" (after the last
+            microbatch; whole gradients stay in memory until then) or "microbatch" (in each backward
+            pass, module by module, with more messages). Default "auto": the planner chooses with
+            sharding="auto"; otherwise "step".
         gradient_clipping: Largest L2 norm of all gradients together. Larger gradients are scaled
             down before the optimizer step. Default None: no clipping.
         bf16: True to compute in bfloat16, with float32 master weights that the optimizer updates;
@@ -105,6 +111,7 @@ class ModelParallel(KeywordOptions):
     device_memory: int | str | None = None
     sharding: str = "none"
     shard_degree: int | None = None
+    gradient_reduction: str = AUTO
     gradient_clipping: float | None = None
     bf16: bool = False
     offload_activations: bool = False

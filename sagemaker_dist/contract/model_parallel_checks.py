@@ -11,6 +11,7 @@ from sagemaker_dist.contract.ranges import MOST_BYTES, size_in_bytes
 from sagemaker_dist.contract.schedule_limits import (
     AUTO,
     PIPELINES,
+    SPLIT_BACKWARD,
     microbatch_faults,
     pipeline_faults,
 )
@@ -19,7 +20,9 @@ from sagemaker_dist.errors import OptionError, closest
 
 Faults = Iterator[OptionError]
 Unchecked = Any  # a ModelParallel before its checks: values may have any type
-SHARDINGS: Final = ("none", "optimizer", "full")
+SHARDINGS: Final = ("none", "optimizer", "full", AUTO)
+REDUCTIONS: Final = (AUTO, "step", "microbatch")
+SEARCHED: Final = ("1f1b", "interleaved_1f1b", "zero_bubble", "zero_bubble_v")  # with shards
 _SEEDS: Final = 1 << 63  # torch accepts 64 bits, but not every reader of JSON more than 63
 _MOST_RANKS: Final = 1 << 20
 
@@ -79,6 +82,11 @@ _KEYS: Final[Mapping[str, Key]] = {
         choices=SHARDINGS,
     ),
     "shard_degree": _COUNT,
+    "gradient_reduction": Key(
+        is_valid=lambda value: value in REDUCTIONS,
+        why="no such time of reduction exists",
+        choices=REDUCTIONS,
+    ),
     "gradient_clipping": Key(
         is_valid=_is_clip,
         why="it is the largest allowed norm, which must be above 0 and finite",
@@ -100,6 +108,10 @@ _KEYS: Final[Mapping[str, Key]] = {
         hint="Pass DataParallel(...)",
     ),
 }
+_NOT_SEARCHED: Final = (
+    *("active_microbatches", "optimize", "memory_weight"),
+    *("auto_partition", "default_partition", "offload_activations"),
+)
 _OF_PLAN: Final = (  # options that a saved plan sets
     *("pipeline", "active_microbatches", "virtual_stages", "optimize", "memory_weight"),
     *("auto_partition", "default_partition", "device_memory"),
@@ -211,6 +223,48 @@ def _sharding(options: Unchecked) -> Faults:
         )
 
 
+def _reduction(options: Unchecked) -> Faults:
+    if options.gradient_reduction == AUTO:
+        return
+    what = f"gradient_reduction is {options.gradient_reduction!r} with"
+    if options.sharding == "none":
+        yield OptionError(
+            f"{what} sharding='none'",
+            "without sharding, gradients of replicas are summed once per step",
+            "Pass sharding='optimizer' or sharding='full', or leave gradient_reduction out",
+            about="gradient_reduction",
+            kind="conflict",
+        )
+    if options.gradient_reduction == "microbatch" and options.pipeline in SPLIT_BACKWARD:
+        yield OptionError(
+            f"{what} pipeline={options.pipeline!r}",
+            "this schedule computes gradients of weights apart from backward passes",
+            "Pass another schedule, such as pipeline='1f1b', or leave gradient_reduction out",
+            about="gradient_reduction",
+            kind="conflict",
+        )
+
+
+def _searched_shards(options: Unchecked) -> Faults:
+    """Yield a fault for each option that the search for shards does not know."""
+    if options.sharding != AUTO or options.plan is not None:
+        return
+    allowed: dict[str, tuple[object, ...]] = {
+        name: (_default(options, name),) for name in _NOT_SEARCHED
+    }
+    allowed["pipeline"] = (AUTO, *SEARCHED)
+    for name, values in allowed.items():
+        value = getattr(options, name)
+        if value not in values:
+            yield OptionError(
+                f"{name} is {value!r} with sharding='auto'",
+                "the planner does not search shards for this",
+                f"Leave {name} out, or pass sharding='none', 'optimizer' or 'full'",
+                about=name,
+                kind="conflict",
+            )
+
+
 def _precision(options: Unchecked) -> Faults:
     if options.bf16 and options.fp16:
         yield OptionError(
@@ -262,6 +316,8 @@ _RULES: Final = {  # each rule, and the options that it reads
         *("pipeline_parallel_degree", "virtual_stages", "pipeline", "default_partition"),
     ),
     _sharding: ("sharding", "shard_degree"),
+    _reduction: ("sharding", "gradient_reduction", "pipeline"),
+    _searched_shards: ("sharding", "plan", "pipeline", *_NOT_SEARCHED),
     _precision: ("bf16", "fp16"),
     _offload: ("offload_activations", "activation_loading_horizon"),
     _plan: ("plan", *_OF_PLAN),

@@ -16,6 +16,7 @@ from typing import Final
 from sagemaker_dist.errors import OptionError
 
 AUTO: Final = "auto"
+SPLIT_BACKWARD: Final = ("zero_bubble", "zero_bubble_v", "dualpipe_v")  # weights' gradients apart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

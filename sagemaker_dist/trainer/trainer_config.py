@@ -143,6 +143,7 @@ class ModelParallelConfig(SmdistConfig):
     device_memory: int | str | None = _MODEL.device_memory
     sharding: str = _MODEL.sharding
     shard_degree: int | None = _MODEL.shard_degree
+    gradient_reduction: str = _MODEL.gradient_reduction
     gradient_clipping: float | None = _MODEL.gradient_clipping
     bf16: bool = _MODEL.bf16
     offload_activations: bool = _MODEL.offload_activations

@@ -230,6 +230,31 @@ def test_golden_version_10_parses_forever():
     assert options == parse((GOLDEN / "v10.json").read_text())
 
 
+def test_golden_version_11_parses_forever():
+    """The eleventh document: gradients that each microbatch reduces to shards."""
+    options = ModelParallel(
+        pipeline_parallel_degree=2, sharding="full", gradient_reduction="microbatch"
+    )
+
+    assert options == parse((GOLDEN / "v11.json").read_text())
+
+
+@pytest.mark.parametrize(
+    "options", [{"sharding": "full", "gradient_reduction": "step"}, {"sharding": "auto"}]
+)
+def test_shards_that_the_planner_chooses_need_a_newer_image(options):
+    """An older image refuses the key by name, and does not know the value."""
+    text = render(ModelParallel(**options))
+
+    assert 11 == json.loads(text)["version"]
+    assert ModelParallel(**options) == parse(text)
+    assert "gradient_reduction" not in render(ModelParallel(sharding="full"))
+    if "gradient_reduction" in options:
+        with pytest.raises(SkewError) as caught:
+            parse(text.replace('"version":11', '"version":10'))
+        assert [("modelparallel.gradient_reduction", "unknown")] == fields_of(caught.value)
+
+
 @pytest.mark.parametrize("horizon", [None, 2])
 def test_offload_needs_a_newer_image(horizon):
     """A document without offload has neither key; an older image refuses those with."""

@@ -34,7 +34,7 @@ _OPEN: Final = (_DEGREE, "partitions", "microbatches", "pipeline")  # may be "au
 _TOGETHER: Final = (  # options of one source: if the job sets one, all are the job's
     frozenset(["pipeline", "active_microbatches", "virtual_stages"]),
     frozenset(["optimize", "memory_weight", "auto_partition", "default_partition"]),
-    frozenset(["sharding", "shard_degree"]),
+    frozenset(["sharding", "shard_degree", "gradient_reduction"]),
     frozenset(["bf16", "fp16"]),
     frozenset(["offload_activations", "activation_loading_horizon"]),
 )

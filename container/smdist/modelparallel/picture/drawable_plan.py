@@ -23,6 +23,11 @@ class Plan(core.Plan):
 
     _problem: Problem | None = None  # no field, so files and comparisons leave it out
 
+    @property
+    def problem(self) -> Problem | None:
+        """Problem that the planner solved; None if the plan was loaded or edited."""
+        return self._problem
+
     @classmethod
     def of(cls, found: core.Plan, problem: Problem, *notes: Note) -> Plan:
         """Return a plan that the planner found, with more notes.

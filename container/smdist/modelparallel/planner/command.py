@@ -100,7 +100,7 @@ def _make_plan(
 def _torch_plan(
     file: ModelFile, model: Any, machine: Machine, arguments: argparse.Namespace
 ) -> tuple[Plan, str]:
-    from smdist.modelparallel.planner.layout_plan import plan_with_layout
+    from smdist.modelparallel.torch.planning.layout_plan import plan_with_layout
 
     made = plan_with_layout(
         model,

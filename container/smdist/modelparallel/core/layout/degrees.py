@@ -28,6 +28,8 @@ class Layout:
         checkpointing: Layers that are checkpointed: "none", "every_8th", "selective" (every
             second one) or "full" (all).
         offload: True if activations are kept in the host's memory.
+        reduction: Time at which sharded gradients are reduced: "step", after the last microbatch,
+            or "microbatch", in each backward pass.
         microbatch: Samples of one microbatch.
         num_microbatches: Microbatches of one replica in a step.
         schedule: Name of the pipeline's schedule; "1f1b" also for one stage.
@@ -41,6 +43,7 @@ class Layout:
     shard_degree: int = 1
     checkpointing: str = "none"
     offload: bool = False
+    reduction: str = "step"
     microbatch: int = 1
     num_microbatches: int = 1
     schedule: str = "1f1b"
@@ -62,6 +65,16 @@ class Layout:
         return self.sharding != "none" and 1 < self.shard_degree < self.data
 
     @property
+    def reduces_often(self) -> bool:
+        """True if gradients are reduced to shards in each backward pass.
+
+        The prediction does so for one stage with all state in shards. In pipelines, it counts whole
+        gradients until the end of the step.
+        """
+        is_alone = self.pipeline == 1 and self.shard_degree > 1
+        return self.reduction == "microbatch" and self.sharding == "full" and is_alone
+
+    @property
     def family(self) -> str:
         """Name of the layout's family: the kinds of parallelism that it combines."""
         parts = []
@@ -77,7 +90,8 @@ class Layout:
     def options(self) -> dict[str, int | str | bool]:
         """Return the options of `ModelParallel` that run this layout, without those at defaults.
 
-        Checkpointing is no option: the script calls `smp.set_activation_checkpointing`.
+        Checkpointing is no option: a saved plan has it, or the script calls
+        `smp.set_activation_checkpointing`.
         """
         found: dict[str, int | str | bool] = {
             "pipeline_parallel_degree": self.pipeline,
@@ -93,6 +107,8 @@ class Layout:
             found["sharding"] = self.sharding
         if self.is_hybrid:
             found["shard_degree"] = self.shard_degree
+        if self.reduces_often:
+            found["gradient_reduction"] = self.reduction
         if self.offload:
             found["offload_activations"] = True
         return found
@@ -102,6 +118,8 @@ class Layout:
         if self.sharding != "none":
             what = "all state" if self.sharding == "full" else "optimizer state"
             parts.append(f"{what} in shards over {number(self.shard_degree, 'rank')}")
+        if self.reduces_often:
+            parts.append("gradients reduced in each microbatch")
         if self.tensor > 1:
             parts.append(f"layers split over {number(self.tensor, 'rank')}")
         if self.pipeline > 1:

@@ -46,9 +46,10 @@ def state_bytes_per_element(layout: Layout, needs: TrainingNeeds) -> float:
 def reduces_at_end(layout: Layout, needs: TrainingNeeds) -> bool:
     """Return True if whole gradients are kept until the last microbatch.
 
-    Reductions of each microbatch need a backward pass in one part, and one stage on each rank.
+    Reductions of each microbatch are predicted for one stage on each rank alone.
     """
-    return needs.reduction == "step" or layout.pipeline > 1 or layout.sharding != "full"
+    reduction = layout.reduction if needs.reduction == "auto" else needs.reduction
+    return reduction == "step" or layout.pipeline > 1 or layout.sharding != "full"
 
 
 def in_flight(layout: Layout) -> tuple[int, ...]:

@@ -42,20 +42,26 @@ def bases(model: LayerModel, machine: Machine, needs: TrainingNeeds) -> Iterator
                 base = Layout(
                     data=data, pipeline=pipeline, tensor=tensor,
                     microbatch=microbatch, num_microbatches=count,
+                    reduction="step" if needs.reduction == "auto" else needs.reduction,
                 )  # fmt: skip
                 yield from _with_options(base, needs, len(model.layers))
 
 
 def sharded(base: Layout, needs: TrainingNeeds) -> Iterator[Layout]:
     """Yield a layout with all its shardings, beginning with none."""
+    least = 1 if needs.only_shards and base.data == 1 else 2
     for kind in SHARDINGS if needs.sharding is None else (needs.sharding,):
         if kind == "none":
-            if needs.shard_degree in (None, 1):
+            if needs.shard_degree in (None, 1) and not needs.only_shards:
                 yield base
             continue
         for degree in _chosen(needs.shard_degree, divisors(base.data)):
-            if degree > 1 and base.data % degree == 0:
-                yield _replaced(base, sharding=kind, shard_degree=degree)
+            if degree >= least and base.data % degree == 0:
+                layout = _replaced(base, sharding=kind, shard_degree=degree)
+                yield layout
+                often = _replaced(layout, reduction="microbatch")
+                if needs.reduction == "auto" and often.reduces_often:
+                    yield often
 
 
 def _microbatches(needs: TrainingNeeds, data: int) -> Iterator[tuple[int, int]]:

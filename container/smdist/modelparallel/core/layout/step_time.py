@@ -174,7 +174,8 @@ def step_parts(
         (stage,) = stages
         wait = stage.reduced + stage.once
         covered = 0.0
-        if needs.reduction == "microbatch":  # sums overlap with the last backward pass
+        often = layout.reduces_often if needs.reduction == "auto" else needs.reduction != "step"
+        if often:  # sums overlap with the last backward pass
             covered = min(stage.reduced, stage.backward)
         return _parts(stage, count, bubble=0.0, gradients=wait - covered, more_hidden=covered)
     pipeline, step = _pipeline_seconds(machine, stages, sent_bytes, layout)

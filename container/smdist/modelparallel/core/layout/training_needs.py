@@ -48,7 +48,7 @@ PRECISIONS: Final = {
         name="float16", weight=2, gradient=2, optimizer=16, shard=12, gathered=2, sum=4
     ),
 }
-REDUCTIONS: Final = ("step", "microbatch")
+REDUCTIONS: Final = ("step", "microbatch", "auto")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,11 +67,14 @@ class TrainingNeeds:
         memory_margin: Fraction that the allocator's rounding and fragments add to activations and
             temporary memory. Default 0.08, an assumption.
         reduction: When sharded gradients are reduced: "step", after the last microbatch, as this
-            runtime does; or "microbatch", after each one, so that no whole gradient is kept.
+            runtime does by default; "microbatch", in each backward pass, so that no whole
+            gradient is kept; or "auto", to search both.
         most_microbatch: Largest number of samples in a microbatch; None for no limit.
         least_microbatch: Smallest number of samples in a microbatch.
         pipeline, tensor, shard_degree, num_microbatches, virtual_stages: Fixed degrees and numbers.
         sharding, checkpointing, schedule, offload: Fixed options.
+        only_shards: True to leave out layouts whose replicas keep whole state. Models of one
+            replica are then shards over one rank.
 
     Raises:
         OptionError: A value is wrong; all faults are reported.
@@ -94,6 +97,7 @@ class TrainingNeeds:
     checkpointing: str | None = None
     schedule: str | None = None
     offload: bool | None = None
+    only_shards: bool = False
 
     def __post_init__(self) -> None:
         raise_all(_faults(self))

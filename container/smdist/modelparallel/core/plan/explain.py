@@ -66,6 +66,7 @@ def _head(plan: PlanData) -> Iterator[str]:
         f"{number(plan.num_microbatches, 'microbatch')} of "
         f"{number(plan.microbatch_size, 'sample')}{each}."
     )
+    yield from _shards(plan)
     forecast = _fresh(plan)
     if forecast is not None:
         source = "was measured" if forecast.source == "measured" else "was estimated"
@@ -78,6 +79,21 @@ def _head(plan: PlanData) -> Iterator[str]:
         yield from _text(
             "This plan was edited after it was made. Its forecast, ties, notes and rejected "
             "alternatives are no longer valid, and are not shown."
+        )
+
+
+def _shards(plan: PlanData) -> Iterator[str]:
+    """Yield lines about state that replicas divide, and about checkpointed modules."""
+    if plan.sharding != "none":
+        what = "all state" if plan.sharding == "full" else "optimizer state"
+        ranks = number(plan.shard_degree or plan.data_parallel_degree, "rank")
+        often = " in each microbatch" if plan.gradient_reduction == "microbatch" else " once a step"
+        yield from _text(f"Shards of {what} over {ranks}; gradients are reduced{often}.")
+    if plan.checkpointed:
+        first = plan.checkpointed[0]
+        yield from _text(
+            f"Activations of {number(len(plan.checkpointed), 'module')} are computed again in"
+            f" backward passes, the first of them {first}."
         )
 
 

@@ -21,6 +21,10 @@ _NUMBERS = (
     "num_microbatches",
     "virtual_stages",
 )
+_CHOICES = {
+    "sharding": ("none", "optimizer", "full"),
+    "gradient_reduction": ("step", "microbatch"),
+}
 _MOST = 10**9  # largest valid count of any kind
 _MOST_PASSES = 10**7  # largest number of passes of microbatches through stages
 _FEW = 3  # largest number of modules named as examples
@@ -48,6 +52,31 @@ def number_faults(plan: PlanData) -> Iterator[OptionError]:
             kind="indivisible",
         )
     yield from _size_faults(plan)
+    yield from _shard_faults(plan)
+
+
+def _shard_faults(plan: PlanData) -> Iterator[OptionError]:
+    """Yield an error for each wrong value of a plan's sharding, or of its gradients' reduction."""
+    for name, choices in _CHOICES.items():
+        value = getattr(plan, name)
+        if value not in choices:
+            what, why = f"{name} is {shown(value)}", f"no such {name} exists"
+            hint = closest(str(value), choices)
+            yield PlanError(what, why, hint, about=name, kind="unknown")
+    degree, replicas = plan.shard_degree, plan.data_parallel_degree
+    if degree is not None and (degree < 1 or replicas % degree):
+        yield PlanError(
+            f"shard_degree is {shown(degree)}",
+            f"the {replicas} replicas are divided into groups of shard_degree replicas",
+            f"Write one of {', '.join(map(str, divisors(replicas)))}, or null for all replicas",
+            about="shard_degree",
+            kind="indivisible",
+        )
+    for name, value in (("shard_degree", degree), ("gradient_reduction", plan.gradient_reduction)):
+        if plan.sharding == "none" and value not in (None, "step"):
+            what, why = f"{name} is {shown(value)}", "without sharding, it has no effect"
+            hint = "Leave it out, or write sharding as 'optimizer' or 'full'"
+            yield PlanError(what, why, hint, about=name, kind="conflict")
 
 
 def _size_faults(plan: PlanData) -> Iterator[OptionError]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 from smdist.modelparallel.core.note import Note
 from smdist.modelparallel.core.placement import Tie
@@ -12,6 +13,8 @@ from smdist.modelparallel.core.plan.fingerprint import Fingerprint, digest
 from smdist.modelparallel.core.plan.forecast import Forecast, Rejected
 from smdist.modelparallel.core.schedule import make_schedule
 from smdist.modelparallel.core.schedule.actions import Schedule
+
+_WHOLE: Final = ("none", None, "step", ())  # no shards and no checkpoints
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: the class has cached properties
@@ -30,6 +33,11 @@ class PlanData:
         active_microbatches: Largest number of microbatches in flight, for the schedule
             "interleaved"; None for others.
         virtual_stages: Number of stages on each rank.
+        sharding: State that replicas divide among each other: "none", "optimizer" or "full", as in
+            `ModelParallel`. With "none", the options of the job decide.
+        shard_degree: Number of replicas that divide one copy of the state; None for all replicas.
+        gradient_reduction: Time at which sharded gradients are reduced: "step" or "microbatch".
+        checkpointed: Names of modules whose activations are computed again in backward passes.
         opened: Modules that were divided, so that the modules inside them are units.
         ties: Parameters that several stages hold.
         forecast: Predicted time and memory of a step; None if they were not computed.
@@ -47,6 +55,10 @@ class PlanData:
     stages: tuple[tuple[str, ...], ...]
     active_microbatches: int | None = None
     virtual_stages: int = 1
+    sharding: str = "none"
+    shard_degree: int | None = None
+    gradient_reduction: str = "step"
+    checkpointed: tuple[str, ...] = ()
     opened: tuple[str, ...] = ()
     ties: tuple[Tie, ...] = ()
     forecast: Forecast | None = None
@@ -104,7 +116,7 @@ class PlanData:
 
     @cached_property
     def basis(self) -> str:
-        """Digest of the plan's degrees, batch, schedule, stages and ties.
+        """Digest of the plan's degrees, batch, schedule, stages, shards, checkpoints and ties.
 
         The digest changes when one of them is edited. A forecast stores the digest, which shows
         whether the forecast is still valid. Ties are the parameters that several stages hold.
@@ -112,7 +124,9 @@ class PlanData:
         decided = (self.schedule, self.active_microbatches, self.virtual_stages, self.opened)
         tied = [(tie.parameter, tie.stages) for tie in self.ties]
         sizes = (self.pipeline_parallel_degree, self.data_parallel_degree, self.batch_size)
-        return digest([repr((decided, sizes, self.num_microbatches, self.stages, tied))])
+        parts = [repr((decided, sizes, self.num_microbatches, self.stages, tied))]
+        shards = (self.sharding, self.shard_degree, self.gradient_reduction, self.checkpointed)
+        return digest(parts if shards == _WHOLE else [*parts, repr(shards)])
 
     @property
     def is_stale(self) -> bool:

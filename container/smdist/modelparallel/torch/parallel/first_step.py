@@ -21,9 +21,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sagemaker_dist.errors import OptionError, require
+from sagemaker_dist.errors import OptionError, closest, require
 from smdist.modelparallel.core.cluster import Cluster
 from smdist.modelparallel.core.cost import StateBytes
+from smdist.modelparallel.core.layout import Machine
+from smdist.modelparallel.core.layout.training_needs import PRECISIONS
 from smdist.modelparallel.core.plan import Plan
 from smdist.modelparallel.core.plan.explain import summary
 from smdist.modelparallel.torch import session
@@ -47,13 +49,16 @@ from smdist.modelparallel.torch.materialization.stage_module import StageModule
 from smdist.modelparallel.torch.parallel.call_agreement import BEFORE, ending_all
 from smdist.modelparallel.torch.parallel.model_state import ModelState, PartitionedModel, probe
 from smdist.modelparallel.torch.parallel.optimizers import ParameterRenaming
-from smdist.modelparallel.torch.parallel.settings import Settings, checked
+from smdist.modelparallel.torch.parallel.settings import Settings, checked, with_plan
 from smdist.modelparallel.torch.parallel.step_function import StepFunction, example_of
+from smdist.modelparallel.torch.planning.layout_plan import FixedShards, plan_with_layout
 from smdist.modelparallel.torch.planning.local_cluster import cluster_of
 from smdist.modelparallel.torch.planning.make_plan import plan as find
 from smdist.modelparallel.torch.program.batch import Batch
+from smdist.modelparallel.torch.program.checkpointed_forward import checkpoint_forward
 from smdist.modelparallel.torch.program.pytree import flatten
 from smdist.modelparallel.torch.replicas import Replicas
+from smdist.modelparallel.torch.replicas.replicas import half_dtype
 from smdist.modelparallel.torch.session.process_groups import Groups
 from smdist.modelparallel.torch.session.rank_team import (
     RankTeam,
@@ -182,12 +187,55 @@ def _found(model: nn.Module, batch: Batch, settings: Settings) -> Plan:
     is_one = session.current().size == 1 or degree > 1
     if is_one and options["pipeline_parallel_degree"] == "auto":
         options["pipeline_parallel_degree"] = 1
-    if settings.converted_dtype is not None:
-        options["state"] = _WITH_MASTERS
+    cluster = _cluster(model, degree)
     with torch.enable_grad(), without_messages():
-        plan = find(model, batch, _cluster(model, degree), costs=settings.costs, **options)
+        if settings.sharding == "auto":
+            shards = _fixed_shards(settings)
+            plan = plan_with_layout(
+                model, batch, Machine(cluster=cluster), costs=settings.costs, shards=shards,
+                state=StateBytes(), **options,
+            ).plan  # fmt: skip
+        else:
+            if settings.converted_dtype is not None:
+                options["state"] = _WITH_MASTERS
+            plan = find(model, batch, cluster, costs=settings.costs, **options)
     fields = {name: getattr(plan, name) for name in Plan.__dataclass_fields__}
     return Plan(**fields)  # without the planning problem, which is not sent to other ranks
+
+
+def _fixed_shards(settings: Settings) -> FixedShards:
+    """Return what the settings leave of the search for shards.
+
+    With 16 bits, replicas always divide their state: the parameters stay in float32 until FSDP2
+    gathers them, so that the model need not be converted before it is known whether it has shards.
+    """
+    half = half_dtype(bf16=settings.bf16, fp16=settings.fp16)
+    return FixedShards(
+        shard_degree=settings.shard_degree,
+        reduction=settings.gradient_reduction,
+        only_shards=half is not None,
+        precision=None if half is None else PRECISIONS[str(half).removeprefix("torch.")],
+    )
+
+
+def _checkpoint(model: nn.Module, plan: Plan) -> None:
+    """Checkpoint the activations of the modules that the plan names.
+
+    Raises:
+        OptionError: The model has no such module; the error names the first.
+    """
+    known = dict(model.named_modules())
+    for name in plan.checkpointed:
+        require(
+            name in known,
+            what=f"the plan checkpoints the module {name!r}",
+            why=f"{type(model).__name__} has no module of this name",
+            hint=closest(name, known),
+            about="checkpointed",
+            kind="unknown",
+        )
+    for name in plan.checkpointed:
+        checkpoint_forward(known[name])
 
 
 def _cluster(model: nn.Module, tensor_degree: int) -> Cluster:
@@ -267,6 +315,9 @@ def prepare_for(state: ModelState, read: Callable[[], Batch]) -> None:
         _warn_of_forecast()
     tensor_plan = _split_tensors(model, batch, settings)
     plan = given or planned(model, batch, settings)
+    with raise_together(session.current().world, "the reading of the plan"):
+        settings = state.settings = with_plan(settings, plan)
+        _checkpoint(model, plan)
     groups = groups_of(plan, settings)
     with raise_together(session.current().world, "the capture of the model"):
         example = batch.microbatch(plan.num_microbatches)
@@ -320,8 +371,8 @@ def cut(
         move_stages(model, stages, moves_to)
     replicas = Replicas(
         stages, placement, schedule, groups, graph=captured.graph, sharding=settings.sharding,
-        shard_degree=settings.shard_degree, bf16=settings.bf16, fp16=settings.fp16,
-        fusion_bytes=settings.fusion_bytes,
+        shard_degree=settings.shard_degree, gradient_reduction=settings.gradient_reduction,
+        bf16=settings.bf16, fp16=settings.fp16, fusion_bytes=settings.fusion_bytes,
     )  # fmt: skip
     replicas.prepare()
     units = {call.module for call in captured.program.calls if call.is_unit}

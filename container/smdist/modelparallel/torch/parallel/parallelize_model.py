@@ -21,7 +21,8 @@ from smdist.modelparallel.torch.session.process_groups import Groups
 def parallelize(
     model: nn.Module, plan: Plan | None = None, example: Any = None, *,
     groups: Groups | None = None, sharding: str | None = None, shard_degree: int | None = None,
-    bf16: bool | None = None, fp16: bool | None = None, seed: int | None = None,
+    gradient_reduction: str | None = None, bf16: bool | None = None,
+    fp16: bool | None = None, seed: int | None = None,
     fusion_bytes: int = FUSION_BYTES, costs: str = "auto",
 ) -> Parallel:  # fmt: skip
     """Split a model into stages on several ranks; all ranks must call this.
@@ -37,10 +38,12 @@ def parallelize(
             first step splits the model.
         groups: Process groups of the ranks. Default: the groups of the session.
         sharding: Sharding of each stage over its replicas: "none" (each replica has the whole
-            stage), "optimizer" (the optimizer state is sharded) or "full" (parameters, too, as by
-            FSDP2).
+            stage), "optimizer" (the optimizer state is sharded), "full" (parameters, too, as by
+            FSDP2) or "auto" (the plan has it).
         shard_degree: Number of replicas over which one copy of the state is sharded. Default: all
             replicas.
+        gradient_reduction: Time at which sharded gradients are reduced: "step", "microbatch" or
+            "auto"; see `ModelParallel`.
         bf16: True to compute in bfloat16, with float32 master weights.
         fp16: True to compute in float16, with float32 master weights and a scaled loss. Like bf16
             without sharding, it needs a `smp.DistributedOptimizer`.
@@ -57,6 +60,9 @@ def parallelize(
         options=options, plan=plan, groups=groups, fusion_bytes=fusion_bytes, costs=costs,
         sharding=options.sharding if sharding is None else sharding,
         shard_degree=options.shard_degree if shard_degree is None else shard_degree,
+        gradient_reduction=(
+            options.gradient_reduction if gradient_reduction is None else gradient_reduction
+        ),
         bf16=options.bf16 if bf16 is None else bf16,
         fp16=options.fp16 if fp16 is None else fp16,
         offload_horizon=offload_horizon(options),

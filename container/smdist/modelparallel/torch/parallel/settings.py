@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import torch
@@ -21,6 +21,9 @@ DEFAULT_HORIZON: Final = 4  # layers, as in SMP v1
 _ANY_PLAN: Final = {  # values that fit any plan: "auto", and the defaults of SMP v1
     "microbatches": ("auto", 1),
     "pipeline": ("auto", "interleaved"),
+    "sharding": ("auto", "none"),
+    "shard_degree": (None,),
+    "gradient_reduction": ("auto",),
 }
 
 
@@ -33,8 +36,10 @@ class Settings:
         plan: Plan with the stages and the schedule; None if the planner finds one.
         groups: Process groups of the ranks; None for the groups of the session.
         sharding: Sharding of each stage over its replicas: "none", "optimizer" (the optimizer state
-            is sharded) or "full" (parameters, too).
+            is sharded), "full" (parameters, too), or "auto" until there is a plan.
         shard_degree: Number of replicas over which one copy of the state is sharded; None for all.
+        gradient_reduction: Time at which sharded gradients are reduced: "step" or "microbatch", or
+            "auto" until there is a plan.
         bf16: True to compute in bfloat16, with float32 master weights.
         fp16: True to compute in float16, with float32 master weights and a scaled loss.
         offload_horizon: Largest number of layers whose activations are on the device at once; the
@@ -56,6 +61,7 @@ class Settings:
     groups: Groups | None = None
     sharding: str = "none"
     shard_degree: int | None = None
+    gradient_reduction: str = "auto"
     bf16: bool = False
     fp16: bool = False
     offload_horizon: int | None = None
@@ -78,6 +84,50 @@ class Settings:
         )
         half = half_dtype(bf16=self.bf16, fp16=self.fp16) if self.sharding == "none" else None
         object.__setattr__(self, "converted_dtype", half)
+
+
+def with_plan(settings: Settings, plan: Plan) -> Settings:
+    """Return the settings with the shards of a plan, or with their own if the plan has none.
+
+    Args:
+        settings: Settings of the parallel model.
+        plan: Plan by which the model is split.
+
+    Raises:
+        OptionError: The model is in 16 bits, and the plan's shards need it in float32; or the model
+            is in float32, and without shards it has to be in 16 bits.
+    """
+    takes = plan.sharding != "none" or settings.sharding == "auto"
+    if takes and (settings.bf16 or settings.fp16):
+        _check_converted(settings, plan)
+    own = settings.gradient_reduction
+    if not takes:
+        return replace(settings, gradient_reduction="step" if own == "auto" else own)
+    return replace(
+        settings,
+        sharding=plan.sharding,
+        shard_degree=settings.shard_degree or plan.shard_degree,
+        gradient_reduction=plan.gradient_reduction if own == "auto" else own,
+    )
+
+
+def _check_converted(settings: Settings, plan: Plan) -> None:
+    """Check that the model's dtype is what the plan's sharding needs, with 16 bits.
+
+    Raises:
+        OptionError: It is not, because the model was converted, or not, before there was a plan.
+    """
+    is_converted = settings.converted_dtype is not None
+    require(
+        is_converted == (plan.sharding == "none"),
+        what=f"the plan has sharding={plan.sharding!r}, and the option sharding is"
+        f" {settings.sharding!r}",
+        why="with bf16 or fp16, a model without shards is converted to 16 bits before the plan is"
+        " read, and a model with shards is not",
+        hint=f"Pass sharding={plan.sharding!r}",
+        about="sharding",
+        kind="conflict",
+    )
 
 
 def offload_horizon(options: ModelParallel) -> int | None:
@@ -103,7 +153,15 @@ def checked(options: ModelParallel, plan: Plan | None) -> ModelParallel:
 
 def _contradictions(plan: Plan, options: ModelParallel) -> Iterator[OptionError]:
     """Yield an error for each option whose value differs from the plan's value."""
-    decided = {"microbatches": plan.num_microbatches, "pipeline": plan.schedule}
+    decided: dict[str, int | str | None] = {
+        "microbatches": plan.num_microbatches, "pipeline": plan.schedule
+    }  # fmt: skip
+    if plan.sharding != "none":
+        shards = plan.shard_degree or plan.data_parallel_degree
+        decided |= {
+            "sharding": plan.sharding, "shard_degree": shards,
+            "gradient_reduction": plan.gradient_reduction,
+        }  # fmt: skip
     for name, value in decided.items():
         option = getattr(options, name)
         if option not in (*_ANY_PLAN[name], value):

@@ -11,8 +11,13 @@ per microbatch. Some schedules split the backward pass into two parts: gradients
 later gradients of weights. With such a schedule, "full" keeps whole parameters like "optimizer",
 since the second part needs them.
 
-In both cases, gradients are whole until the last backward pass of a stage, and are reduced once per
-step.
+The option `gradient_reduction` selects when gradients are reduced to shards:
+
+    "step"         after the last backward pass of a stage; until then, gradients are whole
+    "microbatch"   by FSDP in each backward pass, module by module, so that only the gradients of
+                   one or two modules are whole; shards of gradients are added up
+
+With "microbatch" and several copies of the shards, FSDP sums over the copies once per step.
 
 Some parameters are not sharded: parameters that several stages of one rank hold, parameters whose
 dtype differs from most parameters of their module, and parameters without dimensions.
@@ -37,6 +42,7 @@ from smdist.modelparallel.core.rank_layout import Axis
 from smdist.modelparallel.torch.materialization.stage_module import StageModule
 from smdist.modelparallel.torch.program.program import Ref
 from smdist.modelparallel.torch.program.pytree import flatten, unflatten
+from smdist.modelparallel.torch.replicas.used_params import UsedParams
 from smdist.modelparallel.torch.session.process_groups import Groups
 from smdist.modelparallel.torch.tensor_splits import TensorSplit, mark, split_of
 
@@ -50,6 +56,8 @@ class Shards:
         shard_degree: Number of replicas over which one copy of the parameters is split.
         keeps: True to keep gathered parameters until the end of a step; False to free them after
             each run of their module.
+        reduces_often: True to reduce gradients in each backward pass; False to reduce them once
+            per step.
         dtype: Dtype of computation, such as torch.bfloat16; None for that of the parameters.
     """
 
@@ -60,9 +68,12 @@ class Shards:
         *,
         shard_degree: int,
         keeps: bool,
+        reduces_often: bool,
         dtype: torch.dtype | None,
     ) -> None:
         self._stages, self._group, self._keeps = stages, groups.of(Axis.RDP), keeps
+        self._reduces_often = reduces_often
+        self._used = UsedParams()
         self._mesh = _mesh(groups, shard_degree, _device_type(stages.values()))
         # Modules whose result is changed in place are not wrapped, so this warning does not apply.
         warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
@@ -72,6 +83,18 @@ class Shards:
             _wrap(stage, self._mesh, apart, keeps=keeps, dtype=dtype)
             _mark_again(stage, splits)
             self._pause(stage)
+            if reduces_often:
+                stage.register_forward_hook(self._watch)
+
+    def before_backward(self, stage: int, is_last: bool) -> None:
+        """Prepare FSDP for a backward pass of a stage.
+
+        Args:
+            stage: Number of the stage.
+            is_last: True if this is the last backward pass of the stage in the step.
+        """
+        if self._reduces_often and is_last:
+            self._root(stage).set_requires_all_reduce(True)
 
     def end(self, stage: int) -> None:
         """Reduce a stage's gradients after its last backward pass; free its gathered parameters."""
@@ -80,9 +103,13 @@ class Shards:
             return
         root.set_is_last_backward(True)
         root.set_reshard_after_backward(True)
-        root.set_requires_gradient_sync(True)
+        # What was reduced in backward passes is not reduced again.
+        root.set_requires_gradient_sync(not self._reduces_often)
         with torch.no_grad():
-            self._fill_gradients(root)
+            if self._reduces_often:
+                self._used.drop_unused(_parts(root), self._group)
+            else:
+                self._fill_gradients(root)
         # Called directly, as torch's pipelines do: split backward passes do not reach FSDP's hook.
         root._get_fsdp_state()._root_post_backward_final_callback()
         self._pause(self._stages[stage])
@@ -108,11 +135,26 @@ class Shards:
         return root
 
     def _pause(self, stage: nn.Module) -> None:
-        """Set a stage so that backward passes add up gradients and do not reduce them."""
+        """Set a stage so that more backward passes of the same step may follow."""
         assert isinstance(stage, FSDPModule)
         stage.set_is_last_backward(False)
         stage.set_reshard_after_backward(not self._keeps)
-        stage.set_requires_gradient_sync(False)
+        if self._reduces_often:
+            stage.set_requires_gradient_sync(True)
+            stage.set_requires_all_reduce(False)
+        else:
+            stage.set_requires_gradient_sync(False)
+
+    def _watch(self, stage: nn.Module, *_: object) -> None:
+        """Forward hook of a stage: let FSDP reduce all its parameters, and note which are used.
+
+        FSDP leaves out parameters without a gradient by default. Replicas may use different
+        parameters, and each has to reduce the same ones.
+        """
+        assert isinstance(stage, FSDPModule)
+        for group in _groups(stage):
+            group.reduce_scatter_unused_params = True
+        self._used.watch(_parts(stage))
 
     def _fill_gradients(self, root: FSDPModule) -> None:
         """Give a parameter a zero gradient if only other replicas have a gradient of it.

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from sagemaker_dist.errors import OptionError, raise_all
+from sagemaker_dist.errors import OptionError, closest, raise_all
 from smdist.modelparallel.core.graph import Graph
 from smdist.modelparallel.core.placement import Placement, Tie
 from smdist.modelparallel.core.rank_layout import Axis
@@ -164,6 +164,7 @@ def _by_dtype(parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:
 
 FUSION_BYTES: Final = 25 * 2**20
 SHARDINGS: Final = ("none", "optimizer", "full")
+REDUCTIONS: Final = ("step", "microbatch")
 
 
 class Replicas:
@@ -178,6 +179,8 @@ class Replicas:
         sharding: Sharding of each stage over its replicas: "none", "optimizer" (the optimizer state
             is sharded) or "full" (parameters, too).
         shard_degree: Number of replicas over which one copy is sharded; None for all replicas.
+        gradient_reduction: Time at which gradients are reduced to shards: "step", after the last
+            microbatch, or "microbatch", in each backward pass.
         bf16: True to compute in bfloat16. With sharding, parameters stay in float32; without it,
             the stages already have parameters in bfloat16, which get master weights.
         fp16: True to compute in float16, in the same way, with a loss that is scaled.
@@ -198,13 +201,16 @@ class Replicas:
         graph: Graph,
         sharding: str = "none",
         shard_degree: int | None = None,
+        gradient_reduction: str = "step",
         bf16: bool = False,
         fp16: bool = False,
         fusion_bytes: int = FUSION_BYTES,
     ) -> None:
         self._stages, self._placement, self._schedule = stages, placement, schedule
         self._groups, self._graph, self._fusion_bytes = groups, graph, fusion_bytes
-        raise_all(_faults(groups.rdp_size, sharding, shard_degree))
+        faults = _faults(groups.rdp_size, sharding, shard_degree)
+        raise_all([*faults, *_reduction_faults(gradient_reduction, sharding, schedule)])
+        self._reduces_often = gradient_reduction == "microbatch"
         self._sharding, self._dtype = sharding, half_dtype(bf16=bf16, fp16=fp16)
         self._masters: MasterWeights | None = None
         self._shard_degree = shard_degree or groups.rdp_size
@@ -287,6 +293,7 @@ class Replicas:
                 self._groups,
                 shard_degree=self._shard_degree,
                 keeps=keeps_gathered(self._sharding, splits_backward=splits),
+                reduces_often=self._reduces_often,
                 dtype=self._dtype,
             )
             self._collect()
@@ -341,7 +348,14 @@ class Replicas:
             parameter.grad = None
 
     def before_backward(self, stage: int, is_last: bool) -> None:
-        """Do nothing; the executor calls this before each backward action."""
+        """Prepare the shards of a stage for a backward action; the executor calls this before it.
+
+        Args:
+            stage: Number of the stage.
+            is_last: True if the action is the stage's last backward action in the step.
+        """
+        if self._shards is not None:
+            self._shards.before_backward(stage, is_last)
 
     def after_backward(self, stage: int, is_last: bool) -> None:
         """Start to reduce a stage's gradients after its last backward action in a step.
@@ -425,6 +439,28 @@ def _faults(replicas: int, sharding: str, shard_degree: int | None) -> list[Opti
             OptionError(f"shard_degree is {shard_degree!r}", why, hint, about="shard_degree")
         )
     return faults
+
+
+def _reduction_faults(reduction: str, sharding: str, schedule: Schedule) -> Iterator[OptionError]:
+    """Yield an error for each reason why gradients cannot be reduced as the option says.
+
+    Args:
+        reduction: Option `gradient_reduction` of `Replicas`.
+        sharding: Option `sharding` of `Replicas`.
+        schedule: Schedule of a step.
+    """
+    what, about = f"gradient_reduction is {reduction!r}", "gradient_reduction"
+    if reduction not in REDUCTIONS:
+        why, hint = "no such time of reduction exists", closest(str(reduction), REDUCTIONS)
+        yield OptionError(what, why, hint, about=about, kind="unknown")
+    elif reduction == "microbatch" and sharding == "none":
+        why = "without sharding, gradients of replicas are summed once per step"
+        hint = "Leave it out, or set sharding to 'optimizer' or 'full'"
+        yield OptionError(what, why, hint, about=about, kind="conflict")
+    elif reduction == "microbatch" and schedule.splits_backward:
+        why = "the schedule computes gradients of weights apart from backward passes"
+        hint = "Leave it out, or choose another schedule, such as pipeline='1f1b'"
+        yield OptionError(what, why, hint, about=about, kind="conflict")
 
 
 def _divisors(number: int) -> list[int]:

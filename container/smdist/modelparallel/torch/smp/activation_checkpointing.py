@@ -17,10 +17,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
 from sagemaker_dist.errors import OptionError, closest, raise_all
+from smdist.modelparallel.torch.program.checkpointed_forward import SETTINGS, checkpoint_forward
 from smdist.modelparallel.torch.session.current_model import current_model
 
-_PLAIN: Final = "_smp_plain_forward"
-_SETTINGS: Final = "_smp_checkpoint"
 _STRATEGIES: Final = ("each", "contiguous", "group_2")
 
 
@@ -51,10 +50,10 @@ def set_activation_checkpointing(
     """
     is_sequence = isinstance(module, nn.Sequential)
     raise_all(_faults(module, is_sequence, pack_args_as_tuple, strategy))
-    _wrap(module, preserve_rng_state)
+    checkpoint_forward(module, preserves_rng_state=preserve_rng_state)
     if isinstance(module, nn.Sequential):
         size = _group_size(strategy, len(module))
-        module.__dict__[_SETTINGS] = (preserve_rng_state, size, pack_args_as_tuple)
+        module.__dict__[SETTINGS] = (preserve_rng_state, size, pack_args_as_tuple)
         module.__dict__["forward"] = MethodType(_in_groups, module)
 
 
@@ -106,31 +105,8 @@ def checkpoint_sequential(
     return _run_groups(list(sequential), input, (preserve_rng_state, size, pack_args_as_tuple))
 
 
-def _wrap(module: nn.Module, preserves: bool) -> None:
-    own = module.__dict__
-    if _SETTINGS not in own and "forward" in own:
-        own[_PLAIN] = own["forward"]
-    own[_SETTINGS] = (preserves,)
-    own["forward"] = MethodType(_checkpointed, module)
-
-
-def _checkpointed(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """Run the original forward function of the module `self` with activation checkpointing.
-
-    This function replaces `self.forward`. Like a method, it gets the module as an argument, so it
-    also works in a copy of the module.
-    """
-    return torch_checkpoint(
-        self.__dict__.get(_PLAIN) or MethodType(type(self).forward, self),
-        *args,
-        use_reentrant=False,
-        preserve_rng_state=self.__dict__[_SETTINGS][0],
-        **kwargs,
-    )
-
-
 def _in_groups(self: nn.Sequential, input: Any) -> Any:  # noqa: A002  as Sequential names it
-    return _run_groups(list(self), input, self.__dict__[_SETTINGS])
+    return _run_groups(list(self), input, self.__dict__[SETTINGS])
 
 
 def _run_groups(modules: Sequence[nn.Module], value: Any, settings: tuple[bool, int, bool]) -> Any:

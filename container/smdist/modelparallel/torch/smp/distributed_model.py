@@ -331,6 +331,7 @@ def _settings(arguments: ModelOptions) -> Settings:
     options = session.current().options
     return Settings(
         options=options, sharding=options.sharding, shard_degree=options.shard_degree,
+        gradient_reduction=options.gradient_reduction,
         bf16=options.bf16, fp16=options.fp16, seed=options.seed, costs=arguments.costs,
         offload_horizon=offload_horizon(options),
         fusion_bytes=int(arguments.bucket_cap_mb * MIB),

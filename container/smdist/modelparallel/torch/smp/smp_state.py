@@ -83,15 +83,21 @@ class Cfg:
     @property
     def shard_optimizer_state(self) -> bool:
         """True if each replica stores only a part of the optimizer's state."""
-        return current().options.sharding != "none"
+        return str(_settings().sharding) != "none"
 
     @property
     def sharded_data_parallel_degree(self) -> int:
         """Number of replicas over which sharding="full" splits parameters; otherwise 1."""
-        options = current().options
-        if options.sharding != "full":
+        settings = _settings()
+        if settings.sharding != "full":
             return 1
-        return options.shard_degree or current().groups.rdp_size
+        return int(settings.shard_degree or current().groups.rdp_size)
+
+
+def _settings() -> Any:
+    """Return the settings of the current model, which a plan may have changed; else the options."""
+    model: Any = current_model()
+    return current().options if model is None else model.settings
 
 
 class SmpState:

@@ -11,15 +11,25 @@ from torch.distributed.tensor import DTensor
 from zoo import Specimen
 
 from sagemaker_dist.errors import OptionError, parts_of
+from smdist.modelparallel.torch.replicas import fsdp_shards
 
-SHARDINGS = ("none", "optimizer", "full")
+SHARDINGS = ("none", "optimizer", "full", "optimizer, often", "full, often")
 PIPELINE = Pipeline(num_microbatches=2)
+
+
+def replicated(specimen, size, sharding, pipeline=PIPELINE, **options):
+    """A model on replicas; ", often" reduces gradients in each backward pass."""
+    kind, _, often = sharding.partition(", ")
+    reduction = "microbatch" if often else "step"
+    return Replicated(
+        specimen, pipeline, size, sharding=kind, gradient_reduction=reduction, **options
+    )
 
 
 def trained(rank, size, sharding):
     """Three updates, with an evaluation before each; values here and in one process."""
     torch.set_num_threads(1)
-    whole, mine = tied.specimen(), Replicated(tied.specimen(), PIPELINE, size, sharding=sharding)
+    whole, mine = tied.specimen(), replicated(tied.specimen(), size, sharding)
     parameters = whole.model.parameters(), mine.replicas.parameters.values()
     mine.replicas.rest()  # nothing has run yet
     optimizers = [torch.optim.SGD(each, lr=0.1, momentum=0.9) for each in parameters]
@@ -45,7 +55,7 @@ def test_training_is_that_of_one_process(world, sharding):
 def evaluated_within(rank, size, sharding):
     """Two series of microbatches in one step, with an evaluation between them."""
     torch.set_num_threads(1)
-    mine = Replicated(tied.specimen(), PIPELINE, size, sharding=sharding)
+    mine = replicated(tied.specimen(), size, sharding)
     hooks, replicas = mine.executor._hooks, mine.replicas
     replicas.begin()
     for is_last in (False, True):
@@ -70,7 +80,7 @@ def test_an_evaluation_amid_accumulation_loses_no_gradient(world, sharding):
 def gathered(rank, size, sharding):
     """Whether the last layer is whole: after each forward pass, and after the step."""
     torch.set_num_threads(1)
-    mine = Replicated(tied.specimen(), PIPELINE, size, sharding=sharding)
+    mine = replicated(tied.specimen(), size, sharding)
     (stage,) = mine.stages.values()
     name = "norm" if mine.groups.pp_rank else "layers.0"
     seen = []
@@ -88,7 +98,10 @@ def gathered(rank, size, sharding):
     return seen, is_whole(), elements / sum(p.numel() for p in stage.parameters())
 
 
-@pytest.mark.parametrize(("sharding", "between"), [("optimizer", True), ("full", False)])
+@pytest.mark.parametrize(
+    ("sharding", "between"),
+    [("optimizer", True), ("full", False), ("optimizer, often", True), ("full, often", False)],
+)
 def test_when_parameters_are_whole(world, sharding, between):
     """Between forward and backward passes with "optimizer" alone, after a step with neither."""
     for seen, after, held in world.run(gathered, sharding, hosts="aabb"):
@@ -119,6 +132,58 @@ def test_bfloat16_is_as_exact_as_in_one_process(world, schedule, virtual):
     for error, rough, kinds in world.run(in_bf16, schedule, virtual, hosts="aabb"):
         assert 1e-4 < error < 3 * rough
         assert {torch.float32} == kinds
+
+
+def hybrid(rank, size):
+    """Gradients of two copies of shards over two ranks each, and in one process."""
+    torch.set_num_threads(1)
+    pipeline = Pipeline(num_ranks=1, num_microbatches=2)
+    mine = replicated(tied.specimen(), size, "full, often", pipeline, shard_degree=2)
+    errors = []
+    for _ in range(2):
+        mine.step()
+        errors.append(furthest(plain_step(tied.specimen(), 8).gradients, mine.gradients()))
+        for parameter in mine.replicas.parameters.values():
+            parameter.grad = None
+    return errors
+
+
+def test_copies_of_shards_that_reduce_often_have_the_gradients_of_one_process(world):
+    """Sums over the copies of the last microbatch have those of the earlier ones in them."""
+    for errors in world.run(hybrid, hosts="aabb"):
+        for error, name in errors:
+            assert error < 1e-6, name
+
+
+def largest_whole(rank, size, sharding):
+    """Bytes of the whole gradients after each backward pass, as a fraction of all of them."""
+    torch.set_num_threads(1)
+    mine = replicated(tied.specimen(), size, sharding)
+    (stage,) = mine.stages.values()
+    seen = []
+
+    class Watch(type(mine.replicas)):
+        def after_backward(self, number, is_last):
+            parts = [p for g in fsdp_shards._groups(stage) for p in g.fsdp_params]
+            held = [p.unsharded_accumulated_grad for p in parts]
+            held += [getattr(p, "_unsharded_param", p.sharded_param).grad for p in parts]
+            seen.append(sum(g.numel() for g in held if g is not None and not is_shard(g)))
+            super().after_backward(number, is_last)
+
+    def is_shard(gradient):
+        return isinstance(gradient, DTensor)
+
+    mine.replicas.__class__ = Watch
+    mine.step()
+    return seen
+
+
+def test_no_gradient_is_whole_between_microbatches_that_reduce(world):
+    """With one reduction per step, all gradients of the stage are."""
+    for often in world.run(largest_whole, "full, often", hosts="aabb"):
+        assert [0, 0] == often
+    for seldom in world.run(largest_whole, "full", hosts="aabb"):
+        assert min(seldom) > 0
 
 
 class Deciding(nn.Module):
@@ -155,7 +220,7 @@ def of_one_replica(rank, size, sharding):
     torch.set_num_threads(1)
     found = []
     for signs in ((3.0, 3.0, -3.0, -3.0), (3.0, 3.0, 3.0, 3.0)):
-        mine = Replicated(choice(*signs), PIPELINE, size, sharding=sharding)
+        mine = replicated(choice(*signs), size, sharding)
         mine.step()
         expected = plain_step(choice(*signs), 4).gradients
         gradients = mine.gradients()
@@ -221,6 +286,11 @@ def test_what_does_not_go_together_is_refused_by_name(world):
     degree = world.run(refused, {"sharding": "full", "shard_degree": 3})[0]
     unknown = world.run(refused, {"sharding": "half"})[0]
 
+    whole = world.run(refused, {"gradient_reduction": "microbatch"})[0]
+    never = world.run(refused, {"gradient_reduction": "never", "sharding": "half"})[0]
+
+    assert [("gradient_reduction",)] == whole
+    assert [("sharding",), ("gradient_reduction",)] == never
     assert [("sharding",), ("shard_degree",)] == both
     assert [("shard_degree",)] == degree
     assert [("sharding",)] == unknown

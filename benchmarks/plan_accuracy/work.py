@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Work of every rank: training steps of one layout, their time and the peak of memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import smdist.modelparallel.torch as smp
+from benchmarks.plan_accuracy.models import batch, loss_of, made
+from sagemaker_dist import ModelParallel
+
+_now: list[Callable[[], Any]] = []
+_before: list[int] = []
+
+
+@smp.step
+def _train(model: Any, x: Tensor) -> Tensor:
+    loss = loss_of(model(x))
+    model.backward(loss)
+    return loss
+
+
+def prepare(name: str, options: dict[str, Any], checkpointed: list[str]) -> None:
+    """Run the first steps of a model with these options and checkpointed modules."""
+    x = batch(name)
+    _warm_up(x)
+    _before.append(_resident("VmRSS"))
+    smp.init(ModelParallel(**options))
+    whole = made(name)
+    for module in checkpointed:
+        smp.set_activation_checkpointing(whole.get_submodule(module))
+    model = smp.parallelize(whole, costs="estimate")
+    optimizer = smp.DistributedOptimizer(torch.optim.Adam(model.parameters()))
+
+    def step() -> None:
+        optimizer.zero_grad()
+        _train(model, x)
+        optimizer.step()
+
+    _now.append(step)
+    for _ in range(2):
+        step()
+
+
+def measure() -> float:
+    """Return the seconds of one step."""
+    dist.barrier()
+    begin = time.perf_counter()
+    _now[0]()
+    return time.perf_counter() - begin
+
+
+def peak_bytes() -> int:
+    """Return by how much a step raises this process's memory above that before the model."""
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+    dist.barrier()
+    _now[0]()
+    return _resident("VmHWM") - _before[0]
+
+
+def _warm_up(x: Tensor) -> None:
+    """Load the libraries of products and of backward passes before memory is read."""
+    small = torch.nn.Linear(x.shape[-1], 8)
+    small(x).sum().backward()
+
+
+def _resident(key: str) -> int:
+    """Return a number of bytes from /proc/self/status, such as VmRSS."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{key}:"))

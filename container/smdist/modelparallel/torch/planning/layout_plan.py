@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plan of a model in two steps: the layout of the training, then the stages of its pipeline.
+
+The layout needs two captures of the model, of its smallest and of its largest microbatch. With the
+layout's degrees, microbatches, shards and checkpoints, few pipelines are left to try. The plan has
+the layout's shards, the time of reductions and the modules that are checkpointed, so that a job
+that takes the plan runs the layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from torch import nn
+
+from smdist.modelparallel.core.cost import StateBytes
+from smdist.modelparallel.core.layout import (
+    Layout,
+    LayoutSearch,
+    Machine,
+    Precision,
+    TrainingNeeds,
+    find_layout,
+)
+from smdist.modelparallel.core.layout.from_graph import (
+    MicrobatchCosts,
+    checkpointed,
+    layers_between,
+)
+from smdist.modelparallel.core.layout.layout_memory import state_bytes_per_element
+from smdist.modelparallel.core.layout.training_needs import SCHEDULES_TRIED
+from smdist.modelparallel.core.plan_errors import PlanMemoryError
+from smdist.modelparallel.core.planner.problem import AUTO
+from smdist.modelparallel.picture.drawable_plan import Plan
+from smdist.modelparallel.torch.planning.make_plan import plan
+from smdist.modelparallel.torch.planning.plan_request import Request, read_request
+from smdist.modelparallel.torch.program.batch import Batch, Example
+from smdist.modelparallel.torch.program.checkpointed_forward import (
+    checkpoint_forward,
+    is_checkpointed,
+    plain_forward,
+)
+
+_OF_STAGES: Final = ("optimize", "memory_weight", "default_partition", "active_microbatches")
+_FP32: Final = 4
+_TRIES: Final = 5
+_LESS: Final = 0.85  # memory of a search after one whose layout did not fit
+_IN_ONE_PART: Final = "1f1b"  # the schedule if gradients are reduced in each backward pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixedShards:
+    """Choices of the user that limit the shards of a layout.
+
+    Attributes:
+        shard_degree: Replicas that divide one copy of the state; None to search it.
+        reduction: Time at which sharded gradients are reduced: "step", "microbatch", or "auto".
+        only_shards: True to leave out layouts whose replicas keep whole state.
+        precision: Bytes of each parameter element; None for those of the user's state.
+    """
+
+    shard_degree: int | None = None
+    reduction: str = "auto"
+    only_shards: bool = False
+    precision: Precision | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanWithLayout:
+    """Plan of a model, with the search that chose its degrees.
+
+    Attributes:
+        plan: Stages and schedule for the chosen degrees, with the layout's shards.
+        search: Search of the layout; None if the user's options left nothing to search.
+        machine: Machine of the search.
+    """
+
+    plan: Plan
+    search: LayoutSearch | None
+    machine: Machine
+
+
+def plan_with_layout(
+    model: nn.Module, example: Example | Batch, machine: Machine, *,
+    costs: str = "auto", device_memory: int | str | None = None, state: StateBytes,
+    shards: FixedShards | None = None, **options: Any,
+) -> PlanWithLayout:  # fmt: skip
+    """Find the fastest layout of a model's training, and the plan of its stages.
+
+    Args:
+        model: The model, with values or on the meta device. If the layout checkpoints activations,
+            its modules are changed to do so.
+        example: Arguments of the model for the batch of one replica; dimension 0 is samples.
+        machine: Cluster to plan for, and its speeds.
+        costs, device_memory, state, options: As in `smp.plan`. Degrees, microbatches and schedules
+            that are not "auto" are kept; options of stages leave the layout to the planner of
+            pipelines.
+        shards: What the user has fixed of the shards; None for nothing.
+
+    Raises:
+        OptionError: The model or an option is wrong, or no layout fits in memory.
+    """
+    cluster, fixed = machine.cluster, shards or FixedShards()
+    known = {"costs": costs, "device_memory": device_memory}
+    if _leaves_nothing(options):
+        found = plan(model, example, cluster, state=state, **known, **options)  # type: ignore[arg-type]
+        return PlanWithLayout(plan=found, search=None, machine=machine)
+    checked = {
+        name: None if value == AUTO and name != "pipeline" else value
+        for name, value in options.items()
+    }
+    request = read_request(model, example, cluster, state=state, **known, **checked)  # type: ignore[arg-type]
+    precision = fixed.precision or _precision(request.state)
+    limit = request.memory_bytes or cluster.device.memory_bytes
+    for tries_left in reversed(range(_TRIES)):
+        search = _search(request, machine, options, fixed, precision, limit)
+        layout, names = search.best.layout, _names(request, options, search.best.layout)
+        try:
+            with _checkpoints(model, names):
+                of_stages = _state(layout, state, precision, request)
+                chosen = _chosen(layout, options)
+                found = plan(model, example, cluster, state=of_stages, **known, **chosen)  # type: ignore[arg-type]
+        except PlanMemoryError:
+            # The planner of stages captures checkpoints, and knows temporary memory more exactly.
+            if limit is None or not tries_left:
+                raise
+            limit = int(_LESS * limit)
+        else:
+            break
+    whole = _with_layout(found, layout, names)
+    return PlanWithLayout(plan=whole, search=search, machine=machine)
+
+
+def _names(request: Request, options: dict[str, Any], layout: Layout) -> tuple[str, ...]:
+    """Return the names of the modules that a layout checkpoints."""
+    if layout.checkpointing == "none":
+        return ()
+    graph, costs = request.sampler.at(_smallest(request, options), frozenset())
+    return checkpointed(graph, costs, layout.checkpointing)
+
+
+@contextmanager
+def _checkpoints(model: nn.Module, names: tuple[str, ...]) -> Iterator[None]:
+    """Checkpoint activations of some modules; undo this if the block raises an error."""
+    modules = [model.get_submodule(name) for name in names]
+    changed = [module for module in modules if not is_checkpointed(module)]
+    for module in changed:
+        checkpoint_forward(module)
+    try:
+        yield
+    except BaseException:
+        for module in changed:
+            plain_forward(module)
+        raise
+
+
+def _chosen(layout: Layout, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of the planner of stages for a layout."""
+    chosen = {
+        **options,
+        "pipeline_parallel_degree": layout.pipeline,
+        "data_parallel_degree": AUTO,
+        "microbatches": layout.num_microbatches,
+    }
+    if layout.reduction == "microbatch" and options.get("pipeline", AUTO) == AUTO:
+        chosen["pipeline"] = _IN_ONE_PART
+    return chosen
+
+
+def _with_layout(found: Plan, layout: Layout, names: tuple[str, ...]) -> Plan:
+    """Return a plan of stages with a layout's shards, and with the modules to checkpoint.
+
+    Args:
+        found: Plan of the stages.
+        layout: The layout.
+        names: Names of the modules whose activations are computed again.
+    """
+    is_sharded = layout.sharding != "none"
+    is_often = is_sharded and layout.reduction == "microbatch"
+    changed = replace(
+        found,
+        sharding=layout.sharding,
+        shard_degree=layout.shard_degree if layout.is_hybrid else None,
+        gradient_reduction="microbatch" if is_often else "step",
+        checkpointed=names,
+    )
+    problem, forecast = found.problem, found.forecast
+    assert problem is not None
+    assert forecast is not None
+    return Plan.of(replace(changed, forecast=replace(forecast, basis=changed.basis)), problem)
+
+
+def _leaves_nothing(options: dict[str, Any]) -> bool:
+    """Return True if options of stages are set, which only the planner of pipelines knows."""
+    is_by_hand = options.get("auto_partition", True) is not True
+    is_untried = options.get("pipeline", AUTO) not in (AUTO, *SCHEDULES_TRIED)
+    return is_by_hand or is_untried or any(options.get(name) is not None for name in _OF_STAGES)
+
+
+def _search(
+    request: Request, machine: Machine, options: dict[str, Any], fixed: FixedShards,
+    precision: Precision, memory_bytes: int | None,
+) -> LayoutSearch:  # fmt: skip
+    small, large = (
+        _captured(request, count)
+        for count in (_smallest(request, options), _fixed(options, "microbatches") or 1)
+    )
+    model = layers_between(small, large, machine)
+    size, data = machine.cluster.size, _fixed(options, "data_parallel_degree")
+    degree = _fixed(options, "pipeline_parallel_degree") or (size // data if data else None)
+    schedule = options.get("pipeline", AUTO)
+    if schedule == AUTO and fixed.reduction == "microbatch":
+        schedule = _IN_ONE_PART
+    needs = TrainingNeeds(
+        batch_per_replica=request.batch_size,
+        precision=precision,
+        memory_bytes=memory_bytes,
+        reduction=fixed.reduction,
+        pipeline=degree,
+        num_microbatches=_fixed(options, "microbatches"),
+        shard_degree=fixed.shard_degree,
+        schedule=None if schedule == AUTO or degree == 1 else schedule,
+        virtual_stages=None if degree == 1 else options.get("virtual_stages"),
+        tensor=1,
+        offload=False,
+        only_shards=fixed.only_shards,
+    )
+    return find_layout(model, machine, needs)
+
+
+def _captured(request: Request, count: int) -> MicrobatchCosts:
+    graph, costs = request.sampler.at(count, frozenset())
+    return MicrobatchCosts(graph=graph, costs=costs, samples=request.batch_size // count)
+
+
+def _fixed(options: dict[str, Any], name: str) -> int | None:
+    value = options.get(name, AUTO)
+    return None if value == AUTO else value
+
+
+def _smallest(request: Request, options: dict[str, Any]) -> int:
+    """Return the number of microbatches of the capture: the user's, or one for each sample."""
+    return _fixed(options, "microbatches") or request.batch_size
+
+
+def _precision(state: StateBytes) -> Precision:
+    """Return the bytes of the user's state, as whole and as sharded state.
+
+    Weights of 16 bits have float32 masters in their optimizer state, which become the shards.
+    """
+    is_half = state.weight < _FP32
+    return Precision(
+        name="given",
+        weight=state.weight,
+        gradient=state.gradient,
+        optimizer=state.optimizer,
+        shard=state.optimizer if is_half else state.weight + state.optimizer,
+        gathered=state.weight,
+        sum=max(state.gradient, float(_FP32)) if state.gradient else 0.0,
+    )
+
+
+def _state(layout: Layout, state: StateBytes, precision: Precision, request: Request) -> StateBytes:
+    """Return the bytes that a layout keeps of each parameter element, for the planner of stages."""
+    if layout.sharding == "none":
+        return state
+    needs = TrainingNeeds(
+        batch_per_replica=request.batch_size, precision=precision, reduction="auto"
+    )
+    total = state_bytes_per_element(layout, needs)
+    weight = min(total, state.weight)
+    gradient = min(total - weight, state.gradient)
+    return StateBytes(
+        weight=weight, gradient=gradient, optimizer=max(0.0, total - weight - gradient)
+    )
