@@ -212,7 +212,8 @@ def _exchanged(config: Config, given: ModelParallel | None) -> ModelParallel:
     plan, fault = "", None
     try:
         options, plan = with_plan(chosen(config, given))
-        raise_all([*keras_faults(options), *_world_faults(options, basics.size())])
+        raise_all(keras_faults(options))
+        raise_all(_world_faults(options, basics.size()))
     except Exception as error:  # any error, since other ranks wait for this one
         fault = error
     own = RankOptions(options=options, plan=plan, fault=str(fault or ""))
