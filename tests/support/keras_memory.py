@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of ranks that train a Keras model in stages: large models, peaks, and limits."""
+"""Large Keras models, and the peak of memory of a rank that trains one in stages."""
 
-import contextlib
-import ctypes
 import gc
 import re
-import resource
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +13,6 @@ from keras import layers
 
 NARROW, WIDE, PAIRS = 2048, 4096, 6
 LAYER_BYTES = 4 * NARROW * WIDE
-MODEL_BYTES = 2 * PAIRS * LAYER_BYTES
-_ARENA_MAX = -8  # M_ARENA_MAX of malloc.h
 
 
 def functional() -> keras.Model:
@@ -74,19 +68,6 @@ class Peak:
     def num_bytes(self) -> int:
         """Return how much more than at the beginning was resident at the peak."""
         return _status("VmHWM") - self._before
-
-
-@contextlib.contextmanager
-def limited(more_bytes: int) -> Iterator[None]:
-    """Limit the address space of this process to its present size and this much more."""
-    gc.collect()
-    ctypes.CDLL(None).mallopt(_ARENA_MAX, 1)  # each further arena of malloc would reserve 64 MiB
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (_status("VmSize") + more_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def _status(name: str) -> int:

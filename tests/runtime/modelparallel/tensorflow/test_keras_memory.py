@@ -2,13 +2,11 @@
 """A rank that trains a Keras model in stages has memory for its own stage."""
 
 import pytest
-from keras_memory import LAYER_BYTES, MODEL_BYTES
-from ranks import RankFailedError
+from keras_memory import LAYER_BYTES
 from tf_ranks import TensorFlowWorld
 
 STAGES = 3
 OTHERS = 24 * 2**20  # bytes of code and of TensorFlow's graphs
-OUT_OF_MEMORY = r"ResourceExhausted|MemoryError|died with exit code -6"
 
 
 @pytest.fixture
@@ -61,32 +59,3 @@ def test_start(new_ranks, kind):
 
         assert own <= peak + OTHERS, "the measurement misses the rank's own stage"
         assert peak <= own + LAYER_BYTES + OTHERS
-
-
-def trained_within(_rank, size, kind, num_bytes):
-    """Train a model with this much more memory at most; return the losses."""
-    import keras
-    import keras_memory
-
-    import smdist.modelparallel.tensorflow as smp
-
-    smp.init({"pipeline_parallel_degree": size, "microbatches": 2})
-    keras_memory.warm_up()
-    x, y = keras_memory.batch()
-    with keras_memory.limited(num_bytes):
-        model = _model(kind)
-        model.compile(optimizer=keras.optimizers.SGD(0.01), loss="mse")
-        return [float(model.train_on_batch(x, y)) for _ in range(3)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["functional", "subclassed"])
-def test_limit(new_ranks, kind):
-    """Three ranks train a model whose weights and gradients are more than one of them can hold."""
-    within = (trained_within, kind, 7 * MODEL_BYTES // 4)
-    losses, *others = new_ranks.run(*within, size=STAGES, deadline=200)
-
-    assert sorted(losses, reverse=True) == losses
-    assert [losses] * (STAGES - 1) == others
-    with pytest.raises(RankFailedError, match=OUT_OF_MEMORY):
-        new_ranks.run(*within, size=1, deadline=200)
