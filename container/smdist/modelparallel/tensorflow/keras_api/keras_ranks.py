@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from smdist.modelparallel.core.rank_functions import RankFunctions
+from smdist.modelparallel.core.session_ranks import RankFunctions
 from smdist.modelparallel.tensorflow.keras_session import current_session
 
 _of_session: Final = RankFunctions(current_session)

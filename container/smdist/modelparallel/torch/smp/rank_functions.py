@@ -7,8 +7,8 @@ from typing import Final
 
 import torch.distributed as dist
 
-from smdist.modelparallel.core.rank_functions import RankFunctions
 from smdist.modelparallel.core.rank_layout import Axis
+from smdist.modelparallel.core.session_ranks import RankFunctions
 from smdist.modelparallel.torch.session import current
 
 _of_session: Final = RankFunctions(current)
