@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import Enum
+from typing import Final
 
 from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core.rank_layout import Axis
@@ -39,6 +40,20 @@ class RankType(Enum):
     PP_RANK = Axis.PP
     TP_RANK = Axis.TP
     RDP_RANK = Axis.RDP
+
+
+WORLD: Final = CommGroup.WORLD
+MP_GROUP: Final = CommGroup.MP_GROUP
+DP_GROUP: Final = CommGroup.DP_GROUP
+PP_GROUP: Final = CommGroup.PP_GROUP
+TP_GROUP: Final = CommGroup.TP_GROUP
+RDP_GROUP: Final = CommGroup.RDP_GROUP
+WORLD_RANK: Final = RankType.WORLD_RANK
+MP_RANK: Final = RankType.MP_RANK
+DP_RANK: Final = RankType.DP_RANK
+PP_RANK: Final = RankType.PP_RANK
+TP_RANK: Final = RankType.TP_RANK
+RDP_RANK: Final = RankType.RDP_RANK
 
 
 def axis_of(group: object) -> Axis:

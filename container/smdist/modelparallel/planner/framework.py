@@ -57,7 +57,7 @@ def building(*, with_values: bool) -> Iterator[None]:
 
             stack.enter_context(torch.device(fastest_device() if with_values else "meta"))
         if has_keras and not with_values:
-            from smdist.modelparallel.tensorflow.keras_stages.delayed_values import (
+            from smdist.modelparallel.tensorflow.keras_capture.delayed_values import (
                 delay_param_initialization,
             )
 

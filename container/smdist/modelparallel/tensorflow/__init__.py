@@ -2,7 +2,23 @@
 """Model parallelism for Keras on TensorFlow: `import smdist.modelparallel.tensorflow as smp`."""
 
 from sagemaker_dist.contract.model_parallel import ModelParallel
-from smdist.modelparallel.core.comm_groups import CommGroup, RankType
+from smdist.modelparallel.core.comm_groups import (
+    DP_GROUP,
+    DP_RANK,
+    MP_GROUP,
+    MP_RANK,
+    PP_GROUP,
+    PP_RANK,
+    RDP_GROUP,
+    RDP_RANK,
+    TP_GROUP,
+    TP_RANK,
+    WORLD,
+    WORLD_RANK,
+    CommGroup,
+    RankType,
+)
+from smdist.modelparallel.core.session_agreement import DisagreementError
 from smdist.modelparallel.picture.drawable_plan import Plan
 from smdist.modelparallel.tensorflow.keras_api.checkpoint_manager import CheckpointManager
 from smdist.modelparallel.tensorflow.keras_api.distributed_keras_model import DistributedModel
@@ -16,18 +32,6 @@ from smdist.modelparallel.tensorflow.keras_api.keras_comm import (
     send,
 )
 from smdist.modelparallel.tensorflow.keras_api.keras_ranks import (
-    DP_GROUP,
-    DP_RANK,
-    MP_GROUP,
-    MP_RANK,
-    PP_GROUP,
-    PP_RANK,
-    RDP_GROUP,
-    RDP_RANK,
-    TP_GROUP,
-    TP_RANK,
-    WORLD,
-    WORLD_RANK,
     dp_rank,
     dp_size,
     get_dp_group,
@@ -54,6 +58,7 @@ from smdist.modelparallel.tensorflow.keras_api.plan_model import plan
 from smdist.modelparallel.tensorflow.keras_api.step_output import KerasStepOutput as StepOutput
 from smdist.modelparallel.tensorflow.keras_api.torch_only_names import refuse_name
 from smdist.modelparallel.tensorflow.keras_capture import KerasCaptureError
+from smdist.modelparallel.tensorflow.keras_capture.delayed_values import delay_param_initialization
 from smdist.modelparallel.tensorflow.keras_checkpoint import KerasCheckpointError
 from smdist.modelparallel.tensorflow.keras_session import (
     end,
@@ -61,7 +66,6 @@ from smdist.modelparallel.tensorflow.keras_session import (
     is_initialized,
     register_post_partition_hook,
 )
-from smdist.modelparallel.tensorflow.keras_stages.delayed_values import delay_param_initialization
 
 __all__ = [
     "DP_GROUP",
@@ -78,6 +82,7 @@ __all__ = [
     "WORLD_RANK",
     "CheckpointManager",
     "CommGroup",
+    "DisagreementError",
     "DistributedModel",
     "KerasCaptureError",
     "KerasCheckpointError",

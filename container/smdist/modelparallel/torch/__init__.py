@@ -3,7 +3,22 @@
 
 from sagemaker_dist.contract.model_parallel import ModelParallel
 from smdist.modelparallel.core.cluster import Cluster, Device
-from smdist.modelparallel.core.comm_groups import CommGroup, RankType
+from smdist.modelparallel.core.comm_groups import (
+    DP_GROUP,
+    DP_RANK,
+    MP_GROUP,
+    MP_RANK,
+    PP_GROUP,
+    PP_RANK,
+    RDP_GROUP,
+    RDP_RANK,
+    TP_GROUP,
+    TP_RANK,
+    WORLD,
+    WORLD_RANK,
+    CommGroup,
+    RankType,
+)
 from smdist.modelparallel.core.cost import Link, StateBytes
 from smdist.modelparallel.picture.drawable_plan import Plan
 from smdist.modelparallel.torch import amp, nn, patches, sharded_data_parallel_checkpoint
@@ -42,18 +57,6 @@ from smdist.modelparallel.torch.smp.comm import (
 from smdist.modelparallel.torch.smp.distributed_model import DistributedModel
 from smdist.modelparallel.torch.smp.distributed_optimizer import DistributedOptimizer
 from smdist.modelparallel.torch.smp.rank_functions import (
-    DP_GROUP,
-    DP_RANK,
-    MP_GROUP,
-    MP_RANK,
-    PP_GROUP,
-    PP_RANK,
-    RDP_GROUP,
-    RDP_RANK,
-    TP_GROUP,
-    TP_RANK,
-    WORLD,
-    WORLD_RANK,
     dp_rank,
     dp_size,
     get_dp_group,

@@ -16,6 +16,9 @@ from typing import Any
 import keras
 
 from smdist.modelparallel.tensorflow.keras_capture.capture_error import KerasCaptureError
+from smdist.modelparallel.tensorflow.keras_capture.delayed_values import (
+    delay_param_initialization,
+)
 from smdist.modelparallel.tensorflow.keras_capture.layer_paths import (
     layer_paths,
     trained_variables,
@@ -40,7 +43,7 @@ def capture(
     """Record the forward pass of a Keras model for one microbatch.
 
     Args:
-        model: The model; it is built if it is not yet.
+        model: The model. Layers that are not built yet are built, and their variables are delayed.
         example: Inputs of one microbatch, in the structure that the model takes: tensors, or
             anything with a shape and a dtype. The values do not matter.
         training: True for the forward pass of training, False for that of inference.
@@ -63,7 +66,7 @@ def capture(
 
     recording = Recording(is_open=is_open, path_of=path_of)
     _refuse_activity_regularizers(model, is_open)
-    with recording.active():
+    with recording.active(), delay_param_initialization():
         outputs = _run(run or model, model, inputs, training)
         program = _program(model, recording, path_of, inputs, outputs, training)
         results = [each for call in recording.calls for each in call.outputs]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sagemaker_dist.errors import OptionError
-from smdist.modelparallel.tensorflow.keras_stages.delayed_values import delay_param_initialization
+from smdist.modelparallel.tensorflow.keras_capture.delayed_values import delay_param_initialization
 
 
 @dataclass(frozen=True, slots=True)

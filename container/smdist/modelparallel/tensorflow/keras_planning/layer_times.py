@@ -2,8 +2,8 @@
 """Measured costs of layers: each kind of layer is run alone, forward and backward.
 
 Two layers are of one kind if class, configuration and shapes are equal; such layers are measured
-once. A layer that cannot be run alone, or whose variables have no values yet, gets its estimated
-cost, in proportion to the measured ones.
+once. Delayed variables have values only while their layer is run. A layer that cannot be run alone
+gets its estimated cost, in proportion to the measured ones.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from smdist.modelparallel.core.cost import Costs, NodeCost
+from smdist.modelparallel.tensorflow.keras_capture.delayed_values import lent_values
 from smdist.modelparallel.tensorflow.keras_capture.layer_program import (
     LayerProgram,
     ProgramStep,
@@ -25,7 +26,6 @@ from smdist.modelparallel.tensorflow.keras_capture.layer_program import (
     variables_of,
 )
 from smdist.modelparallel.tensorflow.keras_planning.layer_estimates import estimated
-from smdist.modelparallel.tensorflow.keras_stages.delayed_values import is_delayed
 
 _RUNS: Final = 3  # the fastest counts
 _BUDGET_SECONDS: Final = 60.0  # for all measurements; further layers get estimated costs
@@ -45,8 +45,7 @@ def measure(program: LayerProgram, tick: Callable[[], None] = lambda: None) -> C
     for step in program.steps:
         rough = estimated(step, program)
         kind = _kind(step, program)
-        is_here = not any(map(is_delayed, variables_of(step)))
-        if step.is_layer and is_here and kind not in known and time.monotonic() < end:
+        if step.is_layer and kind not in known and time.monotonic() < end:
             tick()
             known[kind] = _measured(step, program, rough)
         cost = known.get(kind)
@@ -81,6 +80,13 @@ def _has_config(layer: Any) -> bool:
 
 def _measured(step: ProgramStep, program: LayerProgram, rough: NodeCost) -> NodeCost | None:
     """Return the cost of one layer; None if it cannot be run alone."""
+    with lent_values(variables_of(step)):
+        return _measured_with_values(step, program, rough)
+
+
+def _measured_with_values(
+    step: ProgramStep, program: LayerProgram, rough: NodeCost
+) -> NodeCost | None:
     state = [(each, each.numpy()) for each in variables_of(step) if not each.trainable]
     try:
         return _timed(step, program, rough)

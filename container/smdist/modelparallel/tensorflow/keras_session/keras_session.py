@@ -20,6 +20,7 @@ from smdist.dataparallel.tensorflow import basics
 from smdist.dataparallel.tensorflow.broadcast_objects import allgather_object
 from smdist.dataparallel.tensorflow.set_members import Members
 from smdist.modelparallel.core.rank_layout import Axis, RankLayout
+from smdist.modelparallel.core.session_agreement import RankOptions, check, check_same
 from smdist.modelparallel.core.session_options import Config, chosen, with_plan
 from smdist.modelparallel.tensorflow.keras_session.partition_hooks import forget_hooks
 
@@ -49,6 +50,16 @@ class KerasSession:
     def size(self) -> int:
         """Number of ranks in the world."""
         return basics.size()
+
+    @property
+    def local_rank(self) -> int:
+        """Number of this rank on its host."""
+        return int(basics.local_rank())
+
+    @property
+    def local_size(self) -> int:
+        """Number of ranks on this host."""
+        return int(basics.local_size())
 
     @property
     def is_decided(self) -> bool:
@@ -90,7 +101,13 @@ class KerasSession:
     @property
     def pipeline(self) -> tuple[int, ...]:
         """World ranks of this rank's pipeline, by their place in it."""
-        return self.layout.members(Axis.PP, self.rank)
+        return self.members(Axis.PP)
+
+    def members(self, axis: Axis) -> tuple[int, ...]:
+        """Return the world ranks of this rank's group of an axis (such as PP), in group order."""
+        if axis is Axis.WORLD:
+            return tuple(range(self.size))
+        return self.layout.members(axis, self.rank)
 
     @property
     def replica_ranks(self) -> Members | None:
@@ -131,21 +148,25 @@ def init(config: Config = None) -> KerasSession:
 
     Raises:
         OptionError: Options are wrong, differ between ranks, or have no effect with Keras models;
-            or a session with other options is running.
+            or a session with other options is running; raised on every rank.
     """
-    options, _ = with_plan(chosen(config, read_rank_config().model_parallel))
+    given = read_rank_config().model_parallel
     if is_initialized():
-        _check_same(_current[0].options, options, given=config is not None)
-        return _current[0]
-    raise_all(keras_faults(options))
+        running = _current[0]
+        if config is not None:
+            check_same(running.options, with_plan(chosen(config, given))[0])
+        return running
     is_ours = not basics.is_initialized()
     basics.init()
-    session = KerasSession(options=options, is_ours=is_ours)
-    _check_agreement(options)
-    raise_all(_world_faults(options, session.size))
-    if isinstance(options.pipeline_parallel_degree, int):
-        session.decide(options.pipeline_parallel_degree)
-    keras.utils.set_random_seed(options.seed % 2**32)
+    try:
+        session = KerasSession(options=_exchanged(config, given), is_ours=is_ours)
+        if isinstance(session.options.pipeline_parallel_degree, int):
+            session.decide(session.options.pipeline_parallel_degree)
+    except BaseException:
+        if is_ours:
+            basics.shutdown()
+        raise
+    keras.utils.set_random_seed(session.options.seed % 2**32)
     _current[:] = [session]
     return session
 
@@ -180,28 +201,28 @@ def end() -> None:
         basics.shutdown()
 
 
-def _check_same(running: ModelParallel, options: ModelParallel, *, given: bool) -> None:
-    if given and running != options:
-        raise OptionError(
-            "smp.init was called again with other options",
-            "a session with the first options is running",
-            "Call smp.end() first, or pass the same options",
-            about="config",
-            kind="conflict",
-        )
+def _exchanged(config: Config, given: ModelParallel | None) -> ModelParallel:
+    """Return the options, which are equal on all ranks; all ranks must call this.
 
-
-def _check_agreement(options: ModelParallel) -> None:
-    """Check that all ranks have the same options; all ranks must call this."""
-    for rank, others in enumerate(allgather_object(options)):
-        if others != options:
-            raise OptionError(
-                f"rank {rank} called smp.init with other options than rank {basics.rank()}",
-                f"there they are {others!r}, and here {options!r}",
-                "Pass the same configuration on every rank",
-                about="config",
-                kind="difference",
-            )
+    Args:
+        config: Argument of smp.init.
+        given: Options of the job.
+    """
+    options: ModelParallel | None = None
+    plan, fault = "", None
+    try:
+        options, plan = with_plan(chosen(config, given))
+        raise_all(keras_faults(options))
+        raise_all(_world_faults(options, basics.size()))
+    except Exception as error:  # any error, since other ranks wait for this one
+        fault = error
+    own = RankOptions(options=options, plan=plan, fault=str(fault or ""))
+    every = allgather_object(own)
+    if fault is not None:
+        raise fault
+    check(every)
+    assert options is not None  # None only with a fault
+    return options
 
 
 def _world_faults(options: ModelParallel, size: int) -> list[OptionError]:

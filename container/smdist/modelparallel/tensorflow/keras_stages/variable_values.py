@@ -18,7 +18,7 @@ import tensorflow as tf
 from sagemaker_dist.errors import OptionError
 from smdist.dataparallel.tensorflow import op_library
 from smdist.modelparallel.core.rank_layout import Axis
-from smdist.modelparallel.tensorflow.keras_stages.delayed_values import initialize
+from smdist.modelparallel.tensorflow.keras_capture.delayed_values import initialize
 from smdist.modelparallel.tensorflow.keras_stages.keras_split import SplitKerasModel
 
 _TAG: Final = 2**31 + 2**30  # tags of values are above those of ties

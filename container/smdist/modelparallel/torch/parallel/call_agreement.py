@@ -33,6 +33,7 @@ from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core.graph import Graph
 from smdist.modelparallel.core.placement import Placement, place, placed_units
 from smdist.modelparallel.core.rank_layout import Axis
+from smdist.modelparallel.core.session_agreement import DisagreementError
 from smdist.modelparallel.torch import session
 from smdist.modelparallel.torch.capture import Captured, capture, signature
 from smdist.modelparallel.torch.executor import Arguments
@@ -42,7 +43,7 @@ from smdist.modelparallel.torch.parallel.step_function import example_of
 from smdist.modelparallel.torch.program.pytree import described
 from smdist.modelparallel.torch.session.object_collectives import all_gather_object
 from smdist.modelparallel.torch.session.process_groups import Groups
-from smdist.modelparallel.torch.session.rank_team import DisagreementError, error_text, raise_first
+from smdist.modelparallel.torch.session.rank_team import error_text, raise_first
 
 BEFORE: Final = "the step, before the model's call"
 _EMPTY_MODULE = nn.Module()

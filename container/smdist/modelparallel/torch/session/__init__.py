@@ -20,17 +20,17 @@ import torch.distributed as dist
 from sagemaker_dist.contract.model_parallel import ModelParallel
 from sagemaker_dist.errors import OptionError
 from smdist.config import RankConfig, read_rank_config
-from smdist.modelparallel.core.session_options import Config, chosen, with_plan
-from smdist.modelparallel.torch.session.object_collectives import all_gather_object
-from smdist.modelparallel.torch.session.process_group_init import start, take_device
-from smdist.modelparallel.torch.session.process_groups import default_group, new_group
-from smdist.modelparallel.torch.session.session import Session
-from smdist.modelparallel.torch.session.session_agreement import (
+from smdist.modelparallel.core.session_agreement import (
     RankOptions,
     check,
     check_same,
     place,
 )
+from smdist.modelparallel.core.session_options import Config, chosen, with_plan
+from smdist.modelparallel.torch.session.object_collectives import all_gather_object
+from smdist.modelparallel.torch.session.process_group_init import start, take_device
+from smdist.modelparallel.torch.session.process_groups import default_group, new_group
+from smdist.modelparallel.torch.session.session import Session
 
 __all__ = ["Config", "Session", "current", "end", "init", "is_initialized"]
 

@@ -14,24 +14,13 @@ from typing import Any, Self, TypeVar
 import torch.distributed as dist
 
 from sagemaker_dist.errors import DistError, OptionError
+from smdist.modelparallel.core.session_agreement import DisagreementError
 from smdist.modelparallel.torch.session.object_collectives import (
     all_gather_object,
     broadcast_object,
 )
 
 T = TypeVar("T")
-
-
-class DisagreementError(OptionError):
-    """Error raised because ranks are about to do different things, or another rank has failed.
-
-    Attributes:
-        rank: World rank that failed, or that differs from the others; None if no single rank is
-            to blame.
-    """
-
-    own_fields = ("rank",)
-    rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,19 +8,14 @@ import torch
 import torch.distributed as dist
 
 from sagemaker_dist.errors import OptionError
+from smdist.modelparallel.core.comm_groups import CommGroup, RankType
 from smdist.modelparallel.core.rank_layout import Axis
 from smdist.modelparallel.torch import session
 from smdist.modelparallel.torch.session import object_collectives
 from smdist.modelparallel.torch.session.object_collectives import broadcast_object
 from smdist.modelparallel.torch.smp import comm
 from smdist.modelparallel.torch.smp.comm import UnsentError
-from smdist.modelparallel.torch.smp.rank_functions import (
-    CommGroup,
-    RankType,
-    pp_rank,
-    rank,
-    rdp_rank,
-)
+from smdist.modelparallel.torch.smp.rank_functions import pp_rank, rank, rdp_rank
 
 PAIRS = {"partitions": 2}  # cluster: pipelines 0 1 and 2 3
 SIZES = (1, 500, 5_000, 500_000)

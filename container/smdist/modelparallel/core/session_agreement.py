@@ -8,7 +8,18 @@ from dataclasses import dataclass, fields
 
 from sagemaker_dist.contract.model_parallel import ModelParallel
 from sagemaker_dist.errors import OptionError
-from smdist.modelparallel.torch.session.rank_team import DisagreementError
+
+
+class DisagreementError(OptionError):
+    """Error raised because ranks are about to do different things, or another rank has failed.
+
+    Attributes:
+        rank: World rank that failed, or that differs from the others; None if no single rank is
+            to blame.
+    """
+
+    own_fields = ("rank",)
+    rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
