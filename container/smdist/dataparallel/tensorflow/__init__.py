@@ -70,7 +70,7 @@ if TYPE_CHECKING:
         grouped_allgather,
         grouped_reducescatter,
     )
-    from smdist.dataparallel.tensorflow.join import join
+    from smdist.dataparallel.tensorflow.joining import join
     from smdist.dataparallel.tensorflow.keras.optimizer import DistributedOptimizer
     from smdist.dataparallel.tensorflow.keras.partial_optimizer import PartialDistributedOptimizer
     from smdist.dataparallel.tensorflow.keras.sync_batch_normalization import (
@@ -90,6 +90,7 @@ if TYPE_CHECKING:
         remove_process_set,
     )
     from smdist.dataparallel.tensorflow.progress import report
+    from smdist.dataparallel.tensorflow.record_timeline import start_timeline, stop_timeline
     from smdist.dataparallel.tensorflow.reduce_op import (
         Adasum,
         Average,
@@ -100,7 +101,6 @@ if TYPE_CHECKING:
         Sum,
     )
     from smdist.dataparallel.tensorflow.set_members import ProcessSet, global_process_set
-    from smdist.dataparallel.tensorflow.start_timeline import start_timeline, stop_timeline
     from smdist.dataparallel.tensorflow.tape import (
         DistributedGradientTape,
         PartialDistributedGradientTape,
@@ -192,7 +192,7 @@ _NAMES_BY_MODULE = {
     "compression": ("Compression",),
     "estimator": ("BroadcastGlobalVariablesHook", "broadcast_global_variables", "overlap"),
     "grouped_collectives": ("grouped_allgather", "grouped_reducescatter"),
-    "join": ("join",),
+    "joining": ("join",),
     "keras.optimizer": ("DistributedOptimizer",),
     "keras.partial_optimizer": ("PartialDistributedOptimizer",),
     "keras.sync_batch_normalization": ("SyncBatchNormalization",),
@@ -201,7 +201,7 @@ _NAMES_BY_MODULE = {
     "reduce_op": ("Adasum", "Average", "Max", "Min", "Product", "ReduceOp", "Sum"),
     "progress": ("report",),
     "tape": ("DistributedGradientTape", "PartialDistributedGradientTape"),
-    "start_timeline": ("start_timeline", "stop_timeline"),
+    "record_timeline": ("start_timeline", "stop_timeline"),
     "variable_broadcast": ("broadcast_", "broadcast_variables"),
     "adasum_rows": ("check_num_rank_power_of_2",),
     "set_members": ("ProcessSet", "global_process_set"),

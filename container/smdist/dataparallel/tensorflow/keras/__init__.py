@@ -55,9 +55,9 @@ from smdist.dataparallel.tensorflow.process_set_registration import (
     remove_process_set,
 )
 from smdist.dataparallel.tensorflow.progress import report
+from smdist.dataparallel.tensorflow.record_timeline import start_timeline, stop_timeline
 from smdist.dataparallel.tensorflow.reduce_op import Adasum, Average, Max, Min, Product, Sum
 from smdist.dataparallel.tensorflow.set_members import ProcessSet, global_process_set
-from smdist.dataparallel.tensorflow.start_timeline import start_timeline, stop_timeline
 from smdist.dataparallel.tensorflow.unsupported_horovod import no_such_name
 from smdist.dataparallel.tensorflow.variable_broadcast import broadcast_variables
 

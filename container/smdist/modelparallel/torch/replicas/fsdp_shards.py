@@ -103,7 +103,7 @@ class Shards:
             return
         root.set_is_last_backward(True)
         root.set_reshard_after_backward(True)
-        # What was reduced in backward passes is not reduced again.
+        # Gradients that were reduced in backward passes are not reduced again.
         root.set_requires_gradient_sync(not self._reduces_often)
         with torch.no_grad():
             if self._reduces_often:
