@@ -112,6 +112,8 @@ class Machine:
         overhead_seconds: Seconds of the host for each layer and pass, when the device is faster
             than the program that starts its kernels.
         spread: Relative uncertainty of computed seconds.
+        overlaps: True if gathers and reductions of shards overlap with computation, which takes a
+            device with streams: on CPU tensors, FSDP2 (torch 2.13) waits for each of them.
 
     Raises:
         OptionError: A fraction is not from 0 to 1.
@@ -130,6 +132,7 @@ class Machine:
     host_bytes_per_second: float = 16e9
     overhead_seconds: float = 0.0
     spread: float = 0.25
+    overlaps: bool = True
 
     def __post_init__(self) -> None:
         faults = []

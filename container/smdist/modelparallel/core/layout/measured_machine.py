@@ -35,7 +35,7 @@ def measured_machine(cluster: Cluster, calibration: Calibration) -> Machine:
     if calibration.machine.device == "cpu":
         return Machine(
             cluster=cluster, products=products, memory=1.0, spread=_SPREAD,
-            link=_link(calibration, source),
+            link=_link(calibration, source), overlaps=False,
         )  # fmt: skip
     return Machine(cluster=cluster, products=products, memory=1.0, spread=_SPREAD)
 

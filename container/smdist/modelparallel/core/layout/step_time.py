@@ -2,8 +2,9 @@
 """Seconds of one step of a layout: stages with their messages, simulated as a pipeline.
 
 What overlaps follows the runtime. Gathers of a layer's shards overlap with the computation of the
-layer before it. All-reduces of tensor parallelism overlap with nothing. Gradients are summed after
-the last backward pass of a stage, while other stages compute.
+layer before it, on a device with streams (`Machine.overlaps`). All-reduces of tensor parallelism
+overlap with nothing. Gradients are summed after the last backward pass of a stage, while other
+stages compute.
 """
 
 from __future__ import annotations
@@ -84,12 +85,12 @@ def stage_time(
         behind += cost.message_seconds / 2 + cost.again_message_seconds
         if gathers_often:
             spoken = gather + (0.0 if reduces_at_end(layout, needs) else scatter)
-            late = max(0.0, gather - ahead), max(0.0, spoken - behind)
+            late = _exposed(machine, gather, ahead), _exposed(machine, spoken, behind)
             forward, backward = forward + many * late[0], backward + many * late[1]
             shards += many * sum(late)
             hidden += many * (gather + spoken - sum(late))
         elif gather:
-            once += many * max(0.0, gather - ahead)
+            once += many * _exposed(machine, gather, ahead)
         copies = [max(0.0, cost.copy_seconds / 2 - time) for time in (ahead, behind)]
         forward += many * (ahead + copies[0])
         backward += many * (behind + copies[1])
@@ -109,6 +110,11 @@ def stage_time(
         reduced=_reduced(machine, elements, layout, needs),
         updated=_updated(machine, elements, layout, needs),
     )
+
+
+def _exposed(machine: Machine, message: float, computation: float) -> float:
+    """Return the seconds of a message of shards that no computation hides."""
+    return max(0.0, message - computation) if machine.overlaps else message
 
 
 def _repeated(costs: Sequence[LayerCost]) -> list[tuple[LayerCost, int]]:

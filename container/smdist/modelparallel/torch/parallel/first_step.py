@@ -191,8 +191,9 @@ def _found(model: nn.Module, batch: Batch, settings: Settings) -> Plan:
     with torch.enable_grad(), without_messages():
         if settings.sharding == "auto":
             shards = _fixed_shards(settings)
+            machine = Machine(cluster=cluster, overlaps=torch.accelerator.is_available())
             plan = plan_with_layout(
-                model, batch, Machine(cluster=cluster), costs=settings.costs, shards=shards,
+                model, batch, machine, costs=settings.costs, shards=shards,
                 state=StateBytes(), **options,
             ).plan  # fmt: skip
         else:

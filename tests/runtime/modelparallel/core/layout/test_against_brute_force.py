@@ -57,12 +57,12 @@ class Case:
             inside=Link(latency_seconds=1e-5, bytes_per_second=draw.choice([1e10, 1e11])),
             across=Link(latency_seconds=3e-5, bytes_per_second=draw.choice([1e8, 1e9])),
         )
-        self.machine = Machine(cluster=cluster)
         self.needs = TrainingNeeds(
             batch_per_replica=draw.choice([2, 4]),
             reduction=draw.choice(["step", "microbatch"]),
             offload=draw.choice([False, False, True]),
         )
+        self.machine = Machine(cluster=cluster, overlaps=draw.choice([True, True, False]))
 
     @staticmethod
     def _layer(draw, at):
