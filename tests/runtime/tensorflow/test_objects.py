@@ -70,14 +70,13 @@ def test_an_object_that_cannot_be_pickled_is_reported_on_all_ranks(tf_world):
     assert [0, 1] == first == second
 
 
-@pytest.mark.parametrize("name", ["join", "elastic", "start_timeline"])
 @pytest.mark.parametrize("place", ["", ".keras"])
-def test_absent_names_say_what_to_use(name, place):
+def test_absent_names_show_similar_ones(place):
     from importlib import import_module
 
     module = import_module(f"smdist.dataparallel.tensorflow{place}")
-    with pytest.raises(AttributeError, match=rf"no attribute '{name}': .+\. .+\.$"):
-        getattr(module, name)
+    for name in ("join", "start_timeline", "stop_timeline"):  # there are modules beside them
+        assert callable(getattr(module, name))
     with pytest.raises(
         AttributeError, match=r"no attribute 'allreduc'\. Did you mean 'allreduce'\?"
     ):
