@@ -25,7 +25,7 @@ def functional() -> keras.Model:
 
 
 class Subclassed(keras.Model):
-    """The same layers, which are built when the model is called for the first time."""
+    """Model of the layers of `functional`, which get their variables at its first call."""
 
     def __init__(self) -> None:
         super().__init__(name="subclassed")

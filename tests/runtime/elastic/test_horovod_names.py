@@ -190,7 +190,6 @@ def keras_by_fit(rank, size):
 
 @pytest.fixture(scope="module")
 def tf_ranks():
-    pytest.importorskip("tensorflow")
     from tf_ranks import TensorFlowWorld
 
     world = TensorFlowWorld(2)

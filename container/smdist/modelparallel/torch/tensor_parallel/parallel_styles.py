@@ -88,7 +88,7 @@ def check_styles(model: nn.Module, plan: TensorPlan) -> None:
             continue
         why = reasons[name].text if name in reasons else "no split of it was found"
         if name in roles:
-            why = f"its proved split is that of a {roles[name].value} layer"
+            why = f"its proved split has the role {roles[name].value!r}"
         elif name in reasons and reasons[name].kind == tensor_plan.BY_HAND:
             why = "other layers of its split are not in the plan"
         faults.append(
