@@ -129,7 +129,7 @@ def test_nothing_is_lost(job):
     kill_host(name, again[1].environ()["CURRENT_HOST"])
     described = finished(killed)
 
-    assert "Completed" == described["TrainingJobStatus"], described
+    assert "Completed" == described["TrainingJobStatus"], described.get("FailureReason")
     kinds = [each["kind"] for each in described["Restarts"]]
     assert ["signal", "host"] == kinds
     assert weights(whole) == weights(killed)

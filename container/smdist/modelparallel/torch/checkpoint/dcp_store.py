@@ -62,10 +62,14 @@ class ShardWriter(StorageWriter):
         folder: Existing folder of the checkpoint.
         save: Unique number of this save; all file names begin with this number.
         progress: Counter of the bytes that are written.
+
+    Attributes:
+        has_values: True once all values of this rank are on disk.
     """
 
     def __init__(self, folder: Path, save: str, progress: CheckpointProgress) -> None:
         self._folder, self._save, self._progress = folder, save, progress
+        self.has_values = False
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Do nothing: PyTorch calls this to change the folder, but this writer has only one."""
@@ -96,6 +100,7 @@ class ShardWriter(StorageWriter):
                 stream.flush()
                 os.fsync(stream.fileno())
             sync_folder(self._folder)
+        self.has_values = True
         done: Future[list[WriteResult]] = Future()
         done.set_result(results)
         return done

@@ -109,7 +109,7 @@ def _add(found: SaveList, tag: str, folder: Path) -> None:
     corrupt: set[str] = set()
     for name in [*(f"{number}{METADATA}" for number in sorted(numbers)), METADATA]:
         try:
-            save = _read(tag, folder, name)
+            save = read_save(tag, folder, name)
         except FileNotFoundError:
             continue
         except CheckpointError as error:
@@ -127,8 +127,13 @@ def _add(found: SaveList, tag: str, folder: Path) -> None:
         found.faults.append((number, fault))
 
 
-def _read(tag: str, folder: Path, name: str) -> PartialSave | None:
+def read_save(tag: str, folder: Path, name: str) -> PartialSave | None:
     """Return the save that a metadata file describes; None if another program wrote it.
+
+    Args:
+        tag: Name of the checkpoint.
+        folder: Folder of the checkpoint.
+        name: Name of the metadata file.
 
     Raises:
         FileNotFoundError: There is no such file.

@@ -16,7 +16,8 @@ from smdist.modelparallel.torch.checkpoint.atomic_files import (
     partial_folder,
     partial_folders,
 )
-from smdist.modelparallel.torch.checkpoint.partial_saves import list_saves, whole_files
+from smdist.modelparallel.torch.checkpoint.checkpoint_errors import CheckpointError
+from smdist.modelparallel.torch.checkpoint.partial_saves import list_saves, read_save, whole_files
 from smdist.modelparallel.torch.checkpoint.save_numbers import files_of_saves, order
 from smdist.modelparallel.torch.checkpoint.team import Team
 
@@ -29,8 +30,19 @@ def remove_save(folder: Path, number: str, *, rank: int | None = None) -> None:
         number: Number of the save.
         rank: Rank whose file is removed; None removes the files of all ranks, and the metadata.
     """
+    if rank is None and _has_metadata_of(folder, number):
+        (folder / METADATA).unlink(missing_ok=True)
     start = f"{number}" if rank is None else f"{number}_{rank}_"
     _remove(folder, lambda name, of: of == number and name.startswith(start))
+
+
+def _has_metadata_of(folder: Path, number: str) -> bool:
+    """Return True if ".metadata", which the newest save replaces, describes save `number`."""
+    try:
+        save = read_save("", folder, METADATA)
+    except (FileNotFoundError, CheckpointError):
+        return False
+    return save is not None and save.number == number
 
 
 def remove_older_saves(folder: Path, number: str, *, crashed: bool) -> None:

@@ -290,19 +290,21 @@ def _write(
     team.do(what, lambda: folder.mkdir(parents=True, exist_ok=True), hint=_HINT)
     taken = team.gather(team.do(what, lambda: last_number(path), hint=_HINT))
     number = team.share(next_number(taken))
+    writer = ShardWriter(folder, number, progress)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")
             metadata: Metadata = save_distributed(
                 {**_writable(content.values), **content.objects},
-                storage_writer=ShardWriter(folder, number, progress),
+                storage_writer=writer,
                 planner=_Planner(flatten_state_dict=False, flatten_sharded_tensors=False),
             )
     except CheckpointException as failed:
         remove_save(folder, number)
         raise _save_error(what, failed, team) from None
-    except BaseException:
-        remove_save(folder, number, rank=team.rank)
+    except BaseException:  # a lost rank, or an interruption of this one
+        if not writer.has_values:  # otherwise the save may be complete: only rank 0 knows
+            remove_save(folder, number, rank=team.rank)
         raise
     if crashed and team.is_first:
         remove_temporary_files(folder)

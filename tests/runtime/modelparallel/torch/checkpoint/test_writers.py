@@ -17,9 +17,11 @@ from smdist.modelparallel.torch.checkpoint import (
     CheckpointError,
     NoCheckpointError,
     SkippedCheckpointWarning,
+    atomic_files,
     dcp_store,
     resume_from_checkpoint,
     save_checkpoint,
+    saving,
     writer_lock,
 )
 from smdist.modelparallel.torch.checkpoint.writer_lock import WriterLock
@@ -158,6 +160,45 @@ def test_disk_that_is_full_at_any_write(tmp_path, monkeypatch, tag, failing):
     assert "file" == caught.value.kind
     assert ("new" if failing == 4 else "old") == load(tmp_path)
     assert [] == list(tmp_path.rglob("*.part"))
+
+
+def test_rank_that_is_lost_after_the_metadata_costs_nothing(tmp_path, monkeypatch):
+    """The first save is complete as soon as its metadata is, although no rank was answered."""
+    finished = saving.save_distributed
+
+    def lost(*args, **kwargs):
+        finished(*args, **kwargs)
+        raise RuntimeError("rank 1 was lost")
+
+    monkeypatch.setattr(saving, "save_distributed", lost)
+    with pytest.raises(RuntimeError, match="rank 1 was lost"):
+        save(tmp_path, "a")
+    assert "a" == load(tmp_path)
+
+
+@pytest.mark.parametrize("flush", [2, 3])
+def test_interruption_after_a_rename_of_metadata(tmp_path, monkeypatch, flush):
+    """Ctrl-C after either metadata file: a first save leaves nothing, a second one the older."""
+    count, sync = [], dcp_store.sync_folder
+
+    def interrupted(folder):
+        sync(folder)
+        if folder.name.endswith("_partial"):
+            count.append(folder)
+            if len(count) == flush:
+                raise KeyboardInterrupt
+
+    for module in (dcp_store, atomic_files):
+        monkeypatch.setattr(module, "sync_folder", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        save(tmp_path, "a")
+    with pytest.raises(NoCheckpointError):
+        load(tmp_path)
+    save(tmp_path, "a")
+    count.clear()
+    with pytest.raises(KeyboardInterrupt):
+        save(tmp_path, "b")
+    assert "a" == load(tmp_path)
 
 
 def test_foreign_files_are_neither_read_nor_removed(tmp_path):
