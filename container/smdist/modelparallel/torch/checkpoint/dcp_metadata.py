@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -38,13 +38,45 @@ _KNOWN: Final = {
     **{(each.__module__, each.__qualname__): each for each in _CALLED},
     ("torch.serialization", "_get_layout"): _get_layout,
 }
+_LOOKED_UP: Final = (dcp._MEM_FORMAT_ENCODING, _get_layout)
+_OPERATIONS: Final = (  # of binary protocols, and of them those that write metadata
+    b"".join(
+        getattr(pickle, name)
+        for name in (
+            *("PROTO", "FRAME", "STOP", "MARK", "POP", "POP_MARK"),
+            *("NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"),
+            *("BINUNICODE", "SHORT_BINUNICODE", "BINBYTES", "SHORT_BINBYTES"),
+            *("EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"),
+            *("EMPTY_LIST", "APPEND", "APPENDS", "EMPTY_DICT", "SETITEM", "SETITEMS"),
+            *("GLOBAL", "STACK_GLOBAL", "REDUCE", "NEWOBJ", "BUILD"),
+            *("BINPUT", "LONG_BINPUT", "MEMOIZE", "BINGET", "LONG_BINGET"),
+        )
+    ).decode("latin-1")
+)
 _LARGEST: Final = 2**63 - 1  # largest position in a file
 
 
 class _MetadataUnpickler(pickle._Unpickler):  # C's allocates what a corrupt file asks for
-    """Unpickler that finds the classes of metadata only, and changes no class."""
+    """Unpickler of the classes of metadata, and of the operations that write them.
 
-    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
+    A small file may describe a tuple of tuples that would take years to hash, or terabytes to
+    print: keys of dicts and arguments of functions are checked before they are used.
+    """
+
+    dispatch: ClassVar[dict[int, Any]] = {
+        code: run for code, run in pickle._Unpickler.dispatch.items() if chr(code) in _OPERATIONS
+    }
+
+    def load(self) -> Any:
+        """Return the object in the file.
+
+        Raises:
+            UnpicklingError: The file has an object, or an operation, that metadata never has.
+        """
+        try:
+            return super().load()
+        except KeyError as error:
+            raise pickle.UnpicklingError("it has an operation of no metadata") from error
 
     def find_class(self, module: str, name: str) -> Any:
         """Return a class of metadata, or a dtype."""
@@ -55,14 +87,66 @@ class _MetadataUnpickler(pickle._Unpickler):  # C's allocates what a corrupt fil
             return dtype
         raise pickle.UnpicklingError(f"it contains {module}.{name}, which metadata never contains")
 
+    def load_reduce(self) -> None:
+        """Call a function; those that look up their argument take a word or a number."""
+        args, function = self.stack[-1], self.stack[-2]  # type: ignore[attr-defined]
+        if function in _LOOKED_UP and not all(type(each) in {int, str} for each in args):
+            raise pickle.UnpicklingError(f"it calls {function.__name__} with no word or number")
+        super().load_reduce()  # type: ignore[misc]
+
     def load_build(self) -> None:
         """Set the attributes of an object; a class has attributes, too, and is refused."""
         state, built = self.stack[-1], self.stack[-2]  # type: ignore[attr-defined]
         if not isinstance(built, _BUILT) or _has_slots(state):
             raise pickle.UnpicklingError(f"it sets attributes of {type(built).__name__}")
+        if isinstance(built, dcp.TensorProperties) and not _is_state(state):
+            raise pickle.UnpicklingError("it describes no tensor")
         super().load_build()  # type: ignore[misc]
 
-    dispatch[pickle.BUILD[0]] = load_build
+    def load_setitem(self) -> None:
+        """Set an item of a dict whose key is quick to hash."""
+        _check_keys(self.stack[-2:-1])  # type: ignore[attr-defined]
+        super().load_setitem()  # type: ignore[misc]
+
+    def load_setitems(self) -> None:
+        """Set items of a dict whose keys are quick to hash."""
+        _check_keys(self.stack[::2])  # type: ignore[attr-defined]  # those after the mark
+        super().load_setitems()  # type: ignore[misc]
+
+    for _code, _run in (
+        (pickle.REDUCE, load_reduce),
+        (pickle.BUILD, load_build),
+        (pickle.SETITEM, load_setitem),
+        (pickle.SETITEMS, load_setitems),
+    ):
+        dispatch[_code[0]] = _run
+
+
+def _check_keys(keys: Sequence[object]) -> None:
+    """Check keys of a dict.
+
+    Raises:
+        UnpicklingError: A key is none of metadata: no word, no number, and no place of a value.
+    """
+    for key in keys:
+        if type(key) not in {str, int} and not _is_index(key):
+            raise pickle.UnpicklingError(f"it has a key of class {type(key).__name__}")
+
+
+def _is_index(key: object) -> bool:
+    """Return True if an object names a value, and the position of a part in it."""
+    return (
+        isinstance(key, MetadataIndex)
+        and isinstance(key.fqn, str)
+        and (key.offset is None or isinstance(key.offset, torch.Size))
+    )
+
+
+def _is_state(state: object) -> bool:
+    """Return True if an object has the form of the state of a tensor's description."""
+    if not isinstance(state, tuple) or len(state) != 5:
+        return False
+    return isinstance(state[3], dcp._MEM_FORMAT_ENCODING)
 
 
 def _has_slots(state: object) -> bool:
@@ -114,12 +198,18 @@ def _faults(found: object) -> Iterator[str]:
         return
     for name, value in values.items():
         if not isinstance(name, str) or not _is_value(value):
-            yield f"the value {name!r:.80} is not described"
+            yield f"the value {_shown(name)} is not described"
     for index, place in places.items():
-        if not isinstance(index, MetadataIndex) or index.fqn not in values:
-            yield f"the place {index!r:.80} is that of no value"
+        name = index.fqn if _is_index(index) else index
+        if not isinstance(name, str) or name not in values:
+            yield f"the place {_shown(name)} is that of no value"
         if not isinstance(place, _StorageInfo) or not _is_place(place):
-            yield f"a value is in {getattr(place, 'relative_path', place)!r:.80}"
+            yield f"a value is in {_shown(getattr(place, 'relative_path', place))}"
+
+
+def _shown(value: object) -> str:
+    """Return a text of at most 80 characters for a value, which may be endless."""
+    return f"{value!r:.80}" if isinstance(value, str) else f"a {type(value).__name__}"
 
 
 def _is_value(value: object) -> bool:

@@ -87,9 +87,38 @@ def test_changes_no_class(tmp_path):
     assert dcp.metadata.Metadata.version is None
 
 
+FOUND = b"ctorch.distributed.checkpoint.metadata\n"
+TWICE = b")q\x00" + 60 * b"0h\x00h\x00\x86q\x00"  # a tuple of 2 ** 60 empty ones
+ENDLESS = {
+    "key": b"}" + TWICE + b"Ns.",
+    "keys": b"}(" + TWICE + b"Nu.",
+    "word": FOUND + b"_MEM_FORMAT_ENCODING\n" + TWICE + b"\x85R.",
+    "layout": b"ctorch.serialization\n_get_layout\n" + TWICE + b"\x85R.",
+    "state of a tensor": FOUND + b"TensorProperties\n)\x81(NNN" + TWICE + b"Ntb.",
+    "bytes": b"\x96" + (1 << 40).to_bytes(8, "little") + b".",
+    "set": b"\x8f.",
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_a_small_file_takes_little_time_and_memory(tmp_path, name):
+    """Tuples that share their items, to be hashed or printed, and a size of a terabyte."""
+    with pytest.raises(CheckpointError) as raised:
+        read_metadata(put(tmp_path, b"\x80\x05" + ENDLESS[name]))
+    assert "corrupt" == raised.value.kind
+    assert 600 > len(str(raised.value))
+
+
 def with_place(metadata, **changes):
     index, place = next(iter(metadata.storage_data.items()))
     return replace(metadata, storage_data={index: replace(place, **changes)})
+
+
+def endless(depth):
+    found = ()
+    for _ in range(depth):
+        found = (found, found)
+    return found
 
 
 WRONG = {
@@ -105,6 +134,7 @@ WRONG = {
     "place of no value": lambda found: replace(
         found, storage_data={MetadataIndex("other"): _StorageInfo("a", 0, 1)}
     ),
+    "endless name": lambda found: with_place(found, relative_path=endless(60)),
     "no places": lambda found: replace(found, storage_data=None),
     "another value": lambda found: replace(found, state_dict_metadata={"model.a": 3}),
     "part outside": lambda found: replace(
