@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Benchmark of layers that are split over two ranks, beside torch's `parallelize_module` over Gloo.
 
-Both run the same block with the same weights: an MLP, and a block of GPT, of width 1,024, forward
-and backward, on one processor for each rank. torch gets the plan by hand; smdist finds it.
+Both run the same block with the same weights: an MLP, a block of GPT, and a head with its loss, of
+width 1,024 and 32,768 words, forward and backward, on one processor for each rank. The loss is
+computed on parts of the logits, in both peers' `loss_parallel`. torch gets the plan by hand; smdist
+finds it.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ def main() -> None:
     with EmulatedHosts(1, "10gbit") as emulated, ExitStack() as stack:
         places = emulated.places(2)
         everyone = {p: stack.enter_context(Ranks(p, places)) for p in ("smdist", "gloo")}
-        for kind in ("mlp", "gpt"):
+        for kind in ("mlp", "gpt", "head"):
             for tokens in arguments.tokens:
                 rows.append(_row(everyone, kind, tokens, arguments.rounds))
                 print(" ".join(rows[-1].cells()), flush=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar
 
 import torch
@@ -13,17 +13,20 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional_collectives
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
+    loss_parallel,
     parallelize_module,
 )
 from torch.nn import functional
 
-WIDTH, HEADS = 1024, 16
+WIDTH, HEADS, WORDS = 1024, 16, 32_768
 SEQUENCE = 16  # tokens of one sequence of the GPT block
 
 _blocks: dict[str, tuple[nn.Module, Tensor]] = {}
+_peer = [""]
 _waits = [0.0]  # seconds in collectives
 
 
@@ -69,14 +72,30 @@ class Block(nn.Module):
         return x + self.mlp(self.second(x))
 
 
-_KINDS = {"mlp": Mlp, "gpt": Block}
+class Head(nn.Module):
+    """Head of a language model, and the loss on its logits."""
+
+    plan: ClassVar = {"head": ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(WIDTH, WORDS, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits = self.head(x).flatten(0, 1)
+        targets = torch.arange(logits.shape[0]) * 7919 % WORDS
+        return functional.cross_entropy(logits, targets)
+
+
+_KINDS = {"mlp": Mlp, "gpt": Block, "head": Head}
 
 
 def prepare(kind: str, tokens: int, peer: str) -> int:
     """Make a block, and split it over the ranks; return the elements that this rank holds.
 
-    `kind` is "mlp" or "gpt".
+    `kind` is "mlp", "gpt" or "head".
     """
+    _peer[0] = peer
     torch.manual_seed(1)
     block = _KINDS[kind]()
     x = torch.randn(max(1, tokens // SEQUENCE), min(tokens, SEQUENCE), WIDTH)
@@ -105,8 +124,17 @@ def _local(parameter: Any) -> Tensor:
 def check(kind: str, tokens: int) -> float:
     """Return the sum of a block's output, which is the same for every peer."""
     block, x = _blocks[f"{kind}-{tokens}"]
-    with torch.no_grad():
+    with torch.no_grad(), _losses():
         return float(block(x).double().sum())
+
+
+def _losses() -> AbstractContextManager[None]:
+    """Return the context in which losses are computed on parts of the logits."""
+    if _peer[0] == "gloo":
+        return loss_parallel()
+    import smdist.modelparallel.torch as smp
+
+    return smp.loss_parallel()
 
 
 def mlp_16(iterations: int) -> tuple[float, float]:
@@ -125,6 +153,14 @@ def gpt_2048(iterations: int) -> tuple[float, float]:
     return _timed("gpt-2048", iterations)
 
 
+def head_16(iterations: int) -> tuple[float, float]:
+    return _timed("head-16", iterations)
+
+
+def head_2048(iterations: int) -> tuple[float, float]:
+    return _timed("head-2048", iterations)
+
+
 def _timed(name: str, iterations: int) -> tuple[float, float]:
     """Return wall and processor seconds of forward and backward passes."""
     block, x = _blocks[name]
@@ -133,7 +169,8 @@ def _timed(name: str, iterations: int) -> tuple[float, float]:
     for _ in range(iterations):
         block.zero_grad(set_to_none=True)
         x.grad = None
-        block(x).sum().backward()
+        with _losses():
+            block(x).sum().backward()
     return time.perf_counter() - wall, time.process_time() - cpu
 
 
@@ -147,7 +184,7 @@ def exchange(name: str, rounds: int) -> float:
     found = []
     for _ in range(rounds):
         _waits[0] = 0.0
-        with _timed_collectives():
+        with _timed_collectives(), _losses():
             block(x).sum().backward()
         found.append(_waits[0])
     return sorted(found)[len(found) // 2]
@@ -156,12 +193,12 @@ def exchange(name: str, rounds: int) -> float:
 @contextmanager
 def _timed_collectives() -> Iterator[None]:
     """Time the sums of torch.distributed and of DTensor in a `with` block."""
-    plain = dist.all_reduce, functional_collectives.all_reduce
-    dist.all_reduce, functional_collectives.all_reduce = map(_timing, plain)
+    plain = dist.all_reduce, functional_collectives.all_reduce, dist.all_gather
+    dist.all_reduce, functional_collectives.all_reduce, dist.all_gather = map(_timing, plain)
     try:
         yield
     finally:
-        dist.all_reduce, functional_collectives.all_reduce = plain
+        dist.all_reduce, functional_collectives.all_reduce, dist.all_gather = plain
 
 
 def _timing(plain: Callable[..., Any]) -> Callable[..., Any]:

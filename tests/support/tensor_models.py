@@ -194,12 +194,12 @@ def split(name, *, dtype=torch.float64, dropout=0.0, kind="sgd"):
     return model, smp.DistributedOptimizer(optimizer_of(model, kind))
 
 
-def train(model, optimizer, steps=3, first=0):
+def train(model, optimizer, steps=3, first=0, step=train_step):
     """Train on this replica's rows; return whole tensors."""
     found = Trained()
     for ids in batches(first + steps)[first:]:
         optimizer.zero_grad()
-        loss = train_step(model, ids[smp.rdp_rank() :: smp.rdp_size()]).reduce_mean()
+        loss = step(model, ids[smp.rdp_rank() :: smp.rdp_size()]).reduce_mean()
         if not found.grads:
             found.grads = {key: whole(p.grad, p) for key, p in model.named_parameters()}
         found.norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), 0.5)))

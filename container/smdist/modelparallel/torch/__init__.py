@@ -93,6 +93,7 @@ from smdist.modelparallel.torch.tensor_parallel import (
     tp_register,
     tp_register_with_module,
 )
+from smdist.modelparallel.torch.tensor_splits import loss_parallel
 from smdist.modelparallel.torch.verification.verify import Verified, VerifyError, verify
 
 __all__ = [
@@ -159,6 +160,7 @@ __all__ = [
     "load",
     "local_rank",
     "local_size",
+    "loss_parallel",
     "model_creation",
     "mp_barrier",
     "mp_rank",

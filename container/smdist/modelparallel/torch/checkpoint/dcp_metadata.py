@@ -39,7 +39,7 @@ _KNOWN: Final = {
     ("torch.serialization", "_get_layout"): _get_layout,
 }
 _LOOKED_UP: Final = (dcp._MEM_FORMAT_ENCODING, _get_layout)
-_OPERATIONS: Final = (  # of binary protocols, and of them those that write metadata
+_OPERATIONS: Final = (  # operations of binary protocols with which metadata is written
     b"".join(
         getattr(pickle, name)
         for name in (

@@ -37,6 +37,7 @@ from smdist.modelparallel.torch.parallel.precision import loss_scale
 from smdist.modelparallel.torch.parallel.step_function import MicrobatchCall, StepFunction
 from smdist.modelparallel.torch.program.pytree import checksum, described, map_leaves
 from smdist.modelparallel.torch.session.object_collectives import broadcast_object
+from smdist.modelparallel.torch.tensor_splits import whole_logits
 
 _NO_BACKWARD: Final = (
     "{} trained nothing: the model was in training mode and gradients were enabled, but the"
@@ -172,7 +173,7 @@ class _UserCode:
         microbatch_call = MicrobatchCall(answer=call, scale=self._scale)
         args, kwargs = self._pieces[microbatch]
         with self._state.acting(microbatch_call):
-            result = self._step_function.function(*args, **kwargs)
+            result = whole_logits(self._step_function.function(*args, **kwargs))
         self.has_roots |= bool(microbatch_call.roots)
         return (
             _detached(result) if self._step_function.detaches else result

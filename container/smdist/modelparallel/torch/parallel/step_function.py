@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from sagemaker_dist.errors import OptionError, require
 from smdist.modelparallel.torch.executor import Arguments, Roots
 from smdist.modelparallel.torch.program.pytree import flatten, unflatten
+from smdist.modelparallel.torch.tensor_splits import VocabParallelLogits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,8 +167,9 @@ def watched(output: Any, hook: Callable[[Tensor], None]) -> Any:
         hook: Function that autograd calls with a tensor's gradient when a backward pass reaches it.
     """
     for leaf in flatten(output)[0]:
-        if isinstance(leaf, Tensor) and leaf.grad_fn is not None:  # parameters outlive the call
-            leaf.register_hook(hook)  # type: ignore[no-untyped-call]
+        tensor = leaf.part if isinstance(leaf, VocabParallelLogits) else leaf
+        if isinstance(tensor, Tensor) and tensor.grad_fn is not None:  # parameters outlive the call
+            tensor.register_hook(hook)  # type: ignore[no-untyped-call]
     return output
 
 

@@ -23,7 +23,7 @@ from smdist.modelparallel.torch.tensor_parallel.data_flow import Flow, flow_of, 
 from smdist.modelparallel.torch.tensor_parallel.search import find_plan
 from smdist.modelparallel.torch.tensor_parallel.split_model import split_model
 from smdist.modelparallel.torch.tensor_parallel.tensor_plan import TensorPlan
-from smdist.modelparallel.torch.tensor_splits import GroupPeers
+from smdist.modelparallel.torch.tensor_splits import GroupPeers, gathered_logits
 
 _SAMPLES: Final = 2  # size of the batch on which splits are proved
 _POSITIONS: Final = 16  # length of its sequences, where the model accepts shorter ones
@@ -40,7 +40,8 @@ def find(model: nn.Module, arguments: tuple[Any, Any], degree: int) -> TensorPla
     Raises:
         OptionError: The forward pass fails, or no module of the model can be split.
     """
-    return find_plan(model, _flow(model, arguments), degree)
+    with gathered_logits():  # the first step may be in a block of smp.loss_parallel
+        return find_plan(model, _flow(model, arguments), degree)
 
 
 def split(

@@ -18,6 +18,12 @@ from smdist.modelparallel.torch.tensor_splits.tensor_split import (
     unmark,
     whole_shape_of,
 )
+from smdist.modelparallel.torch.tensor_splits.vocab_parallel_logits import (
+    VocabParallelLogits,
+    gathered_logits,
+    loss_parallel,
+    whole_logits,
+)
 
 __all__ = [
     "DropoutCalls",
@@ -28,12 +34,16 @@ __all__ = [
     "Role",
     "SplitDraw",
     "TensorSplit",
+    "VocabParallelLogits",
+    "gathered_logits",
     "is_dropout",
+    "loss_parallel",
     "mark",
     "split_of",
     "turn",
     "turn_dropout",
     "unmark",
+    "whole_logits",
     "whole_shape_of",
     "without_messages",
 ]

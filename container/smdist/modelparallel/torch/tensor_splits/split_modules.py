@@ -18,9 +18,10 @@ from smdist.modelparallel.torch.tensor_splits.part_modules import (
     PartModule,
     PartValues,
 )
-from smdist.modelparallel.torch.tensor_splits.region_borders import entered, joined, summed
+from smdist.modelparallel.torch.tensor_splits.region_borders import entered, summed
 from smdist.modelparallel.torch.tensor_splits.region_entry import RegionEntry, Role
 from smdist.modelparallel.torch.tensor_splits.split_attention import SplitAttention
+from smdist.modelparallel.torch.tensor_splits.vocab_parallel_logits import logits_of
 
 
 class _SplitModule(nn.Module):
@@ -40,7 +41,7 @@ class _JoinedOutput(_SplitModule):
         """Return the whole product, of which each rank has computed some columns."""
         own = super().forward(self._smp_entry.enter(x))
         self._smp_entry.leave()
-        return joined(own, self._smp_entry.peers)
+        return logits_of(own, self._smp_entry.peers)
 
 
 class _Row(_SplitModule):
