@@ -195,14 +195,15 @@ class PartitionedModel:
         if parts not in self.executors:
             group = self.groups.of(Axis.PP)
             self.executors[parts] = Executor(
-                self.stages, self.placement, schedule(), group, hooks=hooks,
-                on_event=self.send_event, offload=self.offload,
-            )  # fmt: skip
+                self.stages, self.placement, schedule(), group, hooks=hooks, offload=self.offload
+            )
         configured = self.configured_for
         if configured is None or configured[0] != parts or configured[1] is not self.captured:
             self.executors[parts].adopt(self.captured, self.placement)
             self.configured_for = (parts, self.captured)
-        return self.executors[parts]
+        executor = self.executors[parts]
+        executor.on_event = self.send_event if self.is_recorded else None  # events have a cost
+        return executor
 
 
 class StepProgress:

@@ -9,7 +9,7 @@ from smp_nets import batch, net, start, train_step
 
 import smdist.modelparallel.torch as smp
 from smdist.modelparallel.compare.comparison_command import compare_files, main
-from smdist.modelparallel.torch.parallel.plan_comparison import CHECK_STEP
+from smdist.modelparallel.torch.parallel.plan_comparison import CHECK_STEP, FIRST_RECORDED
 
 PARTS = ["step", "compute", "bubble", "exposed communication", "memory"]
 
@@ -18,11 +18,13 @@ def trained(rank, size, folder):
     """Train until one step after the comparison; return what was printed by then, step by step."""
     start(size, microbatches=2, pipeline="1f1b")
     model = smp.DistributedModel(net())
-    printed = []
-    for _ in range(CHECK_STEP + 1):
+    printed, recorded = [], []
+    for step in range(1, CHECK_STEP + 2):
         with redirect_stderr(io.StringIO()) as err:
             train_step(model, *batch())
         printed.append(err.getvalue())
+        (executor,) = model._split.executors.values()
+        recorded += [step] * (executor.on_event is not None)
     with model.traced() as trace:
         for _ in range(3):
             train_step(model, *batch())
@@ -31,15 +33,16 @@ def trained(rank, size, folder):
         model.plan.save(f"{folder}/plan.json")
         run.save(f"{folder}/trace.json")
     smp.end()
-    return printed
+    return printed, recorded
 
 
 def test_rank_0_prints_the_comparison_once_after_50_steps(world, tmp_path, capsys):
-    first, second = world.run(trained, str(tmp_path), size=2)
+    (first, recorded), (second, _) = world.run(trained, str(tmp_path), size=2)
     plan, trace = tmp_path / "plan.json", tmp_path / "trace.json"
 
     titled = [at for at, text in enumerate(first, 1) if "the plan beside the run" in text]
     assert [CHECK_STEP] == titled
+    assert [*range(FIRST_RECORDED, CHECK_STEP + 1)] == recorded  # times of events have a cost
     assert all(part in first[CHECK_STEP - 1] for part in PARTS)
     assert "5 steps of 1 pipeline" in first[CHECK_STEP - 1]
     assert not any("the plan beside the run" in text for text in second)
