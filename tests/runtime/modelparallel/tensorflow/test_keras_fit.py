@@ -115,6 +115,58 @@ def test_options_of_fit(keras_world, case, tmp_path):
         np.testing.assert_allclose(value, values[path], rtol=1e-8, atol=1e-10, err_msg=path)
 
 
+def two_models(_rank, size):
+    """Train a subclassed model, and then one with two outputs; what evaluate() returns of both."""
+    import keras
+
+    import smdist.modelparallel.tensorflow as smp
+
+    class Residual(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.hidden = [keras.layers.Dense(6, activation="tanh") for _ in range(3)]
+
+        def call(self, x):
+            for layer in self.hidden:
+                x = x + layer(x)
+            return x
+
+    keras.config.set_floatx("float64")
+    if size > 1:
+        smp.init({"pipeline_parallel_degree": 2, "microbatches": 4})
+    data = np.random.default_rng(3).random([SAMPLES, 6])
+    found = []
+    for number in range(2):
+        keras.utils.set_random_seed(number)
+        model, targets = Residual(), data
+        compiled = {"loss": "mse", "metrics": ["mae"], "weighted_metrics": ["mae"]}
+        if number:
+            inputs = keras.Input([6])
+            both = keras.layers.Add()([inputs, keras.layers.Dense(6)(inputs)])
+            outputs = {name: keras.layers.Dense(1, name=name)(both) for name in ("up", "down")}
+            model = keras.Model(inputs, outputs)
+            targets = {"up": data[:, :1], "down": data[:, 1:2]}
+            compiled = {"loss": {"up": "mse", "down": "mae"}, "metrics": {"up": ["mse", "mae"]}}
+        if size > 1:
+            model = smp.DistributedModel(model, costs="estimate")
+        model.compile(optimizer=keras.optimizers.SGD(0.1), **compiled)
+        model.fit(data, targets, batch_size=BATCH, shuffle=False, verbose=0)
+        found.append(model.evaluate(data, targets, batch_size=BATCH, verbose=0))
+        found.append(model.test_on_batch(data[:BATCH], keras.tree.map_structure(
+            lambda each: each[:BATCH], targets
+        )))  # fmt: skip
+    return found
+
+
+def test_a_second_model_trains_and_evaluate_has_the_order_of_keras(keras_world):
+    """Keras's automatic names are those of one process, on every rank and for each model."""
+    answers = keras_world.run(two_models, size=2, deadline=120)
+    [alone] = keras_world.run(two_models, size=1, deadline=120)
+    for mine in answers:
+        for found, expected in zip(mine, alone, strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
 def clipped(_rank, size):
     """Clip the gradients of an own loop by the norm of the whole model."""
     import keras

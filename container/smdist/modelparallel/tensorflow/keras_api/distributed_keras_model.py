@@ -45,7 +45,7 @@ from smdist.modelparallel.tensorflow.keras_api.model_checks import (
 from smdist.modelparallel.tensorflow.keras_api.model_trainer import ModelTrainer, abort
 from smdist.modelparallel.tensorflow.keras_api.step_scope import called
 from smdist.modelparallel.tensorflow.keras_api.step_trainer import StepTrainer
-from smdist.modelparallel.tensorflow.keras_capture import capture, graph_of
+from smdist.modelparallel.tensorflow.keras_capture import automatic_names_kept, capture, graph_of
 from smdist.modelparallel.tensorflow.keras_capture.layer_paths import trained_variables
 from smdist.modelparallel.tensorflow.keras_checkpoint.optimizer_slots import build_slots, slots_of
 from smdist.modelparallel.tensorflow.keras_checkpoint.write_keras_file import SavedState
@@ -209,7 +209,7 @@ class DistributedModel(keras.Model):  # type: ignore[misc]  # untyped
             return
 
         def function(data: list[Any]) -> Any:
-            with _abort_others():
+            with _abort_others(), automatic_names_kept():
                 found = [self._predicted(each) for each in data]
             return keras.tree.map_structure(lambda *each: tf.concat(each, axis=0), *found)
 
@@ -233,11 +233,18 @@ class DistributedModel(keras.Model):  # type: ignore[misc]  # untyped
                     if logs is None:
                         raise StopIteration from None
                     break
-                with _abort_others():
+                with _abort_others(), automatic_names_kept():
                     logs = step(PipelineBatch.of(*keras.utils.unpack_x_y_sample_weight(data)))
             return logs
 
         return function
+
+    def _flatten_metrics_in_order(self, logs: dict[str, Any]) -> Any:
+        """Return numbers in the order of Keras, which only the rank of the last stage knows."""
+        trainer: ModelTrainer = self._hidden["trainer"]
+        own = super()._flatten_metrics_in_order({name: name for name in logs})
+        found = [logs[name] for name in trainer.names_of_last(own)]
+        return found[0] if len(found) == 1 else found
 
     def _get_metrics_result_or_logs(self, logs: Any) -> Any:
         return logs  # metrics are computed on one rank, and the logs of a step are on all

@@ -42,6 +42,7 @@ class ModelTrainer:
         self._split, self._owner = split, owner
         self._session = split.session
         self._names: dict[bool, tuple[str, ...]] = {}
+        self._orders: dict[tuple[str, ...], list[str]] = {}
         self._update: Any = None
         own = {id(each) for each in split.own_variables()}
         self.variables = [each for each in split.trained if id(each) in own]
@@ -164,6 +165,19 @@ class ModelTrainer:
         tracker.update_state(float(summed[0]), sample_weight=batch.size)
         found = dict(zip(names, summed[1:].tolist(), strict=True))
         return {"loss": float(tracker.result()), **found}
+
+    def names_of_last(self, own: str | list[str]) -> list[str]:
+        """Return the names of logs in the order of the last stage's rank; all ranks call this.
+
+        Args:
+            own: Names in this rank's order.
+        """
+        names = [own] if isinstance(own, str) else own
+        key = tuple(sorted(set(names)))
+        if key not in self._orders:
+            every = allgather_object(names)
+            self._orders[key] = every[self._split.rank_of[-1]]
+        return self._orders[key]
 
     def _own_metrics(self) -> dict[str, Any]:
         """Return the metrics that this rank has computed, by name."""

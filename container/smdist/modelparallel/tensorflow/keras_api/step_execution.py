@@ -18,6 +18,7 @@ from smdist.modelparallel.tensorflow.keras_api.step_scope import (
     ModelReached,
     step_scope,
 )
+from smdist.modelparallel.tensorflow.keras_capture import automatic_names_kept
 from smdist.modelparallel.tensorflow.keras_stages.pipeline_batch import PipelineBatch
 
 
@@ -48,6 +49,7 @@ class StepExecution:
         self._function, self._whole = function, whole
         self._shapes: dict[Any, StepShape] = {}
 
+    @automatic_names_kept()
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the function for all microbatches of a batch, on all ranks.
 

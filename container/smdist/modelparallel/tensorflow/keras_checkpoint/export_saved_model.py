@@ -14,6 +14,7 @@ from typing import Any, Final
 import keras
 import tensorflow as tf
 
+from smdist.modelparallel.tensorflow.keras_capture import automatic_names_kept
 from smdist.modelparallel.tensorflow.keras_checkpoint.write_keras_file import (
     SavedState,
     WholeState,
@@ -23,6 +24,7 @@ from smdist.modelparallel.tensorflow.keras_checkpoint.write_keras_file import (
 _MAIN: Final = "saved_model.pb"  # a folder with this file is a SavedModel, so it is written last
 
 
+@automatic_names_kept()
 def export_saved_model(state: SavedState, example: Any, path: str | os.PathLike[str]) -> None:
     """Write a folder with the whole model; all ranks must call this.
 

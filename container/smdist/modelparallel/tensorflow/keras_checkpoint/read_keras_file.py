@@ -19,6 +19,7 @@ import h5py  # type: ignore[import-untyped]
 import keras
 
 from smdist.dataparallel.tensorflow.broadcast_objects import allgather_object
+from smdist.modelparallel.tensorflow.keras_capture import automatic_names_kept
 from smdist.modelparallel.tensorflow.keras_checkpoint.checkpoint_error import KerasCheckpointError
 from smdist.modelparallel.tensorflow.keras_checkpoint.optimizer_slots import (
     shared_variables,
@@ -36,6 +37,7 @@ _WEIGHTS: Final = "model.weights.h5"  # member of a .keras archive
 _SLOTS: Final = "optimizer/vars"  # group in that member
 
 
+@automatic_names_kept()
 def load(state: SavedState, path: str | os.PathLike[str]) -> int:
     """Read a .keras or .weights.h5 file into a split model; all ranks must call this.
 

@@ -21,6 +21,7 @@ import keras
 import numpy as np
 
 from smdist.dataparallel.tensorflow.broadcast_objects import broadcast_object
+from smdist.modelparallel.tensorflow.keras_capture import automatic_names_kept
 from smdist.modelparallel.tensorflow.keras_checkpoint.checkpoint_error import KerasCheckpointError
 from smdist.modelparallel.tensorflow.keras_checkpoint.optimizer_slots import (
     OptimizerSlot,
@@ -60,6 +61,7 @@ class SavedState:
     epoch: int = 0
 
 
+@automatic_names_kept()
 def save(state: SavedState, path: str | os.PathLike[str]) -> None:
     """Write a .keras file with model, optimizer state and epoch; all ranks must call this.
 
@@ -70,6 +72,7 @@ def save(state: SavedState, path: str | os.PathLike[str]) -> None:
     _written(state, Path(path), ".keras", _write_archive)
 
 
+@automatic_names_kept()
 def save_weights(state: SavedState, path: str | os.PathLike[str]) -> None:
     """Write a .weights.h5 file with the model's variables; all ranks must call this.
 

@@ -198,7 +198,9 @@ class Loading:
         self, parameters: dict[str, nn.Parameter], state: OptimizerState
     ) -> dict[str, Any]:
         metadata = self.source.metadata
-        return targets(parameters, state, self.source.values if metadata is None else metadata)
+        stored = self.source.values if metadata is None else metadata
+        dtypes = {each.name: each.dtype for each in self.source.manifest.entries}
+        return targets(parameters, state, stored, dtypes)
 
     def _read(self, into: dict[str, Any], team: Team) -> dict[str, Any]:
         source = self.source

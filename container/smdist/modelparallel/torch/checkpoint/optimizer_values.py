@@ -21,6 +21,7 @@ from smdist.modelparallel.torch.checkpoint.team import Team
 from smdist.modelparallel.torch.checkpoint.tensor_parts import exposed, part_for, target_for
 
 PREFIX = "optimizer.state."
+_STEP = "step"  # counts steps, in a dtype of its own
 _NOT_OPTIONS = ("params", "param_names")
 
 
@@ -108,6 +109,7 @@ def targets(
     parameters: Mapping[str, nn.Parameter],
     saved: OptimizerState,
     stored: Metadata | Mapping[str, Any],
+    dtypes: Mapping[str, str],
 ) -> dict[str, Any]:
     """Return empty tensors into which optimizer state is loaded, by key in the checkpoint.
 
@@ -117,16 +119,19 @@ def targets(
         parameters: Parameters of the optimizer on this rank, by their names in the checkpoint.
         saved: Names of the optimizer's values in the checkpoint.
         stored: Shapes and types: PyTorch's metadata of the checkpoint, or the values by key.
+        dtypes: PyTorch's name of the dtype of each parameter in the checkpoint, by its name.
     """
     facts = stored.state_dict_metadata if isinstance(stored, Metadata) else stored
     return {
-        state_key(name, key): _target(parameter, facts[state_key(name, key)])
+        state_key(name, key): _target(
+            parameter, facts[state_key(name, key)], "" if key == _STEP else dtypes.get(name, "")
+        )
         for name, parameter in parameters.items()
         for key in saved.keys.get(name, ())
     }
 
 
-def _target(parameter: nn.Parameter, stored: Any) -> Any:
+def _target(parameter: nn.Parameter, stored: Any, saved_dtype: str) -> Any:
     """Return an empty tensor to load one value of the optimizer's state into.
 
     The tensor is on the CPU. If the parameter is sharded, the tensor is sharded in the same way.
@@ -134,6 +139,8 @@ def _target(parameter: nn.Parameter, stored: Any) -> Any:
     Args:
         parameter: Parameter to which the value belongs.
         stored: The value in the checkpoint, or its metadata.
+        saved_dtype: Dtype of the parameter in the checkpoint. A value of this dtype, such as a mean
+            of gradients, gets the dtype that the parameter has now.
 
     Returns:
         The tensor; None for a value that is no tensor.
@@ -144,6 +151,9 @@ def _target(parameter: nn.Parameter, stored: Any) -> Any:
         shape, dtype = stored.shape, stored.dtype
     else:
         return None
+    has_own_dtype = str(dtype) == f"torch.{saved_dtype}"
+    if has_own_dtype and parameter.dtype in (torch.float32, torch.float64):
+        dtype = parameter.dtype  # one of 16 bits may have a master weight of 32
     if isinstance(parameter, DTensor) and shape == parameter.shape:
         return torch.empty_like(parameter, dtype=dtype, requires_grad=False)
     part = target_for(parameter, torch.Size(shape), dtype)
@@ -188,7 +198,7 @@ def _placed(key: str, value: Any, parameter: nn.Parameter, group: Mapping[str, A
     value = part_for(value, parameter)
     if not isinstance(value, Tensor) or isinstance(value, DTensor):
         return value
-    if key == "step":
+    if key == _STEP:
         counts_there = group.get("capturable") or group.get("fused")
         return value.to(parameter.device) if counts_there else value
     value = value.to(parameter.device)

@@ -135,8 +135,9 @@ def _compared_call(
         inputs = described(step_function.inputs)
         descriptions = {"inputs": inputs, "model": f"{count} x {seen.text}"}
         text = repr(descriptions)
-        is_known = text in split.compared_calls
-        descriptions["data"] = "" if is_known else checksum(step_function.inputs)
+        # Ranks that share layers compute with batches of their own, which must never differ.
+        is_trusted = split.tensor_plan is None and text in split.compared_calls
+        descriptions["data"] = "" if is_trusted else checksum(step_function.inputs)
         if axis is Axis.WORLD and seen.has_gradients:
             state.check_size(step_function.size())
     except BaseException as error:  # any error, since other ranks wait for this one

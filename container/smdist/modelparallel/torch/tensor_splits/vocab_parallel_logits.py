@@ -115,7 +115,7 @@ class VocabParallelLogits(Tensor):
     def __torch_function__(
         cls,
         func: Any,
-        types: Any,  # noqa: ARG003  torch's
+        types: Any,
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
@@ -137,7 +137,7 @@ class VocabParallelLogits(Tensor):
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None  # noqa: ARG003
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Refuse an operator that torch calls below autograd, where no gradient could be found."""
         raise TypeError(

@@ -259,6 +259,34 @@ def test_other_optimizer_is_told(tmp_path, saved):
     ]
 
 
+@pytest.mark.parametrize("partial", [True, False])
+@pytest.mark.parametrize(
+    ("before", "after"), [(torch.float64, torch.float32), (torch.bfloat16, torch.float64)]
+)
+def test_optimizer_state_takes_the_dtype_of_its_parameter(tmp_path, partial, before, after):
+    """A script that trains in another dtype than the one before goes on."""
+
+    def trained(model, optimizer, dtype):
+        model(torch.ones(3, 4, dtype=dtype)).sum().backward()
+        optimizer.step()
+
+    def made(dtype):
+        model = nn.Linear(4, 2).to(dtype)
+        return model, torch.optim.Adam(model.parameters(), lr=0.1)
+
+    model, optimizer = made(before)
+    trained(model, optimizer, before)
+    save_checkpoint(tmp_path, "a", model=model, optimizer=optimizer, partial=partial)
+    loaded, other = made(after)
+    resume_from_checkpoint(tmp_path, model=loaded, optimizer=other, partial=partial)
+
+    for one, two in zip(model.parameters(), loaded.parameters(), strict=True):
+        mean, step = other.state[two]["exp_avg"], other.state[two]["step"]
+        assert torch.equal(optimizer.state[one]["exp_avg"].to(after), mean)
+        assert (after, torch.float32, 1.0) == (mean.dtype, step.dtype, step)
+    trained(loaded, other, after)
+
+
 def test_only_so_many_partial_ones_are_kept(tmp_path, saved):
     """The oldest go, and so does what a crash has left."""
     model, optimizer = saved

@@ -9,7 +9,10 @@ from torch.nn.functional import cross_entropy, nll_loss
 
 import smdist.modelparallel.torch as smp
 from sagemaker_dist import ModelParallel
-from smdist.modelparallel.torch.tensor_parallel.simulated_peers import SimulatedPeers, SimulatedRanks
+from smdist.modelparallel.torch.tensor_parallel.simulated_peers import (
+    SimulatedPeers,
+    SimulatedRanks,
+)
 from smdist.modelparallel.torch.tensor_splits import VocabParallelLogits, whole_logits
 
 ROWS, LENGTH, WORDS = 2, 5, 12
