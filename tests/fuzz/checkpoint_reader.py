@@ -14,12 +14,14 @@ from reader_list import MEMORY, kept, target
 from torch.distributed.checkpoint import metadata as dcp
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 
+from smdist.modelparallel.torch.checkpoint import dcp_metadata
 from smdist.modelparallel.torch.checkpoint.checkpoint_errors import CheckpointError
 from smdist.modelparallel.torch.checkpoint.dcp_metadata import (
     file_sizes,
     read_metadata,
 )
 
+dcp_metadata.read_file = lambda path, _: path.read_bytes()  # the file is in memory
 _FILE = MEMORY / ".metadata"
 
 

@@ -60,7 +60,9 @@ class Keys:
 
     def is_proof(self, proof: object, role: str) -> bool:
         """Return True if `proof` is the one of `role`."""
-        return hmac.compare_digest(str(proof).encode(), self.proof(role).encode())
+        if not isinstance(proof, str) or not proof.isascii():  # compare_digest takes no other text
+            return False
+        return hmac.compare_digest(proof, self.proof(role))
 
     def messages(self) -> bytes:
         """Return the key of the connection's messages."""
@@ -150,10 +152,7 @@ class LauncherLink:
         mac, _, text = line.partition(b" ")
         if not hmac.compare_digest(mac, self._mac("received", text)):
             raise LinkError("a message has a wrong authentication code")
-        message = json.loads(text)
-        if not isinstance(message, dict):
-            raise LinkError("a message is no JSON object")
-        return message
+        return _object(text)
 
     def _mac(self, way: str, text: bytes) -> bytes:
         head = f"{self._roles[way]} {self._counts[way]} ".encode()
@@ -183,7 +182,7 @@ class Handshake:
         """
         found = _object(line)
         if self._keys is None:
-            self.host, theirs = str(found.get("host", "")), str(found.get("nonce", ""))
+            self.host, theirs = _text(found, "host"), _text(found, "nonce")
             ours = secrets.token_hex(_NONCE_BYTES)
             self._keys = Keys(self._secret, self.host, (theirs, ours))
             answer = {"nonce": ours, "proof": self._keys.proof(_COORDINATOR)}
@@ -212,7 +211,7 @@ def join(address: tuple[str, int], host: str, secret: bytes, seconds: float) -> 
                 raise ConnectionResetError("the coordinator has closed the connection")
             line += part
         found = _object(line)
-        keys = Keys(secret, host, (ours, str(found.get("nonce"))))
+        keys = Keys(secret, host, (ours, _text(found, "nonce")))
         if not keys.is_proof(found.get("proof"), _COORDINATOR):
             raise LinkError("the coordinator does not have the secret of this host")
         proof = {"proof": keys.proof(_LAUNCHER)}
@@ -246,6 +245,14 @@ def detect_loss(connection: socket.socket) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in options.items():
         connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def _text(found: dict[str, Any], name: str) -> str:
+    """Return a text of ASCII, which each side can encode; raise a LinkError for anything else."""
+    value = found.get(name)
+    if not isinstance(value, str) or not value.isascii():
+        raise LinkError(f"it sent a {name} that is no ASCII text")
+    return value
 
 
 def _object(line: bytes) -> dict[str, Any]:

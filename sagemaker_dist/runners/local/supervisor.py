@@ -344,7 +344,7 @@ class Supervisor:
                 raise
 
     def _log(self, text: str) -> None:
-        append(self.folder.all_log, f"[sagemaker-dist] {text}\n".encode())
+        append(self.folder.all_log, f"[sagemaker-dist] {text}\n".encode(errors="backslashreplace"))
 
 
 def main() -> None:

@@ -86,7 +86,7 @@ def _watch(supervisor: int, alive: int, log: Path) -> None:
             return ""
 
     def say(text: str) -> None:
-        append(log, f"[sagemaker-dist] {text}\n".encode())
+        append(log, f"[sagemaker-dist] {text}\n".encode(errors="backslashreplace"))
 
     hint = (
         f"SIGCONT (kill -CONT {supervisor}) lets it go on; until then the output of the hosts is"

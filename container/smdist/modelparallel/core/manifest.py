@@ -103,18 +103,8 @@ class Manifest:
         return next((self.named[name] for name in names if name in self.named), None)
 
     def document(self) -> dict[str, Any]:
-        """Return the manifest as a dict of JSON types; `from_document` reads it."""
+        """Return the manifest as a dict of JSON types; `manifest_of` reads it."""
         return asdict(self)
-
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> Manifest:
-        """Return the manifest from a dict that `document` returned."""
-        entries = tuple(ManifestEntry(**each) for each in document["entries"])
-        state = document["state"]
-        if state is not None:
-            groups = tuple(Group(**each) for each in state["groups"])
-            state = OptimizerState(**{**state, "groups": groups})
-        return cls(**{**document, "entries": entries, "state": state})
 
 
 def model_faults(saved: Manifest, here: Manifest, *, strict: bool) -> Iterator[OptionError]:

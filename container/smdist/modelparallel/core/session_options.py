@@ -229,7 +229,7 @@ def _file(path: Path) -> Any:
     """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise OptionError(
             f"the configuration {os.fspath(path)!r} of smp.init cannot be read",
             str(getattr(error, "strerror", None) or error),

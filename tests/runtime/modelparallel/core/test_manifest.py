@@ -15,6 +15,7 @@ from smdist.modelparallel.core.manifest import (
     options_for,
     state_faults,
 )
+from smdist.modelparallel.core.manifest_document import manifest_of
 
 TIED = ManifestEntry(name="wte.weight", aliases=("head.weight",), shape=(4, 2), dtype="float32")
 BIAS = ManifestEntry(name="head.bias", shape=(4,), dtype="float32")
@@ -33,8 +34,39 @@ def test_it_survives_as_plain_types():
     )
     document = manifest.document()
 
-    assert manifest == Manifest.from_document(document)
+    assert manifest == manifest_of(document)
     assert 2 == len(json.loads(json.dumps(document))["entries"])
+
+
+def nested(depth):
+    found = ()
+    for _ in range(depth):
+        found = (found, found)
+    return found
+
+
+@pytest.mark.parametrize("wrong", [3, nested(60), "a\x1b[2J", [-1]])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *((name,) for name in ("model", "entries", "state", "layout", "run", "more")),
+        *(("entries", 0, name) for name in ("name", "aliases", "shape", "dtype")),
+        *(("state", name) for name in ("kind", "options", "groups", "keys")),
+        *(("state", "groups", 0, name) for name in ("names", "options")),
+    ],
+)
+def test_wrong_contents_are_named_at_once(path, wrong):
+    """Whatever is in a field, it is neither hashed nor printed, and one error names the field."""
+    manifest = Manifest(model="GPT", entries=(TIED, BIAS), state=state((("a",), SLOW)))
+    document = json.loads(json.dumps(manifest.document()))
+    where = document
+    for key in path[:-1]:
+        where = where[key]
+    where[path[-1]] = wrong
+
+    with pytest.raises(ValueError, match=path[-1] if path != ("more",) else "fields") as caught:
+        manifest_of(document)
+    assert str(caught.value).isprintable()
 
 
 def test_tied_ones_are_found_by_every_name():

@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A checkpoint is one file of Keras's, loaded under any layout and by Keras alone."""
 
+import os
+import time
+
 import numpy as np
+
+from smdist.modelparallel.tensorflow.keras_checkpoint.numbered_files import NumberedFiles
 
 BATCH, SAMPLES = 16, 64
 
@@ -41,6 +46,10 @@ def alone(_rank, _size, path):
 def test_training_goes_on_under_another_layout(keras_world, tmp_path):
     """Losses after a restart on one rank or two are those of a run without a restart."""
     path = str(tmp_path / "model.keras")
+    left, in_use = (tmp_path / f".model.keras.{name}.keras" for name in ("killed00", "writing0"))
+    for each, age in ((left, 7200), (in_use, 60)):
+        each.touch()
+        os.utime(each, (time.time() - age,) * 2)
     [(expected, _), _] = keras_world.run(fit, path, 2, 4, "", size=2, deadline=120)
     [(begun, predicted), _] = keras_world.run(fit, path, 2, 2, "save", size=2, deadline=120)
     [(one, _)] = keras_world.run(fit, path, 1, 4, "resume", size=1, deadline=120)
@@ -51,7 +60,17 @@ def test_training_goes_on_under_another_layout(keras_world, tmp_path):
     np.testing.assert_allclose(begun + two, expected, rtol=0, atol=1e-6)
     np.testing.assert_allclose(by_keras, predicted, rtol=0, atol=1e-10)
     assert 2 * SAMPLES // BATCH == steps
-    assert ["model.keras"] == [each.name for each in tmp_path.iterdir()]
+    assert {in_use.name, "model.keras"} == {each.name for each in tmp_path.iterdir()}
+
+
+def test_only_names_that_are_written_have_numbers(tmp_path):
+    """Another spelling of a number would be that of a file that does not exist."""
+    for name in ("ckpt-7", "ckpt-007", "ckpt-٣", "ckpt-0", "ckpt-1x", "other-3"):
+        (tmp_path / f"{name}.keras").touch()
+    files = NumberedFiles(tmp_path, "ckpt")
+    assert [0, 7] == files.numbers()
+    files.keep_last(1)
+    assert [7] == files.numbers()
 
 
 def wrong_file(rank, _size, path):

@@ -22,7 +22,7 @@ class NumberedFiles:
 
     def numbers(self) -> list[int]:
         """Return the numbers of the files that exist, in ascending order."""
-        pattern = re.compile(re.escape(self.name) + r"-(\d+)\.keras")
+        pattern = re.compile(re.escape(self.name) + r"-(0|[1-9][0-9]*)\.keras")
         names = [each.name for each in self.folder.iterdir()] if self.folder.is_dir() else []
         return sorted(int(found[1]) for found in map(pattern.fullmatch, names) if found)
 

@@ -7,9 +7,11 @@ comes from the rank that holds it. The file appears under its name when it is co
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import tempfile
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -39,6 +41,7 @@ from smdist.modelparallel.tensorflow.keras_stages.variable_values import (
     ranks_of,
 )
 
+_LEFT_SECONDS: Final = 3600.0  # age of an unfinished file that nobody writes any more
 MEMBER: Final = "smdist.json"  # member of a .keras archive that Keras does not read
 
 
@@ -151,6 +154,9 @@ def without_compilation(model: Any) -> Iterator[None]:
 def _replacing(path: Path, ending: str) -> Iterator[Path]:
     """Yield a file in the same folder that takes the place of `path` if no error occurs."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    for each in path.parent.glob(f".{glob.escape(path.name)}.????????{ending}"):
+        if time.time() - each.stat().st_mtime > _LEFT_SECONDS:  # its writer was killed
+            each.unlink(missing_ok=True)
     number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=ending)
     os.close(number)
     unfinished = Path(name)
@@ -160,6 +166,11 @@ def _replacing(path: Path, ending: str) -> Iterator[Path]:
             os.fsync(file.fileno())
         unfinished.chmod(0o644)
         unfinished.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # otherwise the new name may be lost with the machine's power
+        finally:
+            os.close(folder)
     finally:
         unfinished.unlink(missing_ok=True)
 

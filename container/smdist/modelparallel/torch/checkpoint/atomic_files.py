@@ -15,7 +15,10 @@ path/
 
 from __future__ import annotations
 
+import errno
 import os
+import re
+import stat
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +31,8 @@ SUFFIX: Final = ".distcp"
 NEWEST: Final = "newest"
 PARTIAL: Final = "_partial"
 _PART: Final = ".part"
+_TEMPORARY: Final = re.compile(rf"\..+\.[0-9a-f]{{12}}{re.escape(_PART)}", re.DOTALL)
+_MOST_TAG_BYTES: Final = 1024  # a file name has at most 255 bytes
 
 
 def replace_file(path: Path, write: Callable[[IO[bytes]], object]) -> None:
@@ -52,10 +57,33 @@ def replace_file(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     sync_folder(path.parent)
 
 
+def read_file(path: Path, max_bytes: int) -> bytes:
+    """Return the contents of a regular file; a link to one is followed.
+
+    A pipe would make its reader wait, and a device such as /dev/zero has no end.
+
+    Args:
+        path: File to read.
+        max_bytes: Largest size of the file.
+
+    Raises:
+        OSError: The file is missing, cannot be read, is larger, or is no regular file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as stream:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        if found.st_size > max_bytes:
+            raise OSError(errno.EFBIG, f"it has more than {max_bytes:,} bytes", str(path))
+        return stream.read()
+
+
 def remove_temporary_files(folder: Path) -> None:
     """Remove the temporary files of writers that were killed; no other writer may be at work."""
     for each in folder.glob(f".*{_PART}"):
-        each.unlink(missing_ok=True)
+        if _TEMPORARY.fullmatch(each.name):
+            each.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:
@@ -117,7 +145,7 @@ def read_newest(path: Path) -> str | None:
     A file with other contents than a tag counts as one with the tag "?".
     """
     try:
-        return check_tag((path / NEWEST).read_text(encoding="utf-8").strip())
+        return check_tag(read_file(path / NEWEST, _MOST_TAG_BYTES).decode().strip())
     except FileNotFoundError:
         return None
     except (OSError, ValueError):

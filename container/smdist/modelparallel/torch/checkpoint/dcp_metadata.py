@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 from torch.serialization import _get_layout
 
-from smdist.modelparallel.torch.checkpoint.atomic_files import METADATA
+from smdist.modelparallel.torch.checkpoint.atomic_files import METADATA, read_file
 from smdist.modelparallel.torch.checkpoint.checkpoint_errors import CheckpointError, in_words
 from smdist.modelparallel.torch.checkpoint.metadata_trailer import split_trailer
 
@@ -53,6 +53,7 @@ _OPERATIONS: Final = (  # operations of binary protocols with which metadata is 
         )
     ).decode("latin-1")
 )
+MOST_BYTES: Final = 2**31  # limit of a metadata file: about 10 million parts of tensors
 _LARGEST: Final = 2**63 - 1  # largest position in a file
 
 
@@ -168,7 +169,7 @@ def read_metadata(folder: Path, name: str = METADATA) -> Metadata:
     """
     path = folder / name
     try:
-        pickled, _ = split_trailer(path.read_bytes())
+        pickled, _ = split_trailer(read_file(path, MOST_BYTES))
         found = _MetadataUnpickler(io.BytesIO(pickled)).load()
         faults = list(_faults(found))
     except FileNotFoundError:

@@ -52,6 +52,7 @@ from smdist.modelparallel.torch.checkpoint.checkpoint_errors import CheckpointEr
 from smdist.modelparallel.torch.checkpoint.checkpoint_progress import CheckpointProgress
 from smdist.modelparallel.torch.checkpoint.dcp_metadata import file_sizes
 from smdist.modelparallel.torch.checkpoint.metadata_trailer import FORMAT, Trailer, with_trailer
+from smdist.modelparallel.torch.checkpoint.pickle_cost import check_archive_cost
 from smdist.modelparallel.torch.checkpoint.safe_content import unpack
 
 
@@ -154,6 +155,16 @@ def _packed(tensor: Tensor) -> io.BytesIO:
     return stream
 
 
+def _unpacked(data: bytes) -> Tensor | None:
+    """Return the tensor that `_packed` has written; None if there is none."""
+    try:
+        check_archive_cost(io.BytesIO(data))
+        found = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except Exception:
+        return None
+    return found if isinstance(found, Tensor) else None
+
+
 class ShardReader(StorageReader):
     """Reader of one rank's values, for `torch.distributed.checkpoint`.
 
@@ -228,16 +239,20 @@ class ShardReader(StorageReader):
         Yields:
             The name of the value if it is corrupt; otherwise nothing.
         """
-        info = self._info(item.storage_index)
+        info, name = self._info(item.storage_index), item.storage_index.fqn
+        if info.offset + info.length > os.fstat(stream.fileno()).st_size:
+            yield name
+            return
         stream.seek(info.offset)
         data = stream.read(info.length)
         self._progress.add(len(data))
         if len(data) < info.length or zlib.crc32(data) != getattr(info, "crc", zlib.crc32(data)):
-            yield item.storage_index.fqn
+            yield name
         elif item.type is LoadItemType.BYTE_IO:
             planner.load_bytes(item, io.BytesIO(data))
+        elif (stored := _unpacked(data)) is None:
+            yield name
         else:
-            stored = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
             ranges = zip(item.storage_offsets, item.lengths, strict=True)
             part = stored[tuple(slice(start, start + length) for start, length in ranges)]
             target = planner.resolve_tensor(item).detach()

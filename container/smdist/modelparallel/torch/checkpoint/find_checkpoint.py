@@ -15,6 +15,7 @@ from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from smdist.modelparallel.core.manifest import Manifest
+from smdist.modelparallel.core.manifest_document import manifest_of
 from smdist.modelparallel.torch.checkpoint.absent_checkpoint import (
     absent,
     absent_newest,
@@ -45,6 +46,7 @@ from smdist.modelparallel.torch.checkpoint.partial_saves import (
 from smdist.modelparallel.torch.checkpoint.team import Team
 
 MODEL = "model."
+_RECORDED = {"data", "manifest", "num_replicas", "random", "scheduler"}
 _HINT = "Copy the files again, or load an older tag"
 
 
@@ -56,8 +58,8 @@ class CheckpointSource:
         tag: Name of the checkpoint.
         path: Folder that contains checkpoints.
         number: Number of the save; "" for a file of an older version.
-        record: Contents other than values: the manifest (a description of all values), random
-            states, data positions, and the scheduler's state.
+        manifest: Description of the saved model, optimizer and layout.
+        record: Contents other than values: random states, data positions, the scheduler's state.
         user_content: The object that the user saved.
         metadata: Files and positions of values; None for a checkpoint in one file.
         values: Values of a checkpoint in one file, by the keys that they would have in a partial
@@ -67,15 +69,11 @@ class CheckpointSource:
     tag: str
     path: Path
     number: str = ""
+    manifest: Manifest = field(repr=False)
     record: Mapping[str, Any] = field(repr=False)
     user_content: Any = field(repr=False, default=None)
     metadata: Metadata | None = field(repr=False, default=None)
     values: Mapping[str, Any] = field(repr=False, default_factory=dict)
-
-    @property
-    def manifest(self) -> Manifest:
-        """Description of the saved model, optimizer and layout."""
-        return Manifest.from_document(self.record["manifest"])
 
     @property
     def title(self) -> str:
@@ -175,13 +173,14 @@ def _opened(
         return save.incomplete(lost)
     what = f"checkpoint {tag!r} in {str(path)!r} cannot be read"
 
-    def read() -> tuple[Metadata, dict[str, Any]]:
+    def read() -> tuple[Metadata, dict[str, Any], Manifest]:
         metadata = read_metadata(folder, save.metadata)
         into = {RECORD: None, USER_CONTENT: None}
-        return metadata, read_values(folder, metadata, into, allow_pickle=allow_pickle)
+        found = read_values(folder, metadata, into, allow_pickle=allow_pickle)
+        return metadata, found, manifest_in(found[RECORD])
 
     try:
-        metadata, objects = team.do_first(what, read, hint=_HINT)
+        metadata, objects, manifest = team.do_first(what, read, hint=_HINT)
     except CheckpointError as error:
         if error.kind != "corrupt":
             raise
@@ -190,10 +189,27 @@ def _opened(
         tag=tag,
         path=path,
         number=save.number,
+        manifest=manifest,
         record=objects[RECORD],
         user_content=objects[USER_CONTENT],
         metadata=metadata,
     )
+
+
+def manifest_in(record: object) -> Manifest:
+    """Return the manifest in a checkpoint's record.
+
+    Raises:
+        CheckpointError: The record lacks a part, or the manifest is none.
+    """
+    try:
+        if not isinstance(record, Mapping) or not record.keys() >= _RECORDED:
+            raise ValueError(f"its record lacks one of {', '.join(sorted(_RECORDED))}")
+        return manifest_of(record["manifest"])
+    except ValueError as error:
+        raise CheckpointError(
+            "the description of the checkpoint is corrupt", str(error), _HINT, RECORD, "corrupt"
+        ) from error
 
 
 def read_values(

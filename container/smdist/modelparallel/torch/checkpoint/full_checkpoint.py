@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from smdist.modelparallel.core.manifest import Manifest
+from smdist.modelparallel.core.manifest_document import manifest_of
 from smdist.modelparallel.torch.checkpoint.absent_checkpoint import (
     absent,
     absent_newest,
@@ -39,6 +39,7 @@ from smdist.modelparallel.torch.checkpoint.checkpoint_errors import (
 from smdist.modelparallel.torch.checkpoint.find_checkpoint import (
     MODEL,
     CheckpointSource,
+    manifest_in,
     warn_of,
 )
 from smdist.modelparallel.torch.checkpoint.full_files import (
@@ -198,12 +199,14 @@ def _opened(
     model, rest = transparent(document["model"]), transparent(document["rest"])
     if translate is not None:
         model = translate(model)
+        manifest_in(record)
         record = {**record, "manifest": _of(model, record["manifest"])}
     values = {**{f"{MODEL}{name}": value for name, value in model.items()}, **rest}
     return CheckpointSource(
         tag=tag,
         path=path,
         number=save_of(document),
+        manifest=manifest_in(record),
         record=record,
         user_content=unpacked(USER_CONTENT, document[USER_CONTENT]),
         values=values,
@@ -228,7 +231,7 @@ def _of(model: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict[str, Any]
         }
         for name, value in model.items()
     ]
-    return Manifest.from_document({**manifest, "entries": entries}).document()
+    return manifest_of({**manifest, "entries": entries}).document()
 
 
 def _opaque(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from smdist.modelparallel.torch.checkpoint.checkpoint_errors import (
     in_words,
 )
 from smdist.modelparallel.torch.checkpoint.metadata_trailer import FORMAT
+from smdist.modelparallel.torch.checkpoint.pickle_cost import check_archive_cost
 from smdist.modelparallel.torch.checkpoint.save_numbers import is_number, order
 
 RECORD: Final = "record"
@@ -94,6 +95,7 @@ def read_document(file: Path) -> Any:
         CheckpointError: The file cannot be read.
     """
     try:
+        check_archive_cost(str(file))
         return torch.load(file, map_location="cpu", mmap=True, weights_only=True)
     except Exception as error:
         raise _unreadable(file, in_words(error)) from error

@@ -19,9 +19,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from smdist.modelparallel.torch.checkpoint.save_numbers import number_of
+from smdist.modelparallel.torch.checkpoint.save_numbers import is_number, number_of
 
 FORMAT: Final = "smdist.checkpoint.2"  # a pickle with this word in it has a trailer
+_NAMES: Final = ("save", "files")
 _CHECKSUM: Final = 9  # eight digits and the end of the line
 
 
@@ -75,9 +76,14 @@ def split_trailer(data: bytes) -> tuple[bytes, Trailer | None]:
 
 
 def _trailer(line: bytes) -> Trailer:
-    found = json.loads(line)
-    save, files = found["save"], found["files"]
-    sizes = all(type(size) is int and size >= 0 for size in files.values())
-    if not sizes or {number_of(name) for name in files} - {save} or not isinstance(save, str):
+    try:
+        found = json.loads(line)
+    except RecursionError as error:
+        raise ValueError("its list of files is nested too deeply") from error
+    save, files = (found.get(name) if isinstance(found, dict) else None for name in _NAMES)
+    if not isinstance(save, str) or not is_number(save) or not isinstance(files, dict):
+        raise ValueError("its list of files is wrong")
+    are_sizes = all(type(size) is int and size >= 0 for size in files.values())
+    if not are_sizes or {number_of(name) for name in files} - {save}:
         raise ValueError("its list of files is wrong")
     return Trailer(save, files)

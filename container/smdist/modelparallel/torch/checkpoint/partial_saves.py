@@ -11,13 +11,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from smdist.modelparallel.torch.checkpoint.atomic_files import METADATA, partial_folders
+from smdist.modelparallel.torch.checkpoint.atomic_files import (
+    METADATA,
+    partial_folders,
+    read_file,
+)
 from smdist.modelparallel.torch.checkpoint.checkpoint_errors import (
     CheckpointError,
     SkippedCheckpoint,
     in_words,
 )
-from smdist.modelparallel.torch.checkpoint.dcp_metadata import file_sizes, read_metadata
+from smdist.modelparallel.torch.checkpoint.dcp_metadata import (
+    MOST_BYTES,
+    file_sizes,
+    read_metadata,
+)
 from smdist.modelparallel.torch.checkpoint.metadata_trailer import FORMAT, split_trailer
 from smdist.modelparallel.torch.checkpoint.save_numbers import (
     files_of_saves,
@@ -140,10 +148,10 @@ def read_save(tag: str, folder: Path, name: str) -> PartialSave | None:
         CheckpointError: The file cannot be read, or has a wrong checksum.
     """
     try:
-        _, trailer = split_trailer((folder / name).read_bytes())
+        _, trailer = split_trailer(read_file(folder / name, MOST_BYTES))
     except FileNotFoundError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, MemoryError) as error:
         raise CheckpointError(f"{name} cannot be read", in_words(error), "") from error
     if trailer is not None:
         return PartialSave(tag, trailer.save, name, trailer.files)
@@ -156,8 +164,8 @@ def read_save(tag: str, folder: Path, name: str) -> PartialSave | None:
 def _is_foreign(file: Path) -> bool:
     """Return True if another program wrote a metadata file that cannot be read."""
     try:
-        data = file.read_bytes()
-    except OSError:
+        data = read_file(file, MOST_BYTES)
+    except (OSError, MemoryError):
         return False
     return bool(data) and FORMAT.encode() not in data and not has_file_name(data)
 

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from sagemaker_dist.errors import KeyPath, raise_all, subscripted
 from smdist.modelparallel.torch.checkpoint.checkpoint_errors import CheckpointError, in_words
+from smdist.modelparallel.torch.checkpoint.pickle_cost import check_archive_cost
 
 _CLASSES: Final = (
     argparse.Namespace,
@@ -85,15 +86,26 @@ def unpack(key: str, data: IO[bytes], *, allow_pickle: bool) -> Any:
         allow_pickle: True reads objects of all classes, which can run code from the file.
 
     Raises:
-        CheckpointError: The object is of a class that is read with allow_pickle=True only.
+        CheckpointError: The object is of a class that is read with allow_pickle=True only; or it
+            cannot be read.
     """
     if allow_pickle:
         return torch.load(data, map_location="cpu", weights_only=False)
     try:
+        check_archive_cost(data)
+        data.seek(0)
         with safe_classes():
             return torch.load(data, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise pickled_error(key, f"its classes are {_classes_in(data)}") from error
+    except Exception as error:
+        raise CheckpointError(
+            f"{key} is corrupt",
+            f"its checksum is right, but it cannot be read: {in_words(error)}",
+            "Load another tag, or save again",
+            about=key,
+            kind="corrupt",
+        ) from error
 
 
 def pickled_error(what: str, why: str) -> CheckpointError:

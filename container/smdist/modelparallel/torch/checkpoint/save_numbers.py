@@ -21,9 +21,9 @@ from smdist.modelparallel.torch.checkpoint.atomic_files import (
     partial_folders,
 )
 
-_NUMBER: Final = re.compile("[0-9a-f]{12,}")
+_NUMBER: Final = re.compile("[0-9a-f]{12,64}")
 _FILE: Final = re.compile(rf"({_NUMBER.pattern})(_\d+_0{re.escape(SUFFIX)}|{re.escape(METADATA)})")
-_NAME_IN_BYTES: Final = re.compile(rb"[0-9a-f]{12,}_\d+_0\.distcp")
+_NAME_IN_BYTES: Final = re.compile(rb"[0-9a-f]{12,64}_\d+_0\.distcp")
 _RANDOM_DIGITS: Final = 6
 
 

@@ -59,7 +59,8 @@ class WriterLock:
 
     def _try(self) -> bool:
         """Return True if the folder is locked now, or if its file system has no locks."""
-        descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(self._file, flags, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -69,13 +70,15 @@ class WriterLock:
             if error.errno == errno.EWOULDBLOCK:
                 return False
             raise
-        if os.fstat(descriptor).st_nlink == 0:  # removed by its last holder
+        num_names = os.fstat(descriptor).st_nlink
+        if num_names == 0:  # removed by its last holder
             os.close(descriptor)
             return False
         self._descriptor, self.excludes = descriptor, True
-        with suppress(OSError):  # the name is for messages only, and the disk may be full
-            os.ftruncate(descriptor, 0)
-            os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
+        if num_names == 1:  # otherwise the file has another purpose, too
+            with suppress(OSError):  # the name is for messages only, and the disk may be full
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
         return True
 
     def release(self) -> None:
