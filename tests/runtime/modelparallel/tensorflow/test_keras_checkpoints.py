@@ -6,8 +6,6 @@ import time
 
 import numpy as np
 
-from smdist.modelparallel.tensorflow.keras_checkpoint.numbered_files import NumberedFiles
-
 BATCH, SAMPLES = 16, 64
 
 
@@ -63,14 +61,21 @@ def test_training_goes_on_under_another_layout(keras_world, tmp_path):
     assert {in_use.name, "model.keras"} == {each.name for each in tmp_path.iterdir()}
 
 
-def test_only_names_that_are_written_have_numbers(tmp_path):
+def numbered(_rank, _size, folder):
+    """Return the numbers of files, before and after all but one were removed."""
+    from smdist.modelparallel.tensorflow.keras_checkpoint.numbered_files import NumberedFiles
+
+    files = NumberedFiles(folder, "ckpt")
+    before = files.numbers()
+    files.keep_last(1)
+    return before, files.numbers()
+
+
+def test_only_names_that_are_written_have_numbers(keras_world, tmp_path):
     """Another spelling of a number would be that of a file that does not exist."""
     for name in ("ckpt-7", "ckpt-007", "ckpt-٣", "ckpt-0", "ckpt-1x", "other-3"):
         (tmp_path / f"{name}.keras").touch()
-    files = NumberedFiles(tmp_path, "ckpt")
-    assert [0, 7] == files.numbers()
-    files.keep_last(1)
-    assert [7] == files.numbers()
+    assert [([0, 7], [7])] == keras_world.run(numbered, tmp_path, size=1, deadline=60)
 
 
 def wrong_file(rank, _size, path):
