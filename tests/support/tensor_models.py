@@ -90,6 +90,56 @@ def encoder():
     return Encoder()
 
 
+class Attention(nn.Module):
+    """Attention that reads its width from its input, as many hand-written models do."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.out, self.num_heads = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH), 4
+        self.dropout = nn.Dropout(0.1)
+        self.register_buffer("mask", torch.ones(32, 32).tril().bool())
+
+    def forward(self, x):
+        rows, length, width = x.size()
+        shape = rows, length, self.num_heads, width // self.num_heads
+        query, key, value = (
+            each.view(shape).transpose(1, 2) for each in self.qkv(x).split(width, dim=2)
+        )
+        scores = query @ key.transpose(-2, -1) / key.size(-1) ** 0.5
+        scores = scores.masked_fill(~self.mask[:length, :length], float("-inf")).softmax(-1)
+        found = (self.dropout(scores) @ value).transpose(1, 2).contiguous()
+        return self.dropout(self.out(found.view(rows, length, width)))
+
+
+class Written(nn.Module):
+    """GPT by hand: pre-norm blocks with attention that reads its width, and a tied head."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.positions = nn.Embedding(WORDS, WIDTH), nn.Embedding(LENGTH, WIDTH)
+        self.blocks = nn.ModuleList(
+            nn.ModuleDict(
+                {
+                    "norm": nn.LayerNorm(WIDTH),
+                    "attention": Attention(),
+                    "mlp": nn.Sequential(
+                        nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 32), nn.GELU(), nn.Linear(32, WIDTH)
+                    ),
+                }
+            )
+            for _ in range(2)
+        )
+        self.head = nn.Linear(WIDTH, WORDS, bias=False)
+        self.head.weight = self.words.weight
+
+    def forward(self, ids):
+        x = self.words(ids) + self.positions(torch.arange(ids.shape[1]))
+        for block in self.blocks:
+            x = x + block["attention"](block["norm"](x))
+            x = x + block["mlp"](x)
+        return self.head(x)
+
+
 class SmpLayers(smp.nn.DistributedTransformerLMHead):
     """Two layers of SMP v1, called with ids alone."""
 
@@ -112,6 +162,7 @@ MODELS = {
     "smp": smp_layers,
     "experts": experts,
     "encoder": encoder,
+    "written": Written,
 }
 
 

@@ -123,7 +123,7 @@ class _Search:
         self._model, self._arguments = model, arguments
         self._asked = opened | _parents(opened)
         self._guessed = composite_elements(model) - self._asked - closed
-        self._closed = set(closed) | self._with_hooks()
+        self._closed = set(closed) | self._whole_modules()
         self.notes: list[Note] = []
 
     def run(self) -> Program:
@@ -174,15 +174,18 @@ class _Search:
         modules = self._model.named_modules()
         return {twin for twin, module in modules if twin and type(module) is cls} | {name}
 
-    def _with_hooks(self) -> set[str]:
-        """Return the names of modules that have hooks and submodules.
+    def _whole_modules(self) -> set[str]:
+        """Return the names of modules that have hooks and submodules, or are marked as units.
 
         These modules are not split between stages, because stages run hooks of whole modules only.
+        The mark has split modules that replace their arguments.
         """
         return {
             name
             for name, module in self._model.named_modules()
-            if name and has_hooks(module) and any(module.children())
+            if name
+            and (has_hooks(module) or getattr(module, "_smp_is_unit", False))
+            and any(module.children())
         }
 
 

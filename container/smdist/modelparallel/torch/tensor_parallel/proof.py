@@ -11,6 +11,7 @@ What a run shows may correct a split, which is then tried again:
   shapes of random operations. It is made to draw the numbers of the whole block.
 * Whole parameters inside have a part of their gradient on each rank, which the ranks then sum.
 * An input with a dimension of heads, such as a bias of attention, has to be a part.
+* The width of an input is read from its shape, and divided by the number of heads of one rank.
 * An output is a part. It is joined; or left out if nobody uses it, as the weights of attention.
 """
 
@@ -209,8 +210,18 @@ class WholeBlock:
         except Exception as error:
             first = (str(error).strip() or type(error).__name__).splitlines()[0]
             why = f"its parts do not run alone ({first[:120]})"
+            block = _part_of(region, "")
             values = PartValues(narrowed=tuple(self._inputs_of_heads(degree)))
+            if not values.narrowed or (block is not None and block.values.narrowed):
+                values = PartValues(widths=tuple(self._inputs_of_widths(degree)))
             return Refutation(UNPROVED, why, values=values)
+
+    def _inputs_of_widths(self, degree: int) -> Iterator[int]:
+        """Yield numbers of the inputs whose last dimension may be read as the width of a part."""
+        for at, leaf in enumerate(flatten(self._call)[0]):
+            if isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.dim() > 1:
+                if leaf.shape[-1] % degree == 0:
+                    yield at
 
     def _inputs_of_heads(self, degree: int) -> Iterator[tuple[int, int]]:
         """Yield numbers of the inputs of at least 3 dimensions that have one of heads, with it."""

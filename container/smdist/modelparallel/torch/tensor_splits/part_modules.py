@@ -36,6 +36,9 @@ class PartValues:
         first: Names of whole parameters that count on the first rank alone.
         narrowed: Numbers of the leaves of the module's arguments of which it takes this rank's
             part, with the dimension.
+        widths: Numbers of the leaves of its arguments from whose shape it reads the width of what
+            it splits into heads, such as `x.shape[-1] // self.num_heads`. It sees the width of a
+            part there, and its products get the whole argument.
         joined: Numbers of the leaves of its output that are parts, and are joined, with the
             dimension.
         dropped: Numbers of the leaves of its output that are None, since they would be parts, and
@@ -47,6 +50,7 @@ class PartValues:
     summed: tuple[str, ...] = ()
     first: tuple[str, ...] = ()
     narrowed: tuple[tuple[int, int], ...] = ()
+    widths: tuple[int, ...] = ()
     joined: tuple[tuple[int, int], ...] = ()
     dropped: tuple[int, ...] = ()
     dropouts: tuple[tuple[int, int], ...] = ()
@@ -61,7 +65,8 @@ class PartModule(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the module's own forward function returns on parts of tensors."""
         args, kwargs = self._narrowed((args, kwargs))
-        with self._parameters_in_region(), self._dropout():
+        with self._parameters_in_region(), self._dropout(), self._smp_entry.stand_ins():
+            args, kwargs = self._of_part_width((args, kwargs))
             found = super().forward(*args, **kwargs)
         return self._joined(found)
 
@@ -78,6 +83,15 @@ class PartModule(nn.Module):
         for at, dim in self._smp_values.narrowed:
             if isinstance(leaves[at], Tensor):
                 leaves[at] = narrowed(leaves[at], self._smp_entry.peers, dim)
+        return unflatten(form, leaves)
+
+    def _of_part_width(self, arguments: Any) -> Any:
+        if not self._smp_values.widths:
+            return arguments
+        leaves, form = flatten(arguments)
+        for at in self._smp_values.widths:
+            if isinstance(leaves[at], Tensor):
+                leaves[at] = self._smp_entry.stand_in(leaves[at])
         return unflatten(form, leaves)
 
     def _joined(self, output: Any) -> Any:

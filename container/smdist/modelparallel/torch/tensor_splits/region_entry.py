@@ -14,6 +14,8 @@ experts     stacked experts       inputs enter the region, and its outputs are s
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum
 from typing import Any
 from weakref import ReferenceType, ref
@@ -47,12 +49,14 @@ class RegionEntry:
         is_inside: True if values enter the region at the border of a module around its products.
     """
 
-    __slots__ = ("_is_inside", "_latest", "_peers")  # no dict, so that captures see no setting
+    # Slots and no dict, so that captures see no setting.
+    __slots__ = ("_is_inside", "_latest", "_peers", "_stand_ins")
 
     def __init__(self, peers: Peers, *, is_inside: bool = False) -> None:
         self._peers = peers
         self._is_inside = is_inside
         self._latest: tuple[ReferenceType[Tensor], ReferenceType[Tensor]] | None = None
+        self._stand_ins: list[tuple[Tensor, Tensor]] = []
 
     @property
     def peers(self) -> Peers:
@@ -66,6 +70,7 @@ class RegionEntry:
         the sum of their gradients takes one message. A capture, on tensors without values, sees
         each module by itself. The input is unchanged if the value is in the region already.
         """
+        tensor = next((whole for part, whole in self._stand_ins if part is tensor), tensor)
         if self._is_inside or not (torch.is_grad_enabled() and tensor.requires_grad):
             return tensor
         if is_silent(tensor):
@@ -77,6 +82,28 @@ class RegionEntry:
         made = entered(tensor, self._peers)
         self._latest = ref(tensor), ref(made)
         return made
+
+    @contextmanager
+    def stand_ins(self) -> Iterator[None]:
+        """Forget, at the end of the block, which tensors `stand_in` has returned in it."""
+        outer = len(self._stand_ins)
+        try:
+            yield
+        finally:
+            del self._stand_ins[outer:]
+
+    def stand_in(self, tensor: Tensor) -> Tensor:
+        """Return a tensor of the shape that a part of another one has.
+
+        Its last dimension is that of a part, and code may read it. A product that gets this tensor
+        takes the whole one; its own values have no meaning.
+
+        Args:
+            tensor: The whole tensor.
+        """
+        part = tensor.detach().narrow(-1, 0, tensor.shape[-1] // self._peers.size)
+        self._stand_ins.append((part, tensor))
+        return part
 
     def leave(self) -> None:
         """Forget the latest input, at the end of the region."""

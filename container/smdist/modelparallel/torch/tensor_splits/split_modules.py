@@ -150,6 +150,8 @@ def turn(
     module._smp_entry = entry  # type: ignore[assignment]
     if role in (Role.PART, Role.BORDER, Role.EXPERTS):
         module._smp_values = values or PartValues()  # type: ignore[assignment]
+        if module._smp_values.widths:  # type: ignore[union-attr]
+            module._smp_is_unit = True  # type: ignore[assignment]
     module.__class__ = _class(role, type(module))
     _set_features(module, role, entry.peers.size)
 

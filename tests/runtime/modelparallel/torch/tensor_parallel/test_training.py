@@ -21,6 +21,7 @@ def trained(rank, size, name, dtype, degree, dropout=0.0):
         ("gpt2", torch.float64, 2, 2),
         ("llama", torch.float32, 2, 2),
         ("encoder", torch.float64, 2, 2),
+        ("written", torch.float64, 2, 2),
         pytest.param("gpt2", torch.float64, 4, 4, marks=pytest.mark.slow),
         pytest.param("llama", torch.float32, 2, 4, marks=pytest.mark.slow),
     ],
@@ -39,7 +40,7 @@ def test_gradients_losses_norms_and_weights_are_as_in_one_process(world, name, d
     assert found[0].num_elements < sum(value.numel() for value in expected.grads.values())
 
 
-@pytest.mark.parametrize(("name", "count"), [("mlp", 7), ("smp", 14)])
+@pytest.mark.parametrize(("name", "count"), [("mlp", 7), ("smp", 14), ("written", 12)])
 def test_dropout_is_that_of_whole_layers(world, name, count):
     """In an MLP it is outside of split regions; in attention, inside."""
     whole = world.run(trained, name, torch.float64, 1, 0.3, size=1, deadline=80)[0]

@@ -21,6 +21,7 @@ def trained(rank, size, name, degree, pipeline):
     [
         ("gpt2", "interleaved", 4),
         ("llama", "zero_bubble", 4),
+        ("written", "interleaved_1f1b", 4),
         pytest.param("mlp", "1f1b", 4, marks=pytest.mark.slow),
         pytest.param("mlp", "interleaved_1f1b", 4, marks=pytest.mark.slow),
         pytest.param("gpt2", "zero_bubble_v", 4, marks=pytest.mark.slow),
