@@ -155,7 +155,7 @@ def _replacing(path: Path, ending: str) -> Iterator[Path]:
     """Yield a file in the same folder that takes the place of `path` if no error occurs."""
     path.parent.mkdir(parents=True, exist_ok=True)
     for each in path.parent.glob(f".{glob.escape(path.name)}.????????{ending}"):
-        if time.time() - each.stat().st_mtime > _LEFT_SECONDS:  # its writer was killed
+        if time.time() - each.stat().st_mtime > _LEFT_SECONDS:  # left by a writer that was killed
             each.unlink(missing_ok=True)
     number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=ending)
     os.close(number)
