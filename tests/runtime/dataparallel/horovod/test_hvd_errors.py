@@ -52,7 +52,8 @@ def test_wrong_arguments(world):
         ("name", "twice"), ("average", "conflict"), ("op", "unknown"), ("tensor", "option"),
         ("tensor", "option"), ("root_rank", "option"), ("splits", "option"),
         ("splits", "difference"), ("splits", "option"), ("tensor", "scalar"), ("op", "option"),
-        ("tensor", "option"), ("obj", "not_picklable"), ("obj", "not_picklable"), ("handle", "unknown"),
+        ("tensor", "option"), ("obj", "not_picklable"), ("obj", "not_picklable"),
+        ("handle", "unknown"),
         ("params", "option"), ("ranks", "option"), ("process_set", "option"),
         ("process_set", "twice"),
     ]  # fmt: skip
