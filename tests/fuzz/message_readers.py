@@ -120,6 +120,7 @@ _TRACEBACKS = (
     'Traceback (most recent call last):\n  File "/opt/ml/code/a.py", line 3, in f\n    g()\n',
     "ValueError: boom\n",
     "[rank3]: ",
+    "/opt/ml/code/a.py:12: UserWarning: text\n  return f(x)\n",
     "  + Exception Group Traceback (most recent call last):\n",
     "    +-+---------------- 1 ----------------\n",
     "  | ",

@@ -12,7 +12,12 @@ pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 
 
 @pytest.mark.parametrize(
-    ("make", "script"), [(PyTorch, "elastic_torch.py"), (TensorFlow, "elastic_keras.py")]
+    ("make", "script"),
+    [
+        (PyTorch, "elastic_torch.py"),
+        (PyTorch, "elastic_horovod.py"),
+        (TensorFlow, "elastic_keras.py"),
+    ],
 )
 @pytest.mark.parametrize(("num_hosts", "killed"), [(3, 0), (2, 1)])
 def test_the_job_completes_with_the_hosts_that_are_left(

@@ -2,8 +2,11 @@
 """Functions of Horovod in the ranks of a test, between init() and shutdown()."""
 
 import contextlib
+import warnings
 from collections.abc import Iterator
 from typing import Any
+
+import torch
 
 
 @contextlib.contextmanager
@@ -29,3 +32,15 @@ def caught(error: type[BaseException], function: Any, *args: Any, **options: Any
     except error as found:
         return found
     raise AssertionError(f"{function} has raised no {error.__name__}")
+
+
+@contextlib.contextmanager
+def strict_warnings() -> Iterator[None]:
+    """Raise each warning as an error, also those that torch gives once in a process."""
+    torch.set_warn_always(True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            yield
+    finally:
+        torch.set_warn_always(False)

@@ -43,6 +43,7 @@ class ProcessSet:
         self.ranks: list[int] = sorted(given)
         self.process_set_id: int | None = None
         self._rank = -1
+        self._was_removed = False
         self._communicator: Any = None
 
     def included(self) -> bool:
@@ -90,14 +91,25 @@ class ProcessSet:
 
     def bind(self, number: int | None, ranks: list[int], rank: int, communicator: Any) -> None:
         """Register the set under a number, or with None forget it."""
+        self._was_removed = number is None and (
+            self.process_set_id is not None or self._was_removed
+        )
         self.process_set_id, self.ranks = number, ranks
         self._rank, self._communicator = rank, communicator
 
     def _check_registered(self) -> None:
         require(
+            not self._was_removed,
+            what=f"the process set {self.ranks} is used after it was removed",
+            why="remove_process_set() was called with it, or shutdown() was",
+            hint="Call init(process_sets=[...]) or add_process_set() on all ranks again",
+            about="process_set",
+            kind="removed",
+        )
+        require(
             self.process_set_id is not None,
             what=f"the process set {self.ranks} is used before it is registered",
-            why="it has no number yet, or init() was not called, or shutdown() was",
+            why="it has no number yet, or init() was not called",
             hint="Call init(process_sets=[...]) or add_process_set() on all ranks first",
             about="process_set",
             kind="too_early",

@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import json
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Final, TypeVar
 
@@ -123,7 +124,8 @@ def _re_form(
             raise
         except Exception as error:  # any error may come from a host that was lost meanwhile
             _report(generation, error)
-            failed = generation.hosts, error.with_traceback(None)
+            failed = generation.hosts, error
+            traceback.clear_frames(error.__traceback__)  # lets go of what belongs to this world
             culprit = None
             continue
         if generation.rank == 0:

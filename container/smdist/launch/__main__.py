@@ -232,8 +232,9 @@ def _ready(place: HostPlace, addresses: dict[str, str]) -> HostPlace:
     """Check that the ranks' framework is installed and that the ports are free.
 
     The rendezvous port is checked only on the first host, which listens at it. In an elastic job
-    every launcher listens at the port after it. Return `place` with the framework that the ranks
-    use. A host that starts no ranks needs no check. `addresses` has each host's IP address by name.
+    every launcher also listens at a port of its own. Return `place` with the framework that the
+    ranks use. A host that starts no ranks needs no check. `addresses` has each host's IP address by
+    name.
 
     Raises:
         LaunchError: The framework is not installed, or a port is in use.
@@ -246,7 +247,8 @@ def _ready(place: HostPlace, addresses: dict[str, str]) -> HostPlace:
     if host == place.world.hosts[0]:
         require_port(config.port, place.label, listening_address(place.world, addresses))
     if config.options.elastic_min is not None:
-        require_port(config.port + 1, place.label, addresses[host])
+        port = launcher_port(config.port, len(place.world.hosts), 3)
+        require_port(port, place.label, addresses[host])
     return replace(place, config=replace(config, framework=framework))
 
 
@@ -286,7 +288,7 @@ def _elastic_place(
         me=world.hosts.index(config.resources.current_host),
         labels=tuple(map(world.label, world.hosts)),
         addresses=tuple(addresses[host] for host in world.hosts),
-        port=config.port + 1,
+        port=launcher_port(config.port, len(world.hosts), 3),
         least=least,
         local_size=world.processes_per_host,
         start_timeout_seconds=options.start_timeout_seconds,
@@ -330,18 +332,20 @@ def _attempts(
 
 
 def launcher_port(port: int, num_hosts: int, number: int) -> int:
-    """Return a port at which the first host's launcher listens for the other launchers.
+    """Return a port at which launchers listen for other launchers.
 
     These ports follow those of TensorFlow's servers, which use up to three for each host after the
-    rendezvous port. If there are not as many ports, the result is before the rendezvous port.
+    rendezvous port. If there are not as many ports, the result is before the rendezvous port, and
+    before the port beside it, at which ranks meet under torchrun.
 
     Args:
         port: The rendezvous port.
         num_hosts: Number of hosts of the job.
-        number: 1 for the coordinator of restarts, 2 for the watch over launchers.
+        number: 1 for the coordinator of restarts and 2 for the watch over launchers, both on the
+            first host; 3 for the agents of an elastic job, on every host.
     """
     after = port + 3 * num_hosts + number
-    return after if after <= _LAST_PORT else port - number
+    return after if after <= _LAST_PORT else port - 1 - number
 
 
 def plan(

@@ -9,9 +9,11 @@ import socket
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from sagemaker_dist.errors import LaunchError
 from smdist.launch.elastic.agent import ElasticAgent, ElasticPlace
+from smdist.launch.elastic.refusals import DROPPED
 from smdist.launch.failure_file import describe_end, write_loss
 from smdist.launch.failure_policy import EndJob
 from smdist.launch.guard_protocol import Report
@@ -89,15 +91,17 @@ class ElasticPolicy(EndJob):
         elif not self._is_lost:
             self._is_lost = True
             self._why = describe_end(report)
-            self._agent.leave(self._why)
+            is_connected = report.connected_at is not None or self._agent.has_ranks
+            has_begun = is_connected or report.stopped or is_stopping
+            self._agent.leave(self._why, has_begun=has_begun)
 
     def on_stop(self) -> None:
         """Take note of the signal, after which this host does not wait for the others."""
         self._is_stopping = True
 
     def must_end(self) -> bool:
-        """Return True if the other hosts have left this host out."""
-        return self._agent.is_dropped
+        """Return True if the other hosts have left this host out, or the ranks cannot connect."""
+        return self._agent.end is not None
 
     def has_succeeded(self) -> bool:
         """Return True if all ranks of this host have ended with success."""
@@ -111,9 +115,8 @@ class ElasticPolicy(EndJob):
             signals: Socket from which the signals of this process are read.
         """
         label = self._place.labels[self._place.me]
-        if outcome.was_ended and not outcome.failure:
-            why = f"{label} was left out by the other hosts"
-            outcome = replace(outcome, status=outcome.status or 1, failure=why)
+        if outcome.was_ended and (end := self._agent.end):
+            outcome = _ended(outcome, label, end)
         if not outcome.failure or not self._agent.has_ranks or self._agent.is_refused:
             return outcome
         self._print_line(
@@ -133,3 +136,20 @@ class ElasticPolicy(EndJob):
     def close(self) -> None:
         """End the agent."""
         self._agent.close()
+
+
+def _ended(outcome: Outcome, label: str, end: Mapping[str, Any]) -> Outcome:
+    """Return the outcome of a host whose ranks were ended because of another host.
+
+    Args:
+        outcome: What the supervisor of the ranks has returned.
+        label: Name of this host.
+        end: Fields of the error, as in `refusals`.
+    """
+    if end["kind"] == DROPPED:
+        why = outcome.failure or f"{label} was left out by the other hosts"
+        return replace(outcome, status=outcome.status or 1, failure=why)
+    place = {"host": label, "rank": None, "exit_code": 1, "is_secondary": True}
+    fields = {**place, "kind": end["kind"], "about": end["about"]}
+    text = str(LaunchError(end["what"], end["why"], end["hint"]))
+    return replace(outcome, status=1, failure=text, fields=fields, culprit=None)

@@ -7,7 +7,7 @@ Source of the options: `horovodrun --help` of Horovod 0.28.1.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -148,7 +148,7 @@ def read_request(arguments: Sequence[str], read_file: Callable[[str], str]) -> R
             values[name] = _number(name, values[name], faults)
     request = RunOptions(**values, command=tuple(command))
     if not request.only_shows:
-        faults += _missing(request)
+        faults += _missing(request, {str(about) for each in faults for about in each.about})
         faults += _host_faults(request, read_file)
     raise_all(faults)
     return request
@@ -192,8 +192,10 @@ def _number(name: str, text: str, faults: list[OptionError]) -> int | None:
     return None
 
 
-def _missing(request: RunOptions) -> Iterator[OptionError]:
-    if request.num_ranks is None:
+def _missing(request: RunOptions, wrong: Container[str]) -> Iterator[OptionError]:
+    """Return the faults of what is missing; `wrong` has the options with a fault of their own."""
+    is_wrong = any(name in wrong for name, target in _VALUES.items() if target == "num_ranks")
+    if request.num_ranks is None and not is_wrong:
         yield _fault("there is no -np", "it is the number of ranks", "Pass -np N", "-np", "missing")
     if not request.command:
         why = "ranks need a program"

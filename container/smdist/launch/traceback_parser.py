@@ -40,8 +40,9 @@ _HINTS: Final = {
         " in the script"
     ),
     "No module named 'horovod": (
-        'This image has no Horovod: use torch.distributed with the backend "smdist",'
-        " or import smdist.dataparallel.tensorflow.keras as hvd"
+        "Import smdist.dataparallel.torch.horovod, smdist.dataparallel.tensorflow or"
+        " smdist.dataparallel.tensorflow.keras as hvd, or install the package"
+        " sagemaker-dist-horovod, which gives them Horovod's names"
     ),
 }
 _NOISE = re.compile(
@@ -49,6 +50,7 @@ _NOISE = re.compile(
     r"|^WARNING: All log messages before absl::|^To enable the following instructions: "
     r"|^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [WEI] \S+:\d+\]"  # TensorFlow before 2.18
 )
+_WARNING: Final = re.compile(r"^\S.*:\d+: [\w.]*Warning: ")  # a source line follows, indented
 _TENSORFLOW: Final = "tensorflow.python.framework.errors_impl."
 
 
@@ -56,7 +58,7 @@ def find_culprit(stderr: bytes, directory: str) -> tuple[str, str]:
     """Return (error, frame) of the last traceback, such as ("ValueError: boom", "a.py:12 in f").
 
     Without a traceback the error is the last line, such as one of argparse or the dynamic
-    linker, and the frame is "".
+    linker, and the frame is "". Warnings of Python do not count, nor the source lines below them.
 
     Args:
         stderr: End of a rank's stderr.
@@ -130,8 +132,17 @@ def _message(lines: list[str]) -> list[str]:
 
 
 def _last_line(lines: list[str]) -> str:
-    shown = (line.strip() for line in reversed(lines) if not _NOISE.match(line))
+    numbers = range(len(lines) - 1, -1, -1)
+    shown = (lines[each].strip() for each in numbers if not _is_noise(lines, each))
     return next(filter(None, shown), "")
+
+
+def _is_noise(lines: list[str], number: int) -> bool:
+    """Return True if a line is a message of a library, a warning, or the source line below one."""
+    line = lines[number]
+    if _NOISE.match(line) or _WARNING.match(line):
+        return True
+    return number > 0 and line.startswith("  ") and bool(_WARNING.match(lines[number - 1]))
 
 
 def _frame(frames: list[re.Match[str]], directory: str) -> str:

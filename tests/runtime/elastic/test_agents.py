@@ -155,7 +155,7 @@ def test_a_host_that_hangs_is_left_out_and_learns_it(hosts, monkeypatch):
         every[0].re_form().result(SECONDS)
 
     assert "dropped" == caught.value.kind
-    assert job.agents[0].is_dropped
+    assert "dropped" == job.agents[0].end["kind"]
 
 
 def test_half_of_the_hosts_do_not_leave_out_a_silent_one(hosts, monkeypatch):

@@ -199,6 +199,23 @@ CASES = {
         "train.py: error: bad --lr",
         "",
     ),
+    "warnings": (
+        "bad --lr\n/opt/ml/code/a b.py:77: UserWarning: Converting a tensor\n  return float(x)\n",
+        "bad --lr",
+        "",
+    ),
+    "nothing but a warning": (
+        "[rank1]: /usr/lib/stats.py:77: FutureWarning: soon\n[rank1]:   return mean, float(x)\n",
+        "",
+        "",
+    ),
+    "Horovod": (
+        PLAIN.replace("ValueError: boom", "ModuleNotFoundError: No module named 'horovod'"),
+        "ModuleNotFoundError: No module named 'horovod'. Import smdist.dataparallel.torch.horovod,"
+        " smdist.dataparallel.tensorflow or smdist.dataparallel.tensorflow.keras as hvd, or install"
+        " the package sagemaker-dist-horovod, which gives them Horovod's names",
+        "train.py:12 in main",
+    ),
     "cut traceback": (
         "Traceback (most recent call last):\n",
         "Traceback (most recent call last):",

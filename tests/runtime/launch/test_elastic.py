@@ -2,12 +2,14 @@
 """Launchers of an elastic job on three emulated hosts; the ranks import no framework."""
 
 import json
+import time
 
 import pytest
 from ports import free_port
 
 from sagemaker_dist.contract import DataParallel, render
 from sagemaker_dist.contract.hyperparameter_format import KEY
+from smdist.launch.__main__ import launcher_port
 
 pytestmark = pytest.mark.timeout(90)
 HOSTS = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
@@ -19,6 +21,10 @@ from smdist.elastic.agent_client import AgentClient, ElasticStore
 
 register_shutdown()  # as ranks with an engine do: the guard gets the fields of an exception
 rank, how = int(os.environ["RANK"]), json.loads(os.environ["SM_HPS"])["how"]
+if how == "early":
+    if rank == 0:
+        os._exit(9)
+    time.sleep(60)  # as init() does, which waits for rank 0
 client = AgentClient(Path(os.environ["SMDIST_ELASTIC_SOCKET"]), int(os.environ["LOCAL_RANK"]))
 if rank < 2 and how == "launcher":
     print("ready", flush=True)
@@ -124,3 +130,27 @@ def test_sigterm_ends_the_launcher_of_a_lost_host(start, until):
     # 0 or -15 if the others have ended before the signal, or just before the interpreter ends
     assert statuses[0] in (143, 0, -15)
     assert [0, 0] == statuses[1:]
+
+
+def test_a_rank_that_fails_before_the_ranks_connect_fails_the_job(start):
+    """The others cannot connect without it: their launchers end them, and name the reason."""
+    launched = start("early", least=2)
+    before = time.monotonic()
+    _, statuses = results(launched)
+
+    assert [9, 1, 1] == statuses
+    assert time.monotonic() - before < 40
+    for each in launched[1:]:
+        assert "not_started" == each.fields()["kind"]
+        assert "rank 0 exited with code 9" in each.failure()
+    assert "this host is lost" not in launched[0].said()
+
+
+def test_ports_of_launchers_are_not_those_of_ranks():
+    """Ranks may meet at the port after the rendezvous port, or before it if that is the last."""
+    for num_hosts in (1, 3, 20_000):
+        for port in (7777, 65_534, 65_535):
+            ports = [launcher_port(port, num_hosts, number) for number in (1, 2, 3)]
+            beside = port + 1 if port < 65_535 else port - 1
+            assert len({*ports, port, beside}) == 5
+            assert all(0 < each < 65_536 for each in ports)

@@ -101,6 +101,13 @@ def test_everything_else_is_refused_by_name(words, about, kind):
     assert (about, kind) in fields_raised(lambda: read(*words))
 
 
+@pytest.mark.parametrize("words", [["-np", "0", "a"], ["-n", "two", "a"], ["a.py", "-np"]])
+def test_a_wrong_number_of_ranks_is_one_fault(words):
+    """It is not missing, too; after the command it is an argument of the command."""
+    kind = "missing" if words[0] == "a.py" else "option"
+    assert [("-np", kind)] == fields_raised(lambda: read(*words))
+
+
 def test_all_faults_come_at_once_and_a_host_file_is_read():
     found = fields_raised(
         lambda: read("--mpi", "-np", "9", "--hostfile", "f", file="localhost slots=2\nb slots=1\n")

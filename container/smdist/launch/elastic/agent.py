@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import threading
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,8 +27,11 @@ from smdist.launch.elastic.membership import Decision, Follow, Loss, Membership,
 from smdist.launch.elastic.peer_link import PeerLink, SilentError, accept, dial
 from smdist.launch.elastic.rank_server import RankServer
 from smdist.launch.elastic.refusals import (
+    DROPPED,
+    NOT_STARTED,
     dropped_fields,
     lost_hosts,
+    not_started_fields,
     refusal_fields,
     sentence_of,
 )
@@ -106,6 +109,7 @@ class ElasticAgent:
         self._followed: tuple[int, int] | None = None
         self._refused: Reply | None = None
         self._why_ended = ""
+        self._has_begun = True
 
     # Methods for the launcher's thread.
 
@@ -123,18 +127,21 @@ class ElasticAgent:
                 f"the launcher cannot use port {self._place.port} of"
                 f" {self._place.labels[self._place.me]}",
                 error.strerror or str(error),
-                "Set the environment variable SMDIST_MASTER_PORT so that the port after it is free,"
-                " with the same value on all hosts of the job",
+                "Set the environment variable SMDIST_MASTER_PORT to another port, with the same"
+                " value on all hosts of the job",
                 about="SMDIST_MASTER_PORT",
                 kind="conflict",
             ) from error
 
-    def leave(self, why: str) -> None:
+    def leave(self, why: str, *, has_begun: bool = True) -> None:
         """Tell the other hosts that ranks of this host have ended, so that the host is lost.
 
-        `why` is the end of a sentence that begins with this host's name.
+        Args:
+            why: End of a sentence that begins with this host's name.
+            has_begun: False if a rank has ended before it was connected with the other ranks. These
+                cannot connect without it, and the job ends.
         """
-        self._call(self._leave, why)
+        self._call(self._leave, why, has_begun)
 
     def finish(self) -> None:
         """Tell the other hosts that all ranks of this host have ended with success."""
@@ -169,9 +176,14 @@ class ElasticAgent:
         return self._refused is not None
 
     @property
-    def is_dropped(self) -> bool:
-        """True if the other hosts have left this host out."""
-        return self._refused is not None and self._refused["error"]["kind"] == "dropped"
+    def end(self) -> Mapping[str, Any] | None:
+        """Fields of the error for which the launcher ends its ranks; None if it does not.
+
+        The other hosts have left this host out, or the ranks cannot connect. In any other case that
+        ends the job, ranks wait for a generation, and raise the error themselves.
+        """
+        error = self._refused["error"] if self._refused is not None else None
+        return error if error is not None and error["kind"] in (DROPPED, NOT_STARTED) else None
 
     def close(self) -> None:
         """Close all connections and end the thread."""
@@ -262,7 +274,7 @@ class ElasticAgent:
         self._links[link.host] = link
         self._check_connected()
         if self._why_ended:
-            link.send({"kind": "gone", "why": self._why_ended})
+            link.send(self._gone())
         try:
             while message := await link.receive():
                 self._on_message(link, message)
@@ -300,6 +312,9 @@ class ElasticAgent:
             self._enter(decision, message["session"])
         elif kind == "gone":
             self._lose([Loss(host=link.host, why=message["why"], is_certain=True)])
+            if not message["has_begun"] and self._refused is None:
+                label = self._place.labels[link.host]
+                self._refuse(not_started_fields(label, message["why"]))
         elif kind == "finished":
             membership.finish(link.host)
             self._check_others()
@@ -311,10 +326,13 @@ class ElasticAgent:
 
     # Agreement.
 
-    def _leave(self, why: str) -> None:
-        self._why_ended = why
+    def _leave(self, why: str, has_begun: bool) -> None:
+        self._why_ended, self._has_begun = why, has_begun
         self._membership.lose(Loss(host=self._place.me, why=why, is_certain=True))
-        self._broadcast({"kind": "gone", "why": why})
+        self._broadcast(self._gone())
+
+    def _gone(self) -> dict[str, Any]:
+        return {"kind": "gone", "why": self._why_ended, "has_begun": self._has_begun}
 
     def _lose(self, losses: Iterable[Loss]) -> None:
         membership = self._membership

@@ -9,6 +9,7 @@ from typing import Any
 from smdist.launch.elastic.membership import FINISHED, NO_MAJORITY, TOO_FEW, Loss, ReformRefusal
 
 DROPPED = "dropped"
+NOT_STARTED = "not_started"
 
 
 def refusal_fields(
@@ -67,6 +68,23 @@ def dropped_fields(label: str) -> dict[str, Any]:
         "hint": "Read the logs of the other hosts for the reason",
         "about": "elastic_min",
         "lost": [],
+    }
+
+
+def not_started_fields(label: str, why: str) -> dict[str, Any]:
+    """Return the fields of the error if a rank has ended before the ranks were connected.
+
+    Args:
+        label: Name of the rank's host.
+        why: How the rank has ended, such as "rank 0 exited with code 1".
+    """
+    return {
+        "kind": NOT_STARTED,
+        "what": "the ranks cannot connect with each other at the start of the job",
+        "why": f"{label}: {why}, before it was connected",
+        "hint": f"Read the log of {label}; an elastic job goes on after losses that come later",
+        "about": "elastic_min",
+        "lost": [{"host": label, "why": why, "is_certain": True}],
     }
 
 

@@ -50,9 +50,10 @@ def test_wrong_arguments(world):
     """Each error names the argument; no collective is left half started."""
     expected = [
         ("name", "twice"), ("average", "conflict"), ("op", "unknown"), ("tensor", "option"),
-        ("tensor", "option"), ("root_rank", "option"), ("splits", "option"), ("splits", "option"),
-        ("splits", "option"), ("tensor", "scalar"), ("op", "option"), ("tensor", "option"),
-        ("obj", "not_picklable"), ("obj", "not_picklable"), ("handle", "unknown"),
+        ("tensor", "option"), ("root_rank", "option"), ("splits", "option"),
+        ("splits", "difference"), ("splits", "option"), ("tensor", "scalar"), ("op", "option"),
+        ("tensor", "option"), ("obj", "not_picklable"), ("obj", "not_picklable"),
+        ("handle", "unknown"),
         ("params", "option"), ("ranks", "option"), ("process_set", "option"),
         ("process_set", "twice"),
     ]  # fmt: skip

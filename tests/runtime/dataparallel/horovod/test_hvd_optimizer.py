@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 import torch
-from hvd_ranks import caught, initialized
+from hvd_ranks import caught, initialized, strict_warnings
 from torch import nn
 
 
@@ -229,7 +229,7 @@ def test_small_gradients_are_fused(world):
 
 
 def batch_norm(rank, size):
-    with initialized() as hvd:
+    with initialized() as hvd, strict_warnings():
         for shape in ((7, 3), (7, 3, 2, 2)):
             data = torch.randn(shape, generator=torch.Generator().manual_seed(1)).double()
             weight = torch.randn(shape, generator=torch.Generator().manual_seed(2)).double()
@@ -283,6 +283,7 @@ def process_sets(rank, size):
         gradient = model.weight.grad.item()
         assert hvd.remove_process_set(odd)
         assert not hvd.remove_process_set(odd)
+        assert "removed" == caught(ValueError, odd.size).kind
         assert not hvd.remove_process_set(hvd.global_process_set)
         assert odd.process_set_id is None
         again = hvd.add_process_set(odd)

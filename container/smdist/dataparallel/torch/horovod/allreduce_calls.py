@@ -81,7 +81,7 @@ def start(
     started: list[Started] = []
     combines: list[Combine] = []
     for positions in groups:
-        part, combine = _start([tensors[each] for each in positions], scaling, communicator)
+        part, combine = _start([tensors[each] for each in positions], scaling, communicator, name)
         started.append(part)
         combines.append(combine)
 
@@ -96,14 +96,14 @@ def start(
 
 
 def _start(
-    tensors: list[torch.Tensor], scaling: Scaling, communicator: Communicator
+    tensors: list[torch.Tensor], scaling: Scaling, communicator: Communicator, name: str | None
 ) -> tuple[Started, Combine]:
     """Start the all-reduce of tensors of one dtype; return it and what makes results of it."""
     contribution = scaled(packed(tensors), scaling.before)
     if scaling.reduction is Adasum:
-        return _start_adasum(tensors, contribution, scaling, communicator)
+        return _start_adasum(tensors, contribution, communicator, scaling, name)
     dtype, size = tensors[0].dtype, communicator.size
-    started = communicator.reduce(contribution, engine_op(scaling.reduction, dtype))
+    started = communicator.reduce(contribution, engine_op(scaling.reduction, dtype), name)
 
     def combine(buffer: torch.Tensor) -> list[torch.Tensor]:
         if scaling.reduction is Average and not is_fraction(dtype):
@@ -114,11 +114,12 @@ def _start(
 
 
 def _start_adasum(
-    tensors: list[torch.Tensor], buffer: torch.Tensor, scaling: Scaling, communicator: Communicator
-) -> tuple[Started, Combine]:
+    tensors: list[torch.Tensor], buffer: torch.Tensor, communicator: Communicator, scaling: Scaling,
+    name: str | None,
+) -> tuple[Started, Combine]:  # fmt: skip
     check_world(communicator.size)
     signature = f"{[tuple(each.shape) for each in tensors]} {buffer.dtype}"
-    communicator.header("adasum", signature)
+    communicator.header("adasum", signature, name=name)
     started = communicator.gather(buffer)
 
     def combine(every: torch.Tensor) -> list[torch.Tensor]:

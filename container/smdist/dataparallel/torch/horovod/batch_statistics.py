@@ -74,4 +74,4 @@ def _statistics(channels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, flo
     total = counts.sum(0)
     mean = (counts * means).sum(0) / total
     variance = (squares + counts * (means - mean) ** 2).sum(0) / total
-    return mean, variance, float(total[0])
+    return mean, variance, float(total[0].detach())

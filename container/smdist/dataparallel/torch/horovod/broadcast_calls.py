@@ -66,7 +66,7 @@ def start_broadcast(
     communicator = process_set.communicator()
     root = root_in(process_set, root_rank)
     shapes = " ".join(f"{tuple(each.shape)}{each.dtype}" for each in tensors)
-    communicator.header("broadcast", f"{root} {shapes}")
+    communicator.header("broadcast", f"root {root} {shapes}", name=name)
     groups = by_kind(tensors)
     started = [
         communicator.broadcast(packed([tensors[each] for each in positions]), root)

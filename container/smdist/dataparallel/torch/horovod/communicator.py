@@ -28,6 +28,12 @@ from smdist.dataparallel.torch.horovod.hvd_errors import (
     engine_errors,
     start_errors,
 )
+from smdist.dataparallel.torch.horovod.name_marks import (
+    NUM_MARKS,
+    have_all_contributed,
+    have_differed,
+    marked,
+)
 from smdist.dataparallel.torch.two_levels import group_number
 
 _HEADER: Final = 3  # numbers of a header: the kind, a checksum of the signature, a value
@@ -45,6 +51,7 @@ class Started:
         call: Description for ranks that have called something else.
         buffer: The contribution, and then the result.
         work: torch's handle of the operation.
+        marked_op: The reduce operation, if the buffer ends with the marks of a name; else None.
         is_done: True if the result is in `buffer`, or `error` is set.
         error: Error of the operation, raised by each wait() for it.
     """
@@ -53,6 +60,7 @@ class Started:
     call: Call
     buffer: torch.Tensor
     work: Any
+    marked_op: Any = None
     is_done: bool = False
     error: Exception | None = field(default=None, repr=False)
 
@@ -97,14 +105,30 @@ class Communicator:
 
     # Collectives -------------------------------------------------------------------------------
 
-    def reduce(self, buffer: torch.Tensor, op: Any) -> Started:
-        """Start an all-reduce of the buffer, which becomes the result."""
-        with start_errors():
-            work = self._data.allreduce([buffer], _reduce_options(op))
-        return self._append(_description(buffer, op), buffer, work)
+    def reduce(self, buffer: torch.Tensor, op: Any, name: str | None = None) -> Started:
+        """Start an all-reduce of a flat buffer, which may become the result.
 
-    def header(self, kind: str, signature: str, value: int = 0) -> list[int]:
+        With a name, the operation fails if other ranks have given other names, or none.
+        """
+        call = _description(buffer, op, name)
+        whole = buffer if name is None else marked(buffer, name)
+        with start_errors():
+            work = self._data.allreduce([whole], _reduce_options(op))
+        started = self._append(call, whole, work)
+        started.marked_op = None if name is None else op
+        return started
+
+    def header(
+        self, kind: str, signature: str, value: int = 0, *, name: str | None = None, shown: str = ""
+    ) -> list[int]:
         """Wait until all ranks have called this with the same signature; return their values.
+
+        Args:
+            kind: Name of the collective.
+            signature: Text that is the same on all ranks.
+            value: A number of this rank.
+            name: Name of the operation, which is the same on all ranks; None if it has none.
+            shown: Description of this rank's tensors in errors; "" for the signature.
 
         Raises:
             HorovodMismatchError: A rank has called something else.
@@ -112,10 +136,10 @@ class Communicator:
                 lost.
         """
         self.drain()
-        checksum = group_number(signature)
+        call = {"kind": kind, **_named(name), "signature": signature, "shown": shown}
+        checksum = group_number(f"{signature} {name!r}")
         mine = torch.tensor([_KINDS.index(kind), checksum, value])
         every = torch.empty(self.size * _HEADER, dtype=torch.int64)
-        call = {"kind": kind, "signature": signature}
         self._number += 1
         try:
             with engine_errors():
@@ -125,8 +149,7 @@ class Communicator:
         rows = every.view(self.size, _HEADER).tolist()
         others = [rank for rank, row in enumerate(rows) if row[:2] != mine.tolist()[:2]]
         if others:
-            calls = tuple({"kind": _KINDS[row[0]], "checksum": row[1]} for row in rows)
-            raise self._mismatch(call, others[0], calls)
+            raise self._mismatch(call, others[0], tuple(self._answers(call)))
         return [row[2] for row in rows]
 
     def gather(self, tensor: torch.Tensor) -> Started:
@@ -206,8 +229,7 @@ class Communicator:
         if joined is not None:
             return _only_reductions(call, joined)
         answers = self._answers(call)
-        other = next((rank for rank, each in enumerate(answers) if each != call), None)
-        return self._mismatch(call, other, tuple(answers))
+        return self._mismatch(call, _other(call, answers), tuple(answers))
 
     def _answers(self, mine: dict[str, Any]) -> list[dict[str, Any]]:
         """Exchange a dict with all ranks of the set; return theirs, in the order of the ranks."""
@@ -240,7 +262,8 @@ class Communicator:
         return HorovodMismatchError(
             what,
             "all ranks of a process set must call the same collectives in the same order",
-            "Give the tensors the same shapes and dtypes on all ranks, and call in the same order",
+            "Give the tensors the same names, shapes and dtypes on all ranks, and call in the same"
+            " order",
             about=str(call["kind"]),
             rank=rank,
             calls=calls,
@@ -264,16 +287,39 @@ class Communicator:
         try:
             with engine_errors():
                 started.work.wait()
+            if started.marked_op is not None:
+                self._check_names(started)
         except CallFailed:
             started.error = self._failure(started.call)
         except HorovodInternalError as error:
             started.error = error
         started.is_done = True
 
+    def _check_names(self, started: Started) -> None:
+        """Remove the marks of the name from the result.
 
-def _description(buffer: torch.Tensor, op: Any) -> Call:
+        Raises:
+            HorovodMismatchError: Ranks have reduced under different names.
+        """
+        result, op = started.buffer, started.marked_op
+        started.buffer = result[:-NUM_MARKS]
+        if not have_differed(result, op):
+            return
+        if not have_all_contributed(result, op, self.size):
+            # a rank that has joined takes part in no exchange
+            raise self._mismatch(started.call, None, ())
+        answers = self._answers(started.call)
+        raise self._mismatch(started.call, _other(started.call, answers), tuple(answers))
+
+
+def _named(name: str | None) -> Call:
+    return {} if name is None else {"name": name}
+
+
+def _description(buffer: torch.Tensor, op: Any, name: str | None) -> Call:
     return {
         "kind": "allreduce",
+        **_named(name),
         "op": str(op).rpartition(".")[2],
         "dtype": str(buffer.dtype).removeprefix("torch."),
         "count": buffer.numel(),
@@ -304,4 +350,19 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _text(call: Call) -> str:
-    return f"{call['kind']}({', '.join(str(v) for k, v in call.items() if k != 'kind')})"
+    parts = dict(call)
+    kind, shown = parts.pop("kind"), parts.pop("shown", "")
+    if shown:
+        parts["signature"] = shown
+    text = (f"name={v!r}" if k == "name" else str(v) for k, v in parts.items() if v != "")
+    return f"{kind}({', '.join(text)})"
+
+
+def _other(mine: Call, calls: Sequence[Call]) -> int | None:
+    """Return the number of the first rank that has called something else than this rank.
+
+    `shown` does not count: it has the numbers of rows, which may differ.
+    """
+    own = {**mine, "shown": ""}
+    different = (rank for rank, each in enumerate(calls) if {**each, "shown": ""} != own)
+    return next(different, None)

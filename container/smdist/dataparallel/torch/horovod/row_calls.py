@@ -40,6 +40,13 @@ def _signature(tensors: Sequence[torch.Tensor]) -> str:
     return " ".join(f"{tuple(each.shape[1:])}{each.dtype}" for each in tensors)
 
 
+def _shown(tensors: Sequence[torch.Tensor]) -> str:
+    """Return the whole shapes and the dtypes, for errors."""
+    dtypes = (str(each.dtype).removeprefix("torch.") for each in tensors)
+    shapes = (str(tuple(each.shape)) for each in tensors)
+    return ", ".join(map(" ".join, zip(shapes, dtypes, strict=True)))
+
+
 def _row(tensor: torch.Tensor) -> int:
     """Return the number of elements of a row."""
     return tensor[:0].numel() if tensor.dim() == 0 else tensor.shape[1:].numel()
@@ -60,9 +67,12 @@ def _check_rows(tensors: Sequence[torch.Tensor], function: str) -> None:
 # allgather -------------------------------------------------------------------------------------
 
 
-def _counts(communicator: Communicator, tensors: Sequence[torch.Tensor]) -> list[list[int]]:
+def _counts(
+    communicator: Communicator, tensors: Sequence[torch.Tensor], name: str | None
+) -> list[list[int]]:
     """Return for each tensor the number of rows of each rank."""
-    first = communicator.header("allgather", _signature(tensors), tensors[0].shape[0])
+    signature, rows_here = _signature(tensors), tensors[0].shape[0]
+    first = communicator.header("allgather", signature, rows_here, name=name, shown=_shown(tensors))
     if len(tensors) == 1:
         return [first]
     mine = torch.tensor([each.shape[0] for each in tensors])
@@ -87,7 +97,7 @@ def _start_gather(
     _check_rows(tensors, "allgather")
     key = handles.claim("allgather", name, process_set)
     communicator = process_set.communicator()
-    counts = _counts(communicator, tensors)
+    counts = _counts(communicator, tensors, name)
     take_counts(counts)
     started = [
         _gather(communicator, tensor, rows) for tensor, rows in zip(tensors, counts, strict=True)
@@ -190,11 +200,19 @@ def _splits(tensor: torch.Tensor, splits: Any, size: int) -> list[int]:
     fits = splits.dtype in _INDEX_DTYPES and splits.dim() == 1 and splits.numel() == size
     numbers: list[int] = splits.tolist() if fits else []
     require(
-        fits and min(numbers) >= 0 and sum(numbers) <= rows,
+        fits,
         what=f"splits is {splits}",
-        why=f"it has a number of rows for each of {size} ranks, together at most {rows}",
-        hint="Pass a tensor of int32 or int64",
+        why=f"it has a number of rows for each of {size} ranks",
+        hint="Pass a tensor of int32 or int64 with one dimension",
         about="splits",
+    )
+    require(
+        min(numbers) >= 0 and sum(numbers) <= rows,
+        what=f"splits is {numbers}, together {sum(numbers)}",
+        why=f"the tensor has {rows} rows, and no number of rows is below 0",
+        hint=f"Pass numbers from 0 whose sum is at most {rows}",
+        about="splits",
+        kind="difference",
     )
     return numbers
 
@@ -208,7 +226,7 @@ def _start_exchange(
 ) -> int:
     key = handles.claim("alltoall", name, process_set)
     communicator = process_set.communicator()
-    communicator.header("alltoall", _signature([tensor]))
+    communicator.header("alltoall", _signature([tensor]), name=name, shown=_shown([tensor]))
     ones = [1] * communicator.size
     received = communicator.wait(communicator.exchange(torch.tensor(sent), ones, ones)).tolist()
     row = _row(tensor)
@@ -320,7 +338,9 @@ def _start_scatter(
     communicator = scaling.process_set.communicator()
     size, mine = communicator.size, communicator.rank
     rows = [each.shape[0] for each in tensors]
-    communicator.header("reducescatter", f"{rows} {_signature(tensors)} {scaling.reduction.value}")
+    signature = f"{rows} {_signature(tensors)} {scaling.reduction.value}"
+    shown = f"{_shown(tensors)}, {scaling.reduction.value}"
+    communicator.header("reducescatter", signature, name=name, shown=shown)
     started, shapes = [], []
     for tensor in tensors:
         shares = _shares(tensor.shape[0], size)
