@@ -25,6 +25,7 @@ from sagemaker_dist.errors import OptionError, raise_all
 STOP_SECONDS: Final = 120
 IMAGE_SECONDS: Final = 300  # an assumption: AWS states no time, and an image may have 20 GB
 _LEAST_SECONDS: Final = 60  # a shorter run would train nothing
+_PLACEHOLDER: Final = "<"  # begins the stand-in of a region that is not set
 _HOUR: Final = 3600
 
 
@@ -200,6 +201,18 @@ def _price_faults(terms: CostTerms, names: Sequence[str]) -> Iterator[OptionErro
         why = "hosts on this machine have no price"
         hint = "Pass price_per_hour, the price of one emulated host, or leave max_cost out"
         yield OptionError(what, why, hint, "max_cost", "unknown_price")
+        return
+    if not is_price(terms.max_cost):
+        return
+    if terms.region is None or terms.region.startswith(_PLACEHOLDER):
+        yield OptionError(
+            f"max_cost is {terms.max_cost!r}",
+            "prices depend on the region, and the job's region is not known",
+            "Pass --region to the command, set a region in your AWS settings, or pass"
+            " price_per_hour",
+            about="max_cost",
+            kind="unknown_region",
+        )
         return
     unknown = sorted({name for name in names if name not in terms.prices})
     if unknown:

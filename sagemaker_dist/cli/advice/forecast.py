@@ -9,8 +9,10 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, Final
 
+from sagemaker_dist.cli import screen
 from sagemaker_dist.cli.advice.candidates import Candidate
 from sagemaker_dist.errors import JobError, OptionError, SetupError
 
@@ -45,9 +47,7 @@ def forecasts_of(
     }
     command = [python or sys.executable, "-m", _MODULE]
     try:
-        done = subprocess.run(
-            command, input=json.dumps(request), capture_output=True, text=True, check=False
-        )
+        done = _run(command, json.dumps(request))
     except OSError as error:
         hint = "Pass --python with an interpreter that has torch and smdist"
         raise SetupError(f"{command[0]} cannot be run", str(error), hint) from error
@@ -59,6 +59,40 @@ def forecasts_of(
     if done.returncode or not answer:
         raise _failure(command[0], done)
     return answer
+
+
+def _run(command: list[str], request: str) -> subprocess.CompletedProcess[str]:
+    """Run the planner, and print its progress on standard error while it runs.
+
+    Returns:
+        The ended process; its `stdout` is the last line, without those of progress.
+
+    Raises:
+        OSError: The interpreter cannot be run.
+    """
+    with (
+        TemporaryFile("w+", errors="replace") as errors,
+        TemporaryFile("w+") as asked,
+    ):
+        asked.write(request)
+        asked.seek(0)
+        with subprocess.Popen(
+            command, stdin=asked, stdout=subprocess.PIPE, stderr=errors, text=True
+        ) as process:
+            assert process.stdout is not None
+            last = ""
+            try:
+                for line in process.stdout:
+                    text = _answer(line).get("progress")
+                    if text is None:
+                        last += line
+                    else:
+                        screen.note(text)
+            except BaseException:  # Ctrl-C and SIGTERM: end the planner too
+                process.terminate()
+                raise
+        errors.seek(0)
+        return subprocess.CompletedProcess(command, process.returncode, last, errors.read())
 
 
 def _answer(text: str) -> dict[str, Any]:

@@ -125,6 +125,8 @@ class ModelFile:
         with self._wrapped_errors("example"), torch.device(device):
             made = self._module.example()
         parts = made.values() if isinstance(made, dict) else made
+        if isinstance(made, torch.Tensor):
+            parts = (made,)
         is_batch = isinstance(made, torch.Tensor | dict) or type(made) is tuple
         if not is_batch or not any(isinstance(part, torch.Tensor) for part in parts):
             raise OptionError(

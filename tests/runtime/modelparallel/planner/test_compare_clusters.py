@@ -9,7 +9,12 @@ import pytest
 
 from sagemaker_dist.cli import main
 from sagemaker_dist.errors import OptionError
+from smdist.modelparallel.core.cost import StateBytes
+from smdist.modelparallel.core.layout import Machine
+from smdist.modelparallel.planner.cluster_json import read_cluster
 from smdist.modelparallel.planner.compare_clusters import compare
+from smdist.modelparallel.planner.model_file import ModelFile
+from smdist.modelparallel.torch.planning.layout_plan import plan_with_layout
 
 MODEL = """
     import torch
@@ -40,13 +45,16 @@ def request(file, *clusters, global_batch=None):
 
 
 def test_report_and_picture(capsys, tmp_path, model_file):
-    """The command finds layouts of a real model; the picture and the front have them."""
+    """The command finds layouts of a real model; people who wait see each cluster."""
     plot = tmp_path / "front.svg"
     arguments = ["advise", str(model_file), "--samples=1e6", "--instance-type=ml.g5.48xlarge"]
     status = main([*arguments, "--counts=1,2", f"--plot={plot}", "--json"])
-    document = json.loads(capsys.readouterr().out)
+    out, err = capsys.readouterr()
+    document = json.loads(out)
 
     assert 0 == status, document
+    assert "Sequential is recorded" in err
+    assert "2 of 2 clusters compared: 2 x 8 NVIDIA A10G" in err
     one, two = document["offers"]
     assert (1, 2) == (one["candidate"]["num_hosts"], two["candidate"]["num_hosts"])
     assert one["layout"]["memory_bytes"] < one["candidate"]["cluster"]["device"]["memory_bytes"]
@@ -83,3 +91,42 @@ def test_broken_model_file(model_file):
 
     with pytest.raises(OptionError):
         compare(request(model_file, {"device": DEVICE}))
+
+
+def test_time_and_memory_are_those_of_the_plan(model_file):
+    """The reads and new gradients of weights count once a microbatch, as in `plan_with_layout`."""
+    cluster = {"device": DEVICE}
+    (found,) = compare(request(model_file, cluster))["results"]
+    file = ModelFile(model_file)
+    machine = Machine(cluster=read_cluster(json.dumps(cluster)))
+    model, batch = file.model(with_values=False), file.example("cpu")
+    best = plan_with_layout(model, batch, machine, costs="estimate", state=StateBytes()).search.best
+
+    assert str(best.layout) == found["layout"]
+    assert pytest.approx(best.step_seconds) == found["step_seconds"]
+    assert pytest.approx(best.memory.total) == found["memory_bytes"]
+
+
+def test_batch_of_one_sample(model_file):
+    """A second recording has the sample twice, so that larger global batches are not 16 times."""
+    whole = compare(request(model_file, {"device": DEVICE}, global_batch=16))["results"][0]
+    model_file.write_text(model_file.read_text().replace("zeros(16,", "zeros(1,"))
+    single = compare(request(model_file, {"device": DEVICE}, global_batch=16))["results"][0]
+
+    assert 16 == single["samples"]
+    assert pytest.approx(whole["step_seconds"], rel=0.01) == single["step_seconds"]
+    assert pytest.approx(whole["memory_bytes"], rel=0.01) == single["memory_bytes"]
+
+
+def test_float32_widens_the_range(model_file):
+    """Times are those of 16 bits; a float32 model without autocast is slower, by a known factor."""
+    device = {**DEVICE, "name": "NVIDIA A100", "flops_per_second": 312e12}
+    asked = request(model_file, {"device": device})
+    single, half = compare(asked), compare({**asked, "precision": "bfloat16"})
+    slow, fast = single["results"][0], half["results"][0]
+    computed = slow["seconds"]["compute"]
+
+    assert pytest.approx(1.25 * (slow["step_seconds"] + 15 * computed)) == slow["high_seconds"]
+    assert pytest.approx(1.25 * fast["step_seconds"]) == fast["high_seconds"]
+    assert any("float32" in each and "16.0 times" in each for each in single["assumptions"])
+    assert not any("float32" in each for each in half["assumptions"])

@@ -10,6 +10,7 @@ import torch
 
 from sagemaker_dist.errors import OptionError, OptionErrors
 from smdist.modelparallel.planner.model_file import ModelFile, UserCodeError
+from smdist.modelparallel.torch.program.batch import Batch
 
 GOOD = """
     import torch
@@ -210,3 +211,19 @@ def test_tensors_are_real_after_model(read):
     read().model(with_values=False)
 
     assert not torch.zeros(1).is_meta
+
+
+@pytest.mark.parametrize(
+    ("batch", "what"),
+    [
+        ("torch.tensor(3.0)", "example has no tensor with a dimension"),
+        ("torch.zeros(0, 4)", "example has no samples"),
+        ("(torch.zeros(0, 4), torch.tensor(1))", "example has no samples"),
+    ],
+)
+def test_a_batch_without_samples(read, batch, what):
+    """A tensor is looked at as a whole: rows are what a batch is counted by."""
+    with pytest.raises(OptionError) as caught:
+        Batch.of(read(GOOD.replace("torch.zeros(8, 4)", batch)).example())
+
+    assert what == caught.value.what

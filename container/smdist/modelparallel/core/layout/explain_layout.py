@@ -10,6 +10,7 @@ from textwrap import fill
 
 from smdist.modelparallel.core.layout.degrees import CHECKPOINTED, Layout
 from smdist.modelparallel.core.layout.find_layout import LayoutSearch
+from smdist.modelparallel.core.layout.float32_speed import float32_assumption
 from smdist.modelparallel.core.layout.machine_speed import Machine
 from smdist.modelparallel.core.layout.prediction import Prediction
 from smdist.modelparallel.core.plan.number_format import number, seconds, share, size, slower
@@ -101,9 +102,21 @@ def explain(search: LayoutSearch, machine: Machine) -> str:
         "  Other families",
         *(f"    * {reason.family}: {reason.text}." for reason in reasons(search)),
         "  Assumed",
-        *(f"    * {line}" for line in machine.assumptions()),
+        *(f"    * {line}" for line in assumptions_of(search, machine)),
     ]
     return "\n".join(map(_wrapped, lines)) + "\n"
+
+
+def assumptions_of(search: LayoutSearch, machine: Machine) -> Iterator[str]:
+    """Yield a sentence for each figure of a search that was not measured on the machine itself.
+
+    Args:
+        search: Result of the search.
+        machine: Machine of the search.
+    """
+    if search.best.slowdown > 1:
+        yield float32_assumption(machine.cluster.device)
+    yield from machine.assumptions()
 
 
 def _wrapped(line: str) -> str:

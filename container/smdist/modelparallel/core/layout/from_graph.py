@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from smdist.modelparallel.core.cost import Costs, NodeCost
-from smdist.modelparallel.core.graph import Graph, Node, NodeKind
+from smdist.modelparallel.core.graph import Graph, Node, NodeKind, Parameter
 from smdist.modelparallel.core.layout.layer_model import Layer, LayerModel
 from smdist.modelparallel.core.layout.machine_speed import Machine
 
@@ -24,6 +24,7 @@ class _Part:
     name: str
     cost: NodeCost = field(default_factory=NodeCost)
     num_parameters: int = 0
+    parameter_bytes: int = 0
     output_bytes: int = 0
 
 
@@ -45,6 +46,9 @@ class MicrobatchCosts:
 def layers_of(graph: Graph, costs: Costs, machine: Machine, *, samples: int) -> LayerModel:
     """Return the layers of a captured model, with seconds proportional to the samples.
 
+    Saved bytes are proportional, too. Temporary memory up to the size of the trained parameters is
+    taken for their new gradients, which no number of samples changes; the rest is proportional.
+
     Args:
         graph: Graph of one microbatch.
         costs: Costs of the graph's nodes.
@@ -58,8 +62,9 @@ def layers_of(graph: Graph, costs: Costs, machine: Machine, *, samples: int) -> 
 def layers_between(small: MicrobatchCosts, large: MicrobatchCosts, machine: Machine) -> LayerModel:
     """Return the layers of a captured model: its units in the order of execution.
 
-    Seconds are linear in the number of samples, through both sizes; bytes are proportional to it.
-    If the two sizes are equal, or their graphs have other units, seconds are proportional as well.
+    Seconds and bytes are linear in the number of samples, through both sizes; outputs are
+    proportional to it. If the two sizes are equal, or their graphs have other units, the smaller
+    one alone is taken, as by `layers_of`.
     Estimated seconds are those of the device's peak; they are divided by the efficiency that
     products of matrices reach. Whether tensor parallelism can split a unit is not in a graph, so
     that no layer is split.
@@ -79,7 +84,14 @@ def layers_between(small: MicrobatchCosts, large: MicrobatchCosts, machine: Mach
         _layer(part, other, small.samples, large.samples, reached)
         for part, other in zip(parts, others, strict=True)
     )
-    return LayerModel(name=small.graph.model, layers=layers)
+    is_float32 = is_estimated and _is_float32(small.graph)
+    return LayerModel(name=small.graph.model, layers=layers, is_float32=is_float32)
+
+
+def _is_float32(graph: Graph) -> bool:
+    """Return True if more than half of a model's parameter elements are float32."""
+    whole = sum(each.num_elements for each in graph.parameters)
+    return 2 * sum(e.num_elements for e in graph.parameters if e.dtype == "float32") > whole
 
 
 def checkpointed(graph: Graph, costs: Costs, kind: str) -> tuple[str, ...]:
@@ -113,17 +125,19 @@ def _parts(graph: Graph, costs: Costs) -> Iterator[_Part]:
             early += cost
             continue
         part.cost += cost
-        part.num_parameters += _elements(graph, node, seen)
+        fresh = list(_trained(graph, node, seen))
+        part.num_parameters += sum(each.num_elements for each in fresh)
+        part.parameter_bytes += sum(each.num_bytes for each in fresh)
         part.output_bytes = sum(v.num_bytes for v in node.writes) or part.output_bytes
     if part is not None:
         yield part
 
 
-def _elements(graph: Graph, node: Node, seen: set[str]) -> int:
-    """Return the trained elements of a node's parameters; one that was seen counts no more."""
+def _trained(graph: Graph, node: Node, seen: set[str]) -> Iterator[Parameter]:
+    """Yield a node's trained parameters; one that was seen counts no more."""
     fresh = [graph.parameter[name] for name in node.parameters if name not in seen]
     seen.update(node.parameters)
-    return sum(each.num_elements for each in fresh if each.is_trained)
+    yield from (each for each in fresh if each.is_trained)
 
 
 def _is_worth(part: _Part) -> bool:
@@ -140,7 +154,13 @@ def _layer(part: _Part, other: _Part, samples: int, more: int, reached: float) -
         more: Samples of the largest microbatch.
         reached: Fraction of the peak speed for which the costs are.
     """
-    saved, out = part.cost.saved_bytes / samples, part.output_bytes / samples
+    out = part.output_bytes / samples
+    kept = _bytes_line(part.cost.saved_bytes, other.cost.saved_bytes, samples, more, fixed=0)
+    work = _bytes_line(
+        part.cost.workspace_bytes, other.cost.workspace_bytes, samples, more,
+        fixed=part.parameter_bytes,
+    )  # fmt: skip
+    saved = kept[1]
     is_worth = _is_worth(part)
     ahead = _line(part.cost.forward_seconds, other.cost.forward_seconds, samples, more)
     behind = _line(part.cost.backward_seconds, other.cost.backward_seconds, samples, more)
@@ -155,7 +175,9 @@ def _layer(part: _Part, other: _Part, samples: int, more: int, reached: float) -
         selective_bytes=(saved + out) / 2 if is_worth else saved,
         selective_fraction=0.5 if is_worth else 0.0,
         boundary_bytes=out,
-        workspace_bytes=part.cost.workspace_bytes / samples,
+        fixed_saved_bytes=kept[0],
+        workspace_bytes=work[1],
+        fixed_workspace_bytes=work[0],
     )
 
 
@@ -171,3 +193,26 @@ def _line(small: float, large: float, samples: int, more: int) -> tuple[float, f
     if slope < 0 or fixed < 0:
         return 0.0, large / more
     return fixed, slope
+
+
+def _bytes_line(
+    small: float, large: float, samples: int, more: int, *, fixed: float
+) -> tuple[float, float]:
+    """Return (fixed bytes, bytes of each sample) of the line through two sizes.
+
+    Neither is below 0. If fewer samples need more bytes, the larger need is fixed; if bytes grow
+    faster than the samples, they are proportional to the larger size.
+
+    Args:
+        small: Bytes of the smallest microbatch.
+        large: Bytes of the largest microbatch.
+        samples: Samples of the smallest microbatch.
+        more: Samples of the largest microbatch.
+        fixed: Most bytes that are taken for fixed if the two sizes are equal.
+    """
+    if more == samples:
+        constant = min(fixed, small)
+        return constant, (small - constant) / samples
+    if large < small:
+        return small, 0.0
+    return _line(small, large, samples, more)

@@ -67,8 +67,9 @@ def layer_cost(
     messages = _messages(machine, layer, tensor, microbatch)
     half = {"none": 0.0, "every_8th": 0.25, "selective": 1.0, "full": 0.0}[checkpointing]
     again = 1.0 if checkpointing == "full" else half * layer.selective_fraction
-    whole = layer.saved_bytes * part * microbatch
-    selected = min(whole, layer.selective_bytes * part * microbatch)
+    whole = (layer.saved_bytes * microbatch + layer.fixed_saved_bytes) * part
+    selected = (layer.selective_bytes * microbatch + layer.fixed_saved_bytes) * part
+    selected = min(whole, selected)
     kept = whole - half * (whole - selected)
     if checkpointing == "full":
         kept = min(whole, layer.boundary_bytes * microbatch)
@@ -76,7 +77,8 @@ def layer_cost(
         again, kept = 0.0, whole  # a layer that is not worth a checkpoint
     copied = 2 * kept / machine.host_bytes_per_second if offload else 0.0
     recomputed = whole - kept if checkpointing == "full" else 0.0
-    workspace = layer.workspace_bytes * part * microbatch + recomputed
+    workspace = (layer.workspace_bytes * microbatch + layer.fixed_workspace_bytes) * part
+    workspace += recomputed
     return LayerCost(
         forward_seconds=forward,
         backward_seconds=backward,

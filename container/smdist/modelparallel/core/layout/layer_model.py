@@ -37,7 +37,11 @@ class Layer:
         selective_fraction: Fraction of the forward pass that selective checkpointing computes
             again.
         boundary_bytes: Bytes of the layer's output, which is also what full checkpointing keeps.
+        fixed_saved_bytes: Bytes of activations kept for a microbatch, whatever its number of
+            samples, such as a mask; selective checkpointing keeps them, too.
         workspace_bytes: Bytes that are in memory only while the layer runs.
+        fixed_workspace_bytes: The same for a microbatch, whatever its number of samples, such as
+            the new gradient of a weight.
         tensor_fraction: Fraction of work, parameters and activations that tensor parallelism
             divides among its ranks; 0 for a layer that it cannot split.
         tensor_messages: All-reduces of the layer's output in its forward pass, with tensor
@@ -64,7 +68,9 @@ class Layer:
     selective_bytes: float = 0.0
     selective_fraction: float = 0.5
     boundary_bytes: float = 0.0
+    fixed_saved_bytes: float = 0.0
     workspace_bytes: float = 0.0
+    fixed_workspace_bytes: float = 0.0
     tensor_fraction: float = 0.0
     tensor_messages: int = 0
     most_tensor_ranks: int = 0
@@ -104,6 +110,8 @@ class LayerModel:
         layers: Layers in the order of execution.
         selective_rule: What selective checkpointing does with this model, as a clause for reports.
         tokens_per_sample: Tokens of a sample, to report tokens per second; 0 if there are none.
+        is_float32: True if the layers' seconds are those of the device's peak, and most weights
+            are float32.
 
     Raises:
         OptionError: There are no layers.
@@ -113,6 +121,7 @@ class LayerModel:
     layers: tuple[Layer, ...]
     selective_rule: str = "every second layer is checkpointed"
     tokens_per_sample: int = 0
+    is_float32: bool = False
 
     def __post_init__(self) -> None:
         require(

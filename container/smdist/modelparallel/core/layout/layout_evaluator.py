@@ -13,6 +13,7 @@ from math import comb
 from typing import Final
 
 from smdist.modelparallel.core.layout.degrees import Layout
+from smdist.modelparallel.core.layout.float32_speed import float32_slowdown
 from smdist.modelparallel.core.layout.layer_costs import LayerCost, layer_cost
 from smdist.modelparallel.core.layout.layer_model import Layer, LayerModel
 from smdist.modelparallel.core.layout.layout_memory import (
@@ -35,6 +36,7 @@ from smdist.modelparallel.core.layout.training_needs import TrainingNeeds
 from smdist.modelparallel.core.schedule import SCHEDULES
 
 _Key = tuple[int, int, str, bool]
+_FLOAT32: Final = 4  # bytes of a weight
 _FEW: Final = 40  # divisions into stages that are all tried
 
 
@@ -58,6 +60,8 @@ class LayoutEvaluator:
         self.model, self.machine, self.needs = model, machine, needs
         limit = needs.memory_bytes or machine.cluster.device.memory_bytes
         self.limit = float("inf") if limit is None else float(limit)
+        is_float32 = model.is_float32 and needs.precision.weight >= _FLOAT32
+        self._slowdown = float32_slowdown(machine.cluster.device) if is_float32 else 1.0
         self._costs: dict[_Key, tuple[LayerCost, ...]] = {}
         self._seconds: dict[_Key, list[float]] = {}
         self._totals: dict[_Key, tuple[float, float]] = {}
@@ -117,8 +121,9 @@ class LayoutEvaluator:
             time = step_parts(self.machine, times, self._sent(ends, layout), layout, self.needs)
             if isinstance(best, Verdict) or time.step < best.time.step:
                 best = Prediction(
-                    layout=layout, time=time, memory=memory, stages=ends, spread=self.machine.spread
-                )
+                    layout=layout, time=time, memory=memory, stages=ends,
+                    spread=self.machine.spread, slowdown=self._slowdown,
+                )  # fmt: skip
                 below = min(below, time.step)
         return best
 

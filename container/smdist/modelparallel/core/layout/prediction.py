@@ -76,6 +76,8 @@ class Prediction:
         memory: Bytes of the fullest rank by kind.
         stages: End of each stage in the list of layers, exclusive.
         spread: Relative uncertainty of the computed seconds.
+        slowdown: Times that computation may take longer, at most, since its dtype is slower than
+            the one of the device's peak; 1 if it is not.
     """
 
     layout: Layout
@@ -83,6 +85,7 @@ class Prediction:
     memory: MemoryParts
     stages: tuple[int, ...]
     spread: float
+    slowdown: float = 1.0
 
     @property
     def step_seconds(self) -> float:
@@ -97,7 +100,9 @@ class Prediction:
     @property
     def high_seconds(self) -> float:
         """Upper end of the range: everything is slower, and no message is hidden."""
-        return self.time.step * (1 + self.spread) + self.time.hidden
+        computed = self.time.compute + self.time.recompute + self.time.bubble
+        step = self.time.step + (self.slowdown - 1) * computed
+        return step * (1 + self.spread) + self.time.hidden
 
     @property
     def seconds_per_sample(self) -> float:

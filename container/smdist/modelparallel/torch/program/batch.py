@@ -70,6 +70,15 @@ class Batch:
             )
         return cls(example=example, size=size)
 
+    def repeated(self, times: int) -> Batch:
+        """Return a batch that has all samples several times, one copy after the other.
+
+        Args:
+            times: Number of copies, at least 1.
+        """
+        many = _mapped(self.example, lambda tensor: _again(tensor, times))
+        return Batch(example=many, size=times * self.size)
+
     def microbatch(self, num_microbatches: int, index: int = 0) -> Example:
         """Return one microbatch, as arguments of the model: a part of the batch along dimension 0.
 
@@ -134,6 +143,11 @@ def _tensors(value: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
 def _cut(tensor: torch.Tensor, rows: slice) -> torch.Tensor:
     """Return some rows of a tensor, detached from autograd, with the tensor's `requires_grad`."""
     return tensor.detach()[rows].requires_grad_(tensor.requires_grad)
+
+
+def _again(tensor: torch.Tensor, times: int) -> torch.Tensor:
+    """Return the rows of a tensor several times, detached, with the tensor's `requires_grad`."""
+    return torch.cat([tensor.detach()] * times).requires_grad_(tensor.requires_grad)
 
 
 def _mapped(value: Any, cut: Callable[[torch.Tensor], torch.Tensor]) -> Any:

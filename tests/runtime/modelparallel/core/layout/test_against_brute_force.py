@@ -76,7 +76,9 @@ class Case:
             selective_bytes=saved / 2,
             selective_fraction=draw.choice([0.05, 0.5]),
             boundary_bytes=draw.uniform(0.1, 1) * MIB,
+            fixed_saved_bytes=draw.choice([0, 0, draw.randint(1, 10) * MIB]),
             workspace_bytes=draw.choice([0, 0, draw.randint(1, 10) * MIB]),
+            fixed_workspace_bytes=draw.choice([0, 0, draw.randint(1, 10) * MIB]),
             tensor_fraction=draw.choice([0.0, 0.9, 1.0]),
             tensor_messages=2,
         )

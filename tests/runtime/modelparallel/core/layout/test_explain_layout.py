@@ -14,6 +14,7 @@ from smdist.modelparallel.core.layout.from_graph import (
     layers_between,
     layers_of,
 )
+from smdist.modelparallel.core.layout.layer_costs import layer_cost
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +72,38 @@ def test_seconds_of_a_captured_model_are_a_line_through_two_sizes():
     assert layers[0].fixed_forward_seconds == pytest.approx(1e-3)
     assert layers[0].forward_seconds == pytest.approx(2e-3)
     assert layers[1].backward_seconds == pytest.approx(4e-3)
+
+
+def of_bytes(samples, nbytes):
+    """Costs of a unit with a parameter of 1000 elements, which keeps and needs so many bytes."""
+    cost = NodeCost(saved_bytes=nbytes, workspace_bytes=nbytes)
+    costs = Costs(nodes={"a": cost}, source="measured", device="cpu")
+    model = graph(given(), unit("a", "ids"), sizes={"a.weight": 1000})
+    return MicrobatchCosts(graph=model, costs=costs, samples=samples)
+
+
+@pytest.mark.parametrize(
+    ("one", "eight", "fixed", "slope"),
+    [(5000, 5700, 4900, 100), (100, 800, 0, 100), (5000, 4000, 5000, 0), (100, 8000, 0, 1000)],
+    ids=["both", "proportional", "less", "faster"],
+)
+def test_bytes_of_a_captured_model_are_a_line_through_two_sizes(one, eight, fixed, slope):
+    """The gradient of a weight, or a mask, is there once, whatever the number of samples."""
+    layer = layers_between(of_bytes(1, one), of_bytes(8, eight), p4d(1)).layers[0]
+    cost = layer_cost(p4d(1), layer, 1, 8, "none", offload=False)
+
+    assert (fixed, slope) == (layer.fixed_workspace_bytes, layer.workspace_bytes)
+    assert (fixed, slope) == (layer.fixed_saved_bytes, layer.saved_bytes)
+    assert fixed + 8 * slope == cost.workspace_bytes == cost.saved_bytes
+
+
+def test_new_gradients_of_one_capture_are_fixed():
+    """From one size, temporary memory up to the bytes of the parameters is not multiplied."""
+    case = of_bytes(2, 5000)
+    layer = layers_of(case.graph, case.costs, p4d(1), samples=2).layers[0]
+
+    assert (4000, 500) == (layer.fixed_workspace_bytes, layer.workspace_bytes)
+    assert (0, 2500) == (layer.fixed_saved_bytes, layer.saved_bytes)
 
 
 def test_layers_that_keep_little_are_not_checkpointed():
