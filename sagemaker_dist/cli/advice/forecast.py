@@ -72,12 +72,12 @@ def _run(command: list[str], request: str) -> subprocess.CompletedProcess[str]:
     """
     with (
         TemporaryFile("w+", errors="replace") as errors,
-        TemporaryFile("w+") as asked,
+        TemporaryFile("w+") as given,
     ):
-        asked.write(request)
-        asked.seek(0)
+        given.write(request)
+        given.seek(0)
         with subprocess.Popen(
-            command, stdin=asked, stdout=subprocess.PIPE, stderr=errors, text=True
+            command, stdin=given, stdout=subprocess.PIPE, stderr=errors, text=True
         ) as process:
             assert process.stdout is not None
             last = ""

@@ -8,7 +8,7 @@ The request has `file` (path of the model file), `clusters` (list of clusters as
 replica) and `precision` (a name of `PRECISIONS`). The answer has `parameters`,
 `batch_per_replica`, `assumptions` and, in the order of the clusters, `results`: a layout with its
 prediction, or the fields of the error that says why there is none. The answer is the last line;
-each line before it is an object with `progress`, a sentence for people who wait.
+each line before it is an object with `progress`, a sentence for the terminal.
 
 The model is captured for two sizes of microbatch. Costs are estimated once for each kind of device;
 only the search is repeated for each cluster.

@@ -219,9 +219,9 @@ class WholeBlock:
     def _inputs_of_widths(self, degree: int) -> Iterator[int]:
         """Yield numbers of the inputs whose last dimension may be read as the width of a part."""
         for at, leaf in enumerate(flatten(self._call)[0]):
-            if isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.dim() > 1:
-                if leaf.shape[-1] % degree == 0:
-                    yield at
+            is_wide = isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.dim() > 1
+            if is_wide and leaf.shape[-1] % degree == 0:
+                yield at
 
     def _inputs_of_heads(self, degree: int) -> Iterator[tuple[int, int]]:
         """Yield numbers of the inputs of at least 3 dimensions that have one of heads, with it."""
