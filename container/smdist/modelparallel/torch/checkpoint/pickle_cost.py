@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import pickletools
 import zipfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Any, Final
 
 _MOST_BYTES: Final = 2**30  # limit of a pickle; tensors are not in it
 _MOST_OBJECTS: Final = 1_000_000  # limit of a key or an argument, also in a small pickle
+_PERSISTENT: Final = 16  # limit of the name of a storage, which torch writes as a tuple of five
 _REPEATED: Final = 10  # objects of a key or an argument for each byte of a large pickle
 
 
@@ -159,7 +159,8 @@ class _Follower:
         container = self._stack[-1]
         if container is _ATOM:
             raise ValueError("it adds items to a number or a text")
-        container.count = min(container.count + sum(_counts(items)), self._most + 1)
+        count = container.count + sum(each.count for each in items)
+        container.count = min(count, self._most + 1)
 
     def _build(self) -> None:
         self._popped(1)
@@ -171,11 +172,6 @@ class _Follower:
         self._stack.append(_ATOM)
 
 
-def _counts(items: list[_Value]) -> Iterator[int]:
-    return (each.count for each in items)
-
-
-_PERSISTENT: Final = 16
 _CONTAINERS: Final = {
     "EMPTY_LIST": _Follower._new,
     "EMPTY_DICT": _Follower._new,

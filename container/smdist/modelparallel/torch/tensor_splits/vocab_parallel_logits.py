@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from inspect import signature
+from math import prod
 from types import EllipsisType
 from typing import Any, Final
 
@@ -125,7 +126,7 @@ class VocabParallelLogits(Tensor):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         first = args[0] if args else None
-        if isinstance(first, cls) and not _has_logits((args[1:], kwargs)):
+        if isinstance(first, cls):
             if func is functional.cross_entropy:
                 found = _cross_entropy(first, *args[1:], **kwargs)
             else:
@@ -148,12 +149,6 @@ class VocabParallelLogits(Tensor):
     def __deepcopy__(self, memo: Any) -> Any:
         """Return a copy of the whole logits."""
         return self.whole().__deepcopy__(memo)  # type: ignore[no-untyped-call]
-
-
-def _has_logits(value: Any) -> bool:
-    found: list[None] = []
-    map_leaves(lambda leaf: found.append(None) if isinstance(leaf, Tensor) else None, value)
-    return any(isinstance(each, VocabParallelLogits) for each in found)
 
 
 def _cross_entropy(logits: VocabParallelLogits, *args: Any, **kwargs: Any) -> Tensor | None:
@@ -192,23 +187,14 @@ def _reshaped(logits: VocabParallelLogits, func: Any, *sizes: Any, **kwargs: Any
     if kwargs or not given or not all(isinstance(each, int) for each in given):
         return None
     part, shape = logits.part, list(given)
-    known = -1
     if shape.count(-1) == 1:
-        for each in shape:
-            known *= each
+        known = -prod(shape)
         if known <= 0:
             return None
         shape[shape.index(-1)] = logits.numel() // known
-    if shape[-1] != part.shape[-1] * logits._peers.size or _product(shape) != logits.numel():
+    if shape[-1] != part.shape[-1] * logits._peers.size or prod(shape) != logits.numel():
         return None
     return _same(logits, func(part, (*shape[:-1], part.shape[-1])))
-
-
-def _product(sizes: list[int]) -> int:
-    found = 1
-    for each in sizes:
-        found *= each
-    return found
 
 
 def _flattened(

@@ -27,7 +27,9 @@ class _TokenLosses(torch.autograd.Function):
         highest = logits.amax(-1)
         exponentials = (logits - highest.unsqueeze(-1)).exp_().sum(-1)
         hit = logits.gather(-1, own).squeeze(-1).masked_fill(~is_own, 0)
-        numbers = [highest, exponentials, hit] + [logits.sum(-1)] * bool(smoothing)
+        numbers = [highest, exponentials, hit]
+        if smoothing:
+            numbers.append(logits.sum(-1))
         everyone = torch.stack(peers.all_gather(torch.stack(numbers)))  # ranks, numbers, tokens
         top = everyone[:, 0].amax(0)
         total = (everyone[:, 1] * (everyone[:, 0] - top).exp()).sum(0)
