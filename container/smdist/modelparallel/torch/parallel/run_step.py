@@ -168,13 +168,16 @@ class _UserCode:
         self._scale = 1.0 / len(pieces) if state.settings.averages else 1.0
         if state.settings.fp16:
             self._scale *= loss_scale()
+        self._splits_layers = state.split is not None and state.split.tensor_plan is not None
         self.has_roots = False
 
     def __call__(self, microbatch: int, call: Callable[[Arguments], Any]) -> tuple[Any, Roots]:
         microbatch_call = MicrobatchCall(answer=call, scale=self._scale)
         args, kwargs = self._pieces[microbatch]
         with self._state.acting(microbatch_call):
-            result = whole_logits(self._step_function.function(*args, **kwargs))
+            result = self._step_function.function(*args, **kwargs)
+            if self._splits_layers:
+                result = whole_logits(result)
         self.has_roots |= bool(microbatch_call.roots)
         return (
             _detached(result) if self._step_function.detaches else result
