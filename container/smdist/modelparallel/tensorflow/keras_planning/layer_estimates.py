@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Final
 
 import keras
@@ -20,6 +21,7 @@ from smdist.modelparallel.tensorflow.keras_capture.layer_program import (
 
 # A CPU core, as an order of magnitude: only the ratio of layers to each other matters there.
 _UNKNOWN: Final = Device(name="cpu", flops_per_second=2e10, bytes_per_second=5e9)
+_LOSS_PASSES: Final = 2  # a loss reads the outputs, and writes as much, in each direction
 _PASSES: Final = 2  # the backward pass of a product is two products of the same size
 
 
@@ -30,6 +32,7 @@ def estimate(program: LayerProgram, device: Device = _UNKNOWN) -> Costs:
     longer. Other layers take the time of their bytes.
     """
     nodes = {step.name: estimated(step, program, device) for step in program.steps}
+    add_loss(nodes, program, device)
     return Costs(nodes=nodes, source="estimated", device=device.name)
 
 
@@ -48,6 +51,27 @@ def estimated(step: ProgramStep, program: LayerProgram, device: Device = _UNKNOW
         input_gradient_seconds=forward,
         weight_gradient_seconds=forward * (_PASSES - 1) if is_trained else 0.0,
         saved_bytes=written,
+    )
+
+
+def add_loss(
+    nodes: dict[str, NodeCost], program: LayerProgram, device: Device = _UNKNOWN, factor: float = 1
+) -> None:
+    """Add the estimated cost of the loss to that of the last layer, whose stage computes it.
+
+    Args:
+        nodes: Cost of each step, by name; that of the last step is replaced.
+        program: Program of the model.
+        device: Device to estimate for.
+        factor: Time that the device takes, in proportion to the estimate.
+    """
+    moved = _LOSS_PASSES * _bytes(program.output_names, program)
+    seconds = factor * moved / (device.bytes_per_second or 1e11)
+    last = program.steps[-1].name
+    nodes[last] = replace(
+        nodes[last],
+        forward_seconds=nodes[last].forward_seconds + seconds,
+        input_gradient_seconds=nodes[last].input_gradient_seconds + seconds,
     )
 
 

@@ -25,9 +25,10 @@ from smdist.modelparallel.tensorflow.keras_capture.layer_program import (
     ValueName,
     variables_of,
 )
-from smdist.modelparallel.tensorflow.keras_planning.layer_estimates import estimated
+from smdist.modelparallel.tensorflow.keras_planning.layer_estimates import add_loss, estimated
 
-_RUNS: Final = 3  # the fastest counts
+_RUNS: Final = (3, 20)  # fewest and most runs of a layer; the fastest counts
+_RUN_SECONDS: Final = 0.05  # after so long, there are no more runs than the fewest
 _BUDGET_SECONDS: Final = 60.0  # for all measurements; further layers get estimated costs
 
 
@@ -42,12 +43,13 @@ def measure(program: LayerProgram, tick: Callable[[], None] = lambda: None) -> C
     known: dict[str, NodeCost | None] = {}
     guessed: dict[str, NodeCost] = {}
     found: dict[str, NodeCost] = {}
+    empty_seconds = _seconds(lambda: [tf.zeros([])])
     for step in program.steps:
         rough = estimated(step, program)
         kind = _kind(step, program)
         if step.is_layer and kind not in known and time.monotonic() < end:
             tick()
-            known[kind] = _measured(step, program, rough)
+            known[kind] = _measured(step, program, rough, empty_seconds)
         cost = known.get(kind)
         if cost is None:
             guessed[step.name] = rough
@@ -55,6 +57,7 @@ def measure(program: LayerProgram, tick: Callable[[], None] = lambda: None) -> C
             found[step.name] = cost
     factor = _speed(program, found)
     nodes = {**found, **{name: _scaled(cost, factor) for name, cost in guessed.items()}}
+    add_loss(nodes, program, factor=factor)
     return Costs(nodes=nodes, source="measured", device="cpu")
 
 
@@ -78,18 +81,27 @@ def _has_config(layer: Any) -> bool:
     return True
 
 
-def _measured(step: ProgramStep, program: LayerProgram, rough: NodeCost) -> NodeCost | None:
-    """Return the cost of one layer; None if it cannot be run alone."""
+def _measured(
+    step: ProgramStep, program: LayerProgram, rough: NodeCost, empty_seconds: float
+) -> NodeCost | None:
+    """Return the cost of one layer; None if it cannot be run alone.
+
+    Args:
+        step: Call of the layer.
+        program: Program of the model.
+        rough: Estimated cost.
+        empty_seconds: Time of a call that computes nothing, which is no cost of a layer.
+    """
     with lent_values(variables_of(step)):
-        return _measured_with_values(step, program, rough)
+        return _measured_with_values(step, program, rough, empty_seconds)
 
 
 def _measured_with_values(
-    step: ProgramStep, program: LayerProgram, rough: NodeCost
+    step: ProgramStep, program: LayerProgram, rough: NodeCost, empty_seconds: float
 ) -> NodeCost | None:
     state = [(each, each.numpy()) for each in variables_of(step) if not each.trainable]
     try:
-        return _timed(step, program, rough)
+        return _timed(step, program, rough, empty_seconds)
     except Exception:  # any error: a layer may fail when it is called alone
         return None
     finally:
@@ -99,7 +111,9 @@ def _measured_with_values(
             layer._clear_losses()
 
 
-def _timed(step: ProgramStep, program: LayerProgram, rough: NodeCost) -> NodeCost:
+def _timed(
+    step: ProgramStep, program: LayerProgram, rough: NodeCost, empty_seconds: float
+) -> NodeCost:
     inputs = {name: _sample(program, name) for name in step.reads}
     weights = [each.value for each in variables_of(step) if each.trainable]
     floats = [value for value in inputs.values() if value.dtype.is_floating]
@@ -117,10 +131,10 @@ def _timed(step: ProgramStep, program: LayerProgram, rough: NodeCost) -> NodeCos
             tape.watch(floats)
             results = [each for each in forward() if each.dtype.is_floating]
         found = tape.gradient(results, sources) if sources and results else []
-        return [*results, *(tf.convert_to_tensor(each) for each in found if each is not None)]
+        return [*results, *(_added(each) for each in found if each is not None)]
 
-    forward_seconds = _seconds(forward)
-    whole = _seconds(lambda: gradients([*floats, *weights]))
+    forward_seconds = max(_seconds(forward) - empty_seconds, 0.0)
+    whole = max(_seconds(lambda: gradients([*floats, *weights])) - empty_seconds, 0.0)
     both = max(whole - forward_seconds, 0.0)
     has_both = bool(floats) and bool(weights)
     return NodeCost(
@@ -129,6 +143,11 @@ def _timed(step: ProgramStep, program: LayerProgram, rough: NodeCost) -> NodeCos
         weight_gradient_seconds=both / 2 if has_both else both * (not floats),
         saved_bytes=rough.saved_bytes,
     )
+
+
+def _added(gradient: Any) -> Any:
+    """Return a sum of a gradient and another tensor, as microbatches add them; rows stay rows."""
+    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient + gradient
 
 
 def _sample(program: LayerProgram, name: str) -> Any:
@@ -142,13 +161,13 @@ def _sample(program: LayerProgram, name: str) -> Any:
 def _seconds(run: Callable[[], Any]) -> float:
     compiled = tf.function(tf.autograph.experimental.do_not_convert(run))
     compiled()
-    best = float("inf")
-    for _ in range(_RUNS):
+    fewest, most = _RUNS
+    taken: list[float] = []
+    while len(taken) < fewest or (len(taken) < most and sum(taken) < _RUN_SECONDS):
         begin = time.perf_counter()
-        for each in compiled():
-            each.numpy()
-        best = min(best, time.perf_counter() - begin)
-    return best
+        compiled()  # a CPU has finished when the call returns
+        taken.append(time.perf_counter() - begin)
+    return min(taken)
 
 
 def _speed(program: LayerProgram, found: dict[str, NodeCost]) -> float:

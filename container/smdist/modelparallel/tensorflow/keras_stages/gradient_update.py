@@ -27,10 +27,8 @@ def sum_ties(split: SplitKerasModel, gradients: dict[int, Any]) -> None:
         gradients: Gradient of each variable of this rank, by id().
     """
     me = split.session.rank
-    for number, variable in enumerate(split.trained):
-        stages = split.holders().get(id(variable), ())
-        ranks = list(dict.fromkeys(split.rank_of[stage] for stage in stages))
-        if len(ranks) < 2 or me not in ranks:
+    for number, variable, ranks in split.ties():
+        if me not in ranks or not variable.trainable:
             continue
         tag = _TIE_TAG + 2 * number
         own = gradients.get(id(variable))

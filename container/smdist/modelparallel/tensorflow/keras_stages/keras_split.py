@@ -54,6 +54,8 @@ class SplitKerasModel:
     eagerly: bool = False
     run: Any = None
     _ready: dict[_Key, ReadyStages] = field(default_factory=dict)
+    _holders: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    _ties: list[tuple[int, Any, list[int]]] | None = None
 
     @property
     def trained(self) -> list[Any]:
@@ -72,12 +74,26 @@ class SplitKerasModel:
         return tuple(s for s, rank in enumerate(self.rank_of) if rank == self.session.rank)
 
     def holders(self) -> dict[int, tuple[int, ...]]:
-        """Return the stages that use each variable, by its id()."""
-        found: dict[int, set[int]] = {}
-        for step in self.program.steps:
-            for each in variables_of(step):
-                found.setdefault(id(each), set()).update(self.placement.stages[step.name])
-        return {name: tuple(sorted(stages)) for name, stages in found.items()}
+        """Return the stages that use each variable, by its id(); found once for the program."""
+        if not self._holders:
+            found: dict[int, set[int]] = {}
+            for step in self.program.steps:
+                for each in variables_of(step):
+                    found.setdefault(id(each), set()).update(self.placement.stages[step.name])
+            self._holders = {name: tuple(sorted(stages)) for name, stages in found.items()}
+        return self._holders
+
+    def ties(self) -> list[tuple[int, Any, list[int]]]:
+        """Return number, variable and world ranks of each variable that several ranks use."""
+        if self._ties is None:
+            rank_of, holders = self.rank_of, self.holders()
+            self._ties = []
+            for number, variable in enumerate(self.model.variables):
+                stages = holders.get(id(variable), ())
+                ranks = list(dict.fromkeys(rank_of[stage] for stage in stages))
+                if len(ranks) > 1:
+                    self._ties.append((number, variable, ranks))
+        return self._ties
 
     def variables(self, stage: int) -> list[Any]:
         """Return the variables that a stage uses, in the order of the model."""

@@ -85,6 +85,7 @@ class PipelineRun:
     gradients: dict[int, Any] = field(default_factory=dict)
     loss: Any = 0.0
     outputs: list[Any] = field(default_factory=list)
+    _rows: dict[int, list[Any]] = field(default_factory=dict)
     _kept: dict[tuple[int, int], _Kept] = field(default_factory=dict)
     _local: dict[MessageKey, Any] = field(default_factory=dict)
     _parts: list[PipelineBatch] = field(default_factory=list)
@@ -106,6 +107,9 @@ class PipelineRun:
                 self._forward(action, with_tape=True, with_loss=True)
             else:
                 self._backward(action)
+        for stage in self.functions:
+            for variable in self.variables[stage]:
+                self._add_rows(variable)
         self._end()
 
     def infer(self, batch: PipelineBatch, *, with_loss: bool) -> None:
@@ -256,11 +260,27 @@ class PipelineRun:
 
     def _accumulate(self, variables: Sequence[Any], found: Sequence[Any]) -> None:
         for variable, gradient in zip(variables, found, strict=True):
-            if gradient is None:
-                continue
-            dense = tf.convert_to_tensor(gradient)
-            known = self.gradients.get(id(variable))
-            self.gradients[id(variable)] = dense if known is None else known + dense
+            if isinstance(gradient, tf.IndexedSlices):
+                rows = self._rows.setdefault(id(variable), [])
+                rows.append(gradient)
+                if sum(each.values.shape[0] for each in rows) >= variable.shape[0]:
+                    self._add_rows(variable)
+            elif gradient is not None:
+                self._add(variable, gradient)
+
+    def _add_rows(self, variable: Any) -> None:
+        """Add the rows of a table that microbatches used: one dense tensor for many of them."""
+        rows = self._rows.pop(id(variable), None)
+        if rows:
+            values = tf.concat([each.values for each in rows], 0)
+            indices = tf.concat([each.indices for each in rows], 0)
+            self._add(variable, tf.math.unsorted_segment_sum(values, indices, variable.shape[0]))
+
+    def _add(self, variable: Any, gradient: Any) -> None:
+        known = self.gradients.get(id(variable))
+        # A raw operation takes less of Python's time than `+`.
+        total = gradient if known is None else tf.raw_ops.AddV2(x=known, y=gradient)
+        self.gradients[id(variable)] = total
 
 
 def _key(link: StageLink, direction: int, action: Action) -> MessageKey:
