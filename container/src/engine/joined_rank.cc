@@ -10,14 +10,13 @@
 #include "smdist/errors.h"
 
 namespace smdist {
-namespace {
 
 using Clock = std::chrono::steady_clock;
 
 // Stores what the engine's threads have found since the last look, and ends waits for it.
 //
 // Thread safety: all methods may be called from any thread.
-class Mailbox final {
+class JoinMailbox final {
  public:
   struct Found {
     std::vector<std::pair<size_t, Announced>> announced;  // by number in `groups`
@@ -57,8 +56,6 @@ class Mailbox final {
   bool has_rung_ = false;
 };
 
-}  // namespace
-
 class JoinedRank::Impl final {
  public:
   Impl(std::shared_ptr<Engine> engine, const std::vector<uint32_t>& groups, uint32_t control,
@@ -66,7 +63,7 @@ class JoinedRank::Impl final {
       : engine_(std::move(engine)),
         control_(control),
         timeout_(timeout),
-        mailbox_(std::make_shared<Mailbox>()) {
+        mailbox_(std::make_shared<JoinMailbox>()) {
     for (const uint32_t id : groups) {
       groups_.emplace_back();
       groups_.back().id = id;
@@ -80,7 +77,7 @@ class JoinedRank::Impl final {
     const Clock::time_point until = Clock::now() + limit;
     while (!is_finished()) {
       std::shared_ptr<Completion> bell;
-      const Mailbox::Found found = mailbox_->take(bell);
+      const JoinMailbox::Found found = mailbox_->take(bell);
       if (found.error) std::rethrow_exception(found.error);
       for (uint32_t i = 0; i < found.num_ended; ++i) go_on();
       for (const auto& [group, announced] : found.announced) answer(group, announced);
@@ -233,7 +230,7 @@ class JoinedRank::Impl final {
   const std::shared_ptr<Engine> engine_;
   const uint32_t control_;
   const std::chrono::milliseconds timeout_;
-  const std::shared_ptr<Mailbox> mailbox_;
+  const std::shared_ptr<JoinMailbox> mailbox_;
   std::vector<Answered> groups_;
   std::shared_ptr<Counts> counts_;
   Phase phase_ = Phase::kJoining;

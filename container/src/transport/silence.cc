@@ -9,6 +9,7 @@
 #include <cerrno>
 
 #include "smdist/errors.h"
+#include "transport/socket.h"
 
 namespace smdist {
 namespace {
@@ -26,12 +27,6 @@ constexpr int kLongestPauseOption = 44;  // TCP_RTO_MAX_MS
 constexpr int kPausesPerSilence = 7;
 constexpr milliseconds kShortestPause{1'000};
 constexpr milliseconds kLongestPause{120'000};
-
-void set_option(int fd, int level, int name, int value) {
-  if (::setsockopt(fd, level, name, &value, sizeof value) != 0) {
-    throw SystemError("the system call setsockopt failed for a TCP socket between ranks", errno);
-  }
-}
 
 }  // namespace
 
@@ -52,10 +47,10 @@ void watch_silence(int fd, milliseconds limit) {
       std::max(static_cast<int>(std::chrono::duration_cast<seconds>(limit).count()), 1);
   const int interval = std::max(whole / kProbesPerSilence, 1);
   const int probes = std::max(whole / interval - 1, 1);
-  set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-  set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, std::max(whole - probes * interval, 1));
-  set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, interval);
-  set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, probes);
+  set_socket_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_socket_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, std::max(whole - probes * interval, 1));
+  set_socket_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, interval);
+  set_socket_option(fd, IPPROTO_TCP, TCP_KEEPCNT, probes);
   const int pause = static_cast<int>(
       std::clamp(limit / kPausesPerSilence, kShortestPause, kLongestPause).count());
   ::setsockopt(fd, IPPROTO_TCP, kLongestPauseOption, &pause, sizeof pause);  // best effort

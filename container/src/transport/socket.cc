@@ -3,8 +3,8 @@
 
 #include <arpa/inet.h>
 #include <linux/socket.h>
+#include <linux/tcp.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 
 #include <cerrno>
 #include <cstring>
@@ -18,12 +18,6 @@ namespace {
 // Maximum number of unsent bytes in the kernel: with few of them, the send queue can alternate
 // between messages.
 constexpr int kUnsentBytes = 256 << 10;
-
-void set_option(int fd, int level, int name, int value) {
-  if (::setsockopt(fd, level, name, &value, sizeof value) != 0) {
-    throw SystemError("the system call setsockopt failed for a TCP socket between ranks", errno);
-  }
-}
 
 UniqueFd open_socket(int family) {
   UniqueFd fd(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
@@ -55,6 +49,12 @@ bool is_locked(int fd) {
 }
 
 }  // namespace
+
+void set_socket_option(int fd, int level, int name, int value) {
+  if (::setsockopt(fd, level, name, &value, sizeof value) != 0) {
+    throw SystemError("the system call setsockopt failed for a TCP socket between ranks", errno);
+  }
+}
 
 Address::Address(const std::string& host, uint16_t port) {
   auto* v4 = reinterpret_cast<sockaddr_in*>(&storage);
@@ -121,7 +121,7 @@ UniqueFd begin_connect(const std::string& host, const Endpoint& to, size_t arriv
   const Address source(host, 0);
   UniqueFd fd = open_socket(target.storage.ss_family);
   if (source.storage.ss_family == target.storage.ss_family) {
-    set_option(fd.get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
+    set_socket_option(fd.get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
     bind_to(fd.get(), source, host);
   }
   if (arriving > 0) limit_receive_buffer(fd.get(), arriving);
@@ -167,9 +167,9 @@ UniqueFd accept_from(int listener) {
 }
 
 void set_peer_options(int fd, std::chrono::milliseconds silence) {
-  set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  set_socket_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   watch_silence(fd, silence);
-  set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentBytes);
+  set_socket_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentBytes);
 }
 
 // With a buffer of fewer than four segments, the sender would stall until a timer expires.
@@ -185,7 +185,7 @@ size_t min_receive_buffer(int fd) {
 // larger.
 void limit_receive_buffer(int fd, size_t bytes) {
   constexpr int kUnlocked = 0;
-  if (bytes > 0) set_option(fd, SOL_SOCKET, SO_RCVBUF, static_cast<int>(bytes));
+  if (bytes > 0) set_socket_option(fd, SOL_SOCKET, SO_RCVBUF, static_cast<int>(bytes));
   if (bytes == 0 || receive_buffer_of(fd) < bytes) {
     ::setsockopt(fd, SOL_SOCKET, SO_BUF_LOCK, &kUnlocked, sizeof kUnlocked);
   }
@@ -196,7 +196,7 @@ void widen_receive_buffer(int fd, size_t bytes) {
   constexpr int kWidest = 1 << 30;
   if (bytes > 0 && (bytes <= receive_buffer_of(fd) || !is_locked(fd))) return;
   limit_receive_buffer(fd, bytes);
-  set_option(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, kWidest);  // use the whole buffer
+  set_socket_option(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, kWidest);  // use the whole buffer
 }
 
 }  // namespace smdist

@@ -32,6 +32,9 @@ std::string peer_text(int fd);
 // Return the numeric address of the other side, such as "10.0.0.4"; empty if it is not known.
 std::string peer_host(int fd);
 
+// Set an option whose value is an int. Throws SystemError.
+void set_socket_option(int fd, int level, int name, int value);
+
 // Open a socket that listens on a free port of this address. Throws UsageError, SystemError.
 UniqueFd listen_on(const std::string& host);
 

@@ -13,14 +13,14 @@ using Register = int (*)(void* memory, size_t bytes, unsigned flags);
 using Unregister = int (*)(void* memory);
 constexpr unsigned kPortable = 1;  // CU_MEMHOSTREGISTER_PORTABLE: for all contexts
 
-struct Driver {
+struct RegistrationFunctions {
   Register pin = nullptr;
   Unregister unpin = nullptr;
   std::string missing;  // why the functions cannot be used; empty if they can
 };
 
-Driver load() {
-  Driver driver;
+RegistrationFunctions registration_functions() {
+  RegistrationFunctions driver;
   look_up("cuMemHostRegister_v2", &driver.pin, &driver.missing);
   look_up("cuMemHostUnregister", &driver.unpin, &driver.missing);
   return driver;
@@ -29,7 +29,7 @@ Driver load() {
 // The guard makes the context of the device current, as the driver requires.
 class CudaHostRegistration final : public HostRegistration {
  public:
-  explicit CudaHostRegistration(const Driver& driver) : driver_(driver) {}
+  explicit CudaHostRegistration(const RegistrationFunctions& driver) : driver_(driver) {}
 
   void pin(c10::Device device, void* memory, size_t bytes) const override {
     const c10::DeviceGuard guard(device);
@@ -46,13 +46,13 @@ class CudaHostRegistration final : public HostRegistration {
   }
 
  private:
-  const Driver& driver_;
+  const RegistrationFunctions& driver_;
 };
 
 }  // namespace
 
 const HostRegistration* cuda_host_registration(std::string* missing) {
-  static const auto* const driver = new Driver(load());
+  static const auto* const driver = new RegistrationFunctions(registration_functions());
   static const auto* const registration = new CudaHostRegistration(*driver);
   *missing = driver->missing;
   return missing->empty() ? registration : nullptr;

@@ -16,15 +16,15 @@ using GetDevicePointer = int (*)(Address* device, void* host, unsigned flags);
 constexpr unsigned kWaitUntilReached = 0;  // CU_STREAM_WAIT_VALUE_GEQ
 constexpr unsigned kWriteBehindAll = 0;    // CU_STREAM_WRITE_VALUE_DEFAULT
 
-struct Driver {
+struct MemoryFunctions {
   StreamOperation wait = nullptr;
   StreamOperation write = nullptr;
   GetDevicePointer get_device_pointer = nullptr;
   std::string missing;  // why the operations cannot be used; empty if they can
 };
 
-Driver load() {
-  Driver driver;
+MemoryFunctions memory_functions() {
+  MemoryFunctions driver;
   look_up("cuStreamWaitValue32_v2", &driver.wait, &driver.missing);
   look_up("cuStreamWriteValue32_v2", &driver.write, &driver.missing);
   look_up("cuMemHostGetDevicePointer_v2", &driver.get_device_pointer, &driver.missing);
@@ -33,7 +33,7 @@ Driver load() {
 
 class CudaStreamMemory final : public StreamMemory {
  public:
-  explicit CudaStreamMemory(const Driver& driver) : driver_(driver) {}
+  explicit CudaStreamMemory(const MemoryFunctions& driver) : driver_(driver) {}
 
   void wait(const c10::Stream& stream, std::atomic<uint32_t>& word, uint32_t value) const override {
     call(driver_.wait, "cuStreamWaitValue32", stream, word, value, kWaitUntilReached);
@@ -56,13 +56,13 @@ class CudaStreamMemory final : public StreamMemory {
     check_cuda(operation(native, address, value, flags), name);
   }
 
-  const Driver& driver_;
+  const MemoryFunctions& driver_;
 };
 
 }  // namespace
 
 const StreamMemory* cuda_stream_memory(std::string* missing) {
-  static const auto* const driver = new Driver(load());
+  static const auto* const driver = new MemoryFunctions(memory_functions());
   static const auto* const memory = new CudaStreamMemory(*driver);
   *missing = driver->missing;
   return missing->empty() ? memory : nullptr;

@@ -10,7 +10,7 @@ namespace smdist::torch_binding {
 namespace {
 
 // Time between two looks at the events of released slots, while a thread waits for one.
-constexpr auto kPoll = std::chrono::microseconds(50);
+constexpr auto kEventPoll = std::chrono::microseconds(50);
 
 bool is_complete(const CopyStreams::EventPtr& event) { return !event || event->query(); }
 
@@ -124,7 +124,7 @@ at::Tensor PinnedSlots::acquire(std::chrono::milliseconds patience) {
     if (is_stopped_) return {};
     const auto has_changed = [this] { return !released_.empty() || is_stopped_; };
     if (!released_.empty()) {
-      changed_.wait_for(lock, kPoll);  // for the oldest event
+      changed_.wait_for(lock, kEventPoll);  // for the oldest event
     } else if (has_memory) {
       changed_.wait_until(lock, end, has_changed);
     } else {

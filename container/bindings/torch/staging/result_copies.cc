@@ -14,7 +14,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // Time between two looks at copies that are not complete.
-constexpr std::chrono::microseconds kPoll{50};
+constexpr std::chrono::microseconds kCopyPoll{50};
 // Longest time that the end of the threads waits for copies.
 constexpr std::chrono::seconds kEndPatience{1};
 
@@ -36,7 +36,7 @@ void ResultCopies::stop() {
 void ResultCopies::run() {
   while (true) {
     const bool is_idle = queued_.empty() && failed_.empty();
-    auto next = is_idle ? pieces_->next_ended() : pieces_->next_ended(kPoll);
+    auto next = is_idle ? pieces_->next_ended() : pieces_->next_ended(kCopyPoll);
     if (next.ended) {
       copy(std::move(next.ended->first), next.ended->second);
     } else if (next.is_stopped) {
@@ -138,7 +138,7 @@ void ResultCopies::finish_copies() {
   const Clock::time_point end = Clock::now() + kEndPatience;
   while (!(queued_.empty() && failed_.empty()) && Clock::now() < end) {
     look_after_copies();
-    std::this_thread::sleep_for(kPoll);
+    std::this_thread::sleep_for(kCopyPoll);
   }
   for (const Queued& copies : queued_) {
     if (copies.signal) copies.signal->set();

@@ -15,8 +15,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // Longest time that two copies of a few bytes take on a device that works.
-constexpr std::chrono::seconds kPatience{5};
-constexpr std::chrono::microseconds kPoll{50};
+constexpr std::chrono::seconds kStreamPatience{5};
+constexpr std::chrono::microseconds kStreamPoll{50};
 
 // Copies a byte to the host and back while another stream waits for a signal, which is set behind
 // the copies. Returns whether the stream goes on.
@@ -34,9 +34,9 @@ bool stream_goes_on(const CopyStreams& streams, const StreamSignals& signals,
   const auto to_host = streams.copy_to_host({{on_host, on_device}}, now);
   const auto to_device = streams.copy_to_device({{on_device, on_host}}, to_host);
   signals.set_behind(streams.to_device(), signal);
-  for (const Clock::time_point end = Clock::now() + kPatience; Clock::now() < end;) {
+  for (const Clock::time_point end = Clock::now() + kStreamPatience; Clock::now() < end;) {
     if (to_device->query() && passed->query()) return true;
-    std::this_thread::sleep_for(kPoll);
+    std::this_thread::sleep_for(kStreamPoll);
   }
   return false;
 }

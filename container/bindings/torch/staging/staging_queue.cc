@@ -18,7 +18,7 @@ namespace {
 // Time for which a piece waits for one of the slots, before it gets an additional one. Slots that
 // stay in use for so long may belong to operations that other ranks submit after the one that
 // waits: two groups may have another order on each rank.
-constexpr std::chrono::seconds kPatience{1};
+constexpr std::chrono::seconds kSlotPatience{1};
 
 constexpr const char* kShutDown = "the engine was shut down, so it cannot start an operation";
 
@@ -262,7 +262,7 @@ at::Tensor StagingQueue::memory_for(StagedOperation& staged, size_t piece, bool 
   const size_t bytes = staged.pieces.bytes_of(piece);
   if (bytes > slots.slot_bytes()) return allocate_pinned(staged.work->device().type(), bytes);
   if (!may_wait) return slots.try_acquire();
-  at::Tensor slot = slots.acquire(kPatience);
+  at::Tensor slot = slots.acquire(kSlotPatience);
   if (!slot.defined()) throw UsageError(kShutDown);
   return slot;
 }
