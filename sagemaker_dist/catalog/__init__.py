@@ -3,9 +3,11 @@
 
 from sagemaker_dist.catalog.accelerators import Accelerator, accelerator_of, accelerators
 from sagemaker_dist.catalog.instances import LOCAL, LOCAL_PROCESS, Instance
+from sagemaker_dist.catalog.past_spot_jobs import PastSpotJobs, SpotJobs, read_spot_jobs
 from sagemaker_dist.catalog.price_list import fetch_prices
 from sagemaker_dist.catalog.prices import (
     PRICE_LIST,
+    SPOT_PRICES,
     Price,
     PriceNote,
     Prices,
@@ -31,12 +33,15 @@ __all__ = [
     "LOCAL_PROCESS",
     "PRICE_LIST",
     "SHIPPED",
+    "SPOT_PRICES",
     "Accelerator",
     "Instance",
+    "PastSpotJobs",
     "Price",
     "PriceNote",
     "Prices",
     "Refresh",
+    "SpotJobs",
     "Table",
     "accelerator_of",
     "accelerators",
@@ -47,6 +52,7 @@ __all__ = [
     "prices",
     "prices_for",
     "read_prices",
+    "read_spot_jobs",
     "read_table",
     "refresh_table",
     "training_instances",

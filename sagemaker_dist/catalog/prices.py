@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prices of instance types in training jobs, each with its source and date.
 
-Three files of one form are read; an earlier one overrides a later one:
+Files of one form are read; an earlier one overrides a later one:
 
     ~/.sagemaker-dist/prices.json       written by the user, such as negotiated prices
     ~/.sagemaker-dist/price_list.json   written by `sagemaker-dist instances refresh`
+    ~/.sagemaker-dist/spot_prices.json  written by `sagemaker-dist instances spot`
     prices.json of this package         written by hand, from published sources
 
 A price that is in none of the files is unknown. It is never derived from other prices.
@@ -24,6 +25,7 @@ from sagemaker_dist.errors import SetupError
 SHIPPED_PRICES: Final = Path(__file__).with_name("prices.json")
 USER_PRICES: Final = Path("~/.sagemaker-dist/prices.json")
 PRICE_LIST: Final = Path("~/.sagemaker-dist/price_list.json")
+SPOT_PRICES: Final = Path("~/.sagemaker-dist/spot_prices.json")
 _KEYS: Final = {"source": str, "date": str, "region": str | None, "usd_per_hour": dict}
 _SPOT: Final = "spot_usd_per_hour"  # this key may be left out
 
@@ -54,8 +56,8 @@ class PriceNote:
         date: Date of the source, YYYY-MM-DD.
         region: AWS region; None if the source does not state it.
         usd_per_hour: Price of one host in US dollars per hour on demand, by instance type.
-        spot_usd_per_hour: Price of one host on spot instances, which only a user can know: AWS
-            publishes none for training jobs.
+        spot_usd_per_hour: Price of one host on spot instances, which only the user's bill can
+            tell: AWS publishes none for training jobs.
     """
 
     source: str
@@ -95,7 +97,8 @@ class Prices:
 
 def price_files() -> tuple[Path, ...]:
     """Return the paths of the files of prices; an earlier one overrides a later one."""
-    return USER_PRICES.expanduser(), PRICE_LIST.expanduser(), SHIPPED_PRICES
+    own = (USER_PRICES, PRICE_LIST, SPOT_PRICES)
+    return *(each.expanduser() for each in own), SHIPPED_PRICES
 
 
 def price_of(instance_type: str, region: str) -> Price | None:

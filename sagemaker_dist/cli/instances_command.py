@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `sagemaker-dist instances list | show | refresh`."""
+"""The command `sagemaker-dist instances list | show | refresh | spot`."""
 
 from __future__ import annotations
 
@@ -9,17 +9,21 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+from rich.console import Console
 from rich.table import Table
 
 from sagemaker_dist.catalog import (
     PRICE_LIST,
     SHIPPED,
+    SPOT_PRICES,
     Instance,
+    PastSpotJobs,
     Price,
     all_prices,
     fetch_prices,
     prices,
     read_prices,
+    read_spot_jobs,
     read_table,
     refresh_table,
     training_instances,
@@ -137,6 +141,74 @@ def refresh(region: str | None, profile: str | None, output: Path, price_list: P
     notes = [fetched, *(each for each in read_prices(price_list) if each.region != fetched.region)]
     _write("--prices", price_list, lambda: write_prices(notes, price_list))
     screen.line(f"{price_list}: {len(fetched.usd_per_hour)} prices in {fetched.region}")
+
+
+@instances.command(short_help="Find what spot instances cost in your past jobs.")
+@aws_options
+@click.option(
+    "--days",
+    type=click.IntRange(1, 3650),
+    default=90,
+    show_default=True,
+    help="Jobs that were created in so many days up to now.",
+)
+@click.option(
+    "--most",
+    type=click.IntRange(1),
+    default=500,
+    show_default=True,
+    help="Largest number of jobs to read, the latest first.",
+)
+@click.option(
+    "--prices",
+    "file",
+    type=FILE,
+    metavar="FILE",
+    default=SPOT_PRICES,
+    help=f"File of prices. Default: {SPOT_PRICES}.",
+)
+def spot(region: str | None, profile: str | None, days: int, most: int, file: Path) -> None:
+    """Write a file of prices on spot instances, from what your past jobs paid.
+
+    AWS publishes no such prices for training jobs. SageMaker reports which part of the time of a
+    job was billed; this part of the on-demand price is the price. Other regions' prices in the file
+    are kept.
+    """
+    client = boto_session(region, profile).client("sagemaker")
+    file = file.expanduser()
+    with Console(stderr=True).status("jobs are listed") as status:
+        past = read_spot_jobs(
+            client, days=days, most=most, tick=lambda number: status.update(f"{number} jobs read")
+        )
+    note = past.note()
+    if not past.by_type:
+        raise SetupError(
+            f"there is no spot price to find in {past.region}",
+            f"none of the {past.num_read} jobs since {past.since} ran on spot instances to its end",
+            "Pass --days to look back further, or --region for the region of your jobs",
+            about="--days",
+            kind="no_prices",
+        )
+    others = [each for each in read_prices(file) if each.region != past.region]
+    found = note.spot_usd_per_hour
+    if found:
+        _write("--prices", file, lambda: write_prices([note, *others], file))
+    for name, text in _spot_rows(past, found).items():
+        screen.plain_facts({name: text})
+    screen.line(f"{file}: {len(found)} spot prices in {past.region}" if found else "nothing written")
+
+
+def _spot_rows(past: PastSpotJobs, found: Mapping[str, float]) -> dict[str, str]:
+    """Return a text for each instance type: its price on spot instances, and its jobs."""
+    rows = {}
+    for name, jobs in sorted(past.by_type.items()):
+        hours, paid = jobs.training_seconds / 3600, 100 * jobs.paid_share
+        ran = f"{jobs.num_jobs} jobs of {hours:.1f} h in all, {paid:.0f} % of the time billed"
+        price = "on-demand price unknown; sagemaker-dist instances refresh reads it"
+        if name in found:
+            price = f"{found[name]:g} USD/h"
+        rows[name] = f"{price}, {ran}"
+    return rows
 
 
 def _write(option: str, path: Path, write: Callable[[], None]) -> None:
