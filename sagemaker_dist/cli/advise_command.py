@@ -83,7 +83,7 @@ def advise(file: Path, plot: Path | None, as_json: bool, **values: Any) -> int:
     """Compare instance types for training the model of FILE: time, price, and how to lay it out.
 
     FILE is a model as for sagemaker-dist plan: it has the functions model() and example(). Nothing
-    starts, and AWS is not called.
+    starts, and AWS is not called. The exit status is 1 if no cluster meets the limits.
     """
     read = _read(values, plot)
     prices = prices_for(values["region"], values["prices"])
@@ -110,7 +110,7 @@ def advise(file: Path, plot: Path | None, as_json: bool, **values: Any) -> int:
         screen.print_json(_document(advice, training, answer, omitted))
     else:
         _show(advice, training, answer, omitted)
-    return 0
+    return 0 if advice.choice is not None else 1
 
 
 def _read(values: dict[str, Any], plot: Path | None) -> dict[str, Any]:
