@@ -197,10 +197,11 @@ def test_type_without_price(capsys):
 
 def test_exit_status_says_that_nothing_meets_the_limits(capsys, monkeypatch):
     """The report still says why, for each cluster."""
-    found = {"results": [misfit(99)], "batch_per_replica": 1, "parameters": 10, "assumptions": []}
+    layout = {**answer(9.0), "layout": "1 replica", "memory_bytes": 1, "options": {}}
+    found = {"results": [layout], "batch_per_replica": 1, "parameters": 10, "assumptions": []}
     monkeypatch.setattr("sagemaker_dist.cli.advise_command.forecasts_of", lambda *_, **__: found)
     status = main(["advise", "model.py", "--samples=10", f"--instance-type={TYPES[0]}",
-                   "--counts=1", "--json"])  # fmt: skip
+                   "--counts=1", "--budget=0.001", "--json"])  # fmt: skip
     document = json.loads(capsys.readouterr().out)
 
     assert (1, None) == (status, document["choice"])
