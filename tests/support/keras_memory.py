@@ -3,6 +3,7 @@
 
 import gc
 import re
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,16 @@ class Peak:
     def num_bytes(self) -> int:
         """Return how much more than at the beginning was resident at the peak."""
         return _status("VmHWM") - self._before
+
+
+def limit_growth(num_bytes: int) -> None:
+    """Let the private memory of this process grow by so many bytes at most.
+
+    RLIMIT_DATA counts what a process may write to, unlike RLIMIT_AS, which also counts addresses
+    that TensorFlow reserves and never uses.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (_status("VmData") + num_bytes, hard))
 
 
 def _status(name: str) -> int:

@@ -78,6 +78,37 @@ def test_only_names_that_are_written_have_numbers(keras_world, tmp_path):
     assert [([0, 7], [7])] == keras_world.run(numbered, tmp_path, size=1, deadline=60)
 
 
+def bytes_of_one_value(_rank, _size, path, kind):
+    """Return a value of an HDF5 file in an archive, and how many bytes were read for it."""
+    import io
+    import zipfile
+
+    import h5py
+
+    from smdist.modelparallel.tensorflow.keras_checkpoint.archive_member import opened_member
+
+    content = io.BytesIO()
+    with h5py.File(content, "w") as file:
+        for number in range(4):
+            file[f"vars/{number}"] = np.full(2**18, number, "float32")
+    with zipfile.ZipFile(path, "w", kind) as archive:
+        archive.writestr("first.json", "{}")
+        archive.writestr("model.weights.h5", content.getvalue())
+    with opened_member(path, "model.weights.h5") as member, h5py.File(member) as file:
+        value = file["vars/2"][()]
+        return set(value.tolist()), value.size, getattr(member, "num_read", None)
+
+
+def test_a_rank_reads_the_values_that_it_needs(keras_world, tmp_path):
+    """One of four values takes the bytes of one; compressed archives are read as well."""
+    path = tmp_path / "model.keras"
+    [stored] = keras_world.run(bytes_of_one_value, path, 0, size=1, deadline=60)
+    [deflated] = keras_world.run(bytes_of_one_value, path, 8, size=1, deadline=60)
+
+    assert ({2.0}, 2**18) == stored[:2] == deflated[:2]
+    assert 2**20 <= stored[2] < 1.1 * 2**20
+
+
 def wrong_file(rank, _size, path):
     """Load a file that is damaged, and one that does not exist; return the errors' fields."""
     from keras_models import MODELS, loss_of, made

@@ -6,6 +6,7 @@ from keras_memory import LAYER_BYTES
 from tf_ranks import TensorFlowWorld
 
 STAGES = 3
+LIMIT = 18 * LAYER_BYTES  # 12 layers, and 6 more of their 12 gradients
 OTHERS = 24 * 2**20  # bytes of code and of TensorFlow's graphs
 
 
@@ -59,3 +60,31 @@ def test_start(new_ranks, kind):
 
         assert own <= peak + OTHERS, "the measurement misses the rank's own stage"
         assert peak <= own + LAYER_BYTES + OTHERS
+
+
+def trained_within_limit(_rank, size):
+    """Train one step in LIMIT bytes; return the loss and the number of layers of each stage."""
+    import keras
+    import keras_memory
+
+    import smdist.modelparallel.tensorflow as smp
+
+    smp.init({"pipeline_parallel_degree": size, "microbatches": 2})
+    keras_memory.warm_up()
+    keras_memory.limit_growth(LIMIT)
+    model = _model("functional")
+    model.compile(optimizer=keras.optimizers.SGD(0.01), loss="mse")
+    loss = model.train_on_batch(*keras_memory.batch())
+    return float(loss), [len(units) for units in model.plan.stages]
+
+
+@pytest.mark.slow
+def test_a_model_that_one_rank_cannot_hold(new_ranks):
+    """One rank runs out of memory, and three ranks with the same limit each train."""
+    [(has_answer, text)] = new_ranks.outcomes(trained_within_limit, size=1, deadline=200)
+    answers = new_ranks.run(trained_within_limit, size=STAGES, deadline=200)
+
+    assert [answers[0]] * STAGES == answers
+    assert sum(answers[0][1]) == 12
+    assert not has_answer
+    assert "OOM" in text or "bad_alloc" in text

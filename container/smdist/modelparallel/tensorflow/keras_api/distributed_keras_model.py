@@ -43,10 +43,10 @@ from smdist.modelparallel.tensorflow.keras_api.model_checks import (
     check_subclass,
 )
 from smdist.modelparallel.tensorflow.keras_api.model_trainer import ModelTrainer, abort
+from smdist.modelparallel.tensorflow.keras_api.model_view import ModelView
 from smdist.modelparallel.tensorflow.keras_api.step_scope import called
 from smdist.modelparallel.tensorflow.keras_api.step_trainer import StepTrainer
 from smdist.modelparallel.tensorflow.keras_capture import automatic_names_kept, capture, graph_of
-from smdist.modelparallel.tensorflow.keras_capture.layer_paths import trained_variables
 from smdist.modelparallel.tensorflow.keras_checkpoint.optimizer_slots import build_slots, slots_of
 from smdist.modelparallel.tensorflow.keras_checkpoint.write_keras_file import SavedState
 from smdist.modelparallel.tensorflow.keras_planning.agreed_plan import agreed_plan
@@ -60,7 +60,7 @@ from smdist.modelparallel.tensorflow.keras_stages.variable_values import (
 )
 
 
-class DistributedModel(keras.Model):  # type: ignore[misc]  # untyped
+class DistributedModel(ModelView):
     """A Keras model that is trained in stages, one or several on each rank of a pipeline.
 
     Args:
@@ -97,27 +97,11 @@ class DistributedModel(keras.Model):  # type: ignore[misc]  # untyped
         """Function that calls the whole model; None if a call of the model itself does."""
         return partial(keras.Model.__call__, self) if self._hidden["model"] is None else None
 
-    def whole_model(self) -> Any:
-        """Return the whole model; this rank trains the variables of its stages alone."""
-        found = self._hidden["model"]  # Keras's loading would never end if it found the model here
-        return self if found is None else found
-
     @property
     def plan(self) -> Plan | None:
         """Plan with the layers of each stage; None before the first batch."""
         trainer = self._hidden.get("trainer")
         return None if trainer is None else self._hidden["split"].plan
-
-    @property
-    def trainable_variables(self) -> list[Any]:
-        """Trained variables of this rank's stages; those of the whole model before the split."""
-        trainer = self._hidden.get("trainer")
-        return list(trained_variables(self.whole_model()) if trainer is None else trainer.variables)
-
-    @property
-    def trainable_weights(self) -> list[Any]:
-        """Same as `trainable_variables`."""
-        return self.trainable_variables
 
     def own_values(self) -> dict[str, Any]:
         """Return the variables of this rank's stages as arrays, by their names in the model.

@@ -15,6 +15,7 @@ from smdist.dataparallel.tensorflow import basics
 from smdist.dataparallel.tensorflow.broadcast_objects import allgather_object
 from smdist.modelparallel.tensorflow.keras_stages.gradient_update import (
     average_replicas,
+    count_step,
     squares_of_own,
     sum_of_world,
     sum_ties,
@@ -44,6 +45,7 @@ class ModelTrainer:
         self._names: dict[bool, tuple[str, ...]] = {}
         self._orders: dict[tuple[str, ...], list[str]] = {}
         self._update: Any = None
+        self._is_skipped = False
         own = {id(each) for each in split.own_variables()}
         self.variables = [each for each in split.trained if id(each) in own]
         self.gradients: list[Any] = []  # last step, in the order of `variables`
@@ -111,6 +113,7 @@ class ModelTrainer:
         slots[self._session.replica] = 1.0
         mine = squares_of_own(self._split, self.variables, gradients)
         total = sum_of_world(tf.constant(slots) * mine)[self._session.replica]
+        self._is_skipped = scales and not np.isfinite(total.numpy())
         factor = tf.where(tf.math.is_finite(total), tf.ones([], tf.float64), np.nan)
         if limit is not None:
             norm = tf.sqrt(total) / self._loss_scale()
@@ -130,9 +133,10 @@ class ModelTrainer:
             for gradient, variable in zip(gradients, self.variables, strict=True)
             if gradient is not None
         ]
-        if not pairs:
-            return
         optimizer = self._owner.optimizer
+        if not pairs:
+            count_step(optimizer, is_skipped=self._is_skipped)
+            return
         if self._update is None:
 
             def update(found: list[Any]) -> None:
@@ -162,7 +166,7 @@ class ModelTrainer:
         values = [tf.cast(loss, tf.float64), *(_number(own.get(name, 0.0)) for name in names)]
         summed = sum_of_world(tf.stack(values)).numpy() / replicas
         tracker = self._owner._loss_tracker
-        tracker.update_state(float(summed[0]), sample_weight=batch.size)
+        tracker.update_state(tf.constant(summed[0]), sample_weight=batch.size)  # may overflow
         found = dict(zip(names, summed[1:].tolist(), strict=True))
         return {"loss": float(tracker.result()), **found}
 

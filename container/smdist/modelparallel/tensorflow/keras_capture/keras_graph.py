@@ -11,7 +11,10 @@ import keras
 import tensorflow as tf
 
 from smdist.modelparallel.core.graph import Graph, Node, NodeKind, Parameter, Value
-from smdist.modelparallel.tensorflow.keras_capture.layer_paths import trained_variables
+from smdist.modelparallel.tensorflow.keras_capture.layer_paths import (
+    all_variables,
+    trained_variables,
+)
 from smdist.modelparallel.tensorflow.keras_capture.layer_program import (
     LayerProgram,
     ProgramStep,
@@ -46,7 +49,7 @@ def graph_of(program: LayerProgram, model: Any) -> Graph:
         outputs=tuple(dict.fromkeys([*program.results])),
         parameters=tuple(
             _parameter(each, program.variable_names, is_trained=id(each) in trained)
-            for each in model.variables
+            for each in all_variables(model)
         ),
     )
 

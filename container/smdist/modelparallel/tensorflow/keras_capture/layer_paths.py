@@ -36,13 +36,24 @@ def _layers_of(layer: Any) -> list[Any]:
 def variable_names(model: Any) -> dict[int, str]:
     """Return a unique name of each variable of a model, by id(); usually Keras's path."""
     taken: set[str] = set()
-    return {id(each): unique(each.path, taken) for each in model.variables}
+    return {id(each): unique(each.path, taken) for each in all_variables(model)}
+
+
+def all_variables(model: Any) -> list[Any]:
+    """Return the variables of a whole model, also if its class has others for users."""
+    found: list[Any] = keras.Model.variables.fget(model)
+    return found
+
+
+def all_weights(model: Any) -> list[Any]:
+    """Return the variables of a whole model without the states of random generators."""
+    found: list[Any] = keras.Model.weights.fget(model)
+    return found
 
 
 def trained_variables(model: Any) -> list[Any]:
     """Return the trained variables of a whole model, also if its class has others for users."""
-    found: list[Any] = keras.Model.trainable_variables.fget(model)
-    return found
+    return [each for each in all_variables(model) if each.trainable] if model.trainable else []
 
 
 def unique(name: str, taken: set[str]) -> str:

@@ -15,6 +15,7 @@ import keras
 import tensorflow as tf
 
 from smdist.modelparallel.tensorflow.keras_capture import automatic_names_kept
+from smdist.modelparallel.tensorflow.keras_capture.layer_paths import all_variables
 from smdist.modelparallel.tensorflow.keras_checkpoint.write_keras_file import (
     SavedState,
     WholeState,
@@ -84,7 +85,7 @@ def _module(state: SavedState, example: Any) -> Any:
 
     plain = tf.autograph.experimental.do_not_convert
     structure = keras.tree.pack_sequence_as(example, specs)
-    module.values = [each.value for each in model.variables]
+    module.values = [each.value for each in all_variables(model)]
     module.serve = tf.function(plain(serve), input_signature=[structure])
     module.signature = tf.function(plain(signature), input_signature=specs)
     return module

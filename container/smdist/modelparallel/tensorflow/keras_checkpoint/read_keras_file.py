@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reading of a file in Keras's format into a split model, under any layout.
 
-Each rank reads the file and takes the values of its own stages; the others are dropped at once.
+Keras reads the values of the model one by one, and those of other stages are dropped at once. Of
+the optimizer's state each rank reads what its own stages need.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import zipfile
@@ -20,6 +20,7 @@ import keras
 
 from smdist.dataparallel.tensorflow.broadcast_objects import allgather_object
 from smdist.modelparallel.tensorflow.keras_capture import automatic_names_kept
+from smdist.modelparallel.tensorflow.keras_checkpoint.archive_member import opened_member
 from smdist.modelparallel.tensorflow.keras_checkpoint.checkpoint_error import KerasCheckpointError
 from smdist.modelparallel.tensorflow.keras_checkpoint.optimizer_slots import (
     shared_variables,
@@ -98,10 +99,10 @@ def _load(state: SavedState, path: Path) -> int:
         keras.Model.load_weights(state.split.model, path)
     if path.suffix != ".keras":
         return 0
+    if state.optimizer is not None:
+        with opened_member(path, _WEIGHTS) as member, h5py.File(member) as file:
+            _load_optimizer(state, file)
     with zipfile.ZipFile(path) as archive:
-        if state.optimizer is not None:
-            with h5py.File(io.BytesIO(archive.read(_WEIGHTS))) as file:
-                _load_optimizer(state, file)
         if MEMBER not in archive.namelist():
             return 0
         document = json.loads(archive.read(MEMBER))

@@ -24,6 +24,7 @@ import numpy as np
 
 from smdist.dataparallel.tensorflow.broadcast_objects import broadcast_object
 from smdist.modelparallel.tensorflow.keras_capture import automatic_names_kept
+from smdist.modelparallel.tensorflow.keras_capture.layer_paths import all_variables
 from smdist.modelparallel.tensorflow.keras_checkpoint.checkpoint_error import KerasCheckpointError
 from smdist.modelparallel.tensorflow.keras_checkpoint.optimizer_slots import (
     OptimizerSlot,
@@ -204,7 +205,7 @@ class WholeState:
         split, session = self.state.split, self.state.split.session
         held = {id(each) for each in split.own_variables()}
         mine = {(id(slot.owner), slot.name): slot.variable for slot in self.state.slots}
-        model = [(each, each, each.value) for each in split.model.variables]
+        model = [(each, each, each.value) for each in all_variables(split.model)]
         slots = [
             (slot.owner, slot.variable, mine.get((id(slot.owner), slot.name)))
             for slot in self.whole_slots
@@ -215,10 +216,34 @@ class WholeState:
             if home == session.rank:
                 self.own[number] = value if variable is owner else value.value
             elif session.rank == 0 and id(owner) not in held:
-                remote = RemoteValue(number, home, tuple(variable.shape), str(variable.dtype))
-                self._remote.append((remote, variable))
+                self._receive_later(number, variable, home)
+        if self.optimizer is not None:
+            self._collect_shared(len(model) + len(slots))
         if session.rank == 0:
             self.own.clear()
+
+    def _collect_shared(self, first: int) -> None:
+        """Collect the optimizer's numbers, such as its iterations, of a rank that updates with it.
+
+        Args:
+            first: Number of the first of them in the checkpoint.
+        """
+        split, rank = self.state.split, self.state.split.session.rank
+        updating = {each for variable in split.trained for each in ranks_of(split, variable, 0)}
+        home = min(updating, default=0)  # 0 if rank 0 trains any variable
+        here = shared_variables(self.state.optimizer, self.state.slots)
+        there = shared_variables(self.optimizer, self.whole_slots)
+        for number, (variable, value) in enumerate(zip(there, here, strict=True), first):
+            if home == rank == 0:
+                self._local_slots.append((variable, value))
+            elif home == rank:
+                self.own[number] = value.value
+            elif rank == 0:
+                self._receive_later(number, variable, home)
+
+    def _receive_later(self, number: int, variable: Any, home: int) -> None:
+        remote = RemoteValue(number, home, tuple(variable.shape), str(variable.dtype))
+        self._remote.append((remote, variable))
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
@@ -230,11 +255,6 @@ class WholeState:
             variable._value.fetch = self.fetcher.function(remote.number)
         for variable, value in self._local_slots:
             variable._value = value.value
-        if self.optimizer is not None:
-            here = shared_variables(self.state.optimizer, self.state.slots)
-            there = shared_variables(self.optimizer, self.whole_slots)
-            for variable, value in zip(there, here, strict=True):
-                variable._value = value.value
         try:
             yield
         finally:

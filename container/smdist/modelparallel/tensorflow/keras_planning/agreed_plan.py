@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import tensorflow as tf
 
-from sagemaker_dist.errors import OptionError
+from sagemaker_dist.errors import OptionError, OptionErrors
 from smdist.config import read_rank_config
 from smdist.dataparallel.rendezvous.host_identity import host_identity
 from smdist.dataparallel.tensorflow import collectives
@@ -79,7 +79,7 @@ def agreed_plan(
     if fault is not None:
         raise fault
     plan = Plan.from_document(document)
-    _check_models(model, batch, plan, run)
+    _check_models(model, batch, plan, run, from_file=options.plan is not None)
     return plan
 
 
@@ -97,8 +97,18 @@ def _translated(error: Exception) -> OptionError:
     )
 
 
-def _check_models(model: Any, batch: PipelineBatch, plan: Plan, run: Any) -> None:
-    """Check that all ranks have the model of the plan; all ranks must call this."""
+def _check_models(
+    model: Any, batch: PipelineBatch, plan: Plan, run: Any, *, from_file: bool
+) -> None:
+    """Check that all ranks have the model of the plan; all ranks must call this.
+
+    Args:
+        model: Model of this rank.
+        batch: First batch.
+        plan: Plan that all ranks have.
+        run: Function that is called in place of the model while it is recorded.
+        from_file: True if the plan is a file's, False if rank 0 has made it for its model.
+    """
     example = batch.split(plan.num_microbatches)[0].microbatch_example
     fault: OptionError | None = None
     print_: Any = None
@@ -110,11 +120,12 @@ def _check_models(model: Any, batch: PipelineBatch, plan: Plan, run: Any) -> Non
     except OptionError as error:
         fault = error
     every = allgather_object((print_, fault))
-    if fault is not None:
+    if fault is not None and from_file:
         raise fault
     for rank, (other, reason) in enumerate(every):
         if reason is not None:
-            raise reason
+            raise reason if from_file or other is None else _differs(rank, reason)
+    for rank, (other, _) in enumerate(every):
         if other != print_:
             raise OptionError(
                 f"the model of rank {rank} differs from this rank's",
@@ -123,6 +134,17 @@ def _check_models(model: Any, batch: PipelineBatch, plan: Plan, run: Any) -> Non
                 about="model",
                 kind="difference",
             )
+
+
+def _differs(rank: int, reason: OptionError) -> OptionError:
+    faults = reason.faults if isinstance(reason, OptionErrors) else (reason,)
+    return OptionError(
+        f"the model of rank {rank} differs from rank 0's",
+        "compared with the plan of rank 0, " + "; ".join(each.why for each in faults),
+        "Make the same model on every rank",
+        about="model",
+        kind="difference",
+    )
 
 
 def _difference(mine: Fingerprint, other: Fingerprint) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import keras
 import tensorflow as tf
 
 from smdist.dataparallel.tensorflow import op_library
@@ -77,6 +78,25 @@ def squares_of_own(
 def sum_of_world(values: Any) -> Any:
     """Return the sum of a vector over all ranks; all ranks must call this."""
     return all_reduce([values], ReduceOptions(op=ReduceOp.SUM))[0]
+
+
+def count_step(optimizer: Any, *, is_skipped: bool) -> None:
+    """Count a step in the optimizer of a rank whose stages have nothing to update.
+
+    So schedules of the learning rate and the loss scale are equal on all ranks.
+
+    Args:
+        optimizer: Optimizer of this rank.
+        is_skipped: True if gradients of another rank overflowed under loss scaling.
+    """
+    if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        optimizer.iterations.assign_add(1)
+    elif is_skipped:
+        optimizer.step_counter.assign(0)
+        optimizer.dynamic_scale.assign(optimizer.dynamic_scale / 2)
+    else:
+        optimizer.apply([], [])  # counts towards the next, larger scale
+        optimizer.iterations.assign_add(1)
 
 
 def _send(value: Any, rank: int, tag: int) -> None:

@@ -11,7 +11,10 @@ from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core.placement import Placement, place
 from smdist.modelparallel.core.plan import Plan
 from smdist.modelparallel.tensorflow.keras_capture import LayerProgram, capture, graph_of
-from smdist.modelparallel.tensorflow.keras_capture.layer_paths import trained_variables
+from smdist.modelparallel.tensorflow.keras_capture.layer_paths import (
+    all_variables,
+    trained_variables,
+)
 from smdist.modelparallel.tensorflow.keras_capture.layer_program import variables_of
 from smdist.modelparallel.tensorflow.keras_session import KerasSession
 from smdist.modelparallel.tensorflow.keras_stages.pipeline_batch import PipelineBatch
@@ -88,7 +91,7 @@ class SplitKerasModel:
         if self._ties is None:
             rank_of, holders = self.rank_of, self.holders()
             self._ties = []
-            for number, variable in enumerate(self.model.variables):
+            for number, variable in enumerate(all_variables(self.model)):
                 stages = holders.get(id(variable), ())
                 ranks = list(dict.fromkeys(rank_of[stage] for stage in stages))
                 if len(ranks) > 1:
@@ -98,12 +101,12 @@ class SplitKerasModel:
     def variables(self, stage: int) -> list[Any]:
         """Return the variables that a stage uses, in the order of the model."""
         holders = self.holders()
-        return [each for each in self.model.variables if stage in holders.get(id(each), ())]
+        return [each for each in all_variables(self.model) if stage in holders.get(id(each), ())]
 
     def own_variables(self) -> list[Any]:
         """Return the variables that the stages of this rank use, in the order of the model."""
         own, holders = set(self.own_stages), self.holders()
-        return [each for each in self.model.variables if own & set(holders.get(id(each), ()))]
+        return [each for each in all_variables(self.model) if own & set(holders.get(id(each), ()))]
 
     def home(self, variable: Any) -> int:
         """Return the first stage that uses a variable; the first of all if none does."""

@@ -19,6 +19,7 @@ from sagemaker_dist.errors import OptionError
 from smdist.dataparallel.tensorflow import op_library
 from smdist.modelparallel.core.rank_layout import Axis
 from smdist.modelparallel.tensorflow.keras_capture.delayed_values import initialize
+from smdist.modelparallel.tensorflow.keras_capture.layer_paths import all_variables
 from smdist.modelparallel.tensorflow.keras_stages.keras_split import SplitKerasModel
 
 _TAG: Final = 2**31 + 2**30  # tags of values are above those of ties
@@ -54,7 +55,7 @@ class ReleasedValue:
             raise OptionError(
                 f"the value of variable {self.name!r} was read",
                 f"only rank {self.holder} has it, in another stage of the pipeline",
-                "Use model.get_weights() of the distributed model, or save a checkpoint",
+                "Read it there, as in model.own_values(), or save a checkpoint",
                 about=self.name,
                 kind="other_stage",
             )
@@ -101,7 +102,7 @@ def share_values(split: SplitKerasModel) -> None:
     me, sends = split.session.rank, []
     for variable in split.own_variables():
         initialize(variable)
-    for number, variable in enumerate(split.model.variables):
+    for number, variable in enumerate(all_variables(split.model)):
         source, *others = _all_ranks_of(split, variable)
         if me == source:
             for rank in others:
@@ -116,7 +117,7 @@ def share_values(split: SplitKerasModel) -> None:
 def release_others(split: SplitKerasModel) -> None:
     """Free the memory of all variables that this rank does not hold."""
     own = {id(each) for each in split.own_variables()}
-    for variable in split.model.variables:
+    for variable in all_variables(split.model):
         if id(variable) not in own and not isinstance(variable._value, ReleasedValue):
             name = split.program.variable_names[id(variable)]
             holder = ranks_of(split, variable, split.session.replica)[0]
@@ -125,7 +126,7 @@ def release_others(split: SplitKerasModel) -> None:
 
 def released(split: SplitKerasModel) -> Iterator[tuple[int, Any, ReleasedValue]]:
     """Yield number, variable and placeholder of each variable that this rank does not hold."""
-    for number, variable in enumerate(split.model.variables):
+    for number, variable in enumerate(all_variables(split.model)):
         if isinstance(variable._value, ReleasedValue):
             yield number, variable, variable._value
 
