@@ -45,19 +45,20 @@ void OperationWork::complete_part() {
   finish_once();
 }
 
+// Finishes the Work, unless another thread does so or has done so: wait() then waits for the
+// Future. (std::call_once would make a system call for every Work.)
 void OperationWork::finish_once() {
-  std::call_once(finished_, [this] {
-    std::exception_ptr error = completion_->error();
-    try {
-      if (!error) {
-        for (const StagedTensors& outputs : copied_) outputs.copy_back();
-      }
-    } catch (...) {
-      error = std::current_exception();
+  if (is_finishing_.exchange(true)) return;
+  std::exception_ptr error = completion_->error();
+  try {
+    if (!error) {
+      for (const StagedTensors& outputs : copied_) outputs.copy_back();
     }
-    copied_.clear();
-    finish_all(error);
-  });
+  } catch (...) {
+    error = std::current_exception();
+  }
+  copied_.clear();
+  finish_all(error);
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> OperationWork::getFuture() {

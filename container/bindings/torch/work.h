@@ -2,7 +2,9 @@
 // torch's Work objects for operations in flight.
 #pragma once
 
+#include <atomic>
 #include <memory>
+#include <mutex>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
@@ -63,9 +65,9 @@ class OperationWork final : public c10d::Work {
   int source_ = -1;
   std::mutex parts_mutex_;
   size_t incomplete_parts_;
-  std::vector<StagedTensors> copied_;  // constant while the operations run
-  bool has_future_ = false;            // a Future was requested
-  std::once_flag finished_;
+  std::vector<StagedTensors> copied_;      // constant while the operations run
+  bool has_future_ = false;                // a Future was requested
+  std::atomic<bool> is_finishing_{false};  // a thread finishes the Work, or has done so
 };
 
 // Return the result of an operation in torch's terms. error: null if it succeeded.

@@ -158,6 +158,12 @@ class Transport {
   // receives no data and does not call the sink. May return early, and never throws.
   virtual void await(std::chrono::milliseconds timeout, SpinPolicy& spin) = 0;
 
+  // Block like await(), on the thread that may call poll(). What has ended the wait is then ready
+  // for the next poll(), which need not ask the system again.
+  virtual void await_before_poll(std::chrono::milliseconds timeout, SpinPolicy& spin) {
+    await(timeout, spin);
+  }
+
   // Return the longest timeout with which await() may be called now, at most the given one. It is
   // zero if there is work that does not depend on the network, and shorter if the transport has a
   // deadline.

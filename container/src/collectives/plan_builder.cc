@@ -9,6 +9,7 @@ namespace smdist {
 namespace {
 
 constexpr uint32_t kNoStep = UINT32_MAX;
+constexpr size_t kStepsOfShortPlans = 8;  // memory for them is allocated at once
 
 }  // namespace
 
@@ -16,8 +17,13 @@ Region part_of(const Region& region, size_t offset, size_t bytes) {
   return {region.buffer, region.index, region.offset + offset, bytes};
 }
 
+PlanBuilder::PlanBuilder(int rank, int size) : rank_(rank), size_(size) {
+  plan_.steps.reserve(kStepsOfShortPlans);
+}
+
 std::vector<int> PlanBuilder::rotated_peers() const {
   std::vector<int> peers;
+  peers.reserve(static_cast<size_t>(size_));
   for (int step = 1; step < size_; ++step) peers.push_back((rank_ + step) % size_);
   return peers;
 }

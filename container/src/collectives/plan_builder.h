@@ -25,7 +25,7 @@ void for_each_chunk(size_t bytes, size_t chunk_bytes, Visit visit) {
 // Thread safety: none.
 class PlanBuilder final {
  public:
-  PlanBuilder(int rank, int size) : rank_(rank), size_(size) {}
+  PlanBuilder(int rank, int size);
 
   // Return all other ranks in the order rank + 1, rank + 2, ..., modulo the number of ranks.
   std::vector<int> rotated_peers() const;

@@ -74,7 +74,7 @@ void Engine::Impl::progress_until(const Completion& completion, Clock::time_poin
     const Clock::duration left = until - Clock::now();
     if (left.count() <= 0) return;
     const auto rounded = std::chrono::duration_cast<milliseconds>(left) + milliseconds(1);
-    transport_->await(std::min(max_wait(), rounded), caller_spin_);
+    transport_->await_before_poll(std::min(max_wait(), rounded), caller_spin_);
   }
 }
 

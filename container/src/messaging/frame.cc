@@ -11,65 +11,68 @@ namespace {
 
 constexpr uint32_t kMagic = 0x31444d53;  // "SMD1"
 
-void require(bool holds, const std::string& fault) {
-  if (!holds) throw PeerError("sent a malformed frame: " + fault);
+// Refuses a frame. Texts are put together only here: most frames are in order, and decode() is
+// called for each of them.
+[[noreturn]] void refuse(const std::string& fault) {
+  throw PeerError("sent a malformed frame: " + fault);
 }
 
 FrameType type_of(uint8_t byte) {
   const bool is_known = byte >= static_cast<uint8_t>(FrameType::kRtr) &&
                         byte <= static_cast<uint8_t>(FrameType::kLate);
-  require(is_known, "its type " + std::to_string(byte) + " does not exist");
+  if (!is_known) refuse("its type " + std::to_string(byte) + " does not exist");
   return static_cast<FrameType>(byte);
 }
 
-void check_length(const Frame& frame) {
-  const std::string length =
-      "a payload of " + std::to_string(frame.length) + " bytes does not fit its type";
+// Returns whether the payload has a length that frames of this type may have.
+bool has_fitting_length(const Frame& frame) {
+  const uint64_t length = frame.length;
   switch (frame.type) {
     case FrameType::kRtr:
-      require(frame.length == kDescriptorBytes, length);
-      break;
+      return length == kDescriptorBytes;
     case FrameType::kData:
-      require(frame.length > 0, length);
-      require(frame.offset <= UINT64_MAX - frame.length,
-              "its offset plus its length exceeds 64 bits");
-      break;
+      return length > 0;
     case FrameType::kAbort:
-      require(frame.length >= 9 && frame.length <= kMaxFaultBytes, length);
-      break;
+      return length >= 9 && length <= kMaxFaultBytes;
     case FrameType::kMismatch:
-      require(frame.length >= 9 && frame.length <= kMaxMismatchBytes, length);
-      break;
+      return length >= 9 && length <= kMaxMismatchBytes;
     case FrameType::kLate:
-      require(frame.length >= kLatePrefixBytes && frame.length <= kMaxLateBytes, length);
-      break;
+      return length >= kLatePrefixBytes && length <= kMaxLateBytes;
     case FrameType::kRtrEager:
-      require(frame.length > kDescriptorBytes && frame.length <= kDescriptorBytes + kMaxEagerBytes,
-              length);
-      break;
+      return length > kDescriptorBytes && length <= kDescriptorBytes + kMaxEagerBytes;
     case FrameType::kRtrEagerBlock:
-      require(frame.length == kDescriptorBytes + kBlockRefBytes, length);
-      break;
+      return length == kDescriptorBytes + kBlockRefBytes;
     case FrameType::kRtrTicket:
-      require(frame.length == kDescriptorBytes + kSharedSumTicketBytes, length);
-      break;
+      return length == kDescriptorBytes + kSharedSumTicketBytes;
     case FrameType::kDataBlock:
-      require(frame.length == kBlockRefBytes, length);
-      break;
+      return length == kBlockRefBytes;
     case FrameType::kLeave:
     case FrameType::kCredit:
     case FrameType::kReleaseBlock:
-      require(frame.length == 0, length);
-      break;
+      return length == 0;
   }
+  return false;
+}
+
+bool may_have_tag(FrameType type) {
+  return type != FrameType::kRtr && type != FrameType::kRtrTicket && type != FrameType::kAbort &&
+         type != FrameType::kLeave && type != FrameType::kMismatch && type != FrameType::kLate;
+}
+
+void check_fields(const Frame& frame) {
   const bool is_data = frame.type == FrameType::kData || frame.type == FrameType::kDataBlock;
-  const bool has_tag = frame.type != FrameType::kRtr && frame.type != FrameType::kRtrTicket &&
-                       frame.type != FrameType::kAbort && frame.type != FrameType::kLeave &&
-                       frame.type != FrameType::kMismatch && frame.type != FrameType::kLate;
-  require(has_tag || frame.tag == 0,
-          "frames of its type have no tag, but it has tag " + std::to_string(frame.tag));
-  require(is_data || frame.offset == 0,
-          "frames of its type have no offset, but it has offset " + std::to_string(frame.offset));
+  if (!has_fitting_length(frame)) {
+    refuse("a payload of " + std::to_string(frame.length) + " bytes does not fit its type");
+  }
+  if (frame.type == FrameType::kData && frame.offset > UINT64_MAX - frame.length) {
+    refuse("its offset plus its length exceeds 64 bits");
+  }
+  if (frame.tag != 0 && !may_have_tag(frame.type)) {
+    refuse("frames of its type have no tag, but it has tag " + std::to_string(frame.tag));
+  }
+  if (frame.offset != 0 && !is_data) {
+    refuse("frames of its type have no offset, but it has offset " + std::to_string(frame.offset));
+  }
 }
 
 }  // namespace
@@ -91,12 +94,15 @@ HeaderBytes encode(const Frame& frame) {
 }
 
 Frame decode(const HeaderBytes& header) {
-  require(get<uint32_t>(&header[0]) == kMagic, "its magic number is wrong");
-  require(header[4] == kWireVersion, "its version is " + std::to_string(header[4]) +
-                                         " instead of " + std::to_string(kWireVersion));
-  require(header[6] <= static_cast<uint8_t>(Role::kReceive),
-          "its role " + std::to_string(header[6]) + " does not exist");
-  require(header[7] == 0, "its reserved byte is not zero");
+  if (get<uint32_t>(&header[0]) != kMagic) refuse("its magic number is wrong");
+  if (header[4] != kWireVersion) {
+    refuse("its version is " + std::to_string(header[4]) + " instead of " +
+           std::to_string(kWireVersion));
+  }
+  if (header[6] > static_cast<uint8_t>(Role::kReceive)) {
+    refuse("its role " + std::to_string(header[6]) + " does not exist");
+  }
+  if (header[7] != 0) refuse("its reserved byte is not zero");
   Frame frame;
   frame.type = type_of(header[5]);
   frame.role = static_cast<Role>(header[6]);
@@ -107,7 +113,7 @@ Frame decode(const HeaderBytes& header) {
   frame.channel = get<uint32_t>(&header[28]);
   frame.offset = get<uint64_t>(&header[32]);
   frame.length = get<uint64_t>(&header[40]);
-  check_length(frame);
+  check_fields(frame);
   return frame;
 }
 

@@ -47,6 +47,7 @@ void TcpTransport::connect_more_lanes(int peer) {
 // Begins the dials that are due. A limited number is under way at a time, so that events of other
 // connections are processed in between.
 void TcpTransport::start_dials() {
+  if (dial_schedule_.is_empty()) return;
   while (const std::optional<int> link = dial_schedule_.next(Clock::now())) dial(*link);
   wake_at(dial_schedule_.next_due());
 }

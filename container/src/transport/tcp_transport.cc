@@ -136,7 +136,7 @@ void TcpTransport::clear_wake() {
 
 void TcpTransport::poll(milliseconds timeout) {
   flush();
-  await(max_await(timeout), spin_policy_);
+  await_before_poll(max_await(timeout), spin_policy_);
   read_rings();  // read messages of a peer before the end of its connection
   take_events();
   read_rings();
@@ -182,17 +182,40 @@ bool TcpTransport::is_quiet() const {
 // events. A thread may wake up for an event that another thread has already processed, which is
 // harmless.
 void TcpTransport::await(milliseconds timeout, SpinPolicy& policy) {
-  if (timeout.count() <= 0 || host_peers_.has_events()) return;
-  if (should_spin(policy) && spin(policy)) return;
-  const SharedMemoryPeers::ScopedSleepFlag asleep(host_peers_);
-  if (!host_peers_.has_events()) has_events(timeout);
+  await_by([this](milliseconds time) { return has_events(time); }, timeout, policy);
 }
 
+// Also fetches the events. epoll reports them again if they are not handled before the next call.
+void TcpTransport::await_before_poll(milliseconds timeout, SpinPolicy& policy) {
+  if (num_events_ > 0) return;
+  await_by([this](milliseconds time) { return fetch_events(time); }, timeout, policy);
+}
+
+// Blocks until look(timeout) returns true, or until a ring buffer has events.
+template <typename Look>
+void TcpTransport::await_by(const Look& look, milliseconds timeout, SpinPolicy& policy) {
+  if (timeout.count() <= 0 || host_peers_.has_events()) return;
+  if (should_spin(policy) && spin(look, policy)) return;
+  const SharedMemoryPeers::ScopedSleepFlag asleep(host_peers_);
+  if (!host_peers_.has_events()) look(timeout);
+}
+
+// Fetches events for take_events(). Returns whether there are any. An error counts as an event:
+// take_events() meets it again and reports it.
+bool TcpTransport::fetch_events(milliseconds timeout) {
+  const int count = ::epoll_wait(epoll_.get(), events_.data(), static_cast<int>(events_.size()),
+                                 static_cast<int>(timeout.count()));
+  num_events_ = static_cast<size_t>(std::max(count, 0));
+  return count != 0;
+}
+
+// Handles the events that have been fetched; if there are none, those that there are now.
 void TcpTransport::take_events() {
-  epoll_event events[64];
-  const int count = ::epoll_wait(epoll_.get(), events, 64, 0);
-  if (count < 0 && errno != EINTR) throw SystemError("waiting for network events failed", errno);
-  for (int i = 0; i < count; ++i) handle(events[i].data.u64, events[i].events);
+  if (num_events_ == 0 && fetch_events(milliseconds(0)) && num_events_ == 0 && errno != EINTR) {
+    throw SystemError("waiting for network events failed", errno);
+  }
+  const size_t count = std::exchange(num_events_, 0);
+  for (size_t i = 0; i < count; ++i) handle(events_[i].data.u64, events_[i].events);
 }
 
 // Returns whether epoll has events. An error counts as an event: take_events() reports it.
@@ -219,13 +242,14 @@ bool TcpTransport::waits_for_network() const {
   });
 }
 
-bool TcpTransport::spin(SpinPolicy& policy) const {
+template <typename Look>
+bool TcpTransport::spin(const Look& look, SpinPolicy& policy) const {
   constexpr int kChecks = 32;  // checks between two system calls
   const Clock::time_point end = Clock::now() + options_.pause;
   bool is_there = false;
   while (!is_there && Clock::now() < end) {
-    is_there = host_peers_.has_events() || has_events(milliseconds(0));
-    for (int look = 0; look < kChecks && !is_there; ++look) is_there = host_peers_.has_events();
+    is_there = host_peers_.has_events() || look(milliseconds(0));
+    for (int check = 0; check < kChecks && !is_there; ++check) is_there = host_peers_.has_events();
     if (!is_there) ::sched_yield();  // another process that was woken may need this processor
   }
   policy.num_failed = is_there ? 0 : policy.num_failed + 1;

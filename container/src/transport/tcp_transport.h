@@ -18,6 +18,7 @@
 #include <sys/epoll.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <map>
@@ -83,6 +84,7 @@ class TcpTransport final : public Transport {
   void detach_payloads(const Span& memory) override;
   void poll(std::chrono::milliseconds timeout) override;
   void await(std::chrono::milliseconds timeout, SpinPolicy& policy) override;
+  void await_before_poll(std::chrono::milliseconds timeout, SpinPolicy& policy) override;
   std::chrono::milliseconds max_await(std::chrono::milliseconds timeout) const override;
   bool is_quiet() const override;
   void wake() override;
@@ -137,7 +139,11 @@ class TcpTransport final : public Transport {
   bool should_spin(SpinPolicy& policy) const;
   bool waits_for_network() const;
   bool has_events(std::chrono::milliseconds timeout) const;
-  bool spin(SpinPolicy& policy) const;
+  bool fetch_events(std::chrono::milliseconds timeout);
+  template <typename Look>
+  void await_by(const Look& look, std::chrono::milliseconds timeout, SpinPolicy& policy);
+  template <typename Look>
+  bool spin(const Look& look, SpinPolicy& policy) const;
   bool has_timers() const;
   void take_events();
   void handle(uint64_t what, uint32_t events);
@@ -228,7 +234,9 @@ class TcpTransport final : public Transport {
   uint32_t lanes_that_may_come_;  // peers may open this many lanes
   uint32_t lanes_that_fit_;       // at most, with the limit of open files
   UniqueFd epoll_;
-  UniqueFd wake_;  // any thread may write it
+  UniqueFd wake_;                         // any thread may write it
+  std::array<epoll_event, 64> events_{};  // events that take_events() handles next
+  size_t num_events_ = 0;                 // number of them; 0: it asks the system
   UniqueFd listener_;
   UniqueFd local_listener_;  // open if there is an arena
   SharedMemoryPeers host_peers_;
