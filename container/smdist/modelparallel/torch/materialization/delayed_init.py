@@ -12,7 +12,7 @@ values.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from threading import Lock
 from typing import Any
@@ -22,6 +22,7 @@ from torch import nn
 
 from sagemaker_dist.errors import OptionError, raise_all
 from smdist.modelparallel.torch.materialization.skeleton import hollow
+from smdist.modelparallel.torch.program.split_marks import SPLIT_MARK, option_faults
 
 _is_delayed: ContextVar[bool] = ContextVar("is_delayed", default=False)
 _lock = Lock()
@@ -60,10 +61,11 @@ def model_creation(
     parameters of its own stages.
 
     Args:
-        tensor_parallelism: Must be False; a block of `smp.tensor_parallelism` chooses modules to
-            split.
+        tensor_parallelism: True to choose the modules that are created in the block to be split
+            over ranks, as a block of `smp.tensor_parallelism` does. False makes no choice.
         dtype: Type of new floating-point parameters; None is torch's default dtype.
-        tp_config: Options of SMP's own layers; none are supported.
+        tp_config: Options of SMP's own layers, which may be False and are refused otherwise:
+            modules are split as they are.
 
     Raises:
         OptionError: Arguments are wrong or not supported; all faults are reported at once.
@@ -72,30 +74,25 @@ def model_creation(
     before = torch.get_default_dtype()
     if dtype is not None:
         torch.set_default_dtype(dtype)
+    is_marked = SPLIT_MARK.on_new_modules(True) if tensor_parallelism else nullcontext()
     try:
-        with delay_param_initialization():
+        with is_marked, delay_param_initialization():
             yield
     finally:
         torch.set_default_dtype(before)
 
 
 def _refused(
-    tensor_parallelism: bool, dtype: object, tp_config: dict[str, Any]
+    tensor_parallelism: object, dtype: object, tp_config: dict[str, Any]
 ) -> Iterator[OptionError]:
-    if tensor_parallelism:
+    if not isinstance(tensor_parallelism, bool):
         yield OptionError(
             f"tensor_parallelism is {tensor_parallelism!r}",
-            "this block only delays initialisation",
-            "Leave it out, and create the model in a smp.tensor_parallelism() block, too",
+            "it has to be a bool",
+            "Pass True or False",
             about="tensor_parallelism",
         )
-    for name, value in tp_config.items():
-        yield OptionError(
-            f"{name} is {value!r}",
-            "it is an option of SMP's own layers, and modules are split as they are here",
-            "Leave it out, and make this setting in the model itself",
-            about=name,
-        )
+    yield from option_faults("smp.model_creation", tp_config)
     is_float = isinstance(dtype, torch.dtype) and dtype.is_floating_point
     if dtype is not None and not is_float:
         yield OptionError(

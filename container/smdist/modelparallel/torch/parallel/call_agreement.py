@@ -47,9 +47,10 @@ from smdist.modelparallel.torch.session.rank_team import error_text, raise_first
 
 BEFORE: Final = "the step, before the model's call"
 _EMPTY_MODULE = nn.Module()
+# Ranks that share layers have one smp.rdp_rank() but several smp.dp_rank(); else both are equal.
 _SAME_DATA: Final = (
-    "Create the DistributedSampler with num_replicas=smp.dp_size() and rank=smp.dp_rank(), and seed"
-    " random transforms of the data set with smp.dp_rank()"
+    "Create the DistributedSampler with num_replicas=smp.rdp_size() and rank=smp.rdp_rank(), and"
+    " seed random transforms of the data set with smp.rdp_rank()"
 )
 
 

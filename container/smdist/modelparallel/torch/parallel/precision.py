@@ -3,7 +3,8 @@
 
 With `fp16=True` or `bf16=True` and without sharding, a model's parameters and buffers are in 16
 bits. Its inputs are converted to 16 bits when it is called, and its outputs to float32, so that the
-script computes losses in float32. With sharding, FSDP2 converts parameters and inputs instead.
+script computes losses in float32. With sharding, parameters and buffers that are in 16 bits become
+float32, because their shards are the master weights, and FSDP2 converts parameters and inputs.
 """
 
 from __future__ import annotations
@@ -19,11 +20,22 @@ from smdist.modelparallel.torch.session.current_model import wrapped_optimizer
 
 
 def convert(model: nn.Module, settings: Settings) -> None:
-    """Convert floating-point parameters and buffers of a model to 16 bits, if settings say so."""
+    """Convert a model that computes in 16 bits to the dtype in which its parameters are stored.
+
+    Without sharding, all floating-point parameters and buffers become 16-bit tensors. With
+    sharding, those in 16 bits become float32, and others stay as they are.
+    """
     if settings.converted_dtype is torch.float16:
         model.half()  # unlike to(), it leaves complex tensors as they are
     elif settings.converted_dtype is torch.bfloat16:
         model.bfloat16()
+    elif settings.bf16 or settings.fp16:
+        model._apply(_widened)  # type: ignore[no-untyped-call]
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    """Return a 16-bit floating-point tensor in float32, and any other tensor as it is."""
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
 def inputs_of(data: Any, settings: Settings) -> Any:

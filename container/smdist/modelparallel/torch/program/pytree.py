@@ -10,7 +10,7 @@ with it. Here the result depends on the classes in the data alone.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -172,14 +172,14 @@ def described(data: Any) -> str:
 
 
 def checksum(data: Any) -> str:
-    """Return a text with checksums of all tensors and arrays in nested data, and their paths."""
+    """Return a text with checksums of all tensors and arrays in nested data, and their paths.
+
+    The checksum is CRC-32, because every step with split layers computes it: a quarter of the time
+    of BLAKE2, about 0.25 ms for 1 MB. Ranks with other data go unnoticed with a chance of 2**-32.
+    """
     leaves, form = flatten(data)
     found = ((path, _bytes(leaf)) for path, leaf in zip(paths(form), leaves, strict=True))
-    return "; ".join(
-        f"{path} {hashlib.blake2b(each, digest_size=8).hexdigest()}"
-        for path, each in found
-        if each is not None
-    )
+    return "; ".join(f"{path} {zlib.crc32(each):08x}" for path, each in found if each is not None)
 
 
 def _bytes(leaf: Any) -> Any:

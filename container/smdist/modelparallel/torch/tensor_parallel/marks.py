@@ -15,9 +15,7 @@ from typing import Any
 from torch import nn
 
 from sagemaker_dist.errors import OptionError, raise_all, require
-from smdist.modelparallel.torch.program.module_marks import ModuleMark
-
-_mark: ModuleMark[bool] = ModuleMark("_smp_tensor_parallelism")
+from smdist.modelparallel.torch.program.split_marks import SPLIT_MARK, option_faults
 
 
 @contextmanager
@@ -28,13 +26,14 @@ def tensor_parallelism(enabled: bool = True, **options: Any) -> Iterator[None]:
 
     Args:
         enabled: True to split the modules where possible, False to keep them whole.
-        options: Options of SMP's own layers, which are refused: modules are split as they are.
+        options: Options of SMP's own layers, which may be False and are refused otherwise: modules
+            are split as they are.
 
     Raises:
-        OptionError: `enabled` is no bool, or there are options.
+        OptionError: `enabled` is no bool, or an option is unknown or not False.
     """
     _require("smp.tensor_parallelism", enabled, options)
-    with _mark.on_new_modules(enabled):
+    with SPLIT_MARK.on_new_modules(enabled):
         yield
 
 
@@ -46,10 +45,12 @@ def set_tensor_parallelism(module: nn.Module, enabled: bool = True, **options: A
     Args:
         module: Module of the model.
         enabled: True to split the module where possible, False to keep it whole.
-        options: Options of SMP's own layers, which are refused: modules are split as they are.
+        options: Options of SMP's own layers, which may be False and are refused otherwise: modules
+            are split as they are.
 
     Raises:
-        OptionError: `module` is not a module, `enabled` is no bool, or there are options.
+        OptionError: `module` is not a module, `enabled` is no bool, or an option is unknown or not
+            False.
     """
     require(
         isinstance(module, nn.Module),
@@ -59,12 +60,12 @@ def set_tensor_parallelism(module: nn.Module, enabled: bool = True, **options: A
         about="module",
     )
     _require("smp.set_tensor_parallelism", enabled, options)
-    _mark.set(module, enabled)
+    SPLIT_MARK.set(module, enabled)
 
 
 def chosen(model: nn.Module) -> dict[str, bool]:
     """Return for each module of a model, by name, whether the user wants it to be split."""
-    marks = {name: _mark.get(module) for name, module in model.named_modules()}
+    marks = {name: SPLIT_MARK.get(module) for name, module in model.named_modules()}
     default = not any(mark is True for mark in marks.values())
     found: dict[str, bool] = {}
     for name, mark in marks.items():
@@ -74,16 +75,7 @@ def chosen(model: nn.Module) -> dict[str, bool]:
 
 
 def _require(function: str, enabled: object, options: dict[str, Any]) -> None:
-    faults = [
-        OptionError(
-            f"{function} got {name}={value!r}",
-            "it is an option of SMP's own layers, and modules are split as they are here",
-            f"Leave {name} out",
-            about=name,
-            kind="unsupported",
-        )
-        for name, value in options.items()
-    ]
+    faults = [*option_faults(function, options)]
     if not isinstance(enabled, bool):
         what = f"enabled is {enabled!r}"
         faults.append(

@@ -10,6 +10,8 @@ from half_training import RATE, SCALE, alone, batch, gpt, loss_of, made, start, 
 from smp_nets import start as start_plain
 
 import smdist.modelparallel.torch as smp
+from smdist.modelparallel.torch.parallel.precision import convert
+from smdist.modelparallel.torch.parallel.settings import Settings
 
 STEPS = 3
 
@@ -41,6 +43,35 @@ def test_losses_are_close_to_those_of_one_process(world, degree, options, tied):
         assert [False] * STEPS == found.skipped
         assert {torch.float32} == {value.dtype for value in found.state.values()}
         assert is_split is ("tensor_parallel_degree" in options or None)
+
+
+def created_in_half(rank, size, options):
+    """Train a model that the script made in float16, as AWS's scripts do with `fp16`."""
+    start(**options)
+    model = smp.DistributedModel(gpt().half(), trace_device="cpu")
+    own = torch.optim.Adagrad(model.parameters(), lr=RATE)
+    found = train(model, smp.DistributedOptimizer(own, static_loss_scale=SCALE), STEPS)
+    return found.losses, {p.dtype for p in model.parameters()}
+
+
+def test_a_model_in_float16_has_float32_shards(world):
+    """Shards are the master weights, whatever the dtype in which the script made the model."""
+    expected = alone(STEPS, kind=torch.optim.Adagrad)
+
+    for losses, kinds in world.run(created_in_half, {"sharding": "optimizer"}, size=2):
+        assert {torch.float32} == kinds
+        assert expected.losses == pytest.approx(losses, abs=4e-3)
+
+
+@pytest.mark.parametrize("option", ["bf16", "fp16"])
+def test_conversion_for_shards_widens_16_bits_alone(option):
+    """Tied parameters stay one parameter; other dtypes stay as they are."""
+    model = gpt(tied=True).to(torch.bfloat16)
+    model.norm.double()
+    convert(model, Settings(options=smp.ModelParallel(), sharding="full", **{option: True}))
+
+    assert model.head.weight is model.words.weight
+    assert (torch.float32, torch.float64) == (model.head.weight.dtype, model.norm.weight.dtype)
 
 
 def logits_loss(output, targets):

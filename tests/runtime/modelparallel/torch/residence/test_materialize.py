@@ -16,6 +16,7 @@ from smdist.modelparallel.torch.materialization import (
     model_creation,
 )
 from smdist.modelparallel.torch.materialization.stage_module import StageModule
+from smdist.modelparallel.torch.tensor_parallel.marks import chosen
 from smdist.modelparallel.torch.verification.verify_request import placement_of
 
 
@@ -158,11 +159,24 @@ def test_models_are_made_in_a_type():
     assert torch.float32 is torch.get_default_dtype()
 
 
+def test_model_creation_chooses_modules_to_split_as_awss_scripts_ask():
+    """`tensor_parallelism` marks what is made in the block; features that are off may be named."""
+    with model_creation(tensor_parallelism=True, zero_init=False, fused_bias_gelu=False):
+        inside = nn.Linear(2, 2)
+    with model_creation(tensor_parallelism=False):
+        unmarked = nn.Linear(2, 2)
+
+    assert {"0": True, "1": False} == {
+        name: is_split for name, is_split in chosen(nn.Sequential(inside, unmarked)).items() if name
+    }
+    assert inside.weight.is_meta
+
+
 def test_what_model_creation_cannot_do_is_refused_at_once():
     """Arguments that are not supported are refused by name, all at once."""
     with (
         pytest.raises(OptionError) as caught,
-        model_creation(tensor_parallelism=True, dtype=torch.int8, flash_attention=True),
+        model_creation(tensor_parallelism="yes", dtype=torch.int8, flash_attention=True),
     ):
         pass
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints of split layers load under any degree, and training goes on with the same numbers."""
 
+import re
+
 import pytest
 import torch
 from error_fields import fields_of
@@ -144,7 +146,7 @@ def test_state_dicts_are_whole_and_load_again(world):
 
 
 def other_data(rank, size, step):
-    """Return the fields of the error if ranks that share layers have different batches."""
+    """Return the error's fields, and the position in its hint, if ranks have different batches."""
     start(2)
     model, _ = split("mlp")
     for ids in batches(step):
@@ -152,13 +154,18 @@ def other_data(rank, size, step):
     try:
         train_step(model, batches(2)[rank])
     except OptionError as error:
-        return fields_of(error)
+        return fields_of(error), re.findall(r"rank=smp\.(\w+)", error.hint)
 
 
 @pytest.mark.parametrize("step", [0, 2])
 def test_ranks_that_share_layers_need_the_same_batch(world, step):
-    """In the first step, and in any later one: weights that stay whole would drift apart."""
-    assert [[("ids", "data")]] * 2 == world.run(other_data, step, size=2, deadline=80)
+    """In the first step, and in any later one: weights that stay whole would drift apart.
+
+    The hint has a position that these ranks share; their `smp.dp_rank()` differ.
+    """
+    expected = [("ids", "data")], ["rdp_rank"]
+
+    assert [expected] * 2 == world.run(other_data, step, size=2, deadline=80)
 
 
 def meta(rank, size, degree):
