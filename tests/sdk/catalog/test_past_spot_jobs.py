@@ -70,9 +70,7 @@ def play(stub, jobs, running=()):
     asked = {"CreationTimeAfter": ANY, "SortBy": "CreationTime", "SortOrder": "Descending"}
     stub.add_response("list_training_jobs", {"TrainingJobSummaries": every}, asked)
     for each in jobs:
-        stub.add_response(
-            "describe_training_job", description(*each), {"TrainingJobName": each[0]}
-        )
+        stub.add_response("describe_training_job", description(*each), {"TrainingJobName": each[0]})
 
 
 def on_demand(name, region):
