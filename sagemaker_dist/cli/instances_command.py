@@ -195,7 +195,9 @@ def spot(region: str | None, profile: str | None, days: int, most: int, file: Pa
         _write("--prices", file, lambda: write_prices([note, *others], file))
     for name, text in _spot_rows(past, found).items():
         screen.plain_facts({name: text})
-    screen.line(f"{file}: {len(found)} spot prices in {past.region}" if found else "nothing written")
+    screen.line(
+        f"{file}: {len(found)} spot prices in {past.region}" if found else "nothing written"
+    )
 
 
 def _spot_rows(past: PastSpotJobs, found: Mapping[str, float]) -> dict[str, str]:
