@@ -82,7 +82,7 @@ def on_demand(name, region):
 
 
 def test_billed_part_of_the_time_is_the_part_of_the_price(sagemaker):
-    """Times are added up by type; jobs on demand, of several types or without times do not count."""
+    """Times are added up by type. Jobs on demand and those of several types do not count."""
     with Stubber(sagemaker) as stub:
         play(stub, JOBS, running=["now"])
         past = read_spot_jobs(sagemaker, days=90, most=100)
