@@ -2,7 +2,6 @@
 // Tests of the number of system calls that short operations take.
 //
 // The functions below take the place of the C library's in this program, and count their calls.
-#include <poll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -18,7 +17,6 @@ namespace {
 
 std::atomic<uint64_t> num_sends{0};  // of all threads
 std::atomic<uint64_t> num_reads{0};
-thread_local uint64_t num_polls = 0;  // of this thread
 
 }  // namespace
 
@@ -30,11 +28,6 @@ extern "C" ssize_t sendmsg(int fd, const msghdr* message, int flags) {
 extern "C" ssize_t readv(int fd, const iovec* parts, int count) {
   ++num_reads;
   return ::syscall(SYS_readv, fd, parts, count);
-}
-
-extern "C" int poll(pollfd* files, nfds_t count, int timeout) {
-  ++num_polls;
-  return static_cast<int>(::syscall(SYS_poll, files, count, timeout));
 }
 
 namespace smdist {
@@ -63,18 +56,13 @@ void run_sums(Engine& engine, int times) {
   }
 }
 
-// Runs sums on two ranks that are connected by TCP. Returns how often their callers called poll().
-uint64_t run_sums_on_both(Cluster& cluster, int times) {
-  std::atomic<uint64_t> polls{0};
+// Runs sums on two ranks that are connected by TCP.
+void run_sums_on_both(Cluster& cluster, int times) {
   std::vector<std::thread> callers;
   for (int rank = 0; rank < cluster.size(); ++rank) {
-    callers.emplace_back([&, rank] {
-      run_sums(cluster[rank], times);
-      polls += num_polls;
-    });
+    callers.emplace_back([&, rank] { run_sums(cluster[rank], times); });
   }
   for (std::thread& caller : callers) caller.join();
-  return polls;
 }
 
 // Each rank receives half a megabyte, so it acknowledges eight times at least.
@@ -96,12 +84,6 @@ void a_message_is_read_at_once() {
   CHECK(num_reads - before < 2 * kSums + kSums / 4);
 }
 
-// A caller that makes progress fetches the events as it waits for them, instead of afterwards.
-void callers_wait_and_fetch_events_in_one_call() {
-  Cluster cluster(2, Network::kTcp);
-  CHECK_EQ(0u, run_sums_on_both(cluster, kSums));
-}
-
 }  // namespace
 }  // namespace smdist
 
@@ -109,5 +91,4 @@ int main() {
   using namespace smdist;
   RUN(acknowledgements_are_sent_with_messages);
   RUN(a_message_is_read_at_once);
-  RUN(callers_wait_and_fetch_events_in_one_call);
 }
