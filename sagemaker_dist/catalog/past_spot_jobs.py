@@ -81,7 +81,7 @@ class PastSpotJobs:
 
 
 def read_spot_jobs(
-    sagemaker: Any, *, days: int, most: int, tick: Callable[[int], None] = lambda _: None
+    session: Any, *, days: int, most: int, tick: Callable[[int], None] = lambda _: None
 ) -> PastSpotJobs:
     """Return the times of the jobs on spot instances that ended in the last days.
 
@@ -90,14 +90,16 @@ def read_spot_jobs(
     is left out.
 
     Args:
-        sagemaker: boto3 client of SageMaker.
+        session: boto3 session.
         days: Number of days to look back.
         most: Largest number of jobs to read; the latest are read first.
         tick: Function that is called after each job, with the number of jobs read.
 
     Raises:
-        SetupError: SageMaker did not answer: no credentials, no permission or no network.
+        SetupError: SageMaker did not answer: no region, credentials, permission or network.
     """
+    with boto3_errors_translated(_WHAT, session.region_name, _PERMISSION):
+        sagemaker = session.client("sagemaker")
     since = datetime.now(timezone.utc) - timedelta(days=days)
     by_type: dict[str, SpotJobs] = {}
     number = 0

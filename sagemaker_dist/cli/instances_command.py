@@ -174,13 +174,11 @@ def spot(region: str | None, profile: str | None, days: int, most: int, file: Pa
     job was billed; this part of the on-demand price is the price. Other regions' prices in the file
     are kept.
     """
-    client = boto_session(region, profile).client("sagemaker")
-    file = file.expanduser()
+    session, file = boto_session(region, profile), file.expanduser()
     with Console(stderr=True).status("jobs are listed") as status:
         past = read_spot_jobs(
-            client, days=days, most=most, tick=lambda number: status.update(f"{number} jobs read")
+            session, days=days, most=most, tick=lambda number: status.update(f"{number} jobs read")
         )
-    note = past.note()
     if not past.by_type:
         raise SetupError(
             f"there is no spot price to find in {past.region}",
@@ -189,6 +187,7 @@ def spot(region: str | None, profile: str | None, days: int, most: int, file: Pa
             about="--days",
             kind="no_prices",
         )
+    note = past.note()
     others = [each for each in read_prices(file) if each.region != past.region]
     found = note.spot_usd_per_hour
     if found:

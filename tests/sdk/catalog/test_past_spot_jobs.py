@@ -25,6 +25,19 @@ JOBS = [
 ]
 
 
+class Session:
+    """boto3 session whose client is stubbed."""
+
+    region_name = "eu-west-1"
+
+    def __init__(self, client):
+        self._client = client
+
+    def client(self, name):
+        assert "sagemaker" == name
+        return self._client
+
+
 @pytest.fixture
 def sagemaker():
     return boto3.client(
@@ -85,7 +98,7 @@ def test_billed_part_of_the_time_is_the_part_of_the_price(sagemaker):
     """Times are added up by type. Jobs on demand and those of several types do not count."""
     with Stubber(sagemaker) as stub:
         play(stub, JOBS, running=["now"])
-        past = read_spot_jobs(sagemaker, days=90, most=100)
+        past = read_spot_jobs(Session(sagemaker), days=90, most=100)
         stub.assert_no_pending_responses()
 
     assert {P4D, G5} == past.by_type.keys()
@@ -105,7 +118,7 @@ def test_advise_finds_the_prices(sagemaker, tmp_path):
     """The file has the form of the other files of prices."""
     with Stubber(sagemaker) as stub:
         play(stub, JOBS[:2])
-        past = read_spot_jobs(sagemaker, days=90, most=100)
+        past = read_spot_jobs(Session(sagemaker), days=90, most=100)
     with patch("sagemaker_dist.catalog.past_spot_jobs.price_of", on_demand):
         write_prices([past.note()], tmp_path / "spot_prices.json")
 
@@ -116,7 +129,7 @@ def test_the_latest_jobs_alone(sagemaker):
     """No more jobs are described than the caller allows."""
     with Stubber(sagemaker) as stub:
         play(stub, JOBS)
-        past = read_spot_jobs(sagemaker, days=1, most=1)
+        past = read_spot_jobs(Session(sagemaker), days=1, most=1)
 
     assert 1 == past.num_read
 
@@ -126,7 +139,7 @@ def test_refusal_names_the_permissions(sagemaker):
     with Stubber(sagemaker) as stub:
         stub.add_client_error("list_training_jobs", "AccessDeniedException", "No.")
         with pytest.raises(SetupError) as raised:
-            read_spot_jobs(sagemaker, days=90, most=100)
+            read_spot_jobs(Session(sagemaker), days=90, most=100)
 
     assert "access_denied" == raised.value.kind
     assert "sagemaker:DescribeTrainingJob" in raised.value.hint
@@ -137,12 +150,9 @@ def test_command(sagemaker, capsys, tmp_path):
     file = tmp_path / "spot.json"
     run = ["instances", "spot", "--region", "eu-west-1", "--prices", str(file)]
 
-    class Session:
-        def client(self, name):
-            assert "sagemaker" == name
-            return sagemaker
-
-    opened = patch("sagemaker_dist.cli.instances_command.boto_session", lambda *_: Session())
+    opened = patch(
+        "sagemaker_dist.cli.instances_command.boto_session", lambda *_: Session(sagemaker)
+    )
     priced = patch("sagemaker_dist.catalog.past_spot_jobs.price_of", on_demand)
     with opened, priced, Stubber(sagemaker) as stub:
         play(stub, JOBS)
@@ -155,3 +165,14 @@ def test_command(sagemaker, capsys, tmp_path):
     assert "on-demand price unknown" in said
     assert f"{file}: 1 spot prices in eu-west-1" in " ".join(said.split())
     assert "--days" in capsys.readouterr().err
+
+
+def test_no_region_is_an_error_with_a_hint(monkeypatch, tmp_path):
+    """boto3's own error has no hint."""
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "absent"))
+    with pytest.raises(SetupError) as raised:
+        read_spot_jobs(boto3.Session(), days=90, most=100)
+
+    assert "no_region" == raised.value.kind
