@@ -193,6 +193,34 @@ void a_timeout_blames_the_lowest_rank_that_has_not_come() {
   CHECK_EQ(0, operation_timed_out(names, submission, {}).culprit);
 }
 
+// Rank 0 waits for 1, 2 and 4; ranks 1 and 4 answer that they wait as well.
+void ranks_that_wait_themselves_do_not_stop_an_operation() {
+  Options options;
+  options.size = 5;
+  const RankNames names(options);
+  LateWatch watch(options, names);
+  const OperationId id;
+  const LateRank posted{true, std::nullopt};
+  const LateRanks late = {{1, posted}, {2, posted}, {4, posted}};
+  CHECK(!watch.add_answer(id, {{}, {}, {{2, posted}}}, 1));  // nobody has asked
+  CHECK_EQ(size_t{3}, watch.stopping(id, late).size());
+
+  watch.begin_asking(id);
+  CHECK(watch.add_answer(id, {{}, {}, {{0, posted}, {2, posted}}}, 1));
+  CHECK(watch.add_answer(id, {{}, {}, {{3, {false, std::nullopt}}}}, 4));
+  const LateRanks stopping = watch.stopping(id, late);
+  CHECK_EQ(size_t{2}, stopping.size());
+  CHECK(stopping.at(2).has_come);
+  CHECK(!stopping.at(3).has_come);  // known from an answer alone
+  CHECK_EQ(3, operation_timed_out(names, Submission{}, stopping).culprit);
+
+  CHECK(watch.add_answer(id, {{}, {}, {{2, posted}}}, 3));
+  CHECK(watch.add_answer(id, {{}, {}, {{1, posted}}}, 2));
+  CHECK_EQ(size_t{3}, watch.stopping(id, late).size());  // all wait
+  watch.end_asking(id);
+  CHECK(!watch.add_answer(id, {{}, {}, {{2, posted}}}, 1));
+}
+
 void the_history_has_the_last_thousand_operations() {
   Cluster cluster(2, Network::kMemory);
   for (int i = 0; i < 1003; ++i) run_all(cluster, 1);
@@ -302,6 +330,7 @@ int main() {
   RUN(nothing_is_logged_about_operations_that_end_in_time);
   RUN(a_timeout_has_the_late_ranks_as_data);
   RUN(a_timeout_blames_the_lowest_rank_that_has_not_come);
+  RUN(ranks_that_wait_themselves_do_not_stop_an_operation);
   RUN(the_history_has_the_last_thousand_operations);
   RUN(the_history_has_messages);
   RUN(a_failure_is_announced_once);

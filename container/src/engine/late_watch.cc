@@ -81,6 +81,24 @@ std::vector<LateWatch::Due> LateWatch::take_due(Clock::time_point now) {
   return due;
 }
 
+bool LateWatch::add_answer(const OperationId& id, const LateReport& report, int sender) {
+  const auto asked = answers_.find(id);
+  if (asked == answers_.end()) return false;
+  asked->second.senders.insert(sender);
+  merge(asked->second.ranks, report.ranks);
+  return true;
+}
+
+LateRanks LateWatch::stopping(const OperationId& id, const LateRanks& late) const {
+  const auto asked = answers_.find(id);
+  if (asked == answers_.end()) return late;
+  LateRanks ranks = late;
+  merge(ranks, asked->second.ranks);
+  ranks.erase(options_.rank);
+  for (const int sender : asked->second.senders) ranks.erase(sender);
+  return ranks.empty() ? late : ranks;
+}
+
 std::optional<std::string> LateWatch::line_of(const Due& due, Clock::time_point now) {
   LateRanks ranks = due.report.ranks;
   const auto is_absent = [](const auto& each) { return !each.second.has_come; };
@@ -111,6 +129,7 @@ std::optional<std::string> LateWatch::line_of(const Due& due, Clock::time_point 
 
 void LateWatch::clear() {
   collected_.clear();
+  answers_.clear();
   logged_.clear();
   next_ = kNever;
 }

@@ -54,6 +54,18 @@ class LateWatch final {
   // Remove and return the reports that have been collected.
   std::vector<Due> take_due(Clock::time_point now);
 
+  // Collect the answers to a question of this rank: do the ranks for which an operation waits wait
+  // themselves?
+  void begin_asking(const OperationId& id) { answers_.try_emplace(id); }
+  // Record that `sender` itself waits for the ranks of a report. Returns false if nothing was asked
+  // about this operation.
+  bool add_answer(const OperationId& id, const LateReport& report, int sender);
+  // Remove what was collected about an operation, because it has ended.
+  void end_asking(const OperationId& id) { answers_.erase(id); }
+  // Return the ranks that stop an operation: those of `late`, and those for which they wait,
+  // without the ranks that have answered. Returns `late` if all have answered.
+  LateRanks stopping(const OperationId& id, const LateRanks& late) const;
+
   // Return the line of the log for a report; none if it was logged a short time ago.
   std::optional<std::string> line_of(const Due& due, Clock::time_point now);
 
@@ -73,6 +85,10 @@ class LateWatch final {
     std::set<int> senders;  // ranks that wait themselves
     Clock::time_point due;
   };
+  struct Answers {
+    std::set<int> senders;
+    LateRanks ranks;
+  };
   struct Logged {
     Clock::time_point at;
     std::set<int> ranks;
@@ -82,6 +98,7 @@ class LateWatch final {
   const RankNames& names_;
   std::vector<LastPosted> last_;  // by rank
   std::map<OperationId, Collected> collected_;
+  std::map<OperationId, Answers> answers_;
   std::map<OperationId, Logged> logged_;
   Clock::time_point next_ = kNever;
 };

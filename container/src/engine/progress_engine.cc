@@ -141,6 +141,7 @@ void ProgressEngine::finish(const OperationId& id) {
   const auto found = pending_.find(id);
   Submission& submission = found->second.submission();
   detector_.unwatch(submission);
+  if (submission.is_extended) late_.end_asking(id);
   if (id.role == Role::kCollective) history_.add(id, submission.descriptor);
   if (submission.operation.kind == Collective::kBarrier) flush_all(*submission.group);
   faults_.set_last_error(nullptr);

@@ -159,6 +159,9 @@ class ProgressEngine final : public Sink {
   static void drop_arrived(const PendingOperation& pending, LateRanks& ranks);
   int receiver_of(const PendingOperation& pending, const LateRanks& late) const;
   void on_late(int rank, const Frame& frame);
+  void ask_whether_waiting(const PendingOperation& pending, Clock::time_point now);
+  void answer(int rank, const OperationId& id);
+  void send_report(int receiver, const OperationId& id, const LateReport& report);
 
   // Faults
   void check_partners();

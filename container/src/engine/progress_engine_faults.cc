@@ -46,9 +46,9 @@ void ProgressEngine::check_deadlines() {
   const std::optional<OperationId> id = detector_.late(now);
   if (is_busy_ || !id) return;
   PendingOperation& late = *find(*id);
-  if (!detector_.extend(late)) {
-    fail(operation_timed_out(names_, late.submission(), late_ranks_of(late, now)), true);
-  }
+  if (detector_.extend(late)) return ask_whether_waiting(late, now);
+  const LateRanks ranks = late_.stopping(*id, late_ranks_of(late, now));
+  fail(operation_timed_out(names_, late.submission(), ranks), true);
 }
 
 std::chrono::milliseconds ProgressEngine::time_until_deadline() const {

@@ -6,6 +6,10 @@
 // rank 0, which logs one line for all of them. If rank 0 is late itself, or not a member, the
 // lowest member logs the line. A rank that is late usually leaves others waiting that have come;
 // they send reports, so they are not named.
+//
+// At the timeout, a rank that waits for data of ranks that have all posted the operation asks them,
+// by LATE frames that name no rank, whether they wait themselves. A rank that waits answers with a
+// report. The rank that stops the others, for example because its process is stopped, does not.
 #include <algorithm>
 
 #include "engine/progress_engine.h"
@@ -68,11 +72,7 @@ void ProgressEngine::pass_on(const LateWatch::Due& given, Clock::time_point now)
   if (pending != nullptr) drop_arrived(*pending, due.report.ranks);
   if (due.report.ranks.empty()) return;
   const int receiver = pending == nullptr ? 0 : receiver_of(*pending, due.report.ranks);
-  if (receiver != options_.rank) {
-    Frame frame = frame_of(due.id);
-    frame.type = FrameType::kLate;
-    return sender_.send(receiver, frame, encode(due.report));
-  }
+  if (receiver != options_.rank) return send_report(receiver, due.id, due.report);
   const std::optional<std::string> line = late_.line_of(due, now);
   if (line && options_.log) options_.log(*line);
 }
@@ -102,7 +102,38 @@ void ProgressEngine::on_late(int rank, const Frame& frame) {
     throw PeerError("sent a report on the late ranks of a message, which has none");
   }
   const LateReport report = decode_late_report(payload(rank), options_.size);
-  if (!error()) late_.add(id_of(frame, rank), report, rank, Clock::now());
+  if (error()) return;
+  const OperationId id = id_of(frame, rank);
+  if (report.ranks.empty()) return answer(rank, id);
+  if (!late_.add_answer(id, report, rank)) late_.add(id, report, rank, Clock::now());
+}
+
+void ProgressEngine::ask_whether_waiting(const PendingOperation& pending, Clock::time_point now) {
+  const Submission& submission = pending.submission();
+  if (submission.id.role != Role::kCollective) return;
+  late_.begin_asking(submission.id);
+  for (const auto& each : late_ranks_of(pending, now)) {
+    send_report(each.first, submission.id, {submission.descriptor, {}, {}});
+  }
+}
+
+void ProgressEngine::answer(int rank, const OperationId& id) {
+  const PendingOperation* pending = find(id);
+  if (pending == nullptr) return;
+  const Clock::time_point now = Clock::now();
+  const Submission& submission = pending->submission();
+  const LateRanks ranks = late_ranks_of(*pending, now);
+  if (ranks.empty()) return;
+  send_report(
+      rank, id,
+      {submission.descriptor, std::chrono::duration_cast<milliseconds>(now - submission.submitted),
+       ranks});
+}
+
+void ProgressEngine::send_report(int receiver, const OperationId& id, const LateReport& report) {
+  Frame frame = frame_of(id);
+  frame.type = FrameType::kLate;
+  sender_.send(receiver, frame, encode(report));
 }
 
 }  // namespace smdist

@@ -6,6 +6,8 @@ import shutil
 import signal
 import threading
 import time
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
@@ -57,6 +59,35 @@ def stop_a_rank(rank, size):
 
 def test_a_stopped_process_goes_on(world):
     assert [2.0, 2.0] == world.run(stop_a_rank, size=2, deadline=30)
+
+
+def stop_within_an_operation(rank, size, folder):
+    group = dist.new_group(list(range(size)), timeout=timedelta(seconds=2))
+    dist.all_reduce(torch.ones(20_000_000), group=group)  # connects the ranks
+    if rank == size - 1:
+        Path(folder, "pid").write_text(str(os.getpid()))
+    dist.barrier()
+    work = dist.all_reduce(torch.ones(20_000_000), group=group, async_op=True)
+    if rank == size - 1:
+        time.sleep(0.005)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return None
+    try:
+        work.wait()
+    except dist.DistBackendError:
+        return fault_fields()
+    finally:
+        if rank == 0:
+            time.sleep(1)  # the others take the fault of the rank that reports it first
+            os.kill(int(Path(folder, "pid").read_text()), signal.SIGCONT)
+
+
+@pytest.mark.parametrize("hosts", ["", "abc"], ids=["one host", "three hosts"])
+def test_a_rank_that_stops_within_an_operation_is_named(world, tmp_path, hosts):
+    """All ranks have posted the operation, and every one waits for data of all others."""
+    found = world.run(stop_within_an_operation, str(tmp_path), size=3, hosts=hosts, deadline=30)
+
+    assert ("timeout", 2, "all_reduce") == found[0] == found[1]
 
 
 def go_on_without(rank, size, folder):
