@@ -8,6 +8,7 @@
 #include "check.h"
 #include "cluster.h"
 #include "engine/fault_messages.h"
+#include "engine/late_watch.h"
 #include "messaging/late_report.h"
 
 namespace smdist {

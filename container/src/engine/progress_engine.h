@@ -154,6 +154,7 @@ class ProgressEngine final : public Sink {
   // Late ranks
   void report_late(Clock::time_point now);
   void look_for_late(PendingOperation& pending, Clock::time_point now);
+  LateReport report_of(const PendingOperation& pending, Clock::time_point now);
   LateRanks late_ranks_of(const PendingOperation& pending, Clock::time_point now);
   void pass_on(const LateWatch::Due& given, Clock::time_point now);
   static void drop_arrived(const PendingOperation& pending, LateRanks& ranks);

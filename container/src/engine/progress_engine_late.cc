@@ -48,11 +48,14 @@ void ProgressEngine::look_for_late(PendingOperation& pending, Clock::time_point 
     return;
   }
   submission.late_at = now + options_.late_again;
-  late_.add(
-      submission.id,
-      {submission.descriptor, std::chrono::duration_cast<milliseconds>(now - submission.submitted),
-       late_ranks_of(pending, now)},
-      options_.rank, now);
+  late_.add(submission.id, report_of(pending, now), options_.rank, now);
+}
+
+LateReport ProgressEngine::report_of(const PendingOperation& pending, Clock::time_point now) {
+  const Submission& submission = pending.submission();
+  return {submission.descriptor,
+          std::chrono::duration_cast<milliseconds>(now - submission.submitted),
+          late_ranks_of(pending, now)};
 }
 
 // Returns the ranks for which an operation waits, with their last operations.
@@ -120,14 +123,8 @@ void ProgressEngine::ask_whether_waiting(const PendingOperation& pending, Clock:
 void ProgressEngine::answer(int rank, const OperationId& id) {
   const PendingOperation* pending = find(id);
   if (pending == nullptr) return;
-  const Clock::time_point now = Clock::now();
-  const Submission& submission = pending->submission();
-  const LateRanks ranks = late_ranks_of(*pending, now);
-  if (ranks.empty()) return;
-  send_report(
-      rank, id,
-      {submission.descriptor, std::chrono::duration_cast<milliseconds>(now - submission.submitted),
-       ranks});
+  const LateReport report = report_of(*pending, Clock::now());
+  if (!report.ranks.empty()) send_report(rank, id, report);
 }
 
 void ProgressEngine::send_report(int receiver, const OperationId& id, const LateReport& report) {
