@@ -31,6 +31,7 @@ from sagemaker_dist.contract.launch_contract import launch_parameters
 from sagemaker_dist.errors import JobError, OptionError, raise_all
 from sagemaker_dist.estimators import estimator_facts
 from sagemaker_dist.estimators.checked_job import job_to_build, job_to_fit, runs_here
+from sagemaker_dist.estimators.code_digest import code_digest
 from sagemaker_dist.estimators.estimator_budget import BudgetedJob, limited
 from sagemaker_dist.estimators.from_description import (
     amount_faults,
@@ -122,6 +123,7 @@ class Distributed(BudgetedJob, EstimatorBase):  # type: ignore[misc]  # SageMake
         self.image_uri = image_uri
         self.instance_type = instance_type
         self._script: str | None = None
+        self._is_named = False
         self._parsed = replace(parsed, rest={})
         if parsed.is_launched:  # a dict, in which the parent looks up its own keys
             self.distribution = parsed.launched_keys
@@ -321,6 +323,7 @@ class Distributed(BudgetedJob, EstimatorBase):  # type: ignore[misc]  # SageMake
         if not self._is_local:
             self.validate(None, job_name)  # a tuner does not call `fit`
             raise_all(self._gpu_faults())
+        self._is_named = job_name is not None
         super()._prepare_for_training(job_name=job_name)
         path: Any = self.checkpoint_local_path  # SageMaker does not pass it to the job
         if self._parsed.is_launched and path:
@@ -343,6 +346,16 @@ class Distributed(BudgetedJob, EstimatorBase):  # type: ignore[misc]  # SageMake
         if self._parsed.is_launched and not self._is_local:
             upload_secret_of(self, uploaded.s3_prefix)
         return uploaded
+
+    def _assign_s3_prefix(self, key_prefix: str = "") -> Any:
+        """Return the S3 prefix of the code; it ends in a digest if the caller named the job.
+
+        So two submissions with one name, at the same time, do not overwrite each other's code.
+        """
+        prefix = super()._assign_s3_prefix(key_prefix)
+        if self._is_named and self._parsed.is_launched and not self._is_local:
+            return "/".join(filter(None, (prefix, code_digest(self))))
+        return prefix
 
     def _start_locally(
         self, inputs: Any, wait: bool, job_name: str | None, experiment_config: Any

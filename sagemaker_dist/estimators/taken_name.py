@@ -14,9 +14,9 @@ from sagemaker_dist.runners.sagemaker.api_errors import name_is_taken
 def refuse_taken_name(session: Any, job_name: str | None) -> None:
     """Raise an error if a training job of this name exists in the account and region.
 
-    SageMaker refuses such a job too, but only after the SDK has uploaded its code: to the S3 key of
-    the first job's code, which is then lost. Without the permission to describe jobs, nothing is
-    checked.
+    SageMaker refuses such a job too, but only after the SDK has uploaded its code: of a job that
+    SageMaker's own launcher starts, to the S3 key of the first job's code, which is then lost.
+    Without the permission to describe jobs, nothing is checked.
 
     Args:
         session: Session of SageMaker's SDK that will submit the job.

@@ -2,7 +2,7 @@
 """Training images (build, inspect, push), the Docker engine, upload of code, and AWS sessions."""
 
 from sagemaker_dist.packaging.aws_session import account_of, boto_session, role_arn
-from sagemaker_dist.packaging.code_tarball import source_tarball, upload_source
+from sagemaker_dist.packaging.code_tarball import digest_of, source_tarball, upload_source
 from sagemaker_dist.packaging.ecr import ecr_image
 from sagemaker_dist.packaging.frameworks import FRAMEWORKS, default_tag, is_sagemaker_dist_image
 from sagemaker_dist.packaging.gpu_faults import remote_gpu_faults
@@ -28,6 +28,7 @@ __all__ = [
     "build_image",
     "check_versions",
     "default_tag",
+    "digest_of",
     "ecr_image",
     "inspect_image",
     "is_sagemaker_dist_image",

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """An estimator uploads one secret beside its code, and its request stays as it is without one."""
 
+import io
 import json
+import tarfile
+from contextlib import suppress
 from unittest.mock import Mock
 
 import pytest
@@ -31,7 +34,7 @@ def estimator(session, script):
     def build(**changes):
         arguments = {
             "entry_point": "train.py",
-            "source_dir": script(),
+            "source_dir": changes.get("source_dir") or script(),
             "role": ROLE,
             "instance_type": "ml.c5.xlarge",
             "instance_count": 2,
@@ -70,13 +73,18 @@ def test_the_secret_is_beside_the_code_and_in_no_request(estimator, session, obj
     assert "aws:kms" == found[code]["ServerSideEncryption"] == found[secret]["ServerSideEncryption"]
 
 
-def test_jobs_with_one_explicit_name_share_the_object_and_no_secret(
-    estimator, session, objects, monkeypatch
-):
-    """A name is free in another region. Here the role may not read which names are taken."""
+@pytest.fixture
+def undescribed(session, monkeypatch):
+    """Let nobody read which names of jobs are taken, as for two submissions at the same time."""
     denied = ClientError({"Error": {"Code": "AccessDeniedException"}}, "DescribeTrainingJob")
     describe = Mock(side_effect=denied)
     monkeypatch.setattr(session.sagemaker_client, "describe_training_job", describe)
+
+
+def test_jobs_with_one_explicit_name_share_the_object_and_no_secret(
+    estimator, objects, undescribed
+):
+    """A name is free in another region."""
     estimator().fit(wait=False, job_name="nightly")
     (first,) = (each["Body"].read() for key, each in objects("nightly/").items() if SUFFIX in key)
     estimator().fit(wait=False, job_name="nightly")
@@ -162,6 +170,31 @@ def test_the_jobs_of_a_tuner_share_one(estimator, session, objects):
     }
 
     assert {f"{uri.removeprefix('s3://bucket/')}.secret"} == set(objects(".secret")) - before
+
+
+@pytest.mark.parametrize("is_tuned", [False, True])
+def test_two_submissions_of_one_name_keep_their_code_apart(
+    estimator, session, objects, script, undescribed, is_tuned
+):
+    """Whichever job starts runs the code that was submitted with it, and has a secret beside it."""
+    name, texts = f"twice-{is_tuned}".lower(), ["print('ours')", "print('theirs')"]
+    ranges = {"lr": ContinuousParameter(0.1, 1.0)}
+    metrics = [{"Name": "loss", "Regex": "loss=([0-9.]+)"}]
+    for text in texts:
+        built = estimator(source_dir=script(text))
+        fits = HyperparameterTuner(built, "loss", ranges, metrics) if is_tuned else built
+        with suppress(ClientError):  # SageMaker refuses the second one
+            fits.fit(wait=False, job_name=name)
+    found = objects(f"{name}/source/")
+    codes = [each for key, each in found.items() if key.endswith(".tar.gz")]
+
+    assert sorted(texts) == sorted(script_in(each["Body"].read()) for each in codes)
+    assert 2 == len([key for key in found if key.removesuffix(SUFFIX) != key])
+
+
+def script_in(tarball):
+    with tarfile.open(fileobj=io.BytesIO(tarball)) as code:
+        return code.extractfile("train.py").read().decode()
 
 
 def test_a_second_job_of_a_name_leaves_the_code_of_the_first(estimator, session, objects, script):
