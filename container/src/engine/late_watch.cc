@@ -82,20 +82,20 @@ std::vector<LateWatch::Due> LateWatch::take_due(Clock::time_point now) {
 }
 
 bool LateWatch::add_answer(const OperationId& id, const LateReport& report, int sender) {
-  const auto asked = answers_.find(id);
-  if (asked == answers_.end()) return false;
-  asked->second.senders.insert(sender);
-  merge(asked->second.ranks, report.ranks);
+  const auto found = answers_.find(id);
+  if (found == answers_.end()) return false;
+  found->second.senders.insert(sender);
+  merge(found->second.ranks, report.ranks);
   return true;
 }
 
 LateRanks LateWatch::stopping(const OperationId& id, const LateRanks& late) const {
-  const auto asked = answers_.find(id);
-  if (asked == answers_.end()) return late;
+  const auto found = answers_.find(id);
+  if (found == answers_.end()) return late;
   LateRanks ranks = late;
-  merge(ranks, asked->second.ranks);
+  merge(ranks, found->second.ranks);
   ranks.erase(options_.rank);
-  for (const int sender : asked->second.senders) ranks.erase(sender);
+  for (const int sender : found->second.senders) ranks.erase(sender);
   return ranks.empty() ? late : ranks;
 }
 

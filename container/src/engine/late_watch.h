@@ -57,8 +57,8 @@ class LateWatch final {
   // Collect the answers to a question of this rank: do the ranks for which an operation waits wait
   // themselves?
   void begin_asking(const OperationId& id) { answers_.try_emplace(id); }
-  // Record that `sender` itself waits for the ranks of a report. Returns false if nothing was asked
-  // about this operation.
+  // Record that `sender` itself waits for the ranks of a report. Returns false if this rank
+  // has no question about the operation.
   bool add_answer(const OperationId& id, const LateReport& report, int sender);
   // Remove what was collected about an operation, because it has ended.
   void end_asking(const OperationId& id) { answers_.erase(id); }

@@ -11,12 +11,20 @@ from jobs import wait_until
 from sagemaker_dist import DataParallel, LocalSession, OptionError, PyTorch
 from sagemaker_dist.packaging.docker_engine import Engine
 from sagemaker_dist.planning import plan_local_job
-from sagemaker_dist.runners.local.containers.container_arguments import FOLDER_LABEL, Owner
+from sagemaker_dist.runners.local.containers.container_arguments import (
+    FOLDER_LABEL,
+    MAX_TASKS,
+    Owner,
+)
 from sagemaker_dist.runners.local.containers.container_fleet import ContainerFleet
 from sagemaker_dist.runners.local.data.channels import Data
 from sagemaker_dist.runners.local.job_folder import JobFolder
 
 pytestmark = pytest.mark.timeout(120, func_only=True)
+
+# Bits of CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_PTRACE, CAP_SYS_ADMIN and CAP_MKNOD (Linux's
+# include/uapi/linux/capability.h).
+NETWORK_AND_SYSTEM = 1 << 12 | 1 << 13 | 1 << 19 | 1 << 21 | 1 << 27
 
 LOOK = """
     import json, os, socket
@@ -42,6 +50,14 @@ LOOK = """
         "environment": dict(os.environ),
         "shm_bytes": os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize,
         "outside": outside,
+        "status": dict(
+            line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines()
+        ),
+        "most_tasks": {
+            path.read_text().strip()
+            for path in map(Path, ("/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max"))
+            if path.exists()
+        }.pop(),
     }
     host = os.environ["SM_CURRENT_HOST"]
     Path(os.environ["SM_MODEL_DIR"], f"{host}.json").write_text(json.dumps(seen))
@@ -96,6 +112,9 @@ def test_hosts_see_what_sagemaker_gives_them_and_all_they_make_is_kept(looked, e
     assert 2 == len(set(seen["neighbours"]))
     assert "green" == seen["environment"]["COLOUR"]
     assert "AWS_SECRET_ACCESS_KEY" not in seen["environment"]
+    assert "1" == seen["status"]["NoNewPrivs"]
+    assert 0 == int(seen["status"]["CapBnd"], 16) & NETWORK_AND_SYSTEM
+    assert str(MAX_TASKS) == seen["most_tasks"]
     assert Engine.of(engine).memory_bytes // 2 == pytest.approx(seen["shm_bytes"], rel=0.01)
     assert hosts == sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
     assert "[algo-1] café algo-1" in log_of(looked)
