@@ -102,8 +102,8 @@ class TensorFlow:
         import smdist.dataparallel.tensorflow as sdp
 
         self.tf, self.sdp = tf, sdp
-        self.errors = (tf.errors.AbortedError, tf.errors.InvalidArgumentError)
-        self.disagreements = tf.errors.InvalidArgumentError
+        self.errors = (tf.errors.AbortedError, tf.errors.FailedPreconditionError)
+        self.disagreements = tf.errors.FailedPreconditionError
 
     def start(self):
         self.sdp.init()

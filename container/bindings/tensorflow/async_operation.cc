@@ -156,10 +156,14 @@ void AsyncOperation::fail(const std::exception_ptr& error) const {
   } catch (const UsageError& usage) {
     const char* const names =
         has_mark(results_) ? "for variables of the same names in the same order, " : "";
-    throw UsageError(std::string(usage.what()) + ". This rank expected the results " +
-                     title_of(results_) +
-                     ". All ranks must pass tensors of the same dtype and shapes, " + names +
-                     "and call the same operations in the same order.");
+    const std::string text = std::string(usage.what()) + ". This rank expected the results " +
+                             title_of(results_) +
+                             ". All ranks must pass tensors of the same dtype and shapes, " +
+                             names + "and call the same operations in the same order.";
+    if (usage.fault() == nullptr) throw UsageError(text);
+    Fault fault = *usage.fault();
+    fault.text = text;
+    throw UsageError(fault);
   }
 }
 

@@ -36,7 +36,9 @@ void set_from_exception(Status& status) {
   } catch (const NoEngineError& error) {
     status.set(TF_FAILED_PRECONDITION, error.what());
   } catch (const UsageError& error) {
-    status.set(TF_INVALID_ARGUMENT, error.what());
+    // a fault: the call has started, so it suits this rank, but not what other ranks called
+    status.set(error.fault() == nullptr ? TF_INVALID_ARGUMENT : TF_FAILED_PRECONDITION,
+               error.what());
   } catch (const TimeoutError& error) {
     status.set(TF_DEADLINE_EXCEEDED,
                std::string(error.what()) + ". Perhaps a rank had fewer batches. " + kAsMany);

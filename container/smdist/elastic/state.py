@@ -139,7 +139,12 @@ class State(ABC):
         self._load_content(committed["content"])
 
     def sync(self) -> None:
-        """Restore the last commit of rank 0 on all ranks. All ranks must call it together."""
+        """Restore the last commit of rank 0 on all ranks. All ranks must call it together.
+
+        If nothing was committed, this rank's state is committed first.
+        """
+        if not self._committed:
+            self.commit()
         self._committed = self._broadcast(self._committed)
         self.restore()
 

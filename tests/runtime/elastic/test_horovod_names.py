@@ -176,8 +176,7 @@ def keras_by_fit(rank, size):
     state.restore()
     variable = tf.Variable([float(rank)])
     loop = of_tensorflow.TensorFlowState([variable], batch=0)
-    loop.save()
-    loop.sync()
+    loop.sync()  # without save() or commit() before it, as Horovod's scripts call it
     wrong = [
         *fields_raised(lambda: of_tensorflow.TensorFlowState(session=1)),
         *fields_raised(lambda: of_tensorflow.TensorFlowKerasState(model, backend="x")),

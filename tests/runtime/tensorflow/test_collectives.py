@@ -83,6 +83,7 @@ def _gradients(rank, size):
         "broadcast": lambda value: sdp.broadcast(value, 1),
         "exchange": sdp.alltoall,
         "scatter": sdp.reduce_scatter,
+        "scatter_sum": lambda value: sdp.reduce_scatter(value, op=sdp.Sum),
     }
     for name, call in calls.items():
         with tf.GradientTape() as tape:
@@ -101,15 +102,20 @@ def _gradients(rank, size):
 
 
 def test_gradients_go_back_to_where_values_came_from(tf_world):
-    """Upstream is 1 on rank 0 and 2 on rank 1; the derivative of a weight's square is [4, 6]."""
+    """Upstream is 1 on rank 0 and 2 on rank 1; the derivative of a weight's square is [4, 6].
+
+    As in Horovod, allgather and broadcast average upstream, and a sum that is scattered is
+    multiplied by the number of ranks.
+    """
     first, second = tf_world.run(_gradients, size=2)
 
     assert [6.0, 9.0] == first["average"] == second["average"]
     assert [12.0, 18.0] == first["sum"] == second["sum"]
-    assert [12.0, 0.0] == first["gather"] == second["gather"]
-    assert ([0.0, 0.0], [12.0, 18.0]) == (first["broadcast"], second["broadcast"])
+    assert [6.0, 0.0] == first["gather"] == second["gather"]
+    assert ([0.0, 0.0], [6.0, 9.0]) == (first["broadcast"], second["broadcast"])
     assert [4.0, 12.0] == first["exchange"] == second["exchange"]
-    assert [2.0, 6.0] == first["scatter"] == second["scatter"]
+    assert [4.0, 12.0] == first["scatter"] == second["scatter"]
+    assert [8.0, 24.0] == first["scatter_sum"] == second["scatter_sum"]
 
 
 def _packed(rank, size):
@@ -155,7 +161,7 @@ def _refused(rank, size):
         assert ((about,), kind) == (caught.value.about, caught.value.kind)
     with pytest.raises(tf.errors.InvalidArgumentError, match="multiple of 2"):
         sdp.alltoall(tf.zeros([3]))
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"number 0 .*rank 1 .*rank 0"):
+    with pytest.raises(tf.errors.FailedPreconditionError, match=r"number 0 .*rank 1 .*rank 0"):
         sdp.broadcast_variables([tf.Variable(tf.zeros([2 + rank, 2]))], 0)
     return sdp.allreduce([1.0]).numpy().tolist()
 
@@ -168,7 +174,7 @@ def _other_shapes(rank, size):
     import tensorflow as tf
 
     sdp = _joined()
-    with pytest.raises(tf.errors.InvalidArgumentError) as told:
+    with pytest.raises(tf.errors.FailedPreconditionError) as told:
         tf.function(sdp.allreduce)(tf.zeros([2 + rank]))
     return str(told.value), fault_fields("kind", "operation")
 
@@ -186,7 +192,7 @@ def _other_rows(rank, size, name):
 
     sdp = _joined()
     mine = tf.zeros([2 * (1 + rank), 2, 3] if rank == 0 else [4, 3, 2])
-    with pytest.raises(tf.errors.InvalidArgumentError):
+    with pytest.raises(tf.errors.FailedPreconditionError):
         getattr(sdp, name)(mine)
     return fault_fields("kind", "operation")
 

@@ -98,6 +98,7 @@ def test_names_of_sessions_say_what_to_use():
         sdp.BroadcastGlobalVariablesHook(0)
 
     assert (("broadcast_global_variables",), "unsupported") == (call.value.about, call.value.kind)
+    assert isinstance(call.value, RuntimeError)  # which Horovod raises
     assert (("BroadcastGlobalVariablesHook",), "unsupported") == (hook.value.about, hook.value.kind)
     assert 3 == sdp.overlap(3)
 

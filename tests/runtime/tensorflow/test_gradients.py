@@ -121,6 +121,28 @@ def test_slices_of_integers_are_summed(tf_world):
     assert [[[6]], [[6]]] == tf_world.run(_whole_numbers, size=2)
 
 
+def _grouped(rank, size):
+    """Average dense tensors and slices in one call; halves are multiplied by a factor, too."""
+    import tensorflow as tf
+
+    sdp = _joined()
+    small = tf.IndexedSlices(tf.constant([[3], [4]]), tf.constant([rank, 1]), tf.constant([2, 1]))
+    large = tf.IndexedSlices(tf.constant([[5.0]]), tf.constant([0]), tf.constant([1, 1]))
+    found = sdp.grouped_allreduce([small, tf.constant([1.0, rank]), large])
+    halves = sdp.grouped_allreduce([tf.constant([3.0], tf.float16)], prescale_factor=0.7, op="sum")
+    kinds = [each.dtype.name for each in (*found, *halves)]
+    return [np.array(tf.convert_to_tensor(each)).tolist() for each in (*found, *halves)], kinds
+
+
+def test_a_group_reduces_slices_and_dense_tensors(tf_world):
+    """The average of integer rows is a fraction. 3 * 0.7 is not rounded twice: 2.1, not 2.102."""
+    halves = [2 * float(np.float16(2.1))]
+    expected = [[[1.5], [5.5]], [1.0, 0.5], [[5.0]], halves]
+    kinds = ["float64", "float32", "float32", "float16"]
+
+    assert [(expected, kinds)] * 2 == tf_world.run(_grouped, size=2)
+
+
 def _absent(rank, size, differs):
     import tensorflow as tf
 
@@ -130,7 +152,7 @@ def _absent(rank, size, differs):
         loss = tf.reduce_sum((others if differs and rank else ones) * (rank + 1)) + third[0]
     tape = sdp.DistributedGradientTape(tape)
     if differs:
-        with pytest.raises(tf.errors.InvalidArgumentError):
+        with pytest.raises(tf.errors.FailedPreconditionError):
             tape.gradient(loss, [ones, others, third])
         assert ("usage", "all_reduce") == fault_fields("kind", "operation")
         return None

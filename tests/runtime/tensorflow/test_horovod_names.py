@@ -112,10 +112,16 @@ def _local(rank, size, scales):
         return tf.reduce_sum(model(x))
 
     options = {"local_layers": last, "scale_local_gradients": scales}
-    with hvd.PartialDistributedGradientTape(tf.GradientTape(), **options) as tape:
+    recorder = tf.GradientTape(persistent=True)
+    with hvd.PartialDistributedGradientTape(recorder, **options) as tape:
         value = loss()
     tape.register_local_source(first.bias)
     taped = tape.gradient(value, model.trainable_variables)
+    parts = tape.get_local_and_global_gradients(value, model.trainable_variables)
+    assert [[first.bias, last.kernel, last.bias], [first.kernel]] == [
+        [variable for variable, _ in part] for part in parts
+    ]
+    np.testing.assert_allclose(parts[0][1][1], taped[2])
     with tf.GradientTape() as plain:
         value = loss()
     own = plain.gradient(value, model.trainable_variables)

@@ -111,6 +111,42 @@ def test_global_variables_of_a_session_are_broadcast(tf_world):
     assert [[[[1.0, 1.0], -1.0]] * 2] * 2 == tf_world.run(_global_variables, size=2)
 
 
+def _in_place_in_a_session(rank, size):
+    """Variables of both kinds are set by the session, and objects travel without it."""
+    import tensorflow as tf
+
+    import smdist.dataparallel.tensorflow as sdp
+
+    v1 = tf.compat.v1
+    with joined(), tf.Graph().as_default() as graph:
+        options = {"initializer": v1.constant_initializer(rank), "shape": [2]}
+        kinds = {"first": True, "second": False}
+        variables = [
+            v1.get_variable(name, use_resource=is_resource, **options)
+            for name, is_resource in kinds.items()
+        ]
+        sent = sdp.broadcast_(variables, 1)
+        one = sdp.broadcast_(variables[0], 1)
+        all_set = sdp.broadcast_variables(variables, 1)
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            before = session.run(variables)
+            found = session.run(sent), session.run(variables), session.run(one)
+            session.run(v1.global_variables_initializer())
+            session.run(all_set)
+            found = *found, session.run(variables)
+            graph.finalize()
+            objects = sdp.broadcast_object({"rank": rank}, 1), sdp.allgather_object("x" * rank)
+    return [np.array(each).ravel().tolist() for each in (before, *found)], objects
+
+
+def test_a_session_sets_variables_in_place(tf_world):
+    """When it computes what the calls return; objects need no further op of a finalized graph."""
+    for rank, (found, objects) in enumerate(tf_world.run(_in_place_in_a_session, size=2)):
+        assert [[float(rank)] * 4, [1.0] * 4, [1.0] * 4, [1.0] * 2, [1.0] * 4] == found
+        assert ({"rank": 1}, ["", "x"]) == objects
+
+
 def _only_here(rank, size):
     import tensorflow as tf
 

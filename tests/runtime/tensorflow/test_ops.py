@@ -215,7 +215,7 @@ def _of_other_shape(rank, size, seen_before):
         if seen_before:
             reduce([2, 3])
             reduce([3, 2])
-        with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        with pytest.raises(tf.errors.FailedPreconditionError) as caught:
             reduce([2, 3] if rank == 0 else [3, 2])
         assert ("usage", "all_reduce") == fault_fields("kind", "operation")
     return caught.value.message

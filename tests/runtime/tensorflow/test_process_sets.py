@@ -121,5 +121,5 @@ def test_reductions_of_integers_slices_and_uneven_rows(tf_world):
             [2.0, 4.0],
             [2.0, 3.0, 0.0],
             part,
-            [1.0] * 6 + [2.0] * 4,
+            [2.0] * 6 + [4.0] * 4,  # as in Horovod, times the number of ranks
         ] == found

@@ -78,7 +78,7 @@ def last_fault() -> EngineFault | None:
     """Return the fault of an engine of this process, or of its last operation; None if none failed.
 
     Use it after torch's DistBackendError and ValueError, or TensorFlow's AbortedError and
-    InvalidArgumentError, which have only a text, to get the fields of the fault.
+    FailedPreconditionError, which have only a text, to get the fields of the fault.
     """
     found = next(filter(None, (engine.fault() for engine, _ in _live)), None)
     if found is None:

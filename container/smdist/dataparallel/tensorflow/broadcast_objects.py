@@ -13,7 +13,7 @@ import numpy as np
 from sagemaker_dist.errors import OptionError, require
 from smdist.dataparallel.tensorflow import basics, collectives
 from smdist.dataparallel.tensorflow.op_library import tf
-from smdist.dataparallel.tensorflow.operation_names import named
+from smdist.dataparallel.tensorflow.operation_names import is_session_graph, named
 from smdist.dataparallel.tensorflow.set_members import ProcessSet, members_of
 
 _FAILED = -1  # sent instead of the number of bytes of an object that cannot be pickled
@@ -27,8 +27,9 @@ def broadcast_object(
 ) -> Any:
     """Send the object of `root_rank` to all ranks and return it.
 
-    All ranks must call it, outside of a tf.function. The received bytes are unpickled, so the
-    ranks of a job must trust each other.
+    All ranks must call it, outside of a tf.function. Where code builds the graph of a session of
+    tf.compat.v1, the call neither adds operations to that graph nor uses its session. The received
+    bytes are unpickled, so the ranks of a job must trust each other.
 
     Args:
         obj: The object to send; ignored on the other ranks.
@@ -46,13 +47,12 @@ def broadcast_object(
     is_root = basics.rank() == root_rank
     packed, fault = _pack(obj) if is_root else (b"", None)
     with named(name, "smdist_broadcast_object"):
-        length = tf.constant([_FAILED if fault else len(packed)], tf.int64)
-        length = int(collectives.broadcast(length, root_rank, process_set=process_set)[0])
+        size = np.array([_FAILED if fault else len(packed)], np.int64)
+        length = int(_computed(collectives.broadcast, size, root_rank, process_set=process_set)[0])
         _check_packed(fault, [root_rank] if length == _FAILED else [], "broadcast_object")
-        mine = _tensor(packed) if is_root else tf.zeros([length], tf.uint8)
-        packed = collectives.broadcast(mine, root_rank, process_set=process_set)
-        packed = packed.numpy().tobytes()
-    return _unpack(packed)
+        mine = np.frombuffer(packed, np.uint8) if is_root else np.zeros([length], np.uint8)
+        packed = _computed(collectives.broadcast, mine, root_rank, process_set=process_set)
+    return _unpack(packed.tobytes())
 
 
 def broadcast_object_fn(
@@ -76,7 +76,7 @@ def broadcast_object_fn(
     require(
         session is None,
         what=f"session is {session!r}",
-        why="objects are sent eagerly, without a session",
+        why="objects are sent without the session of the script",
         hint="Leave session out",
         about="session",
     )
@@ -89,8 +89,9 @@ def allgather_object(
 ) -> list[Any]:
     """Send this rank's object to all ranks; return the objects of all ranks, rank 0's first.
 
-    All ranks must call it, outside of a tf.function. The received bytes are unpickled, so the
-    ranks of a job must trust each other.
+    All ranks must call it, outside of a tf.function. Where code builds the graph of a session of
+    tf.compat.v1, the call neither adds operations to that graph nor uses its session. The received
+    bytes are unpickled, so the ranks of a job must trust each other.
 
     Args:
         obj: This rank's object.
@@ -105,11 +106,11 @@ def allgather_object(
     _check_eager("allgather_object")
     packed, fault = _pack(obj)
     with named(name, "smdist_allgather_object"):
-        length = tf.constant([_FAILED if fault else len(packed)], tf.int64)
-        lengths = collectives.allgather(length, process_set=process_set).numpy()
+        size = np.array([_FAILED if fault else len(packed)], np.int64)
+        lengths = _computed(collectives.allgather, size, process_set=process_set)
         _check_packed(fault, np.flatnonzero(lengths == _FAILED).tolist(), "allgather_object")
-        every = collectives.allgather(_tensor(packed), process_set=process_set)
-        every = every.numpy().tobytes()
+        mine = np.frombuffer(packed, np.uint8)
+        every = _computed(collectives.allgather, mine, process_set=process_set).tobytes()
     ends = np.cumsum(lengths)
     return [_unpack(every[e - length : e]) for e, length in zip(ends, lengths, strict=True)]
 
@@ -125,8 +126,15 @@ def _unpack(packed: bytes) -> Any:
     return pickle.loads(packed)  # noqa: S301  of another rank of the same job
 
 
-def _tensor(packed: bytes) -> Any:
-    return tf.constant(np.frombuffer(packed, np.uint8))
+def _computed(collective: Callable[..., Any], array: Any, *args: Any, **options: Any) -> Any:
+    """Return the result of a collective of a NumPy array as a NumPy array.
+
+    Where code builds the graph of a session, a graph and a session of their own compute it.
+    """
+    if not is_session_graph():
+        return collective(tf.constant(array), *args, **options).numpy()
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        return session.run(collective(tf.constant(array), *args, **options))
 
 
 def _check_packed(fault: Exception | None, ranks: list[int], name: str) -> None:
@@ -144,7 +152,7 @@ def _check_packed(fault: Exception | None, ranks: list[int], name: str) -> None:
 
 def _check_eager(name: str) -> None:
     require(
-        tf.executing_eagerly(),
+        tf.executing_eagerly() or not tf.compat.v1.get_default_graph().building_function,
         what=f"{name}() was called inside a tf.function",
         why="objects are pickled by Python code, which runs only once, when the function is traced",
         hint="Call it outside of the tf.function, or use broadcast() or allgather() for tensors",

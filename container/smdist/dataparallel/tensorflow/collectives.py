@@ -103,12 +103,13 @@ def grouped_allreduce(
     name: str | None = None,
     process_set: ProcessSet | None = None,
 ) -> list[Any]:
-    """Reduce several dense tensors over all ranks; return the results in the same order.
+    """Reduce several tensors over all ranks; return the results in the same order.
 
-    The tensors of each dtype are sent in one buffer.
+    The dense tensors of each dtype are sent in one buffer.
 
     Args:
-        tensors: Dense tensors; their shapes must be the same on all ranks.
+        tensors: Dense tensors, whose shapes must be the same on all ranks, and IndexedSlices, whose
+            rows are gathered from all ranks.
         op: Reduce operation; by default AVERAGE.
         compression: Compression.none, .fp16 or .bf16.
         prescale_factor: Factor that multiplies the tensors before the reduction.
@@ -131,7 +132,7 @@ def grouped_allreduce(
     factors = Factors(before=prescale_factor, after=postscale_factor)
     reduction = replace(_reduction(chosen, compression, factors, process_set), is_group=True)
     with match_by_name(name, "smdist_grouped_allreduce"):
-        return all_reduce([tf.convert_to_tensor(tensor) for tensor in tensors], reduction)
+        return indexed_slices.reduce_group(tensors, reduction)
 
 
 @without_autograph

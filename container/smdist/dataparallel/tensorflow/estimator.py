@@ -31,8 +31,8 @@ def broadcast_global_variables(root_rank: int) -> Any:
         root_rank: The rank whose values are sent.
 
     Raises:
-        OptionError: There is no graph of a session, and so no global variables; or the root rank
-            does not exist.
+        NoSessionError: There is no graph of a session, and so no global variables.
+        OptionError: The root rank does not exist.
     """
     _check_graph(
         f"broadcast_global_variables({root_rank!r})",
@@ -59,8 +59,9 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: 
         device: Horovod's argument; must be empty.
 
     Raises:
-        OptionError: There is no graph of a session, a device is given, or the root rank does not
-            exist; the last when the session begins.
+        NoSessionError: There is no graph of a session.
+        OptionError: A device is given, or the root rank does not exist; the last when the session
+            begins.
     """
 
     def __init__(self, root_rank: int, device: str = "") -> None:
@@ -89,9 +90,16 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: 
         session.run(self._operation)
 
 
+class NoSessionError(OptionError, RuntimeError):
+    """Error of a call that only the graph of a session of tf.compat.v1 supports.
+
+    It is a RuntimeError, too, as in Horovod.
+    """
+
+
 def _check_graph(call: str, hint: str) -> None:
     if tf.compat.v1.executing_eagerly_outside_functions():
-        raise OptionError(
+        raise NoSessionError(
             f"smdist does not support the call {call} outside of a graph of tf.compat.v1",
             "TensorFlow 2 has no global variables: each variable belongs to its model",
             hint,

@@ -73,7 +73,7 @@ def all_reduce(tensors: Sequence[Any], reduction: ReduceOptions, checksum: int =
 
     Raises:
         OptionError: A dtype cannot be reduced, or XLA compiles the tf.function.
-        tf.errors.InvalidArgumentError: Shapes or checksums differ between ranks.
+        tf.errors.FailedPreconditionError: Shapes or checksums differ between ranks.
     """
     for tensor in tensors:
         check_number(reduction.op, tensor.dtype)

@@ -41,7 +41,7 @@ def reduce_gradients(
         also_equal: Text that must be the same on all ranks, in addition to the names of variables.
 
     Raises:
-        tf.errors.InvalidArgumentError: Ranks have different shapes, names of variables or
+        tf.errors.FailedPreconditionError: Ranks have different shapes, names of variables or
             `also_equal`, or a gradient is None or sparse on some ranks only.
     """
     setup_hints.note(setup_hints.GRADIENTS)

@@ -8,10 +8,14 @@ from typing import Any, Final
 
 from sagemaker_dist.errors import require
 from smdist.dataparallel.tensorflow import row_collectives
-from smdist.dataparallel.tensorflow.fused_allreduce import ReduceOptions
+from smdist.dataparallel.tensorflow.fused_allreduce import (
+    ReduceOptions,
+    all_reduce,
+    check_factors,
+)
 from smdist.dataparallel.tensorflow.op_library import tf
 from smdist.dataparallel.tensorflow.reduce_op import ReduceOp, check_number, times
-from smdist.dataparallel.tensorflow.set_members import members_of
+from smdist.dataparallel.tensorflow.set_members import Members, members_of
 
 _SEGMENTS: Final = {
     ReduceOp.MIN: tf.math.unsorted_segment_min,
@@ -55,12 +59,28 @@ def merge_duplicates(slices: Any) -> Any:
     return tf.IndexedSlices(values, indices, slices.dense_shape)
 
 
+def reduce_group(tensors: Sequence[Any], reduction: ReduceOptions) -> list[Any]:
+    """Reduce dense tensors and IndexedSlices over all ranks; return the results in their order.
+
+    Raises:
+        OptionError: A dtype cannot be reduced, or IndexedSlices are reduced with Adasum.
+    """
+    slices = [each for each in tensors if is_sparse(each)]
+    for each in slices:
+        check_factors(reduction, each.values.dtype)
+    whole = [tf.convert_to_tensor(each) for each in tensors if not is_sparse(each)]
+    dense = iter(all_reduce(whole, reduction))
+    sparse = iter(gather(slices, reduction) if slices else ())
+    return [next(sparse if is_sparse(each) else dense) for each in tensors]
+
+
 def gather(sparse: Sequence[Any], reduction: ReduceOptions) -> list[Any]:
     """Return each sparse gradient as IndexedSlices with the rows and indices of all ranks.
 
-    For an average the rows are divided by the number of ranks. If rows with the same index are then
-    added, the sum is the reduced row of the dense gradient. For a minimum, maximum or product the
-    rows of each index are reduced to one, over the ranks that have a row of this index.
+    For an average the rows are divided by the number of ranks; quotients of integers are floats,
+    as in Horovod. If rows with the same index are then added, the sum is the reduced row of the
+    dense gradient. For a minimum, maximum or product the rows of each index are reduced to one,
+    over the ranks that have a row of this index.
 
     Args:
         sparse: IndexedSlices of this rank.
@@ -80,8 +100,12 @@ def gather(sparse: Sequence[Any], reduction: ReduceOptions) -> list[Any]:
         check_number(reduction.op, each.values.dtype)
     members = reduction.members or members_of(None)
     scaled = [_scaled(each, reduction, members.size) for each in sparse]
-    if members.size == 1 or not scaled:
-        return scaled
+    is_alone = members.size == 1 or not scaled
+    whole = scaled if is_alone else _joined(scaled, reduction, members)
+    return [_finished(each, reduction, members.size) for each in whole]
+
+
+def _joined(scaled: Sequence[Any], reduction: ReduceOptions, members: Members) -> list[Any]:
     small = [reduction.compression.compress(each.values) for each in scaled]
     flat = [
         part
@@ -89,7 +113,7 @@ def gather(sparse: Sequence[Any], reduction: ReduceOptions) -> list[Any]:
         for part in (values, each.indices)
     ]
     whole = row_collectives.gather(flat, members)
-    gathered = [
+    return [
         tf.IndexedSlices(
             reduction.compression.decompress(whole[2 * number], small[number][1]),
             whole[2 * number + 1],
@@ -97,12 +121,14 @@ def gather(sparse: Sequence[Any], reduction: ReduceOptions) -> list[Any]:
         )
         for number, each in enumerate(scaled)
     ]
+
+
+def _finished(slices: Any, reduction: ReduceOptions, size: int) -> Any:
+    if reduction.op is ReduceOp.AVERAGE and slices.values.dtype.is_integer:
+        quotients = tf.math.truediv(slices.values, tf.cast(size, slices.values.dtype))
+        return tf.IndexedSlices(quotients, slices.indices, slices.dense_shape)
     if reduction.op not in _SEGMENTS:
-        return gathered
-    return [_merged(each, reduction) for each in gathered]
-
-
-def _merged(slices: Any, reduction: ReduceOptions) -> Any:
+        return slices
     indices, places = tf.unique(slices.indices)
     values = _SEGMENTS[reduction.op](slices.values, places, tf.size(indices))
     return tf.IndexedSlices(times(values, reduction.factors.after), indices, slices.dense_shape)
@@ -112,7 +138,7 @@ def _scaled(slices: Any, reduction: ReduceOptions, size: int) -> Any:
     factor = reduction.factors.before
     if reduction.op not in _SEGMENTS:
         factor *= reduction.factors.after
-    if reduction.op is ReduceOp.AVERAGE:
+    if reduction.op is ReduceOp.AVERAGE and not slices.values.dtype.is_integer:
         factor /= size
     values = times(slices.values, factor)
     return tf.IndexedSlices(values, slices.indices, slices.dense_shape)

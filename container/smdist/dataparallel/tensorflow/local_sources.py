@@ -33,6 +33,10 @@ class LocalSources:
             for variable in layer.trainable_variables:
                 self.add(variable)
 
+    def has(self, variable: Any) -> bool:
+        """Return True if the variable was declared as local."""
+        return _key(variable) in self._known
+
     def reduce(
         self,
         gradients: Sequence[Any],
@@ -48,7 +52,7 @@ class LocalSources:
         """
         if not self._known:
             return reduce(list(gradients), list(sources))
-        is_local = [_key(source) in self._known for source in sources]
+        is_local = [self.has(source) for source in sources]
         pairs = list(zip(gradients, sources, is_local, strict=True))
         shared = [(gradient, source) for gradient, source, local in pairs if not local]
         reduced = iter(reduce([each for each, _ in shared], [source for _, source in shared]))

@@ -49,7 +49,7 @@ def named(name: str | None, default: str) -> Iterator[None]:
 
 def next_key() -> str:
     """Return the name of the operation that is created now; "" if it is numbered."""
-    if _is_session_graph():
+    if is_session_graph():
         return _short(tf.compat.v1.get_default_graph().unique_name("smdist_operation"))
     if _current.name is None:
         return ""
@@ -57,7 +57,8 @@ def next_key() -> str:
     return _short(f"{_current.name}/{_current.count}")
 
 
-def _is_session_graph() -> bool:
+def is_session_graph() -> bool:
+    """Return True where operations are added to the graph of a session of tf.compat.v1."""
     return not bool(tf.compat.v1.executing_eagerly_outside_functions())
 
 

@@ -51,7 +51,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 
     Raises:
         OptionError: A rank does not exist, or a registered set has the same ranks.
-        tf.errors.InvalidArgumentError: The ranks of the set differ between ranks.
+        tf.errors.FailedPreconditionError: The ranks of the set differ between ranks.
     """
     sets = basics.process_sets()
     added = new_process_set(process_set, basics.size(), sets)

@@ -31,7 +31,8 @@ Max: Final = ReduceOp.MAX
 Product: Final = ReduceOp.PRODUCT
 Adasum: Final = ReduceOp.ADASUM
 
-_FLOATS: Final = ("float16", "bfloat16", "float32", "float64")
+_HALVES: Final = ("float16", "bfloat16")
+_FLOATS: Final = (*_HALVES, "float32", "float64")
 _NUMBERS: Final = (*_FLOATS, "int8", "uint8", "int16", "int32", "int64", "bool")
 _NOT_MOVED: Final = ("string", "variant", "resource")
 
@@ -131,13 +132,15 @@ def finished(total: Any, op: ReduceOp, size: int) -> Any:
 def times(tensor: Any, factor: float) -> Any:
     """Return the tensor times `factor`, in its own dtype.
 
-    Integers are multiplied in float64, and the product is rounded towards zero.
+    Integers are multiplied in float64, and the product is rounded towards zero. Floats of 16 bits
+    are multiplied in float32, so that the factor is not rounded to 16 bits itself.
     """
     if factor == 1:
         return tensor
-    if tensor.dtype.is_integer:
-        return tf.cast(tf.cast(tensor, tf.float64) * factor, tensor.dtype)
-    return tensor * tf.cast(factor, tensor.dtype)
+    wide = tf.float64 if tensor.dtype.is_integer else tensor.dtype
+    if tensor.dtype.name in _HALVES:
+        wide = tf.float32
+    return tf.cast(tf.cast(tensor, wide) * tf.cast(factor, wide), tensor.dtype)
 
 
 def check_gradient(op: ReduceOp, of: str) -> None:

@@ -21,25 +21,39 @@ from smdist.dataparallel.tensorflow.set_members import Members
 def broadcast(value: Any, root: int, members: Members) -> Any:
     """Send the tensor of rank `root` of the job to all members and return it.
 
-    Its gradient on the root is the sum of all members' gradients, and zero on the others.
+    Its gradient on the root is the average of all members' gradients, and zero on the others, as
+    in Horovod.
     """
     setup_hints.note(setup_hints.WEIGHTS)
     place = members.place_of(root)
 
     def from_root(mine: Any) -> Any:
         def gradient(upstream: Any) -> Any:
-            total = _summed(upstream, members)
-            return total if members.rank == place else tf.zeros_like(total)
+            mean = _reduced(upstream, ReduceOp.AVERAGE, members)
+            if members.rank == place:
+                return mean
+            # in the graph of a session this rank would otherwise leave out its part of the average
+            with tf.control_dependencies([mean]):
+                return tf.zeros_like(mean)
 
         return _moved(mine, "broadcast", mine.shape, members, root=place), gradient
 
     return tf.custom_gradient(from_root)(value)
 
 
-def gather(values: Sequence[Any], members: Members) -> list[Any]:
+def gather(
+    values: Sequence[Any], members: Members, gradient_op: ReduceOp = ReduceOp.AVERAGE
+) -> list[Any]:
     """Gather each tensor [rows, ...] from all members, joined along axis 0 in the order of ranks.
 
-    The number of rows may differ between ranks.
+    The number of rows may differ between ranks. The gradient of a value is this rank's part of all
+    members' gradients.
+
+    Args:
+        values: Tensors [rows, ...].
+        members: Ranks that take part.
+        gradient_op: Operation that reduces the members' gradients: AVERAGE as in Horovod, or SUM
+            for the derivative of the sum of the members' losses.
 
     Returns:
         One tensor [sum of rows over all members, ...] for each value.
@@ -52,7 +66,10 @@ def gather(values: Sequence[Any], members: Members) -> list[Any]:
         members,
         received=[1] * members.size,
     )
-    return [_gathered(value, counts[:, number], members) for number, value in enumerate(values)]
+    return [
+        _gathered(value, counts[:, number], members, gradient_op)
+        for number, value in enumerate(values)
+    ]
 
 
 def gather_equal(vector: Any, members: Members) -> Any:
@@ -84,6 +101,8 @@ def scatter_reduced(value: Any, op: ReduceOp, members: Members) -> Any:
     """Reduce a tensor [rows, ...] over all members; return this rank's share of the rows.
 
     If the number of members does not divide the number of rows, the first members get one row more.
+    The gradient of an average is the gathered gradient, and that of a sum is `size` times as much,
+    as in Horovod.
 
     Raises:
         OptionError: In the backward pass, if `op` is neither a sum nor an average.
@@ -97,7 +116,7 @@ def scatter_reduced(value: Any, op: ReduceOp, members: Members) -> Any:
         def gradient(upstream: Any) -> Any:
             check_gradient(op, "a reduce_scatter")
             whole = _moved_rows(upstream, "all_gather", members, received=shares)
-            return whole / tf.cast(size, whole.dtype) if op is ReduceOp.AVERAGE else whole
+            return whole * tf.cast(size, whole.dtype) if op is ReduceOp.SUM else whole
 
         most = shares[0]
         is_even = mine.shape.rank is not None and (mine.shape[0] or 1) % size == 0
@@ -135,18 +154,18 @@ def _padded(value: Any, shares: Any) -> Any:
     return tf.gather(with_zeros, tf.reshape(indices, [-1]))
 
 
-def _summed(value: Any, members: Members) -> Any:
+def _reduced(value: Any, op: ReduceOp, members: Members) -> Any:
     key = next_key()
-    handle = op_library.start([value], ReduceOp.SUM.value, members.group, key)
+    handle = op_library.start([value], op.value, members.group, key)
     return op_library.wait(handle, [value], key)[0]
 
 
-def _gathered(value: Any, counts: Any, members: Members) -> Any:
+def _gathered(value: Any, counts: Any, members: Members, gradient_op: ReduceOp) -> Any:
     def from_all(mine: Any) -> Any:
         def gradient(upstream: Any) -> Any:
-            total = _summed(upstream, members)
+            whole = _reduced(upstream, gradient_op, members)
             first = tf.reduce_sum(counts[: members.rank])
-            return total[first : first + counts[members.rank]]
+            return whole[first : first + counts[members.rank]]
 
         return _moved_rows(mine, "all_gather", members, received=counts), gradient
 

@@ -102,6 +102,19 @@ class DistributedGradientTape:
         )
         return tf.nest.pack_sequence_as(gradients, reduced)
 
+    def get_local_and_global_gradients(
+        self, target: Any, sources: Any, output_gradients: Any = None
+    ) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
+        """Return gradient() in two lists of (variable, gradient): of local variables, and others.
+
+        The arguments are those of gradient(). Horovod 0.28.1 has this method, and the function's
+        argument `use_generic_names`, which is not here: no name is made of a variable's.
+        """
+        gradients = self.gradient(target, sources, output_gradients)
+        pairs = list(zip(tf.nest.flatten(sources), tf.nest.flatten(gradients), strict=True))
+        local = [pair for pair in pairs if self._local.has(pair[0])]
+        return local, [pair for pair in pairs if not self._local.has(pair[0])]
+
     def _reduced(self, gradients: list[Any], sources: list[Any]) -> list[Any]:
         return reduce_gradients(gradients, sources, self._reduction, self._sparse_as_dense)
 

@@ -12,7 +12,7 @@ from smdist.dataparallel.tensorflow.buckets import BucketTensor, pack
 from smdist.dataparallel.tensorflow.fused_allreduce import ReduceOptions, all_reduce
 from smdist.dataparallel.tensorflow.fusion_options import fusion_bytes
 from smdist.dataparallel.tensorflow.op_library import tf, without_autograph
-from smdist.dataparallel.tensorflow.operation_names import named
+from smdist.dataparallel.tensorflow.operation_names import is_session_graph, named
 from smdist.dataparallel.tensorflow.reduce_op import ReduceOp
 from smdist.dataparallel.tensorflow.set_members import Members, ProcessSet, members_of
 from smdist.dataparallel.tensorflow.variable_differences import (
@@ -33,7 +33,7 @@ def broadcast_variables(
     variables: Any,
     root_rank: int = 0,
     process_set: ProcessSet | None = None,
-) -> None:
+) -> Any:
     """Set the variables of all ranks to the values that they have on `root_rank`.
 
     The states of Keras's seed generators are not broadcast, so that dropout differs between
@@ -45,11 +45,15 @@ def broadcast_variables(
         root_rank: The rank whose values are sent.
         process_set: Ranks that take part; by default all.
 
+    Returns:
+        In the graph of a session of tf.compat.v1 an op that sets the variables when the session
+        runs it; otherwise None.
+
     Raises:
         OptionError: An element is not a variable, its shape is not known, or the root rank
             does not exist.
-        tf.errors.InvalidArgumentError: Shapes, dtypes, names or order of the variables differ
-            between ranks.
+        tf.errors.FailedPreconditionError: Shapes, dtypes, names or order of the variables differ
+            between ranks; within a tf.function it is tf.errors.InvalidArgumentError.
     """
     # a Keras model is callable, too, but has variables
     is_function = callable(variables) and not hasattr(variables, "variables")
@@ -59,17 +63,20 @@ def broadcast_variables(
     members = members_of(process_set)
     members.place_of(root_rank)
     if members.size == 1 or not flat:
-        return
+        return tf.no_op() if is_session_graph() else None
     # a variable of this name is the step counter of an optimizer
     if any(getattr(each, "name", "") == "iteration" for each in given):
         setup_hints.note(setup_hints.OPTIMIZER)
-    _check_agreement(given, flat, members)
+    check = _check_agreement(given, flat, members)
     sizes = [
         BucketTensor(dtype=each.dtype.name, size_bytes=each.shape.num_elements() * each.dtype.size)
         for each in flat
     ]
-    for bucket in pack(sizes, fusion_bytes()):
-        _broadcast_bucket([flat[number] for number in bucket], root_rank, members)
+    assigned: list[Any] = []
+    with tf.control_dependencies([] if check is None else [check]):
+        for bucket in pack(sizes, fusion_bytes()):
+            assigned += _broadcast_bucket([flat[number] for number in bucket], root_rank, members)
+    return tf.group(*assigned) if is_session_graph() else None
 
 
 @without_autograph
@@ -80,6 +87,9 @@ def broadcast_(
     process_set: ProcessSet | None = None,
 ) -> Any:
     """Set variables to the values that they have on `root_rank`, and return them.
+
+    In the graph of a session of tf.compat.v1 the results are tensors instead: a variable is set
+    when the session computes its tensor.
 
     Args:
         variables: tf.Variable or Keras variable, also of a seed generator, or a list of them.
@@ -93,13 +103,17 @@ def broadcast_(
     """
     members = members_of(process_set)
     members.place_of(root_rank)
-    every = variables if isinstance(variables, (list, tuple)) else [variables]
-    if members.size > 1:
-        with named(name, "smdist_broadcast_in_place"):
-            for inner in map(_variable, every):
-                value = tf.convert_to_tensor(inner)
-                inner.assign(row_collectives.broadcast(value, root_rank, members))
-    return variables
+    is_list = isinstance(variables, (list, tuple))
+    results = []
+    with named(name, "smdist_broadcast_in_place"):
+        for inner in map(_variable, variables if is_list else [variables]):
+            value = tf.convert_to_tensor(inner)
+            if members.size > 1:
+                value = inner.assign(row_collectives.broadcast(value, root_rank, members))
+            results.append(tf.identity(value) if is_session_graph() else inner)
+    if not is_session_graph():
+        return variables
+    return results if is_list else results[0]
 
 
 def check_root(root_rank: Any) -> None:
@@ -138,15 +152,17 @@ def _is_seed(variable: Any) -> bool:
     return name == "seed_generator_state" and variable.dtype.is_integer
 
 
-def _check_agreement(given: Sequence[Any], variables: Sequence[Any], members: Members) -> None:
+def _check_agreement(given: Sequence[Any], variables: Sequence[Any], members: Members) -> Any:
+    """Check that variables are the same on all ranks; in a graph, return the op that checks it."""
     description = describe(given, variables, names_of(given, is_brief=True))
     mine = tf.constant([_checksum_of(description)], tf.int64)
     low, high = all_reduce([mine, -mine], ReduceOptions(op=ReduceOp.MIN, members=members))
     if not tf.executing_eagerly():
-        tf.debugging.Assert(tf.reduce_all(low == -high), [f"{_DIFFER} {_ALIKE}"])
-    elif int(low[0]) != -int(high[0]):
+        return tf.debugging.Assert(tf.reduce_all(tf.equal(low, -high)), [f"{_DIFFER} {_ALIKE}"])
+    if int(low[0]) != -int(high[0]):
         text = f"broadcast_variables(): {difference_between_ranks(description, members)}. {_ALIKE}"
-        raise tf.errors.InvalidArgumentError(None, None, text)
+        raise tf.errors.FailedPreconditionError(None, None, text)
+    return None
 
 
 def _checksum_of(description: Description) -> int:
@@ -154,11 +170,13 @@ def _checksum_of(description: Description) -> int:
     return checksum_of(";".join([*kinds, *(name for _, _, name in description)]))
 
 
-def _broadcast_bucket(variables: list[Any], root: int, members: Members) -> None:
+def _broadcast_bucket(variables: list[Any], root: int, members: Members) -> list[Any]:
     packed = tf.concat([tf.reshape(each, [-1]) for each in variables], axis=0)
     values = tf.split(
         row_collectives.broadcast(packed, root, members),
         [each.shape.num_elements() for each in variables],
     )
-    for variable, value in zip(variables, values, strict=True):
+    return [
         variable.assign(tf.reshape(value, variable.shape))
+        for variable, value in zip(variables, values, strict=True)
+    ]

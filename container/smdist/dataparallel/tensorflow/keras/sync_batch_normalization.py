@@ -8,8 +8,10 @@ from typing import Any
 import keras
 
 from smdist.dataparallel.tensorflow import basics
-from smdist.dataparallel.tensorflow.collectives import allgather
 from smdist.dataparallel.tensorflow.op_library import tf
+from smdist.dataparallel.tensorflow.reduce_op import ReduceOp
+from smdist.dataparallel.tensorflow.row_collectives import gather
+from smdist.dataparallel.tensorflow.set_members import members_of
 
 
 @keras.saving.register_keras_serializable(package="smdist")
@@ -49,7 +51,8 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
             return mean, variance
         count = tf.cast(_count(inputs, mask, self._reduction_axes), mean.dtype)
         mine = tf.concat([mean, variance, tf.reshape(count, [1])], axis=0)
-        every = allgather(mine[None])  # [ranks, 2 channels + 1]
+        # [ranks, 2 channels + 1]; all ranks' losses depend on this rank's statistics
+        [every] = gather([mine[None]], members_of(None), ReduceOp.SUM)
         means, variances, counts = tf.split(every, [mean.shape[0], mean.shape[0], 1], axis=1)
         shares = tf.math.divide_no_nan(counts, tf.reduce_sum(counts))
         whole = tf.reduce_sum(shares * means, axis=0)
