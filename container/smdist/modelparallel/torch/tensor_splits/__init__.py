@@ -4,6 +4,8 @@
 from smdist.modelparallel.torch.tensor_splits.part_modules import PartValues
 from smdist.modelparallel.torch.tensor_splits.peers import GroupPeers, Peers, without_messages
 from smdist.modelparallel.torch.tensor_splits.region_entry import RegionEntry, Role
+from smdist.modelparallel.torch.tensor_splits.sequence_borders import SequenceSplit, sliced
+from smdist.modelparallel.torch.tensor_splits.sequence_part import SequencePart, whole_sequences
 from smdist.modelparallel.torch.tensor_splits.split_dropout import (
     DropoutCalls,
     SplitDraw,
@@ -32,6 +34,8 @@ __all__ = [
     "Peers",
     "RegionEntry",
     "Role",
+    "SequencePart",
+    "SequenceSplit",
     "SplitDraw",
     "TensorSplit",
     "VocabParallelLogits",
@@ -39,11 +43,13 @@ __all__ = [
     "is_dropout",
     "loss_parallel",
     "mark",
+    "sliced",
     "split_of",
     "turn",
     "turn_dropout",
     "unmark",
     "whole_logits",
+    "whole_sequences",
     "whole_shape_of",
     "without_messages",
 ]
