@@ -20,10 +20,10 @@ true of "gpu_collectives", the option of version 6, of the options of version 7,
 "max_restarts" and "silence_seconds", of "tensor_parallel_degree", the option of version 8, and of
 "fp16", the option of version 9, of the options of version 10, "offload_activations" and
 "activation_loading_horizon", of "gradient_reduction", the option of version 11, and of
-"sequence_parallel", the option of version 12. The value "auto" of "sharding" needs version 11. A reader accepts documents of its own version and of
-all older versions (tests/contract/golden has examples). It refuses newer versions and unknown keys.
-The writer uses the oldest version that has all options of the job, so that older images can still
-run the job.
+"sequence_parallel", the option of version 12. The value "auto" of "sharding" needs version 11. A
+reader accepts documents of its own version and of all older versions (tests/contract/golden has
+examples). It refuses newer versions and unknown keys. The writer uses the oldest version that has
+all options of the job, so that older images can still run the job.
 
 Only documents for TensorFlow have the key "framework", which needs version 4. Older images, which
 start ranks only for torch, therefore refuse these documents. Without the key "framework", the

@@ -98,7 +98,7 @@ class RegionEntry:
         """Return the whole input, which is kept until the end of the region."""
         part = tensor.part
         if self._gathering is None or self._gathering.part is not part:
-            self._gathering = Gathering(part, tensor.split)
+            self._gathering = Gathering(part, tensor.positions)
         return self._gathering.whole
 
     def saving(self) -> AbstractContextManager[Any]:

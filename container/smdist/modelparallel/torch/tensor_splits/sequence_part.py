@@ -65,23 +65,23 @@ class SequencePart(Tensor):
 
     Args:
         part: This rank's slice.
-        split: Split of the positions.
+        positions: Split of the positions.
     """
 
-    split: SequenceSplit
+    positions: SequenceSplit
     _part: Tensor
     _whole: Tensor | None
     _seen: int
 
     @staticmethod
-    def __new__(cls: Any, part: Tensor, split: SequenceSplit) -> SequencePart:  # noqa: D102
+    def __new__(cls: Any, part: Tensor, positions: SequenceSplit) -> SequencePart:  # noqa: D102
         shape = list(part.shape)
-        shape[split.dim] = split.length
+        shape[positions.dim] = positions.length
         # Without a gradient of its own: autograd refuses it where it cannot follow the slice.
         made: SequencePart = torch.Tensor._make_wrapper_subclass(
             cls, shape, dtype=part.dtype, device=part.device, requires_grad=False
         )
-        made._part, made.split, made._whole = part, split, None
+        made._part, made.positions, made._whole = part, positions, None
         return made
 
     @property
@@ -89,17 +89,19 @@ class SequencePart(Tensor):
         """This rank's slice, in the autograd graph."""
         if self._whole is not None and self._whole._version != self._seen:
             self._seen = self._whole._version  # it was changed in place, or a view of it was
-            self._part = sliced(self._whole, self.split)
+            with torch.inference_mode(False), torch.enable_grad():
+                self._part = sliced(self._whole, self.positions)
         return self._part
 
     def whole(self) -> Tensor:
-        """Return the whole value; every rank has to call this."""
+        """Return the whole value, in the autograd graph; every rank has to call this."""
         if self._whole is None:
-            self._whole = assembled(self._part, self.split)
+            with torch.inference_mode(False), torch.enable_grad():
+                self._whole = assembled(self._part, self.positions)
             self._seen = self._whole._version
         return self._whole
 
-    def put(self, part: Tensor) -> SequencePart:
+    def replace_part(self, part: Tensor) -> SequencePart:
         """Change the values in place: `part` is this rank's slice of the new ones."""
         self._part = part.to(self._part.dtype)
         return self
@@ -167,18 +169,18 @@ def _each(func: Any, args: _Arguments, kwargs: _Options) -> Tensor | None:
         return None
     args, kwargs = map_leaves(lambda leaf: _slice_of(leaf, first), (args, kwargs))
     found = func(*args, **kwargs)
-    return first if found is first.part else SequencePart(found, first.split)
+    return first if found is first.part else SequencePart(found, first.positions)
 
 
 def _fits(leaf: Tensor, first: SequencePart) -> bool:
     """Return True if a tensor broadcasts to slices: it has the same positions, or none."""
     if isinstance(leaf, SequencePart):
-        return leaf.split == first.split and leaf.dim() == first.dim()
-    return leaf.dim() <= first.dim() and _positions(leaf, first) in (1, first.split.length)
+        return leaf.positions == first.positions and leaf.dim() == first.dim()
+    return leaf.dim() <= first.dim() and _positions(leaf, first) in (1, first.positions.length)
 
 
 def _positions(leaf: Tensor, first: SequencePart) -> int:
-    dim = first.split.dim - first.dim()
+    dim = first.positions.dim - first.dim()
     return leaf.shape[dim] if leaf.dim() >= -dim else 1
 
 
@@ -188,20 +190,27 @@ def _slice_of(leaf: Any, first: SequencePart) -> Any:
         return leaf.part
     if not isinstance(leaf, Tensor):
         return leaf
-    split = first.split
+    split = first.positions
     if _positions(leaf, first) == 1:
         is_trained = leaf.requires_grad and torch.is_grad_enabled()
         return entered(leaf, split.peers) if is_trained else leaf
-    return sliced(leaf, SequenceSplit(split.peers, leaf.dim() - 2, split.length))
+    return sliced(
+        leaf, SequenceSplit(split.peers, leaf.dim() + split.dim - first.dim(), split.length)
+    )
 
 
 def _changed(func: Any, args: _Arguments, kwargs: _Options) -> Tensor | None:
     """Run a function that changes each number of its first tensor alone, in place."""
     first = args[0]
-    if not isinstance(first, SequencePart) or first.is_gathered:
+    if not isinstance(first, SequencePart) or not _is_replaceable(first):
         return None
     found = _each(_OUT_OF_PLACE[func], args, kwargs)
-    return None if found is None else first.put(found.part)  # type: ignore[attr-defined]
+    return None if found is None else first.replace_part(found.part)  # type: ignore[attr-defined]
+
+
+def _is_replaceable(first: SequencePart) -> bool:
+    """Return True if a new slice can be put in place of another one that is changed in place."""
+    return torch.is_grad_enabled() and not first.is_gathered
 
 
 def _reduced(func: Any, args: _Arguments, kwargs: _Options) -> Tensor | None:
@@ -210,10 +219,10 @@ def _reduced(func: Any, args: _Arguments, kwargs: _Options) -> Tensor | None:
     given = dict(zip(("dim", "keepdim"), rest, strict=False)) | dict(kwargs)
     dim = given.get("dim")
     dims = tuple(dim) if isinstance(dim, tuple | list) else (dim,)
-    is_last = dims in {(-1,), (first.dim() - 1,)} and first.split.dim < first.dim() - 1
+    is_last = dims in {(-1,), (first.dim() - 1,)} and first.positions.dim < first.dim() - 1
     if not is_last or given.get("keepdim") is not True or given.keys() - {"dim", "keepdim"}:
         return None
-    return SequencePart(func(first.part, dim=dim, keepdim=True), first.split)
+    return SequencePart(func(first.part, dim=dim, keepdim=True), first.positions)
 
 
 def _normed(func: Any, args: _Arguments, kwargs: _Options) -> Tensor | None:
@@ -223,12 +232,12 @@ def _normed(func: Any, args: _Arguments, kwargs: _Options) -> Tensor | None:
     others = [each for each in given.values() if isinstance(each, SequencePart)]
     if not isinstance(first, SequencePart) or others:
         return None
-    if len(shape) >= first.dim() - first.split.dim:
+    if len(shape) >= first.dim() - first.positions.dim:
         return None
     for name in ("weight", "bias"):
         if isinstance(given.get(name), Tensor):
-            given[name] = _entered(given[name], first.split.peers)
-    return SequencePart(func(first.part, **given), first.split)
+            given[name] = _entered(given[name], first.positions.peers)
+    return SequencePart(func(first.part, **given), first.positions)
 
 
 def _entered(parameter: Tensor, peers: Peers) -> Tensor:
@@ -246,12 +255,12 @@ def _dropped(
     first, rate = given["input"], given.get("p", 0.5)
     if not given.get("training", True) or not rate:
         return first  # type: ignore[no-any-return]
-    if not 0 <= rate < 1 or (given.get("inplace") and first.is_gathered):
+    if not 0 <= rate < 1 or (given.get("inplace") and not _is_replaceable(first)):
         return None
-    split = first.split
+    split = first.positions
     draw = SplitDraw(split.dim, split.peers.size, split.peers.rank, length=split.length)
     found = first.part * draw.scales(first.part, rate)
-    return first.put(found) if given.get("inplace") else SequencePart(found, split)
+    return first.replace_part(found) if given.get("inplace") else SequencePart(found, split)
 
 
 def _item(func: Any, args: _Arguments, kwargs: _Options) -> Tensor | None:  # noqa: ARG001  its form
@@ -265,7 +274,7 @@ def _item(func: Any, args: _Arguments, kwargs: _Options) -> Tensor | None:  # no
 def _hooked(func: Any, args: _Arguments, kwargs: _Options) -> Any:  # noqa: ARG001  its form
     """Register a hook of the gradient, which gets and returns the whole gradient."""
     first, hook = args
-    split = first.split
+    split = first.positions
 
     def of_part(grad: Tensor) -> Tensor | None:
         found = hook(split.all_gather(grad))
@@ -300,10 +309,14 @@ _NORMS: Final = {
     torch.rms_norm: ("input", "normalized_shape", "weight", "eps"),
 }
 _OUT_OF_PLACE: Final = {
-    Tensor.add_: torch.add, Tensor.__iadd__: torch.add,
-    Tensor.sub_: torch.sub, Tensor.__isub__: torch.sub,
-    Tensor.mul_: torch.mul, Tensor.__imul__: torch.mul,
-    Tensor.div_: torch.div, Tensor.__itruediv__: torch.div,
+    Tensor.add_: torch.add,
+    Tensor.__iadd__: torch.add,
+    Tensor.sub_: torch.sub,
+    Tensor.__isub__: torch.sub,
+    Tensor.mul_: torch.mul,
+    Tensor.__imul__: torch.mul,
+    Tensor.div_: torch.div,
+    Tensor.__itruediv__: torch.div,
 }
 _DESCRIPTIONS: Final = {
     *(getattr(Tensor, name).__get__ for name in ("shape", "dtype", "device", "ndim", "layout")),
@@ -317,7 +330,7 @@ _OF_PART: Final = {
 }
 _REFUSED: Final = {
     *(Tensor.retain_grad, Tensor.requires_grad_, Tensor.detach_),
-    *(Tensor.data.__set__, Tensor.requires_grad.__set__),  # type: ignore[attr-defined]
+    *(getattr(Tensor, name).__set__ for name in ("data", "requires_grad")),
 }
 _ON_SLICES: Final[dict[Any, _Act]] = {
     **dict.fromkeys(_OUT_OF_PLACE, _changed),
@@ -378,7 +391,7 @@ def _part(leaf: Any) -> Any:
 def _as_given(args: _Arguments, found: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the results of FSDP2's identity function as values of the types of its inputs."""
     return tuple(
-        SequencePart(each, given.split) if isinstance(given, SequencePart) else each
+        SequencePart(each, given.positions) if isinstance(given, SequencePart) else each
         for given, each in zip(args[1:], found, strict=True)
     )
 

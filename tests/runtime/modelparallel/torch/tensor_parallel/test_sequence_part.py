@@ -53,6 +53,20 @@ def in_place(x, weight):
     return y
 
 
+def changed_without_grad(x, weight):
+    y = x * weight
+    with torch.no_grad():
+        y.mul_(3)
+    return y * y
+
+
+def seen_without_grad(x, weight):
+    y = x * weight
+    with torch.no_grad():
+        largest = y.amax(1, keepdim=True)
+    return y.cumsum(1) / largest
+
+
 def hooked(x, weight):
     y = x * weight
     y.register_hook(lambda grad: grad * torch.arange(grad.shape[1])[:, None])
@@ -100,6 +114,8 @@ GATHERED = {
     "list": lambda x, weight: torch.cat([x, x * weight], -1),
     "set item": set_item,
     "changed view": changed_view,
+    "in place without gradients": changed_without_grad,
+    "without gradients": seen_without_grad,
     "custom function": lambda x, weight: Doubled.apply(x * weight),
     "reentrant checkpoint": lambda x, weight: again(x, weight, reentrant=True),
 }
@@ -214,7 +230,7 @@ def test_sums_that_are_no_sequences_stay_whole():
 
     for found, silent in ranks.run(one):
         assert not any(isinstance(each, SequencePart) for each in (*found, silent))
-        assert all(torch.equal(each, torch.full(s, 4.0)) for each, s in zip(found, shapes))
+        assert all(map(torch.equal, found, (torch.full(shape, 4.0) for shape in shapes)))
 
 
 @pytest.mark.parametrize("function", [lambda x: x.requires_grad_(), lambda x: x.detach_()])
