@@ -50,10 +50,8 @@ from smdist.modelparallel.torch.tensor_splits import (
     PartValues,
     Peers,
     Role,
-    SequencePart,
-    SequenceSplit,
     is_dropout,
-    sliced,
+    sliced_sequence,
     split_of,
     whole_sequences,
 )
@@ -136,11 +134,7 @@ class WholeBlock:
                 self._copy.zero_grad()
 
     def has_sequence(self, degree: int) -> bool:
-        """Return True if an output is of shape (samples, positions, width), with enough positions.
-
-        Args:
-            degree: Number of ranks, of which each has at least one position.
-        """
+        """Return True if an output is (samples, positions, width), with a position per rank."""
         outputs = self._run.outputs.values()
         return any(each.dim() == 3 and each.shape[1] >= degree for each in outputs)
 
@@ -407,9 +401,9 @@ def _run(block: nn.Module, call: Any, unused: Collection[int], slices: Peers | N
     rank's slices of sequences.
     """
     args, kwargs = map_leaves(_fresh, call)
-    given = (
-        (args, kwargs) if slices is None else map_leaves(partial(_sliced, slices), (args, kwargs))
-    )
+    given = (args, kwargs)
+    if slices is not None:
+        given = map_leaves(partial(sliced_sequence, peers=slices), given)
     dropped: dict[str, torch.Size] = {}
     hooks = [
         module.register_forward_pre_hook(partial(_note, dropped, name))
@@ -440,15 +434,6 @@ def _fresh(leaf: Any) -> Any:
     if not isinstance(leaf, Tensor):
         return leaf
     return leaf.detach().clone().requires_grad_(leaf.requires_grad)
-
-
-def _sliced(peers: Peers, leaf: Any) -> Any:
-    """Return this rank's slice of an argument that may be a sequence of vectors."""
-    is_sequence = isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.dim() == 3
-    if not is_sequence or leaf.shape[1] < peers.size:
-        return leaf
-    split = SequenceSplit(peers, 1, leaf.shape[1])
-    return SequencePart(sliced(leaf, split), split)
 
 
 def _weights(output: Tensor) -> Tensor:

@@ -13,17 +13,14 @@ more messages.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import wraps
 from math import prod
 from typing import Any, Final
 
 import torch
 from torch import Tensor
-from torch.distributed.fsdp._fully_shard._fsdp_param_group import RegisterPostBackwardFunction
 from torch.nn import functional
-from torch.utils.checkpoint import CheckpointFunction
 
-from smdist.modelparallel.torch.program.pytree import flatten, map_leaves
+from smdist.modelparallel.torch.program.pytree import flatten, map_leaves, unflatten
 from smdist.modelparallel.torch.tensor_splits.peers import Peers, is_silent
 from smdist.modelparallel.torch.tensor_splits.region_borders import entered, summed
 from smdist.modelparallel.torch.tensor_splits.sequence_borders import (
@@ -55,9 +52,31 @@ def summed_or_scattered(term: Tensor, peers: Peers) -> Tensor:
     return SequencePart(scattered(term, split), split)
 
 
+def sliced_sequence(value: Any, peers: Peers) -> Any:
+    """Return this rank's slice of a tensor that is whole on every rank; another value unchanged.
+
+    Args:
+        value: Tensor of shape (samples, positions, width), or any other object.
+        peers: Ranks that have the slices.
+    """
+    is_sequence = isinstance(value, Tensor) and value.is_floating_point()
+    if not is_sequence or value.dim() != _SEQUENCE + 2 or value.shape[_SEQUENCE] < peers.size:
+        return value
+    split = SequenceSplit(peers, _SEQUENCE, value.shape[_SEQUENCE])
+    return SequencePart(sliced(value, split), split)
+
+
 def whole_sequences(value: Any) -> Any:
-    """Return a nested value with whole tensors in place of slices; all ranks call this."""
-    return map_leaves(lambda leaf: leaf.whole() if isinstance(leaf, SequencePart) else leaf, value)
+    """Return a nested value with whole tensors in place of slices; all ranks call this.
+
+    A value without slices is returned itself.
+    """
+    leaves, form = flatten(value)
+    if not any(isinstance(leaf, SequencePart) for leaf in leaves):
+        return value
+    return unflatten(
+        form, [leaf.whole() if isinstance(leaf, SequencePart) else leaf for leaf in leaves]
+    )
 
 
 class SequencePart(Tensor):
@@ -320,8 +339,10 @@ _OUT_OF_PLACE: Final = {
 }
 _DESCRIPTIONS: Final = {
     *(getattr(Tensor, name).__get__ for name in ("shape", "dtype", "device", "ndim", "layout")),
-    *(getattr(Tensor, f"is_{name}").__get__ for name in ("nested", "sparse", "quantized")),
-    *(Tensor.is_cuda.__get__, Tensor.is_meta.__get__),
+    *(
+        getattr(Tensor, f"is_{name}").__get__
+        for name in ("nested", "sparse", "quantized", "cuda", "meta")
+    ),
     *(Tensor.size, Tensor.dim, Tensor.numel, Tensor.ndimension, Tensor.nelement, Tensor.__len__),
     *(Tensor.is_floating_point, torch.is_floating_point, torch.numel, Tensor.is_complex),
 }
@@ -330,7 +351,7 @@ _OF_PART: Final = {
 }
 _REFUSED: Final = {
     *(Tensor.retain_grad, Tensor.requires_grad_, Tensor.detach_),
-    *(getattr(Tensor, name).__set__ for name in ("data", "requires_grad")),
+    *(vars(torch._C.TensorBase)[name].__set__ for name in ("data", "requires_grad")),
 }
 _ON_SLICES: Final[dict[Any, _Act]] = {
     **dict.fromkeys(_OUT_OF_PLACE, _changed),
@@ -356,52 +377,3 @@ _ON_SLICES: Final[dict[Any, _Act]] = {
         _each,
     ),
 }
-
-
-def _follow_functions() -> None:
-    """Let custom autograd functions get whole values; this patch of torch is permanent.
-
-    Their arguments reach autograd without `__torch_function__`. A reentrant activation checkpoint
-    is such a function, whose own function may also return slices. FSDP2's function returns its
-    inputs, so slices stay slices.
-    """
-    between: Any = torch.autograd.function._SingleLevelFunction
-    plain = between.apply.__func__ if "apply" in vars(between) else None
-
-    def run(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        if plain is not None:
-            return plain(cls, *args, **kwargs)
-        return super(between, cls).apply(*args, **kwargs)
-
-    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        if cls is RegisterPostBackwardFunction:
-            return _as_given(args, run(cls, *map_leaves(_part, args)))
-        args, kwargs = whole_sequences((args, kwargs))
-        if cls is CheckpointFunction:
-            args = (_with_whole_results(args[0]), *args[1:])
-        return run(cls, *args, **kwargs)
-
-    between.apply = classmethod(apply)
-
-
-def _part(leaf: Any) -> Any:
-    return leaf.part if isinstance(leaf, SequencePart) else leaf
-
-
-def _as_given(args: _Arguments, found: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the results of FSDP2's identity function as values of the types of its inputs."""
-    return tuple(
-        SequencePart(each, given.positions) if isinstance(given, SequencePart) else each
-        for given, each in zip(args[1:], found, strict=True)
-    )
-
-
-def _with_whole_results(function: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(function)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        return whole_sequences(function(*args, **kwargs))
-
-    return run
-
-
-_follow_functions()

@@ -14,7 +14,7 @@ from smdist.modelparallel.torch.tensor_parallel.simulated_peers import (
 from smdist.modelparallel.torch.tensor_splits import (
     SequencePart,
     SequenceSplit,
-    sliced,
+    sliced_sequence,
     whole_sequences,
 )
 from smdist.modelparallel.torch.tensor_splits.sequence_borders import Gathering, scattered
@@ -143,8 +143,7 @@ def run(function, degree, length):
     def one(rank, *, is_sliced=True):
         given, vector = x.clone().requires_grad_(), weight.clone().requires_grad_()
         peers = CountedPeers(ranks, rank)
-        split = SequenceSplit(peers, 1, length)
-        value = SequencePart(sliced(given, split), split) if is_sliced else given
+        value = sliced_sequence(given, peers) if is_sliced else given
         found = function(value, vector)
         count = peers.count
         found = whole_sequences(found)
