@@ -107,7 +107,7 @@ class SequencePart(Tensor):
     def part(self) -> Tensor:
         """This rank's slice, in the autograd graph."""
         if self._whole is not None and self._whole._version != self._seen:
-            self._seen = self._whole._version  # it was changed in place, or a view of it was
+            self._seen = self._whole._version  # changed in place, or by a view
             with torch.inference_mode(False), torch.enable_grad():
                 self._part = sliced(self._whole, self.positions)
         return self._part
