@@ -33,6 +33,9 @@ class ModelParallel(KeywordOptions):
         tensor_parallel_degree: Number of ranks over which each layer is split, at least 1; these
             ranks get the same batch. The product of this number and of the number of ranks of a
             pipeline must divide the number of ranks of the job. Default 1: layers are whole.
+        sequence_parallel: True to split sequences over the same ranks between split layers, too, so
+            that each rank stores a part of these activations; only with tensor_parallel_degree
+            above 1. Default False.
         microbatches: Number of equal parts into which a replica's batch is divided, at least 1. It
             must divide the size of this batch. Default "auto": the planner chooses.
         pipeline: Pipeline schedule: "simple", "interleaved", "1f1b", "interleaved_1f1b",
@@ -98,6 +101,7 @@ class ModelParallel(KeywordOptions):
 
     pipeline_parallel_degree: int | str = AUTO
     tensor_parallel_degree: int = 1
+    sequence_parallel: bool = False
     microbatches: int | str = AUTO
     pipeline: str = AUTO
     active_microbatches: int | None = None

@@ -53,6 +53,7 @@ _SWITCH: Final = V1["auto_partition"]
 _KEYS: Final[Mapping[str, Key]] = {
     "pipeline_parallel_degree": _COUNT_OR_AUTO,
     "tensor_parallel_degree": _COUNT,
+    "sequence_parallel": _SWITCH,
     "microbatches": _COUNT_OR_AUTO,
     "pipeline": Key(
         is_valid=lambda value: value in [AUTO, *PIPELINES],
@@ -288,6 +289,17 @@ def _offload(options: Unchecked) -> Faults:
         )
 
 
+def _sequences(options: Unchecked) -> Faults:
+    if options.sequence_parallel and options.tensor_parallel_degree == 1:
+        yield OptionError(
+            "sequence_parallel is True with tensor_parallel_degree=1",
+            "sequences are split over the ranks that share layers, and layers are whole",
+            "Pass tensor_parallel_degree=2 or more, or leave sequence_parallel out",
+            about="sequence_parallel",
+            kind="conflict",
+        )
+
+
 def _plan(options: Unchecked) -> Faults:
     if options.plan is None:
         return
@@ -320,5 +332,6 @@ _RULES: Final = {  # each rule, and the options that it reads
     _searched_shards: ("sharding", "plan", "pipeline", *_NOT_SEARCHED),
     _precision: ("bf16", "fp16"),
     _offload: ("offload_activations", "activation_loading_horizon"),
+    _sequences: ("sequence_parallel", "tensor_parallel_degree"),
     _plan: ("plan", *_OF_PLAN),
 }

@@ -130,6 +130,7 @@ class ModelParallelConfig(SmdistConfig):
     kind: ClassVar[type[DataParallel] | type[ModelParallel]] = ModelParallel
     pipeline_parallel_degree: int | str = _MODEL.pipeline_parallel_degree
     tensor_parallel_degree: int = _MODEL.tensor_parallel_degree
+    sequence_parallel: bool = _MODEL.sequence_parallel
     microbatches: int | str = _MODEL.microbatches
     pipeline: str = _MODEL.pipeline
     active_microbatches: int | None = _MODEL.active_microbatches

@@ -24,6 +24,7 @@ from smdist.modelparallel.torch.planning.plan_request import read_size
 WRONG = {
     "pipeline_parallel_degree": (0, -1, True, 1.0, "4", None, (1 << 20) + 1),
     "tensor_parallel_degree": (0, True, "auto", 2.0, None),
+    "sequence_parallel": (1, None, "yes"),
     "microbatches": (0, "all", None),
     "pipeline": ("gpipe", None, 1),
     "active_microbatches": (0, "2"),
@@ -52,6 +53,14 @@ WRONG = {
 @pytest.mark.parametrize(("name", "value"), [(n, v) for n, all_ in WRONG.items() for v in all_])
 def test_a_wrong_value_is_named(name, value):
     assert [(name, "option")] == fields_raised(lambda: ModelParallel(**{name: value}))
+
+
+def test_sequences_are_split_over_the_ranks_of_split_layers_alone():
+    with pytest.raises(OptionError) as caught:
+        ModelParallel(sequence_parallel=True)
+
+    assert [("sequence_parallel", "conflict")] == fields_of(caught.value)
+    assert ModelParallel(tensor_parallel_degree=2, sequence_parallel=True).sequence_parallel
 
 
 def test_text_of_a_wrong_value():

@@ -255,6 +255,23 @@ def test_shards_that_the_planner_chooses_need_a_newer_image(options):
         assert [("modelparallel.gradient_reduction", "unknown")] == fields_of(caught.value)
 
 
+def test_golden_version_12_parses_forever():
+    """The twelfth document: sequences that are split between split layers."""
+    options = ModelParallel(tensor_parallel_degree=2, sequence_parallel=True)
+
+    assert options == parse((GOLDEN / "v12.json").read_text())
+
+
+def test_split_sequences_need_a_newer_image():
+    text = render(ModelParallel(tensor_parallel_degree=2, sequence_parallel=True))
+
+    assert 12 == json.loads(text)["version"]
+    assert "sequence" not in render(ModelParallel(tensor_parallel_degree=2))
+    with pytest.raises(SkewError) as caught:
+        parse(text.replace('"version":12', '"version":11'))
+    assert [("modelparallel.sequence_parallel", "unknown")] == fields_of(caught.value)
+
+
 @pytest.mark.parametrize("horizon", [None, 2])
 def test_offload_needs_a_newer_image(horizon):
     """A document without offload has neither key; an older image refuses those with."""

@@ -22,6 +22,7 @@ class TensorDifference:
         loss: Largest difference of a step's loss; relative for losses below 1.
         share: Share of the model's elements in split parameters.
         whole: Modules that stay whole, as "name: reason".
+        sliced: Number of split regions after which sequences are split.
     """
 
     gradient: float
@@ -29,6 +30,7 @@ class TensorDifference:
     loss: float
     share: float
     whole: tuple[str, ...]
+    sliced: int
 
 
 def compared(
@@ -57,4 +59,5 @@ def compared(
         loss=apart.loss,
         share=found[0].share,
         whole=found[0].whole,
+        sliced=found[0].sliced,
     )

@@ -10,6 +10,7 @@ from matrix.case import loss_of
 from matrix.one_process import Arrays, Run, array_of
 
 import smdist.modelparallel.torch as smp
+from sagemaker_dist import ModelParallel
 from smdist.modelparallel.torch.program.batch import Batch
 from smdist.modelparallel.torch.tensor_splits import split_of
 from tensor_matrix.one_process import SplitRun
@@ -33,7 +34,10 @@ def trained(rank: int, size: int, case: TensorCase, steps: int) -> SplitRun:
         "pipeline_parallel_degree": case.stages,
         "microbatches": MICROBATCHES // case.replicas,
     }
-    smp.init({**degrees, "ddp": True})
+    if case.sequence:
+        smp.init(ModelParallel(**degrees, pipeline="interleaved", sequence_parallel=True))
+    else:
+        smp.init({**degrees, "ddp": True})
     specimen = specimen_of(case)
     first = _first_names(specimen.model)
     model = smp.DistributedModel(specimen.model, trace_device="cpu")
@@ -53,6 +57,7 @@ def trained(rank: int, size: int, case: TensorCase, steps: int) -> SplitRun:
         run=Run(gradients=gradients, losses=tuple(losses)),
         share=plan.num_split / plan.num_elements,
         whole=tuple(f"{each.module}: {each.text}" for each in plan.whole),
+        sliced=sum(each.is_sliced for each in plan.regions),
     )
 
 

@@ -24,11 +24,13 @@ class SplitRun:
         run: Gradients of the first step, whole, of the parameters on this rank; losses by step.
         share: Share of the model's elements in split parameters.
         whole: Modules that stay whole, as "name: reason".
+        sliced: Number of split regions after which sequences are split.
     """
 
     run: Run
     share: float
     whole: tuple[str, ...]
+    sliced: int
 
 
 def alone(case: TensorCase, steps: int) -> Run:

@@ -30,6 +30,7 @@ class TensorCase:
         dtype: "float64" or "float32".
         optimizer: "sgd", with momentum, or "adamw".
         dropout: Rate of dropout, where the model has it.
+        sequence: True to split sequences between split layers, too.
     """
 
     model: str
@@ -39,6 +40,7 @@ class TensorCase:
     dtype: str = "float32"
     optimizer: str = "sgd"
     dropout: float = 0.0
+    sequence: bool = False
 
     @property
     def world(self) -> int:
@@ -53,7 +55,8 @@ class TensorCase:
     def __str__(self) -> str:
         layout = f"T{self.tensor} P{self.stages} D{self.replicas}"
         dropout = f", dropout {self.dropout}" if self.dropout else ""
-        return f"{self.model}: {layout}, {self.dtype}, {self.optimizer}{dropout}"
+        sequence = ", sequence" if self.sequence else ""
+        return f"{self.model}: {layout}, {self.dtype}, {self.optimizer}{dropout}{sequence}"
 
 
 def specimen_of(case: TensorCase) -> zoo.Specimen:

@@ -29,6 +29,7 @@ from smdist.modelparallel.torch.program.program import (
     ProgramInterpreter,
     Ref,
 )
+from smdist.modelparallel.torch.tensor_splits import whole_sequences
 
 Around = Callable[[Call], AbstractContextManager[None]]
 
@@ -148,7 +149,7 @@ class StageModule(Level):
         """
         values: dict[str, Any] = {**self._program.bind(arguments), **received}
         self._machine(around).run(self._following(values), values)
-        return {name: values[name] for name in self._route.keeps}
+        return {name: whole_sequences(values[name]) for name in self._route.keeps}
 
     def output(self, values: Mapping[str, Any]) -> Any:
         """Return the model's result, from the values that the last stage's `forward` returned."""

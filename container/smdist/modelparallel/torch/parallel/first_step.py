@@ -461,7 +461,10 @@ def _split_tensors(model: nn.Module, batch: Batch, settings: Settings) -> Tensor
     parts = number if isinstance(number, int) else 1
     groups = session.current().groups if settings.groups is None else settings.groups
     world = session.current().world
-    return split_tensors(model, lambda: arguments_of(batch.microbatch(parts)), groups, world)
+    return split_tensors(
+        model, lambda: arguments_of(batch.microbatch(parts)), groups, world,
+        sequence_parallel=session.current().options.sequence_parallel,
+    )  # fmt: skip
 
 
 def _show(plan: Plan, tensor_plan: TensorPlan | None) -> None:

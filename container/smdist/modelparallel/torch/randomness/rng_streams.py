@@ -183,6 +183,7 @@ def _stack() -> list[Seeding]:
 
 _plain_generator: Any = checkpoints._checkpoint_without_reentrant_generator
 _between: Any = functions._SingleLevelFunction
+_before: Any = vars(_between).get("apply")  # another patch, such as that of sliced sequences
 
 
 def follow_checkpoints() -> None:
@@ -212,4 +213,6 @@ def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
     seeding = seeding_now()
     if cls is CheckpointFunction and seeding is not None:
         args = (seeding.again(args[0], runs_here=1), *args[1:])
+    if _before is not None:
+        return _before.__func__(cls, *args, **kwargs)
     return super(_between, cls).apply(*args, **kwargs)

@@ -29,23 +29,32 @@ _SAMPLES: Final = 2  # size of the batch on which splits are proved
 _POSITIONS: Final = 16  # length of its sequences, where the model accepts shorter ones
 
 
-def find(model: nn.Module, arguments: tuple[Any, Any], degree: int) -> TensorPlan:
+def find(
+    model: nn.Module, arguments: tuple[Any, Any], degree: int, *, sequence_parallel: bool = False
+) -> TensorPlan:
     """Return the plan of tensor parallelism for a model, which stays unchanged.
 
     Args:
         model: The whole model, also on the meta device.
         arguments: Positional and keyword arguments of a call.
         degree: Number of ranks over which tensors are split.
+        sequence_parallel: True to split sequences between split regions, too.
 
     Raises:
         OptionError: The forward pass fails, or no module of the model can be split.
     """
     with gathered_logits():  # the first step may be in a block of smp.loss_parallel
-        return find_plan(model, _flow(model, arguments), degree)
+        flow = _flow(model, arguments)
+        return find_plan(model, flow, degree, sequence_parallel=sequence_parallel)
 
 
 def split(
-    model: nn.Module, read: Callable[[], tuple[Any, Any]], groups: Groups, world: Any
+    model: nn.Module,
+    read: Callable[[], tuple[Any, Any]],
+    groups: Groups,
+    world: Any,
+    *,
+    sequence_parallel: bool = False,
 ) -> TensorPlan:
     """Find a plan on rank 0, and split the model in place on every rank; all must call this.
 
@@ -54,6 +63,7 @@ def split(
         read: Function that returns positional and keyword arguments of a call of the model.
         groups: Process groups of this rank.
         world: Process group of all ranks.
+        sequence_parallel: True to split sequences between split regions, too.
 
     Raises:
         OptionError: No module can be split, or the model differs between ranks; raised on every
@@ -61,7 +71,9 @@ def split(
     """
     team = RankTeam.of(world)
     plan = team.run_on_first(
-        lambda: find(model, read(), groups.tp_size), _portable, raises_own=True
+        lambda: find(model, read(), groups.tp_size, sequence_parallel=sequence_parallel),
+        _portable,
+        raises_own=True,
     )
     with raise_together(world, "tensor parallelism"):
         _check(model, plan)

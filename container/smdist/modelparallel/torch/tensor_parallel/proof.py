@@ -48,9 +48,12 @@ from smdist.modelparallel.torch.tensor_parallel.tensor_plan import (
 from smdist.modelparallel.torch.tensor_splits import (
     DropoutCalls,
     PartValues,
+    Peers,
     Role,
     is_dropout,
+    sliced_sequence,
     split_of,
+    whole_sequences,
 )
 from smdist.modelparallel.torch.tensor_splits.split_modules import is_table
 
@@ -130,6 +133,11 @@ class WholeBlock:
                     break
                 self._copy.zero_grad()
 
+    def has_sequence(self, degree: int) -> bool:
+        """Return True if an output is (samples, positions, width), with a position per rank."""
+        outputs = self._run.outputs.values()
+        return any(each.dim() == 3 and each.shape[1] >= degree for each in outputs)
+
     def prove(self, region: Region, degree: int) -> Region | Refutation:
         """Return a split that gives the numbers of the whole block, or why there is none.
 
@@ -201,8 +209,10 @@ class WholeBlock:
         copies = [_unrun(self._copy) for _ in range(degree)]
 
         def work(rank: int) -> _Run:
-            split_region(copies[rank], region, ranks.peers(rank))
-            return _run(copies[rank], self._call, self._unused)
+            peers = ranks.peers(rank)
+            split_region(copies[rank], region, peers)
+            slices = peers if region.is_sliced else None
+            return _run(copies[rank], self._call, self._unused, slices)
 
         try:
             with generators_kept():
@@ -384,12 +394,16 @@ def _value(leaf: Any, block: nn.Module, dtype: torch.dtype, mask: bool) -> Any:
     return torch.randint(high, leaf.size, dtype=leaf.dtype)
 
 
-def _run(block: nn.Module, call: Any, unused: Collection[int]) -> _Run:
+def _run(block: nn.Module, call: Any, unused: Collection[int], slices: Peers | None = None) -> _Run:
     """Run a block forward and backward, and return outputs and gradients of inputs.
 
-    Outputs of these unused numbers do not count in the loss.
+    Outputs of these unused numbers do not count in the loss. With `slices`, the block gets this
+    rank's slices of sequences.
     """
     args, kwargs = map_leaves(_fresh, call)
+    given = (args, kwargs)
+    if slices is not None:
+        given = map_leaves(partial(sliced_sequence, peers=slices), given)
     dropped: dict[str, torch.Size] = {}
     hooks = [
         module.register_forward_pre_hook(partial(_note, dropped, name))
@@ -397,7 +411,7 @@ def _run(block: nn.Module, call: Any, unused: Collection[int]) -> _Run:
         if is_dropout(module)
     ]
     with torch.enable_grad(), NumberedDraws() as draws, DropoutCalls({}) as calls:
-        found, _ = flatten(block(*args, **kwargs))
+        found, _ = flatten(whole_sequences(block(*given[0], **given[1])))
         outputs = {at: each for at, each in enumerate(found) if isinstance(each, Tensor)}
         traced = [each for at, each in outputs.items() if each.requires_grad and at not in unused]
         loss = sum((each.double() * _weights(each)).sum() for each in traced)

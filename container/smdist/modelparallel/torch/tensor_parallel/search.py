@@ -28,6 +28,7 @@ from smdist.modelparallel.torch.tensor_parallel.expert_hypotheses import experts
 from smdist.modelparallel.torch.tensor_parallel.marks import chosen
 from smdist.modelparallel.torch.tensor_parallel.parallel_styles import check_styles
 from smdist.modelparallel.torch.tensor_parallel.proof import Refutation, WholeBlock
+from smdist.modelparallel.torch.tensor_parallel.sequence_slices import SequenceSlices
 from smdist.modelparallel.torch.tensor_parallel.tensor_plan import (
     ModuleSplit,
     Region,
@@ -44,18 +45,23 @@ _ROWS_PER_COLUMN: Final = 4
 _Found = Region | Refutation
 
 
-def find_plan(model: nn.Module, flow: Flow, degree: int) -> TensorPlan:
+def find_plan(
+    model: nn.Module, flow: Flow, degree: int, *, sequence_parallel: bool = False
+) -> TensorPlan:
     """Return the plan of tensor parallelism for a model, which stays unchanged.
 
     Args:
         model: The whole model, also on the meta device.
         flow: Flow of values between its products.
         degree: Number of ranks over which tensors are split.
+        sequence_parallel: True to split sequences after these regions, where it is proved.
 
     Raises:
         OptionError: No module of the model can be split, or one not in its style.
     """
-    search = _LayoutSearch(model=model, flow=flow, degree=degree)
+    search = _LayoutSearch(
+        model=model, flow=flow, degree=degree, sequence_parallel=sequence_parallel
+    )
     search.pairs()
     search.attentions()
     search.experts()
@@ -80,7 +86,7 @@ class _LayoutSearch:
     """State of the search for one model.
 
     Attributes:
-        model, flow, degree: As in `find_plan`.
+        model, flow, degree, sequence_parallel: As in `find_plan`.
         regions: Proved splits so far.
         roles: Roles of the modules in them, by name.
         reasons: Reasons why modules stay whole, by name.
@@ -90,6 +96,7 @@ class _LayoutSearch:
     model: nn.Module
     flow: Flow
     degree: int
+    sequence_parallel: bool = False
     regions: list[Region] = field(default_factory=list)
     roles: dict[str, Role] = field(default_factory=dict)
     reasons: dict[str, Whole] = field(default_factory=dict)
@@ -158,7 +165,7 @@ class _LayoutSearch:
         unused = frozenset(self.flow.unused.get(block, ()))
         key = (_kind(module), detail, _settings(module), _form(call), unused)
         if key not in self.proved:
-            self.proved[key] = _first_proved(module, call, tries, self.degree, unused)
+            self.proved[key] = self._first_proved(module, call, tries, unused)
         return self.proved[key]
 
     def experts(self) -> None:
@@ -229,6 +236,7 @@ class _LayoutSearch:
                 self._keep(users, tensor_plan.SHARED, text)
                 return
         splits: list[tuple[str, ModuleSplit]] = []
+        whole: Region | None = None
         for name in users:
             module = self.model.get_submodule(name)
             split = (
@@ -237,13 +245,15 @@ class _LayoutSearch:
                 else hypotheses.column(module, "", Role.JOINED)
             )
             region = Region(block="", modules=(split,))
-            found = _first_proved(module, self.flow.calls[name], [region], self.degree)
+            found = self._first_proved(module, self.flow.calls[name], [region])
             if isinstance(found, Refutation):
                 self._keep(users, found.kind, found.text)
                 return
+            whole = found if split.role is Role.VOCABULARY else whole
             splits.append((name, split))
         modules = tuple(replace(split, name=name) for name, split in splits)
-        self._take(Region(block="", modules=modules), "")
+        assert whole is not None
+        self._take(replace(whole, modules=modules), "")
 
     def heads(self) -> None:
         """Split products of many outputs that feed no other product, such as scores of words."""
@@ -270,11 +280,21 @@ class _LayoutSearch:
 
     def _head(self, name: str, module: nn.Module) -> None:
         region = Region(block="", modules=(hypotheses.column(module, "", Role.JOINED),))
-        found = _first_proved(module, self.flow.calls[name], [region], self.degree)
+        found = self._first_proved(module, self.flow.calls[name], [region])
         if isinstance(found, Refutation):
             self._keep([name], found.kind, found.text)
         else:
-            self._take(region, name)
+            self._take(found, name)
+
+    def _first_proved(
+        self,
+        module: nn.Module,
+        call: Any,
+        tries: Iterable[Region],
+        unused: Collection[int] = (),
+    ) -> _Found:
+        slices = SequenceSlices(self.model, self.degree) if self.sequence_parallel else None
+        return _first_proved(module, call, tries, self.degree, unused, slices)
 
     def plan(self) -> TensorPlan:
         """Return the plan, with a reason for each product and embedding that stays whole."""
@@ -292,6 +312,7 @@ class _LayoutSearch:
             whole=tuple(self._whole()),
             num_elements=sum(sizes.values()),
             num_split=sum(size for key, size in sizes.items() if key in split),
+            sequence_parallel=self.sequence_parallel,
         )
 
     def _whole(self) -> Iterator[Whole]:
@@ -373,6 +394,7 @@ def _first_proved(
     regions: Iterable[Region],
     degree: int,
     unused: Collection[int] = (),
+    slices: SequenceSlices | None = None,
 ) -> Region | Refutation:
     """Return the first split that is proved; else the reason against the first one.
 
@@ -387,7 +409,7 @@ def _first_proved(
     for region in regions:
         found = whole.prove(region, degree)
         if isinstance(found, Region):
-            return found
+            return found if slices is None else slices.proved(whole, found)
         if against is None or found.kind == tensor_plan.DROPOUT:
             against = found
     return against or Refutation(

@@ -106,6 +106,10 @@ class SimulatedPeers:
         """Return the tensors of all ranks, in the order of ranks."""
         return self._ranks.exchange(self._rank, tensor)
 
+    def reduce_scatter(self, tensors: list[Tensor]) -> Tensor:
+        """Return the sum over ranks of the tensor at this rank's number."""
+        return self.all_reduce(torch.stack(tensors))[self._rank]
+
 
 class NumberedDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Dispatch mode that seeds each random operation with its number, and records its shapes.

@@ -49,23 +49,26 @@ def split_region(block: nn.Module, region: Region, peers: Peers) -> None:
         region: The region, with names in `block`.
         peers: Ranks over which tensors are split.
     """
-    split_modules(block, region.modules, peers)
+    split_modules(block, region.modules, peers, is_sliced=region.is_sliced)
     set_attributes(block, region.attributes)
     for each in region.dropouts:
         draw = SplitDraw(each.dim, peers.size, peers.rank)
         turn_dropout(block.get_submodule(each.name), draw)
 
 
-def split_modules(model: nn.Module, splits: Sequence[ModuleSplit], peers: Peers) -> None:
+def split_modules(
+    model: nn.Module, splits: Sequence[ModuleSplit], peers: Peers, *, is_sliced: bool = False
+) -> None:
     """Split the modules of one region in place.
 
     Args:
         model: Module around them.
         splits: Splits of the modules, with their names in `model`.
         peers: Ranks over which tensors are split.
+        is_sliced: True if the region's sum over ranks is split by positions of the sequence.
     """
     is_inside = any(each.role is Role.BORDER for each in splits)
-    entry, new = RegionEntry(peers, is_inside=is_inside), {}
+    entry, new = RegionEntry(peers, is_inside=is_inside, is_sliced=is_sliced), {}
     for each in splits:
         module = model.get_submodule(each.name)
         for name, dim in each.dims.items():

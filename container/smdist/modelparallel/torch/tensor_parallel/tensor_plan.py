@@ -28,6 +28,12 @@ BY_HAND: Final = "by_hand"
 """Kind of a reason: the script chose that the module stays whole."""
 REPLICATED: Final = "replicated"
 """Kind of a reason: each rank computes the module whole, for its part of a split region."""
+NO_SEQUENCE: Final = "no_sequence"
+"""Kind of a reason: a region's output is not of the shape (samples, positions, width)."""
+NO_SUM: Final = "no_sum"
+"""Kind of a reason: a region does not end with a sum over ranks that could be scattered."""
+COMPILED: Final = "compiled"
+"""Kind of a reason: torch.compile compiles modules, whose functions cannot be followed."""
 SMALL: Final = "small"
 """Kind of a reason: a table has too few rows for a split to save memory."""
 
@@ -85,6 +91,19 @@ class DropoutSplit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unsliced:
+    """Reason why the sum over ranks at the end of a region is not split by positions.
+
+    Attributes:
+        kind: Kind of the reason: "no_sequence", "no_sum", "compiled", "unproved" or "dropout".
+        text: Sentence for users.
+    """
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Region:
     """Modules that are split together: the values between them are split over ranks.
 
@@ -94,6 +113,8 @@ class Region:
         attributes: Attributes that change with the split.
         dropouts: Dropouts whose input is a part of a tensor.
         origin: "model" if the model's own plan has these splits, else "found".
+        is_sliced: True if its sum over ranks is split by positions of the sequence.
+        unsliced: Reason, for users, why it is not, although sequence parallelism is wanted.
     """
 
     block: str
@@ -101,6 +122,8 @@ class Region:
     attributes: tuple[Attribute, ...] = ()
     dropouts: tuple[DropoutSplit, ...] = ()
     origin: str = "found"
+    is_sliced: bool = False
+    unsliced: Unsliced | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +152,7 @@ class TensorPlan:
         whole: Products and embeddings that stay whole, with the reasons.
         num_elements: Number of elements of all parameters of the model.
         num_split: Number of elements of the parameters that are split.
+        sequence_parallel: True if sequences between regions are split where they can be.
     """
 
     model: str
@@ -137,6 +161,7 @@ class TensorPlan:
     whole: tuple[Whole, ...] = field(repr=False)
     num_elements: int
     num_split: int
+    sequence_parallel: bool = False
 
     @property
     def modules(self) -> Iterator[ModuleSplit]:
@@ -157,4 +182,19 @@ class TensorPlan:
         for (_, text), names in reasons.items():
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
             lines.append(f"  whole: {names[0]}{more}: {text}")
-        return "\n".join(lines) + "\n"
+        return "\n".join([*lines, *self._sequence_lines()]) + "\n"
+
+    def _sequence_lines(self) -> Iterator[str]:
+        """Yield lines of the summary that say where sequences are split, and where not and why."""
+        if not self.sequence_parallel:
+            return
+        count = sum(region.is_sliced for region in self.regions)
+        yield f"sequence parallelism: after {count} of {len(self.regions)} split regions"
+        reasons: dict[str, list[str]] = {}
+        for region in self.regions:
+            if region.unsliced is not None:
+                name = next(each.name for each in reversed(region.modules) if each.dims)
+                reasons.setdefault(region.unsliced.text, []).append(name)
+        for text, names in reasons.items():
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            yield f"  whole sequence: {names[0]}{more}: {text}"

@@ -1,9 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Splits of tensors over ranks, and modules of which each rank computes a part."""
 
+from smdist.modelparallel.torch.tensor_splits.custom_functions import follow_functions
 from smdist.modelparallel.torch.tensor_splits.part_modules import PartValues
 from smdist.modelparallel.torch.tensor_splits.peers import GroupPeers, Peers, without_messages
 from smdist.modelparallel.torch.tensor_splits.region_entry import RegionEntry, Role
+from smdist.modelparallel.torch.tensor_splits.sequence_borders import SequenceSplit
+from smdist.modelparallel.torch.tensor_splits.sequence_part import (
+    SequencePart,
+    sliced_sequence,
+    whole_sequences,
+)
 from smdist.modelparallel.torch.tensor_splits.split_dropout import (
     DropoutCalls,
     SplitDraw,
@@ -32,6 +39,8 @@ __all__ = [
     "Peers",
     "RegionEntry",
     "Role",
+    "SequencePart",
+    "SequenceSplit",
     "SplitDraw",
     "TensorSplit",
     "VocabParallelLogits",
@@ -39,11 +48,15 @@ __all__ = [
     "is_dropout",
     "loss_parallel",
     "mark",
+    "sliced_sequence",
     "split_of",
     "turn",
     "turn_dropout",
     "unmark",
     "whole_logits",
+    "whole_sequences",
     "whole_shape_of",
     "without_messages",
 ]
+
+follow_functions()

@@ -24,6 +24,7 @@ from smdist.modelparallel.torch.tensor_splits.region_borders import (
     summed,
 )
 from smdist.modelparallel.torch.tensor_splits.region_entry import RegionEntry
+from smdist.modelparallel.torch.tensor_splits.sequence_part import whole_sequences
 from smdist.modelparallel.torch.tensor_splits.split_dropout import DropoutCalls, SplitDraw
 
 
@@ -79,7 +80,7 @@ class PartModule(nn.Module):
     def _narrowed(self, arguments: Any) -> Any:
         if not self._smp_values.narrowed:
             return arguments
-        leaves, form = flatten(arguments)
+        leaves, form = flatten(whole_sequences(arguments))
         for at, dim in self._smp_values.narrowed:
             if isinstance(leaves[at], Tensor):
                 leaves[at] = narrowed(leaves[at], self._smp_entry.peers, dim)
@@ -131,6 +132,7 @@ class BorderModule(PartModule):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the module's own forward function returns; gradients of inputs are summed."""
         peers = self._smp_entry.peers
+        args, kwargs = whole_sequences((args, kwargs))
         args, kwargs = map_leaves(lambda leaf: _entered(leaf, peers), (args, kwargs))
         return super().forward(*args, **kwargs)
 

@@ -36,6 +36,9 @@ class Peers(Protocol):
     def all_gather(self, tensor: Tensor) -> list[Tensor]:
         """Return the tensors of all ranks, in the order of ranks."""
 
+    def reduce_scatter(self, tensors: list[Tensor]) -> Tensor:
+        """Return the sum over ranks of the tensor at this rank's number; all have one shape."""
+
 
 class GroupPeers:
     """Ranks of a process group, as `Peers`.
@@ -80,6 +83,21 @@ class GroupPeers:
             return [tensor] * self.size
         found = [torch.empty_like(tensor) for _ in range(self.size)]
         dist.all_gather(found, tensor, group=self._group)
+        return found
+
+    def reduce_scatter(self, tensors: list[Tensor]) -> Tensor:
+        """Return the sum over ranks of the tensor at this rank's number.
+
+        Without messages, the result is this rank's own tensor there.
+
+        Args:
+            tensors: Tensors of one shape, one for each rank.
+        """
+        own = tensors[self.rank]
+        if is_silent(own):
+            return own
+        found = torch.empty_like(own)
+        dist.reduce_scatter(found, tensors, group=self._group)
         return found
 
     def __deepcopy__(self, memo: dict[int, Any]) -> GroupPeers:

@@ -15,7 +15,7 @@ experts     stacked experts       inputs enter the region, and its outputs are s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import Enum
 from typing import Any
 from weakref import ReferenceType, ref
@@ -24,7 +24,12 @@ import torch
 from torch import Tensor
 
 from smdist.modelparallel.torch.tensor_splits.peers import Peers, is_silent
-from smdist.modelparallel.torch.tensor_splits.region_borders import entered
+from smdist.modelparallel.torch.tensor_splits.region_borders import entered, summed
+from smdist.modelparallel.torch.tensor_splits.sequence_borders import Gathering
+from smdist.modelparallel.torch.tensor_splits.sequence_part import (
+    SequencePart,
+    summed_or_scattered,
+)
 
 
 class Role(str, Enum):
@@ -47,14 +52,16 @@ class RegionEntry:
     Args:
         peers: Ranks over which the region is split.
         is_inside: True if values enter the region at the border of a module around its products.
+        is_sliced: True if the region's sum over ranks is split by positions of the sequence.
     """
 
     # Slots and no dict, so that captures see no setting.
-    __slots__ = ("_is_inside", "_latest", "_peers", "_stand_ins")
+    __slots__ = ("_gathering", "_is_inside", "_is_sliced", "_latest", "_peers", "_stand_ins")
 
-    def __init__(self, peers: Peers, *, is_inside: bool = False) -> None:
+    def __init__(self, peers: Peers, *, is_inside: bool = False, is_sliced: bool = False) -> None:
         self._peers = peers
-        self._is_inside = is_inside
+        self._is_inside, self._is_sliced = is_inside, is_sliced
+        self._gathering: Gathering | None = None
         self._latest: tuple[ReferenceType[Tensor], ReferenceType[Tensor]] | None = None
         self._stand_ins: list[tuple[Tensor, Tensor]] = []
 
@@ -72,9 +79,13 @@ class RegionEntry:
         """
         tensor = next((whole for part, whole in self._stand_ins if part is tensor), tensor)
         if self._is_inside or not (torch.is_grad_enabled() and tensor.requires_grad):
-            return tensor
+            self._gathering = None
+            return tensor.whole() if isinstance(tensor, SequencePart) else tensor
         if is_silent(tensor):
             return entered(tensor, self._peers)
+        if isinstance(tensor, SequencePart):
+            return self._gathered(tensor)
+        self._gathering = None
         if self._latest is not None:
             before, made = self._latest[0](), self._latest[1]()
             if before is tensor and made is not None and made._version == tensor._version:
@@ -82,6 +93,26 @@ class RegionEntry:
         made = entered(tensor, self._peers)
         self._latest = ref(tensor), ref(made)
         return made
+
+    def _gathered(self, tensor: SequencePart) -> Tensor:
+        """Return the whole input, which is kept until the end of the region."""
+        part = tensor.part
+        if self._gathering is None or self._gathering.part is not part:
+            self._gathering = Gathering(part, tensor.positions)
+        return self._gathering.whole
+
+    def saving(self) -> AbstractContextManager[Any]:
+        """Return the context in which a product runs on what `enter` has returned last.
+
+        If the ranks have slices of it, the product saves this rank's slice alone.
+        """
+        return nullcontext() if self._gathering is None else self._gathering.saving()
+
+    def reduced(self, term: Tensor) -> Tensor:
+        """Return the sum over ranks at the end of the region, whole or split by positions."""
+        if self._is_sliced:
+            return summed_or_scattered(term, self._peers)
+        return summed(term, self._peers)
 
     @contextmanager
     def stand_ins(self) -> Iterator[None]:
@@ -101,15 +132,21 @@ class RegionEntry:
         Args:
             tensor: The whole tensor.
         """
-        part = tensor.detach().narrow(-1, 0, tensor.shape[-1] // self._peers.size)
+        width = tensor.shape[-1] // self._peers.size
+        if isinstance(tensor, SequencePart):
+            part = tensor.part.new_empty(()).expand(*tensor.shape[:-1], width)
+        else:
+            part = tensor.detach().narrow(-1, 0, width)
         self._stand_ins.append((part, tensor))
         return part
 
     def leave(self) -> None:
         """Forget the latest input, at the end of the region."""
-        self._latest = None
+        self._latest = self._gathering = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RegionEntry:
         """Return an entry of the same ranks, which has seen no input."""
-        made = memo[id(self)] = RegionEntry(self._peers, is_inside=self._is_inside)
+        made = memo[id(self)] = RegionEntry(
+            self._peers, is_inside=self._is_inside, is_sliced=self._is_sliced
+        )
         return made

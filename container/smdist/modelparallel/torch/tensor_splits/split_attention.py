@@ -80,7 +80,8 @@ class SplitAttention(nn.MultiheadAttention):
     def _whole(self, found: Tensor, query: Tensor) -> Tensor:
         """Return the output of all ranks' heads, in the layout of the query."""
         own = functional.linear(found.transpose(1, 2).flatten(2), self.out_proj.weight)
-        output = summed(own, self._smp_entry.peers)
+        is_first = self.batch_first and query.dim() == 3
+        output = self._smp_entry.reduced(own) if is_first else summed(own, self._smp_entry.peers)
         if self.out_proj.bias is not None:
             output = output + self.out_proj.bias
         if query.dim() == 2:

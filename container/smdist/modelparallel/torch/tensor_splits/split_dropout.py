@@ -23,12 +23,15 @@ class SplitDraw:
         dim: Dimension along which the tensor is split.
         degree: Number of ranks over which it is split.
         rank: Number of this rank among them.
+        length: Length of this dimension of the whole tensor; its parts differ by at most 1, and the
+            first ones are longer. Default None: parts have equal lengths.
     """
 
-    __slots__ = ("_degree", "_dim", "_rank")  # without a dict, so that captures see no setting
+    # without a dict, so that captures see no setting
+    __slots__ = ("_degree", "_dim", "_length", "_rank")
 
-    def __init__(self, dim: int, degree: int, rank: int) -> None:
-        self._dim, self._degree, self._rank = dim, degree, rank
+    def __init__(self, dim: int, degree: int, rank: int, *, length: int | None = None) -> None:
+        self._dim, self._degree, self._rank, self._length = dim, degree, rank, length
 
     def scales(self, part: Tensor, rate: float) -> Tensor:
         """Return the numbers by which dropout multiplies a part: 0 or 1 / (1 - rate).
@@ -42,7 +45,7 @@ class SplitDraw:
         strides = part.stride()
         order = sorted(range(part.dim()), key=lambda dim: (-strides[dim], dim))
         shape = list(part.shape)
-        shape[self._dim] *= self._degree
+        shape[self._dim] = self._length or shape[self._dim] * self._degree
         in_memory = part.new_empty([shape[dim] for dim in order])
         whole = in_memory.permute([order.index(dim) for dim in range(part.dim())])
         if part.device.type in ("cpu", "meta"):
@@ -50,7 +53,7 @@ class SplitDraw:
         else:
             _, mask = torch.native_dropout(whole.fill_(1), rate, True)
             found = mask.to(part.dtype).div_(1 - rate)
-        return found.chunk(self._degree, self._dim)[self._rank]
+        return found.tensor_split(self._degree, self._dim)[self._rank]
 
 
 class _SplitDropout(nn.Module):

@@ -18,7 +18,7 @@ from smdist.modelparallel.torch.tensor_splits.part_modules import (
     PartModule,
     PartValues,
 )
-from smdist.modelparallel.torch.tensor_splits.region_borders import entered, summed
+from smdist.modelparallel.torch.tensor_splits.region_borders import entered
 from smdist.modelparallel.torch.tensor_splits.region_entry import RegionEntry, Role
 from smdist.modelparallel.torch.tensor_splits.split_attention import SplitAttention
 from smdist.modelparallel.torch.tensor_splits.vocab_parallel_logits import logits_of
@@ -33,13 +33,17 @@ class _SplitModule(nn.Module):
 class _Column(_SplitModule):
     def forward(self, x: Tensor) -> Any:
         """Return this rank's columns of the product."""
-        return super().forward(self._smp_entry.enter(x))
+        x = self._smp_entry.enter(x)
+        with self._smp_entry.saving():
+            return super().forward(x)
 
 
 class _JoinedOutput(_SplitModule):
     def forward(self, x: Tensor) -> Any:
         """Return the whole product, of which each rank has computed some columns."""
-        own = super().forward(self._smp_entry.enter(x))
+        x = self._smp_entry.enter(x)
+        with self._smp_entry.saving():
+            own = super().forward(x)
         self._smp_entry.leave()
         return logits_of(own, self._smp_entry.peers)
 
@@ -49,7 +53,7 @@ class _Row(_SplitModule):
         """Return the sum over ranks of the products of their rows, with the bias added once."""
         weight = self.weight.t() if _is_conv1d(self) else self.weight
         self._smp_entry.leave()
-        found = summed(functional.linear(x, weight), self._smp_entry.peers)
+        found = self._smp_entry.reduced(functional.linear(x, weight))
         return found if self.bias is None else found + self.bias.to(found.dtype)
 
 
@@ -71,7 +75,7 @@ class _Vocabulary(nn.Embedding):
         if padding is not None and not 0 <= padding < rows:
             padding = None
         found = functional.embedding(own.masked_fill(is_other, 0), self.weight, padding)
-        return summed(found.masked_fill(is_other.unsqueeze(-1), 0), peers)
+        return self._smp_entry.reduced(found.masked_fill(is_other.unsqueeze(-1), 0))
 
 
 _CLASSES: Final[dict[Role, type[nn.Module]]] = {
