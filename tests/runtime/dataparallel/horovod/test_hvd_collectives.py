@@ -150,14 +150,16 @@ def adaptive(rank, size):
         same = hvd.allreduce(torch.tensor([3.0, 4.0]), op=hvd.Adasum)
         own = torch.zeros(size)
         own[rank] = rank + 1.0
-        return same, hvd.allreduce(own, op=hvd.Adasum)
+        tiny = hvd.allreduce(torch.full((2,), 1e-30), op=hvd.Adasum)
+        return same, hvd.allreduce(own, op=hvd.Adasum), tiny
 
 
 def test_adasum(world):
-    """Equal vectors are averaged, and orthogonal ones are added."""
-    for same, added in world.run(adaptive):
+    """Equal vectors are averaged, even tiny ones, and orthogonal ones are added."""
+    for same, added, tiny in world.run(adaptive):
         assert torch.allclose(torch.tensor([3.0, 4.0]), same)
         assert torch.allclose(torch.tensor([1.0, 2.0, 3.0, 4.0]), added)
+        assert torch.allclose(torch.full((2,), 1e-30), tiny, atol=0)
 
 
 def own_engine(rank, size, port):
