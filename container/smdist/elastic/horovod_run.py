@@ -22,6 +22,12 @@ class HorovodMethods(State):
         """Keep a copy of the state in this process, as commit() does."""
         self.commit()
 
+    def sync(self) -> None:
+        """Restore the last commit of rank 0 on all ranks; before any commit, its present state."""
+        if not self._committed:
+            self.commit()
+        super().sync()
+
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], Any]]) -> None:
         """Call these functions, without arguments, after each change of the number of ranks."""
         for callback in callbacks:
