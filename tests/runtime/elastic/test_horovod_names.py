@@ -136,6 +136,35 @@ def wrong_states(rank, size):
     return found
 
 
+def first_sync(rank, size, port):
+    """Share a state before any commit, change it, and return to it."""
+    import smdist.dataparallel.torch.horovod as hvd
+
+    dist.destroy_process_group()
+    os.environ |= {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(size), "RANK": str(rank)}
+    os.environ |= {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    try:
+        hvd.init()
+        model = torch.nn.Linear(1, 1)
+        torch.nn.init.constant_(model.weight, rank + 1.0)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        state = hvd.elastic.TorchState(model, optimizer, batch=20 + rank)
+        state.sync()
+        shared = state.batch, model.weight.item()
+        torch.nn.init.zeros_(model.weight)
+        state.batch = 30
+        state.restore()
+        hvd.shutdown()
+        return shared, (state.batch, model.weight.item())
+    finally:
+        for variable in VARIABLES:
+            os.environ.pop(variable, None)
+
+
+def test_sync_before_any_commit_shares_the_state_of_rank_0(world):
+    assert [((20, 1.0), (20, 1.0))] * 2 == world.run(first_sync, free_port(), size=2)
+
+
 def test_wrong_states_are_refused(world):
     """Also an engine that belongs to torch.distributed, whose group would stay as it is."""
     expected = [("optimizer", "missing"), ("b", "conflict"), ("a", "type"), ("run", "conflict")]

@@ -32,7 +32,10 @@ def reductions(rank, size):
             total = torch.stack([each.to(dtype) for each in every]).sum(0)
             assert torch.equal(total, hvd.allreduce(mine.to(dtype), op=hvd.Sum))
         whole = torch.stack([each.long() for each in every]).sum(0)
-        assert torch.equal(whole // size, hvd.allreduce(mine.long()))
+        mean = torch.div(whole, size, rounding_mode="trunc")
+        assert torch.equal(mean, hvd.allreduce(mine.long()))
+        debt = torch.tensor([-size - 1 if rank == 0 else 0])
+        assert -1 == hvd.allreduce(debt).item()
         assert torch.equal(
             stack.sum(0) * 0.5, hvd.allreduce(mine * 2, op=hvd.Sum, prescale_factor=0.25)
         )
@@ -98,7 +101,7 @@ def groups_and_handles(rank, size):
         assert [[total // size] * 2] == b.tolist()
         sparse = torch.sparse_coo_tensor([[rank, 0]], [1.0, 2.0], (size,))
         with strict_warnings():
-            dense = hvd.synchronize(hvd.sparse_allreduce_async(sparse, "s", hvd.Sum)).to_dense()
+            dense = hvd.sparse_allreduce_async(sparse, "s", hvd.Sum)().to_dense()
         assert [2.0 * size + 1] + [1.0] * (size - 1) == dense.tolist()
         hvd.barrier()
         assert {"rank": root} == hvd.broadcast_object({"rank": rank}, root)
@@ -127,8 +130,8 @@ def gradients(rank, size):
         assert {total} == set(
             gradient(lambda t: hvd.grouped_allreduce([t, t], op=hvd.Sum)[1]).tolist()
         )
-        assert {total} == set(gradient(hvd.allgather, (rank + 1,)).tolist())
-        expected = total if rank == 1 else 0.0
+        assert {total / size} == set(gradient(hvd.allgather, (rank + 1,)).tolist())
+        expected = total / size if rank == 1 else 0.0
         assert {expected} == set(gradient(lambda t: hvd.broadcast(t, 1)).tolist())
         sent = gradient(lambda t: hvd.alltoall(t, [1] * (size - 1) + [0])[0])
         assert [*range(1, size), 0] == sent.tolist()
@@ -147,14 +150,16 @@ def adaptive(rank, size):
         same = hvd.allreduce(torch.tensor([3.0, 4.0]), op=hvd.Adasum)
         own = torch.zeros(size)
         own[rank] = rank + 1.0
-        return same, hvd.allreduce(own, op=hvd.Adasum)
+        tiny = hvd.allreduce(torch.full((2,), 1e-30), op=hvd.Adasum)
+        return same, hvd.allreduce(own, op=hvd.Adasum), tiny
 
 
 def test_adasum(world):
-    """Equal vectors are averaged, and orthogonal ones are added."""
-    for same, added in world.run(adaptive):
+    """Equal vectors are averaged, even tiny ones, and orthogonal ones are added."""
+    for same, added, tiny in world.run(adaptive):
         assert torch.allclose(torch.tensor([3.0, 4.0]), same)
         assert torch.allclose(torch.tensor([1.0, 2.0, 3.0, 4.0]), added)
+        assert torch.allclose(torch.full((2,), 1e-30), tiny, atol=0)
 
 
 def own_engine(rank, size, port):

@@ -29,7 +29,11 @@ def check_world(size: int) -> None:
 
 
 def combined(rows: list[torch.Tensor]) -> torch.Tensor:
-    """Return the adaptive sum of vectors of floats, one for each rank, in float64 or float32."""
+    """Return the adaptive sum of vectors of floats, one for each rank.
+
+    Vectors of float64 are added in float64, others in float32; products are added in float64, so
+    that those of tiny gradients do not become zero.
+    """
     dtype = rows[0].dtype
     level = [row.double() if dtype is torch.float64 else row.float() for row in rows]
     while len(level) > 1:
@@ -38,7 +42,9 @@ def combined(rows: list[torch.Tensor]) -> torch.Tensor:
 
 
 def _pair(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    dot, aa, bb = torch.dot(a, b), torch.dot(a, a), torch.dot(b, b)
+    wide_a, wide_b = a.double(), b.double()
+    dot = torch.dot(wide_a, wide_b)
+    aa, bb = torch.dot(wide_a, wide_a), torch.dot(wide_b, wide_b)
     of_a = 1.0 - torch.where(aa > 0, dot / (2 * aa), torch.zeros_like(dot))
     of_b = 1.0 - torch.where(bb > 0, dot / (2 * bb), torch.zeros_like(dot))
     return of_a * a + of_b * b

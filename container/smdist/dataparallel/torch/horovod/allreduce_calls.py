@@ -185,7 +185,7 @@ def allreduce(
         name: Name that no other operation has at the same time.
         compression: `Compression.none`, `.fp16` or `.bf16` for the way.
         op: Average (the default), Sum, Adasum, Min, Max or Product. The average of integers is
-            rounded towards minus infinity.
+            rounded towards zero.
         prescale_factor: Factor of the tensor before it is reduced.
         postscale_factor: Factor of the result.
         process_set: The ranks that take part.

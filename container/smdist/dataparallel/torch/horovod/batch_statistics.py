@@ -8,7 +8,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from sagemaker_dist.errors import require
 from smdist.dataparallel.torch.horovod.process_set import global_process_set
-from smdist.dataparallel.torch.horovod.row_calls import allgather
+from smdist.dataparallel.torch.horovod.row_calls import allgather_with_summed_gradient
 
 
 class SyncBatchNorm(_BatchNorm):
@@ -69,7 +69,7 @@ def _statistics(channels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, flo
     own_mean = channels.mean(1) if size else channels.sum(1)
     own_squares = ((channels - own_mean[:, None]) ** 2).sum(1)
     count = torch.full_like(own_mean, size)
-    every = allgather(torch.stack([count, own_mean, own_squares])[None])
+    every = allgather_with_summed_gradient(torch.stack([count, own_mean, own_squares])[None])
     counts, means, squares = every[:, 0], every[:, 1], every[:, 2]
     total = counts.sum(0)
     mean = (counts * means).sum(0) / total

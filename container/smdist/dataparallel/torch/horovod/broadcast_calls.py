@@ -24,7 +24,7 @@ from smdist.dataparallel.torch.horovod.flat_buffers import (
 )
 from smdist.dataparallel.torch.horovod.handles import synchronize
 from smdist.dataparallel.torch.horovod.process_set import ProcessSet, global_process_set
-from smdist.dataparallel.torch.horovod.reductions import Sum
+from smdist.dataparallel.torch.horovod.reductions import Average
 
 
 def root_in(process_set: ProcessSet, root_rank: Any) -> int:
@@ -90,7 +90,7 @@ def start_broadcast(
 
 
 class _BroadcastFunction(torch.autograd.Function):
-    """Broadcast with a gradient: the sum of all ranks' gradients on the root, elsewhere zeros."""
+    """Broadcast with Horovod's gradient: on the root the average of all ranks', elsewhere zeros."""
 
     @staticmethod
     def forward(
@@ -103,11 +103,11 @@ class _BroadcastFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        """Return the summed gradient on the root, and zeros elsewhere."""
-        scaling = Scaling(Sum, 1.0, 1.0, ctx.process_set)
-        total = synchronize(start_allreduce([gradient], scaling, lambda results: results[0]))
+        """Return the gradient, averaged over the ranks, on the root, and zeros elsewhere."""
+        scaling = Scaling(Average, 1.0, 1.0, ctx.process_set)
+        mean = synchronize(start_allreduce([gradient], scaling, lambda results: results[0]))
         is_root = ctx.process_set.communicator().rank == ctx.root
-        return (total if is_root else torch.zeros_like(total)), None, None, None
+        return (mean if is_root else torch.zeros_like(mean)), None, None, None
 
 
 def broadcast(

@@ -7,7 +7,7 @@ ready: each begins when its gradients are there and the bucket before it has beg
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from threading import RLock
 from typing import Any, Final
@@ -35,13 +35,13 @@ class _Bucket:
         params: The parameters.
         missing: Those whose gradients are not ready, as id(parameter).
         dense: (handle, compression contexts, parameters) of the operation; None before it begins.
-        sparse: (handle, parameter) of sparse gradients.
+        sparse: (function that waits for the result, parameter) of sparse gradients.
     """
 
     params: list[torch.Tensor]
     missing: set[int] = field(default_factory=set)
     dense: tuple[int, list[Any], list[torch.Tensor]] | None = None
-    sparse: list[tuple[int, torch.Tensor]] = field(default_factory=list)
+    sparse: list[tuple[Callable[[], torch.Tensor], torch.Tensor]] = field(default_factory=list)
 
     def reset(self) -> None:
         """Prepare the bucket for the next step."""
@@ -58,7 +58,7 @@ class GradientReducer:
         scaling: The reduce operation and its factors.
         compression: Compression for the way.
         passes: Backward passes before gradients are reduced.
-        densify: True converts sparse gradients to dense ones.
+        densify: True converts sparse gradients to dense ones for the way.
         bucket_bytes: Size of the buckets of parameters that are in no group; the first one has at
             most 1 MiB.
     """
@@ -184,13 +184,13 @@ class GradientReducer:
             gradient = self._gradient(param)
             if gradient.is_sparse:
                 scaling = self._scaling
-                handle = sparse_allreduce_async(
+                wait = sparse_allreduce_async(
                     gradient * (scaling.before * scaling.after),
                     None,
                     scaling.reduction,
                     scaling.process_set,
                 )
-                bucket.sparse.append((handle, param))
+                bucket.sparse.append((wait, param))
                 continue
             small, context = self._compression.compress(gradient)
             dense.append(param)
@@ -202,13 +202,12 @@ class GradientReducer:
     def _gradient(self, param: torch.Tensor) -> torch.Tensor:
         if param.grad is None:
             param.grad = torch.zeros_like(param)
-        elif param.grad.is_sparse and self._densify:
-            param.grad = param.grad.to_dense()
-        return param.grad
+        is_dense_on_the_way = param.grad.is_sparse and self._densify
+        return param.grad.to_dense() if is_dense_on_the_way else param.grad
 
     def _finish(self, bucket: _Bucket) -> None:
-        for handle, param in bucket.sparse:
-            param.grad = synchronize(handle)
+        for wait, param in bucket.sparse:
+            param.grad = wait()
         if bucket.dense is None:
             return
         handle, contexts, params = bucket.dense
@@ -217,4 +216,9 @@ class GradientReducer:
             for param, result, context in zip(params, results, contexts, strict=True):
                 whole = self._compression.decompress(result, context)
                 assert param.grad is not None
-                param.grad.copy_(whole)
+                if (
+                    param.grad.is_sparse
+                ):  # sparse again after the way, for optimizers such as SparseAdam
+                    param.grad = whole.to_sparse(param.grad.sparse_dim())
+                else:
+                    param.grad.copy_(whole)

@@ -161,7 +161,8 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
         num_groups: Deprecated: the same as `groups` with a number.
         groups: Lists of parameters that are reduced together, or into how many such lists all
             parameters are divided; None for buckets by size.
-        sparse_as_dense: True converts sparse gradients to dense ones before they are reduced.
+        sparse_as_dense: True converts sparse gradients to dense ones before they are reduced, and
+            back after it.
         process_set: The ranks that share the model.
 
     Raises:

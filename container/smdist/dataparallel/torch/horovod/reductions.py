@@ -95,8 +95,8 @@ def is_fraction(dtype: torch.dtype) -> bool:
 
 
 def divided(total: torch.Tensor, size: int) -> torch.Tensor:
-    """Return the sums of whole numbers divided by `size`, rounded towards minus infinity."""
-    return total.div_(size, rounding_mode="floor")
+    """Return the sums of whole numbers divided by `size`, rounded towards zero as in Horovod."""
+    return total.div_(size, rounding_mode="trunc")
 
 
 def scaled(tensor: torch.Tensor, factor: float) -> torch.Tensor:

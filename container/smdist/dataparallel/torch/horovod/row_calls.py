@@ -111,12 +111,14 @@ def _start_gather(
 
 
 class _GatherFunction(torch.autograd.Function):
-    """All-gather with a gradient: the sum over ranks of the gradient of this rank's rows."""
+    """All-gather with a gradient: that of this rank's rows, averaged or added over the ranks."""
 
     @staticmethod
-    def forward(ctx: Any, process_set: ProcessSet, name: str | None, *tensors: Any) -> Any:
+    def forward(
+        ctx: Any, process_set: ProcessSet, name: str | None, reduction: HorovodOp, *tensors: Any
+    ) -> Any:
         """Return the rows of all ranks."""
-        ctx.process_set = process_set
+        ctx.scaling = Scaling(reduction, 1.0, 1.0, process_set)
 
         def take_counts(counts: list[list[int]]) -> None:
             ctx.counts = counts
@@ -125,18 +127,36 @@ class _GatherFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        """Return the summed gradients of this rank's rows."""
-        scaling = Scaling(Sum, 1.0, 1.0, ctx.process_set)
-        sums = synchronize(start_allreduce(gradients, scaling, list))
-        mine = ctx.process_set.communicator().rank
-        parts = [each.split(rows)[mine] for each, rows in zip(sums, ctx.counts, strict=True)]
-        return (None, None, *parts)
+        """Return the reduced gradients of this rank's rows."""
+        scaling: Scaling = ctx.scaling
+        whole = synchronize(start_allreduce(gradients, scaling, list))
+        mine = scaling.process_set.communicator().rank
+        parts = [each.split(rows)[mine] for each, rows in zip(whole, ctx.counts, strict=True)]
+        return (None, None, None, *parts)
+
+
+def allgather_with_summed_gradient(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensors of all ranks; the gradient is that of the sum of all ranks' losses.
+
+    Args:
+        tensor: This rank's rows; ranks may have different numbers of them.
+
+    Raises:
+        HorovodMismatchError: Ranks have different dtypes or shapes of rows; the next call works.
+        HorovodInternalError: A rank was lost.
+    """
+    gathered: torch.Tensor = _GatherFunction.apply(  # type: ignore[no-untyped-call]
+        global_process_set, None, Sum, tensor
+    )[0]
+    return gathered
 
 
 def allgather(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
     """Return the tensors of all ranks, joined along dimension 0; it has a gradient.
+
+    The gradient is averaged over the ranks, as in Horovod.
 
     Args:
         tensor: This rank's rows; ranks may have different numbers of them.
@@ -157,7 +177,7 @@ def grouped_allgather(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """Return several tensors of all ranks, each joined along dimension 0; see allgather()."""
-    return [*_GatherFunction.apply(process_set, name, *tensors)]  # type: ignore[no-untyped-call]
+    return [*_GatherFunction.apply(process_set, name, Average, *tensors)]  # type: ignore[no-untyped-call]
 
 
 def allgather_async(

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,11 +18,11 @@ from smdist.dataparallel.torch.horovod.row_calls import grouped_allgather_async
 
 def sparse_allreduce_async(
     tensor: torch.Tensor, name: str | None, op: Any, process_set: ProcessSet = global_process_set
-) -> int:
-    """Start the reduction of a sparse tensor, and return its handle.
+) -> Callable[[], torch.Tensor]:
+    """Start the reduction of a sparse tensor, and return a function that waits for the result.
 
-    The indices and values of all ranks are gathered. synchronize() of the handle returns the
-    sparse tensor of all of them; rows of the same index are added when it is coalesced.
+    The indices and values of all ranks are gathered. The function may be called once and returns
+    the sparse tensor of all of them; rows of the same index are added when it is coalesced.
 
     Args:
         tensor: A sparse tensor in torch's coordinate format, of the same dense shape on all ranks.
@@ -57,4 +59,4 @@ def sparse_allreduce_async(
 
     rows = own.indices().t().contiguous()
     handle = grouped_allgather_async([rows, own.values()], name, process_set)
-    return handles.then(handle, joined)
+    return partial(handles.synchronize, handles.then(handle, joined))
