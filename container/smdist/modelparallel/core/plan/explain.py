@@ -89,6 +89,11 @@ def _shards(plan: PlanData) -> Iterator[str]:
         ranks = number(plan.shard_degree or plan.data_parallel_degree, "rank")
         often = " in each microbatch" if plan.gradient_reduction == "microbatch" else " once a step"
         yield from _text(f"Shards of {what} over {ranks}; gradients are reduced{often}.")
+    if plan.tensor_parallel_degree > 1:
+        ranks = number(plan.tensor_parallel_degree, "rank")
+        yield from _text(f"Each layer is split over {ranks}; these ranks count as one below.")
+    if plan.offload_activations:
+        yield from _text("Activations are in the host's memory between the passes.")
     if plan.checkpointed:
         first = plan.checkpointed[0]
         yield from _text(
