@@ -35,6 +35,7 @@ from smdist.modelparallel.core.layout.from_graph import (
 )
 from smdist.modelparallel.core.layout.layout_memory import state_bytes_per_element
 from smdist.modelparallel.core.layout.training_needs import SCHEDULES_TRIED
+from smdist.modelparallel.core.plan.plan_check import divisors
 from smdist.modelparallel.core.plan_errors import PlanMemoryError
 from smdist.modelparallel.core.planner.problem import AUTO
 from smdist.modelparallel.picture.drawable_plan import Plan
@@ -169,7 +170,13 @@ def _variants(
         return {1: whole}, ""
     if request.sampler.measures:
         return {1: whole}, "the costs of the whole model are measured"
-    found, why = split_variants(model, Batch.of(example), machine.cluster, read)
+    cluster, pipeline = machine.cluster, _fixed(options, "pipeline_parallel_degree") or 1
+    degrees = [
+        each
+        for each in divisors(cluster.ranks_per_host)
+        if each > 1 and fixed.tensor in (None, each) and cluster.size // each % pipeline == 0
+    ]
+    found, why = split_variants(model, Batch.of(example), cluster, degrees, read)
     return {1: whole, **found}, why
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,6 @@ from smdist.modelparallel.core.layout import Layout, Machine
 from smdist.modelparallel.core.layout.from_graph import BorderMessages
 from smdist.modelparallel.core.layout.node_costs import costs_in_layout
 from smdist.modelparallel.core.note import Note
-from smdist.modelparallel.core.plan.plan_check import divisors
 from smdist.modelparallel.core.planner.cost_samples import SizeError
 from smdist.modelparallel.torch.capture import arguments_of
 from smdist.modelparallel.torch.planning.plan_request import Request
@@ -48,23 +47,22 @@ class Variant:
 
 
 def split_variants(
-    model: nn.Module, batch: Batch, cluster: Cluster,
+    model: nn.Module, batch: Batch, cluster: Cluster, degrees: Iterable[int],
     read: Callable[[nn.Module, Cluster], Request],
 ) -> tuple[dict[int, Variant], str]:  # fmt: skip
-    """Return a model split over each number of ranks of a host that divides its layers.
+    """Return a model split over each of some numbers of ranks that divides its layers.
 
     Args:
         model: The user's model.
         batch: Batch of one replica.
         cluster: Cluster to plan for.
+        degrees: Numbers of ranks, all above 1.
         read: Function that reads the arguments of a plan for a model and a cluster.
 
     Returns:
-        Models by the number of ranks, all above 1; and the reason why there are none, or "".
+        Models by the number of ranks, and the reason why there are none; "" if there are some.
     """
-    degrees = [each for each in divisors(cluster.ranks_per_host) if each > 1]
-    arguments: Any = arguments_of(batch.microbatch(batch.size))
-    copies, why = split_copies(model, arguments, 1, degrees)
+    copies, why = copies_for(model, batch, degrees)
     found = {
         degree: Variant(
             model=each.model, cluster=grouped(cluster, degree), read=read, messages=each.messages
@@ -72,6 +70,20 @@ def split_variants(
         for degree, each in copies.items()
     }
     return found, why
+
+
+def copies_for(
+    model: nn.Module, batch: Batch, degrees: Iterable[int]
+) -> tuple[dict[int, SplitCopy], str]:
+    """Return copies of a model that are split over numbers of ranks, and why there are none.
+
+    Args:
+        model: The user's model.
+        batch: Batch of one replica.
+        degrees: Numbers of ranks, all above 1.
+    """
+    arguments: Any = arguments_of(batch.microbatch(batch.size))
+    return split_copies(model, arguments, 1, degrees)
 
 
 def split_copy(model: nn.Module, batch: Batch, degree: int) -> SplitCopy:
@@ -85,8 +97,7 @@ def split_copy(model: nn.Module, batch: Batch, degree: int) -> SplitCopy:
     Raises:
         OptionError: No layer of the model can be split over so many ranks.
     """
-    arguments: Any = arguments_of(batch.microbatch(batch.size))
-    copies, why = split_copies(model, arguments, 1, [degree])
+    copies, why = copies_for(model, batch, [degree])
     require(
         degree in copies,
         what=f"the plan splits each layer over {degree} ranks",

@@ -2,8 +2,9 @@
 """Copies of a model whose layers are split over ranks that are not there, to plan with.
 
 A split is proved for the smallest number of ranks alone, which takes most of the time. It is
-carried over to larger numbers that divide the same sections and numbers of heads. The job proves
-the split again, for its own number of ranks, before its first step.
+carried over to larger numbers that divide the same sections and numbers of heads, if the split
+model still runs. The job proves the split again, for its own number of ranks, before its first
+step.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from smdist.modelparallel.core.layout.from_graph import BorderMessages
 from smdist.modelparallel.core.plan.number_format import size
 from smdist.modelparallel.torch.materialization.skeleton import skeleton
 from smdist.modelparallel.torch.measure.memory_estimate import free_bytes
+from smdist.modelparallel.torch.tensor_parallel.attention_hypotheses import whole_attention
 from smdist.modelparallel.torch.tensor_parallel.border_messages import border_messages
+from smdist.modelparallel.torch.tensor_parallel.data_flow import on_fake_arguments
 from smdist.modelparallel.torch.tensor_parallel.prepare import find
 from smdist.modelparallel.torch.tensor_parallel.split_model import split_model
 from smdist.modelparallel.torch.tensor_parallel.tensor_plan import Attribute, Region, TensorPlan
@@ -98,23 +101,26 @@ def split_copies(
         return {}, why
     try:
         proved = find(model, arguments, numbers[0])
-        copies = {
-            plan.degree: SplitCopy(
-                model=_split(model, plan),
-                plan=plan,
-                messages=border_messages(model, plan, arguments, samples),
-            )
-            for plan in _carried(proved, numbers)
-        }
     except OptionError as error:
         return {}, error.why
+    copies = {}
+    for plan in _carried(model, proved, numbers):
+        copy = skeleton(model)
+        split_model(copy, plan, AbsentPeers(plan.degree))
+        if _runs(copy, arguments):
+            messages = border_messages(model, plan, arguments, samples)
+            copies[plan.degree] = SplitCopy(model=copy, plan=plan, messages=messages)
     return copies, ""
 
 
-def _split(model: nn.Module, plan: TensorPlan) -> nn.Module:
-    copy = skeleton(model)
-    split_model(copy, plan, AbsentPeers(plan.degree))
-    return copy
+def _runs(copy: nn.Module, arguments: tuple[Any, Any]) -> bool:
+    """Return True if the forward pass of a split model runs on tensors without values."""
+    try:
+        with on_fake_arguments(copy, arguments) as (args, kwargs):
+            copy(*args, **kwargs)
+    except Exception:  # the model may raise any error for parts of this size
+        return False
+    return True
 
 
 def _largest_block(model: nn.Module) -> int:
@@ -129,14 +135,26 @@ def _largest_block(model: nn.Module) -> int:
     )
 
 
-def _carried(proved: TensorPlan, degrees: Iterable[int]) -> Iterator[TensorPlan]:
+def _carried(
+    model: nn.Module, proved: TensorPlan, degrees: Iterable[int]
+) -> Iterator[TensorPlan]:
     """Yield a proved plan for each number of ranks that divides some of its regions."""
     for degree in degrees:
         regions = tuple(
-            made for each in proved.regions if (made := _region_on(each, proved.degree, degree))
+            made
+            for each in proved.regions
+            if not _has_whole_attention(model, each, degree)
+            and (made := _region_on(each, proved.degree, degree))
         )
         if regions:
             yield replace(proved, degree=degree, regions=regions)
+
+
+def _has_whole_attention(model: nn.Module, region: Region, degree: int) -> bool:
+    """Return True if attention of torch in a region has heads that a degree does not divide."""
+    modules = (model.get_submodule(each.name) for each in region.modules)
+    found = (each for each in modules if isinstance(each, nn.MultiheadAttention))
+    return any(whole_attention(each, degree) is not None for each in found)
 
 
 def _region_on(region: Region, proved: int, degree: int) -> Region | None:
