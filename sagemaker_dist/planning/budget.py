@@ -236,6 +236,6 @@ def without_consequences(faults: Iterable[OptionError]) -> list[OptionError]:
         faults: Faults of one job.
     """
     every = [part for fault in faults for part in parts_of(fault)]
-    if not any(("instance_type",) == each.about and each.kind == "unknown" for each in every):
+    if not any(each.about == ("instance_type",) and each.kind == "unknown" for each in every):
         return every
     return [each for each in every if each.kind != _UNKNOWN_PRICE]

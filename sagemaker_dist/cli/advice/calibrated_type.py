@@ -103,7 +103,9 @@ def _devices(file: Path) -> tuple[str, int]:
         machine = found["machine"]
         return str(machine["device_name"]), int(machine["num_devices"])
     except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
-        why = str(getattr(error, "strerror", None) or "it is not a file of sagemaker-dist calibrate")
+        why = str(
+            getattr(error, "strerror", None) or "it is not a file of sagemaker-dist calibrate"
+        )
         raise OptionError(
             f"--calibration is {str(file)!r}",
             why,

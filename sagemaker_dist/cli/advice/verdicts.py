@@ -62,9 +62,7 @@ class Advice:
     @property
     def dominated(self) -> list[Offer]:
         """Offers with a layout that are not on the front: another is faster and cheaper."""
-        return [
-            each for each in self.offers if each.layout is not None and each not in self.front
-        ]
+        return [each for each in self.offers if each.layout is not None and each not in self.front]
 
 
 def advice_of(offers: Sequence[Offer], training: TrainingWork) -> Advice:

@@ -32,7 +32,7 @@ def job(tmp_path):
 
 
 def test_limit_and_price(job):
-    """MaxRuntimeInSeconds is what max_cost pays for; the ranks know the price; no warning is due."""
+    """MaxRuntimeInSeconds is what max_cost pays for; ranks know the price; no warning is due."""
     priced = job(max_cost=10, price_per_hour=2.0)
     request = priced.request()
 

@@ -6,10 +6,10 @@
 The request has `file` (path of the model file), `clusters` (list of clusters as in `--cluster`),
 `global_batch` (samples of a step over all replicas, or null for the batch of `example()` on each
 replica), `precision` (a name of `PRECISIONS`), and optionally `calibration` (path of a file of
-measured speeds) with `calibrated` (numbers of the clusters of such machines). The answer has `parameters`,
-`batch_per_replica`, `assumptions` and, in the order of the clusters, `results`: a layout with its
-prediction, or the fields of the error that says why there is none. The answer is the last line;
-each line before it is an object with `progress`, a sentence for the terminal.
+measured speeds) with `calibrated` (numbers of the clusters of such machines). The answer has
+`parameters`, `batch_per_replica`, `assumptions` and, in the order of the clusters, `results`: a
+layout with its prediction, or the fields of the error that says why there is none. The answer is
+the last line; each line before it is an object with `progress`, a sentence for the terminal.
 
 The model is captured for two sizes of microbatch. Costs are estimated once for each kind of device;
 only the search is repeated for each cluster.

@@ -90,9 +90,7 @@ class SplitCosts:
     messages: Mapping[str, BorderMessages]
 
 
-def with_splits(
-    model: LayerModel, splits: Sequence[SplitCosts], machine: Machine
-) -> LayerModel:
+def with_splits(model: LayerModel, splits: Sequence[SplitCosts], machine: Machine) -> LayerModel:
     """Return the layers of a captured model, with those of one rank for each way to split them.
 
     Products of a split layer are smaller, so that they reach less of the device's peak.

@@ -106,9 +106,7 @@ def _forward(machine: Machine, layer: Layer, tensor: int, microbatch: int, part:
     return max(products + attention + moved + known, machine.overhead_seconds)
 
 
-def _messages(
-    machine: Machine, layer: Layer, tensor: int, microbatch: int
-) -> tuple[float, float]:
+def _messages(machine: Machine, layer: Layer, tensor: int, microbatch: int) -> tuple[float, float]:
     """Return the seconds of the all-reduces of tensor parallelism in the two passes of a layer."""
     if tensor == 1:
         return 0.0, 0.0

@@ -129,7 +129,6 @@ def plan_with_layout(
         for name, value in options.items()
     }
 
-
     def read(target: nn.Module, on: Cluster) -> Request:
         return read_request(target, example, on, state=state, **known, **checked)  # type: ignore[arg-type]
 
@@ -196,9 +195,7 @@ def _stages(
     request = variant.request()
     chosen |= _chosen(layout, chosen)
     chosen["state"] = _state(layout, state, precision, request)
-    costs = LayoutCosts(
-        request.sampler, layout, machine, variant.messages, request.batch_size
-    )
+    costs = LayoutCosts(request.sampler, layout, machine, variant.messages, request.batch_size)
     return plan_of(variant.model, replace(request, sampler=costs), chosen)
 
 
@@ -277,7 +274,8 @@ def _search(
     request = requests[1]
     counts = (_smallest(request, options), _fixed(options, "microbatches") or 1)
     sizes = {
-        degree: [_captured(each, count) for count in counts] for degree, each in requests.items()
+        degree: (_captured(each, counts[0]), _captured(each, counts[1]))
+        for degree, each in requests.items()
     }
     splits = [
         SplitCosts(degree=at, small=small, large=large, messages=variants[at].messages)

@@ -22,9 +22,7 @@ from smdist.modelparallel.torch.tensor_parallel.data_flow import on_fake_argumen
 from smdist.modelparallel.torch.tensor_parallel.tensor_plan import TensorPlan
 from smdist.modelparallel.torch.tensor_splits import Role
 
-_ENTERED: Final = frozenset(
-    {Role.COLUMN, Role.JOINED, Role.BORDER, Role.ATTENTION, Role.EXPERTS}
-)
+_ENTERED: Final = frozenset({Role.COLUMN, Role.JOINED, Role.BORDER, Role.ATTENTION, Role.EXPERTS})
 _SUMMED: Final = frozenset({Role.ROW, Role.INNER, Role.VOCABULARY, Role.ATTENTION, Role.EXPERTS})
 _GATHERED: Final = frozenset({Role.JOINED})
 

@@ -135,9 +135,7 @@ def _largest_block(model: nn.Module) -> int:
     )
 
 
-def _carried(
-    model: nn.Module, proved: TensorPlan, degrees: Iterable[int]
-) -> Iterator[TensorPlan]:
+def _carried(model: nn.Module, proved: TensorPlan, degrees: Iterable[int]) -> Iterator[TensorPlan]:
     """Yield a proved plan for each number of ranks that divides some of its regions."""
     for degree in degrees:
         regions = tuple(
