@@ -149,13 +149,19 @@ class _Sizes:
     """
 
     def __init__(self, model: Any, batch: Batch, ranks_per_host: Collection[int]) -> None:
+        from smdist.modelparallel.torch.capture import CaptureError
         from smdist.modelparallel.torch.planning.split_variants import copies_for
 
         degrees = {each for ranks in ranks_per_host for each in divisors(ranks) if each > 1}
         copies, self._unsplit = copies_for(model, batch, degrees)
-        self._messages = {degree: each.messages for degree, each in copies.items()}
-        models = {1: model, **{degree: each.model for degree, each in copies.items()}}
-        self._recorded = {degree: _recorded(each, batch) for degree, each in models.items()}
+        self._recorded = {1: _recorded(model, batch)}
+        self._messages = {}
+        for degree, each in copies.items():
+            try:
+                self._recorded[degree] = _recorded(each.model, batch)
+            except CaptureError:  # the whole model was recorded nevertheless
+                continue
+            self._messages[degree] = each.messages
         self._known: dict[tuple[Device, int], list[MicrobatchCosts]] = {}
 
     def layers_on(self, machine: Machine) -> LayerModel:

@@ -19,6 +19,7 @@ from torch import nn
 from smdist.modelparallel.core.cluster import Cluster
 from smdist.modelparallel.core.cost import StateBytes
 from smdist.modelparallel.core.layout import (
+    LayerModel,
     Layout,
     LayoutSearch,
     Machine,
@@ -37,8 +38,10 @@ from smdist.modelparallel.core.layout.layout_memory import state_bytes_per_eleme
 from smdist.modelparallel.core.layout.training_needs import SCHEDULES_TRIED
 from smdist.modelparallel.core.plan.plan_check import divisors
 from smdist.modelparallel.core.plan_errors import PlanMemoryError
+from smdist.modelparallel.core.planner.cost_samples import SizeError
 from smdist.modelparallel.core.planner.problem import AUTO
 from smdist.modelparallel.picture.drawable_plan import Plan
+from smdist.modelparallel.torch.capture import CaptureError
 from smdist.modelparallel.torch.planning.make_plan import plan, plan_of
 from smdist.modelparallel.torch.planning.plan_request import Request, read_request
 from smdist.modelparallel.torch.planning.split_variants import (
@@ -133,12 +136,17 @@ def plan_with_layout(
         return read_request(target, example, on, state=state, **known, **checked)  # type: ignore[arg-type]
 
     request = read(model, cluster)
-    variants, unsplit = _variants(model, request, example, machine, options, fixed, read)
+    variants, unsplit = _variants(
+        model, example, request, machine=machine, options=options, fixed=fixed, read=read
+    )
     precision = fixed.precision or _precision(request.state)
     requests = {1: request, **{at: each.request() for at, each in variants.items() if at > 1}}
     limit = request.memory_bytes or cluster.device.memory_bytes
     for tries_left in reversed(range(_TRIES)):
-        search = _search(requests, variants, machine, options, fixed, precision, limit)
+        search = _search(
+            requests, variants, machine=machine, options=options, fixed=fixed,
+            precision=precision, memory_bytes=limit,
+        )  # fmt: skip
         layout = search.best.layout
         variant, names = variants[layout.tensor], _names(requests[layout.tensor], options, layout)
         try:
@@ -156,7 +164,7 @@ def plan_with_layout(
 
 
 def _variants(
-    model: nn.Module, request: Request, example: Example | Batch, machine: Machine,
+    model: nn.Module, example: Example | Batch, request: Request, *, machine: Machine,
     options: dict[str, Any], fixed: FixedShards, read: Callable[[nn.Module, Cluster], Request],
 ) -> tuple[dict[int, Variant], str]:  # fmt: skip
     """Return the model for each number of ranks that split its layers, and why there is one alone.
@@ -268,21 +276,12 @@ def _leaves_nothing(options: dict[str, Any]) -> bool:
 
 
 def _search(
-    requests: Mapping[int, Request], variants: Mapping[int, Variant], machine: Machine,
+    requests: Mapping[int, Request], variants: Mapping[int, Variant], *, machine: Machine,
     options: dict[str, Any], fixed: FixedShards, precision: Precision, memory_bytes: int | None,
 ) -> LayoutSearch:  # fmt: skip
     request = requests[1]
     counts = (_smallest(request, options), _fixed(options, "microbatches") or 1)
-    sizes = {
-        degree: (_captured(each, counts[0]), _captured(each, counts[1]))
-        for degree, each in requests.items()
-    }
-    splits = [
-        SplitCosts(degree=at, small=small, large=large, messages=variants[at].messages)
-        for at, (small, large) in sizes.items()
-        if at > 1
-    ]
-    model = with_splits(layers_between(*sizes[1], machine), splits, machine)
+    model = _layers(requests, variants, counts, machine)
     size, data = machine.cluster.size, _fixed(options, "data_parallel_degree")
     degree = _fixed(options, "pipeline_parallel_degree") or (size // data if data else None)
     schedule = options.get("pipeline", AUTO)
@@ -303,6 +302,37 @@ def _search(
         only_shards=fixed.only_shards,
     )
     return find_layout(model, machine, needs)
+
+
+def _layers(
+    requests: Mapping[int, Request], variants: Mapping[int, Variant], counts: tuple[int, int],
+    machine: Machine,
+) -> LayerModel:  # fmt: skip
+    """Return the layers of a model, whole and split.
+
+    Args:
+        requests: Source of the costs, for each number of ranks that split a layer.
+        variants: The model for each such number.
+        counts: Numbers of microbatches for which costs are taken: the largest and the smallest.
+        machine: Machine of the layers.
+    """
+    whole = layers_between(*_sizes(requests[1], counts), machine)
+    splits = []
+    for degree, request in requests.items():
+        if degree == 1:
+            continue
+        try:
+            small, large = _sizes(request, counts)
+        except (CaptureError, SizeError):  # the whole model could be recorded nevertheless
+            continue
+        messages = variants[degree].messages
+        splits.append(SplitCosts(degree=degree, small=small, large=large, messages=messages))
+    return with_splits(whole, splits, machine)
+
+
+def _sizes(request: Request, counts: tuple[int, int]) -> tuple[MicrobatchCosts, MicrobatchCosts]:
+    """Return the costs of the smallest and of the largest microbatch."""
+    return _captured(request, counts[0]), _captured(request, counts[1])
 
 
 def _captured(request: Request, count: int) -> MicrobatchCosts:

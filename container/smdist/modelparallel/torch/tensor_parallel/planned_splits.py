@@ -20,6 +20,7 @@ from smdist.modelparallel.core.layout.from_graph import BorderMessages
 from smdist.modelparallel.core.plan.number_format import size
 from smdist.modelparallel.torch.materialization.skeleton import skeleton
 from smdist.modelparallel.torch.measure.memory_estimate import free_bytes
+from smdist.modelparallel.torch.session.rank_team import error_text
 from smdist.modelparallel.torch.tensor_parallel.attention_hypotheses import whole_attention
 from smdist.modelparallel.torch.tensor_parallel.border_messages import border_messages
 from smdist.modelparallel.torch.tensor_parallel.data_flow import on_fake_arguments
@@ -103,6 +104,8 @@ def split_copies(
         proved = find(model, arguments, numbers[0])
     except OptionError as error:
         return {}, error.why
+    except Exception as error:  # the model may raise any error; it is planned with whole layers
+        return {}, f"the search for splits failed ({error_text(error)})"
     copies = {}
     for plan in _carried(model, proved, numbers):
         copy = skeleton(model)
@@ -110,7 +113,7 @@ def split_copies(
         if _runs(copy, arguments):
             messages = border_messages(model, plan, arguments, samples)
             copies[plan.degree] = SplitCopy(model=copy, plan=plan, messages=messages)
-    return copies, ""
+    return copies, "" if copies else "no split model runs on tensors without values"
 
 
 def _runs(copy: nn.Module, arguments: tuple[Any, Any]) -> bool:

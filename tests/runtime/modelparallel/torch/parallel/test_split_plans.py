@@ -14,6 +14,8 @@ from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core.cluster import Cluster, Device
 from smdist.modelparallel.core.cost import Link, StateBytes
 from smdist.modelparallel.core.layout import Machine
+from smdist.modelparallel.core.layout.explain_layout import explain
+from smdist.modelparallel.torch.parallel.settings import DEFAULT_HORIZON, Settings, with_plan
 from smdist.modelparallel.torch.planning.layout_plan import FixedShards, plan_with_layout
 from smdist.modelparallel.torch.tensor_parallel import find
 from smdist.modelparallel.torch.tensor_parallel.planned_splits import split_copies
@@ -183,6 +185,17 @@ def test_activations_go_to_the_host_where_they_do_not_fit():
     assert not planned(1, fixed=fixed, name="cpu", microbatches=1).plan.offload_activations
 
 
+def test_a_job_offloads_as_its_plan_says():
+    """The horizon is the default one; the option of the job decides where the plan has none."""
+    plan = planned(1, fixed=FixedShards(tensor=1, offload=True), microbatches=1).plan
+    without = replace(plan, offload_activations=False)
+    own = Settings(options=smp.ModelParallel(), offload_horizon=2)
+
+    assert DEFAULT_HORIZON == with_plan(Settings(options=smp.ModelParallel()), plan).offload_horizon
+    assert 2 == with_plan(own, plan).offload_horizon
+    assert with_plan(Settings(options=smp.ModelParallel()), without).offload_horizon is None
+
+
 def test_a_plan_of_split_layers_gets_a_new_forecast():
     """The forecast of an edited plan splits the layers as the plan says."""
     plan = planned(2, fixed=FixedShards(tensor=2), microbatches=2).plan
@@ -214,3 +227,27 @@ def refused(rank, size, path):
     except OptionError as error:
         return sorted(each.about for each in getattr(error, "faults", (error,)))
     return []
+
+
+class Odd(nn.Module):
+    """Layers with no pair of products, so that nothing can be split."""
+
+    def __init__(self):
+        super().__init__()
+        self.only = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.only(x).sum()
+
+
+def test_a_model_that_cannot_be_split_is_planned_whole():
+    """The reason is told, and other layouts are searched as always."""
+    with torch.device("meta"):
+        model = Odd()
+    found = plan_with_layout(model, torch.zeros(4, 3), machine(2), state=StateBytes())
+
+    assert 1 == found.plan.tensor_parallel_degree
+    assert found.unsplit
+    assert f"Layers stay whole: {found.unsplit}." in explain(
+        found.search, found.machine, found.unsplit
+    )
