@@ -25,8 +25,10 @@ from sagemaker_dist.cli.advice import (
     forecasts_of,
     offers_of,
 )
+from sagemaker_dist.cli.advice.calibrated_type import MeasuredType, calibration_of
 from sagemaker_dist.cli.advice.candidates import types_without_price
 from sagemaker_dist.cli.advice.verdicts import span, verdict_of
+from sagemaker_dist.cli.hosts import counted
 from sagemaker_dist.cli.shared_options import FILE, complete_type, json_option
 from sagemaker_dist.errors import OptionError, SetupError, raise_all
 
@@ -75,6 +77,18 @@ _LEARNING: Final = (
 @click.option(
     "--region", metavar="NAME", help="Region of the prices. Default: the lowest known price."
 )
+@click.option(
+    "--calibration",
+    type=FILE,
+    metavar="FILE",
+    help="Speeds that sagemaker-dist calibrate measured on one of the types.",
+)
+@click.option(
+    "--calibrated-type",
+    metavar="NAME",
+    shell_complete=complete_type,
+    help="Type that the file was measured on. Default: the only type compared that has its GPU.",
+)
 @click.option("--prices", type=FILE, metavar="FILE", help="Prices that override all others.")
 @click.option("--plot", type=FILE, metavar="FILE", help="Draw hours and dollars: .svg.")
 @click.option("--python", metavar="FILE", help="Interpreter with torch and the runtime.")
@@ -88,12 +102,14 @@ def advise(file: Path, plot: Path | None, as_json: bool, **values: Any) -> int:
     read = _read(values, plot)
     prices = prices_for(values["region"], values["prices"])
     candidates = candidates_of(values["types"], read["counts"], prices)
+    calibration = calibration_of(values["calibration"], values["calibrated_type"], candidates)
     answer = forecasts_of(
         file,
         candidates,
         global_batch=read["global_batch"],
         precision=values["precision"],
         python=values["python"],
+        calibration=calibration,
     )
     training = TrainingWork(
         samples=read["samples"],
@@ -107,9 +123,9 @@ def advise(file: Path, plot: Path | None, as_json: bool, **values: Any) -> int:
         _write(plot, draw_front(advice, f"{file.name}: {training.samples:,} samples an epoch"))
     omitted = [] if values["types"] else types_without_price(prices)
     if as_json:
-        screen.print_json(_document(advice, training, answer, omitted))
+        screen.print_json(_document(advice, training, answer, omitted, calibration))
     else:
-        _show(advice, training, answer, omitted)
+        _show(advice, training, answer, omitted, calibration)
     return 0 if advice.choice is not None else 1
 
 
@@ -178,13 +194,16 @@ def _write(path: Path, text: str) -> None:
 
 
 def _document(
-    advice: Advice, training: TrainingWork, answer: dict[str, Any], omitted: list[str]
-) -> dict[str, Any]:
+    advice: Advice, training: TrainingWork, answer: dict[str, Any], omitted: list[str],
+    calibration: MeasuredType | None,
+) -> dict[str, Any]:  # fmt: skip
     return {
         "training": asdict(training),
         "parameters": answer["parameters"],
         "choice": None if advice.choice is None else advice.choice.name,
         "front": [each.name for each in advice.front],
+        "dominated": [each.name for each in advice.dominated],
+        "calibrated_type": None if calibration is None else calibration.instance_type,
         "offers": [
             {"name": each.name, "verdict": verdict_of(each, training).value, **asdict(each)}
             for each in advice.offers
@@ -199,8 +218,9 @@ def _document(
 
 
 def _show(
-    advice: Advice, training: TrainingWork, answer: dict[str, Any], omitted: list[str]
-) -> None:
+    advice: Advice, training: TrainingWork, answer: dict[str, Any], omitted: list[str],
+    calibration: MeasuredType | None,
+) -> None:  # fmt: skip
     choice = advice.choice
     screen.heading(f"Choice: {'none meets the limits' if choice is None else choice.name}")
     if choice is not None:
@@ -208,6 +228,12 @@ def _show(
     screen.line()
     screen.heading("Pareto front: no other is both faster and cheaper")
     screen.show(_table(advice, training), width=_WIDTH)
+    if advice.dominated:
+        count = counted(len(advice.dominated), "cluster")
+        verb = "is" if len(advice.dominated) == 1 else "are"
+        screen.paragraph(
+            f"{count} {verb} not shown: one of the above is faster and cheaper. --json has all."
+        )
     if advice.reasons:
         screen.line()
         screen.heading("Why not")
@@ -217,8 +243,21 @@ def _show(
     screen.paragraph(_LEARNING, indent=2)
     screen.line()
     screen.heading("Assumed")
-    for text in _assumptions(advice, answer, omitted):
+    for text in [*_speeds(advice, calibration), *_assumptions(advice, answer, omitted)]:
         screen.paragraph(text, indent=2)
+
+
+def _speeds(advice: Advice, calibration: MeasuredType | None) -> Iterator[str]:
+    """Yield a sentence that says which types have measured speeds, and which published ones."""
+    if calibration is None:
+        return
+    names = dict.fromkeys(each.candidate.instance_type for each in advice.offers)
+    others = [name for name in names if name != calibration.instance_type]
+    rest = f"; published or assumed: {', '.join(others)}" if others else ""
+    yield (
+        f"Speeds measured, by {calibration.file.name}: {calibration.instance_type}{rest}. Links"
+        " between hosts and between GPUs are not measured."
+    )
 
 
 def _choice_rows(offer: Offer) -> Iterator[tuple[str, str]]:

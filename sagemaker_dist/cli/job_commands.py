@@ -79,8 +79,8 @@ def run_job(job: TrainingJob, *, wait: bool, as_json: bool, on_interrupt: str = 
     Raises:
         JobError: The job failed, with `wait` and without `as_json`.
     """
-    for warning in job.warnings():
-        screen.note(warning)
+    for text in filter(None, [*job.warnings(), job.cost_limit]):
+        screen.note(text)
     name = job.submit()
     if not wait:
         screen.print_json({"name": name}) if as_json else screen.line(name)

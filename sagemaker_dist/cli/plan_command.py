@@ -65,6 +65,7 @@ class Plan:
             "ranks": total_ranks(self.hosts),
             "split": self.split,
             "warnings": self.job.warnings(),
+            "cost_limit": self.job.cost_limit,
             "permissions": [
                 {"actions": each.actions, "resources": each.resources, "why": each.why}
                 for each in self.permissions
@@ -198,6 +199,8 @@ def _rows(plan: Plan) -> Iterator[tuple[str, str]]:
     stop = request["StoppingCondition"]
     spot = ", on Spot instances" if request.get("EnableManagedSpotTraining") else ""
     yield "at most", f"{_duration(stop['MaxRuntimeInSeconds'])}{spot}"
+    if plan.job.cost_limit:
+        yield "cost", plan.job.cost_limit
     if protection := _protection(plan.job):
         yield "protection", protection
     if "VpcConfig" in request:

@@ -51,7 +51,12 @@ from sagemaker_dist.packaging import (
     is_sagemaker_dist_image,
     remote_gpu_faults,
 )
-from sagemaker_dist.planning import construction_faults, construction_warnings, fit_faults
+from sagemaker_dist.planning import (
+    construction_faults,
+    construction_warnings,
+    fit_faults,
+    without_consequences,
+)
 from sagemaker_dist.planning.job_faults import JOB_NAME, source_faults
 from sagemaker_dist.planning.local_job import PROGRAM
 from sagemaker_dist.planning.service.hyperparameter_checks import SCRIPT_PARAMETERS
@@ -148,7 +153,8 @@ class Distributed(BudgetedJob, EstimatorBase):  # type: ignore[misc]  # SageMake
         faults += _half_named(self.names_image, given) if uses_launcher else []
         if faults:
             source = (given.get(name) for name in ("entry_point", "source_dir", "git_config"))
-            raise_all([*faults, *source_faults(estimator_facts.source(*source))])
+            faults += source_faults(estimator_facts.source(*source))
+            raise_all(without_consequences(faults))
         for warning in construction_warnings(job):
             warnings.warn(warning, UserWarning, stacklevel=4)
         return parsed

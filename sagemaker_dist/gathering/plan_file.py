@@ -19,6 +19,7 @@ from sagemaker_dist.planning.job import PlanFile
 _NUMBERS: Final = (
     *("pipeline_parallel_degree", "data_parallel_degree", "batch_size", "num_microbatches"),
 )
+_TENSOR: Final = "tensor_parallel_degree"
 
 
 def find_plan(
@@ -71,4 +72,6 @@ def _read(name: str, found: Path, where: str) -> PlanFile:
     if len(numbers) < len(_NUMBERS):
         problem = "it is not a saved plan; it was found"
         return PlanFile(path=name, where=where, problem=problem, kind="corrupt")
+    tensor = plan.get(_TENSOR, 1)  # plans of earlier releases lack it
+    numbers[_TENSOR] = tensor if type(tensor) is int and tensor > 0 else 1
     return PlanFile(path=name, where=where, numbers=numbers)

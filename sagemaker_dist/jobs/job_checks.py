@@ -35,6 +35,7 @@ from sagemaker_dist.planning import (
     budget_of,
     construction_faults,
     fit_faults,
+    without_consequences,
 )
 from sagemaker_dist.planning.channel_checks import parse_channel
 from sagemaker_dist.planning.distribution_support import GENERIC, TENSORFLOW
@@ -60,11 +61,15 @@ def distribution_of_job(options: TrainingOptions) -> Distribution:
     return claim_for_launcher(read_distribution(with_parameters(options.distribution)))
 
 
-def job_faults(options: TrainingOptions, *, region: str | None = None) -> Iterator[OptionError]:
-    """Yield an error for each fault in a job's options that can be found without calling AWS.
+def job_faults(options: TrainingOptions, *, region: str | None = None) -> list[OptionError]:
+    """Return an error for each fault in a job's options that can be found without calling AWS.
 
     `region` is the AWS region of the job, or None if unknown.
     """
+    return without_consequences(_job_faults(options, region))
+
+
+def _job_faults(options: TrainingOptions, region: str | None) -> Iterator[OptionError]:
     wrong_types = list(kind_faults(options))
     if wrong_types:
         yield from wrong_types

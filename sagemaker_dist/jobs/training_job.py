@@ -96,13 +96,14 @@ class TrainingJob(TrainingOptions):
         raise_all(job_faults(self, region=getattr(self.session, "region_name", None)))
 
     def warnings(self) -> list[str]:
-        """Return notes for the user, such as about slow transport of gradients, if any.
+        """Return warnings for the user, such as about slow transport of gradients, if any."""
+        return [*framework_warnings(self), *construction_warnings(job_to_check(self))]
 
-        With `max_cost`, one of them is the time limit that follows from it.
-        """
+    @property
+    def cost_limit(self) -> str:
+        """Time limit that follows from `max_cost`, as a sentence; "" without this option."""
         budget = self._budget
-        cost = [] if budget is None else [budget.line(self.max_run)]
-        return [*framework_warnings(self), *construction_warnings(job_to_check(self)), *cost]
+        return "" if budget is None else budget.line(self.max_run)
 
     @property
     def _budget(self) -> Budget | None:

@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks and plans of a job before the job starts; this package uses neither network nor disk."""
 
-from sagemaker_dist.planning.budget import Budget, CostTerms, budget_of
+from sagemaker_dist.planning.budget import (
+    Budget,
+    CostTerms,
+    budget_of,
+    without_consequences,
+)
 from sagemaker_dist.planning.channel_checks import Channel, channel_faults
 from sagemaker_dist.planning.gradient_transport import transport_warning
 from sagemaker_dist.planning.job import Job, Obstacle, Source
@@ -41,4 +46,5 @@ __all__ = [
     "fit_faults",
     "plan_local_job",
     "transport_warning",
+    "without_consequences",
 ]

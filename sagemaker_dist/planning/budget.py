@@ -14,19 +14,20 @@ subtracted. The upload of the model is not: its duration is not known before the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sagemaker_dist.catalog import Price, is_price
 from sagemaker_dist.contract.option_variables import USD_PER_HOUR
-from sagemaker_dist.errors import OptionError, raise_all
+from sagemaker_dist.errors import OptionError, parts_of, raise_all
 
 STOP_SECONDS: Final = 120
 IMAGE_SECONDS: Final = 300  # an assumption: AWS states no time, and an image may have 20 GB
 _LEAST_SECONDS: Final = 60  # a shorter run would train nothing
 _PLACEHOLDER: Final = "<"  # begins the stand-in of a region that is not set
 _HOUR: Final = 3600
+_UNKNOWN_PRICE: Final = "unknown_price"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +201,7 @@ def _price_faults(terms: CostTerms, names: Sequence[str]) -> Iterator[OptionErro
         what = f"max_cost is {terms.max_cost!r} with instance_type={names[0]!r}"
         why = "hosts on this machine have no price"
         hint = "Pass price_per_hour, the price of one emulated host, or leave max_cost out"
-        yield OptionError(what, why, hint, "max_cost", "unknown_price")
+        yield OptionError(what, why, hint, "max_cost", _UNKNOWN_PRICE)
         return
     if not is_price(terms.max_cost):
         return
@@ -222,5 +223,19 @@ def _price_faults(terms: CostTerms, names: Sequence[str]) -> Iterator[OptionErro
             "Run sagemaker-dist instances refresh, which reads the prices of AWS, pass"
             " price_per_hour, or write them to ~/.sagemaker-dist/prices.json",
             about="max_cost",
-            kind="unknown_price",
+            kind=_UNKNOWN_PRICE,
         )
+
+
+def without_consequences(faults: Iterable[OptionError]) -> list[OptionError]:
+    """Return faults without those that only follow from another one.
+
+    The price of an instance type that does not exist is unknown: its type alone is reported.
+
+    Args:
+        faults: Faults of one job.
+    """
+    every = [part for fault in faults for part in parts_of(fault)]
+    if not any(each.about == ("instance_type",) and each.kind == "unknown" for each in every):
+        return every
+    return [each for each in every if each.kind != _UNKNOWN_PRICE]

@@ -14,6 +14,7 @@ from sagemaker_dist.errors import OptionError
 from sagemaker_dist.planning.job import Job, PlanFile
 
 _TENSORFLOW: Final = "TensorFlow"
+_TENSOR: Final = "tensor_parallel_degree"
 
 
 def ranks_per_host(distribution: Distribution, kind: Any) -> int | None:
@@ -85,12 +86,24 @@ def _plan_faults(model: ModelParallel, plan: PlanFile, size: int | None) -> Iter
 
 def _size_faults(model: ModelParallel, plan: PlanFile, size: int | None) -> Iterator[OptionError]:
     stages, replicas = (plan.numbers[f"{each}_parallel_degree"] for each in ("pipeline", "data"))
-    if size is not None and stages * replicas != size:
+    # with whole layers in the plan, the option may still split them
+    tensor = plan.numbers.get(_TENSOR, 1)
+    each_replica = stages * (model.tensor_parallel_degree if tensor == 1 else tensor)
+    ranks = each_replica * replicas
+    if tensor > 1 and model.tensor_parallel_degree not in (1, tensor):
         yield OptionError(
-            f"plan {plan.path!r} is for {stages * replicas} ranks"
-            f" ({stages} ranks per replica x {replicas} replicas)",
+            f"{_TENSOR} is {model.tensor_parallel_degree} together with plan={plan.path!r}",
+            f"the plan was made for {tensor}",
+            f"Leave {_TENSOR} out, or make a new plan",
+            about=_TENSOR,
+            kind="conflict",
+        )
+    if size is not None and ranks != size:
+        yield OptionError(
+            f"plan {plan.path!r} is for {ranks} ranks"
+            f" ({each_replica} ranks per replica x {replicas} replicas)",
             f"the job has {size} ranks",
-            f"Start {stages * replicas} ranks, or make a plan for {size}",
+            f"Start {ranks} ranks, or make a plan for {size}",
             about="plan",
             kind="difference",
         )

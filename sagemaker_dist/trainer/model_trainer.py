@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sagemaker_dist.errors import OptionError, raise_all
 from sagemaker_dist.gathering import add_runtime_metrics
 from sagemaker_dist.packaging import remote_gpu_faults
-from sagemaker_dist.planning import transport_warning
+from sagemaker_dist.planning import transport_warning, without_consequences
 from sagemaker_dist.trainer.model_trainer_sdk import find_sdk
 from sagemaker_dist.trainer.trainer_budget import trainer_budget
 from sagemaker_dist.trainer.trainer_checks import job_of, training_faults
@@ -41,7 +41,7 @@ def check(trainer: Any, inputs: Any = None, *, wait: bool = True) -> None:
         OptionError: The job has faults; all of them are reported together.
     """
     training = training_of(trainer, inputs, waits=wait)
-    raise_all([*training_faults(training), *_budget_faults(trainer)])
+    raise_all(without_consequences([*training_faults(training), *_budget_faults(trainer)]))
     warning = transport_warning(job_of(training))
     if warning is not None:
         warnings.warn(warning, UserWarning, stacklevel=2)
@@ -108,7 +108,7 @@ class ModelTrainer(SageMakerModelTrainer):  # type: ignore[misc]  # SageMaker's 
             OptionError: The job has faults; all of them are reported together.
         """
         training = training_of(self, input_data_config, waits=wait)
-        raise_all([*training_faults(training), *_budget_faults(self)])
+        raise_all(without_consequences([*training_faults(training), *_budget_faults(self)]))
         if training.image is not None and isinstance(training.instance_type, str):
             boto = self.sagemaker_session.boto_session
             raise_all(remote_gpu_faults(boto, training.image, [training.instance_type]))

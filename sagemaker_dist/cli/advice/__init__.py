@@ -2,6 +2,7 @@
 """Comparison of instance types and counts for one training, by time and price.
 
 candidates.py      clusters that are compared
+calibrated_type.py instance type whose speeds were measured
 forecast.py        best layout on each cluster, from the runtime in a process of its own
 offers.py          hours and dollars of each cluster, and the Pareto front; arithmetic only
 verdicts.py        why an offer is chosen or not

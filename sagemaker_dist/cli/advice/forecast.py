@@ -13,6 +13,7 @@ from tempfile import TemporaryFile
 from typing import Any, Final
 
 from sagemaker_dist.cli import screen
+from sagemaker_dist.cli.advice.calibrated_type import MeasuredType
 from sagemaker_dist.cli.advice.candidates import Candidate
 from sagemaker_dist.errors import JobError, OptionError, SetupError
 
@@ -22,7 +23,7 @@ _LACKS: Final = re.compile(r"No module named '?(smdist|torch)[.\w]*'?")
 
 def forecasts_of(
     file: Path, candidates: Sequence[Candidate], *, global_batch: int | None, precision: str,
-    python: str | None,
+    python: str | None, calibration: MeasuredType | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the planner's answer; its `results` are in the order of the candidates.
 
@@ -33,9 +34,10 @@ def forecasts_of(
             each replica.
         precision: "float32", "bfloat16" or "float16", for the bytes of the training's state.
         python: Interpreter with torch and the runtime; None for this one.
+        calibration: Measured speeds of one type; None if no type was measured.
 
     Raises:
-        OptionError: The model file is wrong.
+        OptionError: The model file or the file of measured speeds is wrong.
         SetupError: The interpreter does not exist, or lacks torch or the runtime.
         JobError: The planner failed.
     """
@@ -44,6 +46,12 @@ def forecasts_of(
         "clusters": [each.cluster.document() for each in candidates],
         "global_batch": global_batch,
         "precision": precision,
+        "calibration": None if calibration is None else str(calibration.file),
+        "calibrated": [
+            number
+            for number, each in enumerate(candidates)
+            if calibration is not None and each.instance_type == calibration.instance_type
+        ],
     }
     command = [python or sys.executable, "-m", _MODULE]
     try:

@@ -59,6 +59,11 @@ class Advice:
     choice: Offer | None
     reasons: Sequence[Reason]
 
+    @property
+    def dominated(self) -> list[Offer]:
+        """Offers with a layout that are not on the front: another is faster and cheaper."""
+        return [each for each in self.offers if each.layout is not None and each not in self.front]
+
 
 def advice_of(offers: Sequence[Offer], training: TrainingWork) -> Advice:
     """Return the choice among offers, with its reasons.

@@ -18,6 +18,7 @@ from sagemaker_dist.cli.advice import (
     offers_of,
     pareto_front,
 )
+from sagemaker_dist.cli.advice.calibrated_type import calibration_of
 from sagemaker_dist.cli.advice.candidates import default_types, types_without_price
 from sagemaker_dist.errors import OptionError
 
@@ -206,3 +207,52 @@ def test_exit_status_says_that_nothing_meets_the_limits(capsys, monkeypatch):
 
     assert (1, None) == (status, document["choice"])
     assert 1 == len(document["reasons"])
+
+
+def calibration_file(folder, device="NVIDIA A10G", count=8):
+    path = folder / "speeds.json"
+    path.write_text(json.dumps({"machine": {"device_name": device, "num_devices": count}}))
+    return path
+
+
+def test_the_measured_type_is_found_by_its_gpus(tmp_path):
+    """Model and number of GPUs name the type; several such types need --calibrated-type."""
+    found = calibration_of(calibration_file(tmp_path), None, candidates())
+
+    assert "ml.g5.48xlarge" == found.instance_type
+    assert calibration_of(None, None, candidates()) is None
+
+
+@pytest.mark.parametrize(
+    ("device", "count", "named", "fault"),
+    [
+        ("NVIDIA A10G", 4, None, ("calibration", "conflict")),
+        ("AMD EPYC", 1, None, ("calibration", "conflict")),
+        ("NVIDIA A10G", 8, "ml.p4d.24xlarge", ("calibrated_type", "conflict")),
+        ("NVIDIA A10G", 8, "ml.g6.48xlarge", ("calibrated_type", "conflict")),
+        (None, 1, None, ("calibration", "not_calibration")),
+        (None, 0, "ml.p4d.24xlarge", ("calibrated_type", "no_effect")),
+    ],
+)
+def test_speeds_of_other_machines_are_refused(tmp_path, device, count, named, fault):
+    """Speeds count for the type that they were measured on, and for no other."""
+    path = calibration_file(tmp_path, device, count) if device else tmp_path
+    with pytest.raises(OptionError) as caught:
+        calibration_of(path if device or count else None, named, candidates())
+
+    assert fault == (caught.value.about[0], caught.value.kind)
+
+
+def test_dominated_clusters_are_counted(capsys, monkeypatch):
+    """The table has the front alone, and says how many clusters it leaves out."""
+    layouts = [
+        {**answer(seconds), "layout": "1 replica", "memory_bytes": 1, "options": {},
+         "family": "replicas"}
+        for seconds in (9.0, 90.0, 900.0)
+    ]  # fmt: skip
+    found = {"results": layouts, "batch_per_replica": 1, "parameters": 10, "assumptions": []}
+    monkeypatch.setattr("sagemaker_dist.cli.advise_command.forecasts_of", lambda *_, **__: found)
+    command = ["advise", "model.py", "--samples=10", f"--instance-type={TYPES[0]}"]
+
+    assert 0 == main([*command, "--counts=1,2,4"])
+    assert "2 clusters are not shown" in capsys.readouterr().out

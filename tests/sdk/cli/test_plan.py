@@ -36,9 +36,10 @@ def test_json(capsys, job_file):
     document = json.loads(capsys.readouterr().out)
 
     assert 0 == status
-    assert {"request", "placeholders", "hosts", "ranks", "split", "warnings", "permissions"} == set(
-        document
-    )
+    assert {
+        *("request", "placeholders", "hosts", "ranks", "split", "warnings", "cost_limit"),
+        "permissions",
+    } == set(document)
     assert "arn:aws:iam::<account>:role/training" == document["request"]["RoleArn"]
     assert ["<account>"] == list(document["placeholders"])
     assert (16, 8) == (document["ranks"], document["hosts"][0]["ranks_per_host"])
@@ -284,3 +285,13 @@ def test_no_colours_in_a_pipe(job_file):
 
     assert b"ml.p4d.24xlarge" in said
     assert b"\x1b" not in said
+
+
+def test_the_price_limit_is_no_warning(capsys, job_file):
+    """The sentence about max_cost is a fact of the job, and the unknown type alone is a fault."""
+    options = ["--set", "max_cost=1000", "--set", "price_per_hour=3"]
+    assert 0 == main(["plan", str(job_file()), *options])
+    before, _, warnings = capsys.readouterr().out.partition("Warnings")
+
+    assert "max_cost=1000 USD pays" in before
+    assert "max_cost" not in warnings

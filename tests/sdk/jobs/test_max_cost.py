@@ -32,13 +32,15 @@ def job(tmp_path):
 
 
 def test_limit_and_price(job):
-    """MaxRuntimeInSeconds is what max_cost pays for; the ranks know the price; a note says so."""
+    """MaxRuntimeInSeconds is what max_cost pays for; ranks know the price; no warning is due."""
     priced = job(max_cost=10, price_per_hour=2.0)
     request = priced.request()
 
     assert 10 * 3600 // 4 - 120 - 300 == request["StoppingCondition"]["MaxRuntimeInSeconds"]
     assert "4" == request["Environment"]["SMDIST_USD_PER_HOUR"]
-    assert "MaxRuntimeInSeconds=8580" in priced.warnings()[-1]
+    assert "MaxRuntimeInSeconds=8580" in priced.cost_limit
+    assert not any("max_cost" in text for text in priced.warnings())
+    assert "" == job().cost_limit
 
 
 def test_without_max_cost(job):
@@ -78,3 +80,10 @@ def test_faults(job, changes, expected):
         changes = {**changes, "output_path": None}
 
     assert expected == fields_raised(lambda: job(**changes))
+
+
+def test_price_of_a_type_that_does_not_exist(job):
+    """The unknown price only follows from the unknown type, which alone is reported."""
+    assert [("instance_type", "unknown")] == fields_raised(
+        lambda: job(max_cost=10, instance_type="ml.c5.9xlrge")
+    )

@@ -32,6 +32,7 @@ PLAN = {
     "batch_size": 32,
     "num_microbatches": 4,
 }
+SPLIT = {**PLAN, "data_parallel_degree": 1, "tensor_parallel_degree": 2}
 
 
 def job(option, hosts=2, kind=P4D, **facts):
@@ -198,9 +199,10 @@ def start(script, tmp_path):
 
 @pytest.mark.parametrize("kind", [PyTorch, TrainingJob])
 def test_a_plan_below_the_source_is_found(start, kind):
-    """And agrees with what was asked beside it."""
+    """And agrees with what was asked beside it; ranks that split layers count as well."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        start(kind, json.dumps(SPLIT))
         start(
             kind, json.dumps(PLAN), pipeline_parallel_degree=2, microbatches=4, global_batch_size=64
         )
@@ -217,6 +219,8 @@ def test_a_plan_below_the_source_is_found(start, kind):
         (PLAN, {"plan": "/etc/passwd"}, "plan", "outside"),
         (PLAN, {"plan": "../src/plan.json"}, "plan", "outside"),
         ({**PLAN, "data_parallel_degree": 4}, {}, "plan", "difference"),
+        ({**PLAN, "tensor_parallel_degree": 2}, {}, "plan", "difference"),
+        (SPLIT, {"tensor_parallel_degree": 4}, "tensor_parallel_degree", "conflict"),
         (PLAN, {"microbatches": 8}, "microbatches", "conflict"),
         (PLAN, {"pipeline_parallel_degree": 4}, "pipeline_parallel_degree", "conflict"),
         (PLAN, {"global_batch_size": 32}, "global_batch_size", "conflict"),

@@ -30,6 +30,7 @@ _STARTED: Final = "processes_per_host"
 _log = logging.getLogger(__name__)
 _AUTO: Final = "auto"
 _DEGREE: Final = "pipeline_parallel_degree"
+_TENSOR: Final = "tensor_parallel_degree"
 _OPEN: Final = (_DEGREE, "partitions", "microbatches", "pipeline")  # may be "auto"
 _TOGETHER: Final = (  # options of one source: if the job sets one, all are the job's
     frozenset(["pipeline", "active_microbatches", "virtual_stages"]),
@@ -66,7 +67,7 @@ def chosen(config: Config, of_job: ModelParallel | None) -> ModelParallel:
 
 
 def with_plan(options: ModelParallel) -> tuple[ModelParallel, str]:
-    """Read the plan file, and set the option `pipeline_parallel_degree` to the plan's degree.
+    """Read the plan file, and set the degrees of pipelines and of split layers to the plan's.
 
     The option `plan` is the path of the file. Without this option, the options do not change.
 
@@ -74,23 +75,29 @@ def with_plan(options: ModelParallel) -> tuple[ModelParallel, str]:
         The options, and a digest of the plan. The digest is "" if there is no plan.
 
     Raises:
-        OptionError: The file cannot be read, or `pipeline_parallel_degree` is already set to
-            another number.
+        OptionError: The file cannot be read, or a degree is already set to another number.
     """
     if options.plan is None:
         return options, ""
     plan = Plan.load(options.plan)
-    degree = plan.pipeline_parallel_degree
-    if options.pipeline_parallel_degree not in (_AUTO, degree):
-        raise OptionError(
-            f"pipeline_parallel_degree is {options.pipeline_parallel_degree!r}",
-            f"the plan in {options.plan!r} has pipeline_parallel_degree {degree}",
-            "Leave pipeline_parallel_degree out, or name another plan",
-            about=_DEGREE,
+    degrees = {_DEGREE: plan.pipeline_parallel_degree}
+    if plan.tensor_parallel_degree > 1:
+        degrees[_TENSOR] = plan.tensor_parallel_degree
+    left_out = {_DEGREE: _AUTO, _TENSOR: 1}
+    raise_all(
+        OptionError(
+            f"{name} is {value!r}",
+            f"the plan in {options.plan!r} has {name} {degree}",
+            f"Leave {name} out, or name another plan",
+            about=name,
             kind="conflict",
         )
+        for name, degree in degrees.items()
+        if (value := getattr(options, name)) not in (left_out[name], degree)
+    )
     plan_digest = digest([json.dumps(plan.document(), sort_keys=True)])
-    return replace(options, pipeline_parallel_degree=degree), plan_digest
+    decided: dict[str, Any] = degrees
+    return replace(options, **decided), plan_digest
 
 
 def read(config: Config) -> ModelParallel | None:

@@ -24,7 +24,7 @@ from smdist.modelparallel.core.cluster import Cluster
 from smdist.modelparallel.core.cost import StateBytes
 from smdist.modelparallel.core.default_links import PROCESSES
 from smdist.modelparallel.core.layout import Machine
-from smdist.modelparallel.core.layout.explain_layout import explain
+from smdist.modelparallel.core.layout.explain_layout import explain, prediction_text
 from smdist.modelparallel.core.layout.measured_machine import measured_machine
 from smdist.modelparallel.picture import check_path
 from smdist.modelparallel.planner.arguments import AUTO, read_arguments
@@ -73,7 +73,9 @@ def _run(arguments: argparse.Namespace) -> None:
     if not imports_keras(arguments.file):
         _require_torch()
     with stdout_to_stderr():  # standard output has the plan only
-        plan, layout = _make_plan(ModelFile(arguments.file), cluster, arguments, measured)
+        plan, predicted, layout = _make_plan(
+            ModelFile(arguments.file), cluster, arguments, measured
+        )
     if arguments.save is not None:
         plan.save(arguments.save)
     if arguments.plot is not None:
@@ -81,25 +83,28 @@ def _run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         sys.stdout.write(json.dumps(plan.document(), indent=2) + "\n")
     else:
-        sys.stdout.write(plan.explain().rstrip("\n") + "\n")
+        sys.stdout.write(plan.explain(predicted).rstrip("\n") + "\n")
         if layout:
             sys.stdout.write("\n" + layout)
 
 
 def _make_plan(
     file: ModelFile, cluster: Cluster, arguments: argparse.Namespace, measured: Calibration | None
-) -> tuple[Plan, str]:
-    """Return the plan, and the explanation of its layout; "" if none was searched."""
+) -> tuple[Plan, str, str]:
+    """Return the plan, its predicted time and the explanation of its layout, as texts.
+
+    The texts are "" if no layout was searched.
+    """
     model = file.model(with_values=arguments.measure)
     if is_keras(model):
-        return _keras_plan(file, model, cluster, arguments), ""
+        return _keras_plan(file, model, cluster, arguments), "", ""
     machine = None if measured is None else measured_machine(cluster, measured)
     return _torch_plan(file, model, machine or Machine(cluster=cluster), arguments)
 
 
 def _torch_plan(
     file: ModelFile, model: Any, machine: Machine, arguments: argparse.Namespace
-) -> tuple[Plan, str]:
+) -> tuple[Plan, str, str]:
     from smdist.modelparallel.torch.planning.layout_plan import plan_with_layout
 
     made = plan_with_layout(
@@ -112,7 +117,11 @@ def _torch_plan(
         state=_state(arguments),
         **_options(arguments),
     )
-    return made.plan, "" if made.search is None else explain(made.search, made.machine)
+    if made.search is None:
+        return made.plan, "", ""
+    assert made.plan.forecast is not None
+    predicted = prediction_text(made.search, made.plan.forecast)
+    return made.plan, predicted, explain(made.search, made.machine, made.unsplit)
 
 
 def _keras_plan(

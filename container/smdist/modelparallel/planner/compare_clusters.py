@@ -5,10 +5,11 @@
 
 The request has `file` (path of the model file), `clusters` (list of clusters as in `--cluster`),
 `global_batch` (samples of a step over all replicas, or null for the batch of `example()` on each
-replica) and `precision` (a name of `PRECISIONS`). The answer has `parameters`,
-`batch_per_replica`, `assumptions` and, in the order of the clusters, `results`: a layout with its
-prediction, or the fields of the error that says why there is none. The answer is the last line;
-each line before it is an object with `progress`, a sentence for the terminal.
+replica), `precision` (a name of `PRECISIONS`), and optionally `calibration` (path of a file of
+measured speeds) with `calibrated` (numbers of the clusters of such machines). The answer has
+`parameters`, `batch_per_replica`, `assumptions` and, in the order of the clusters, `results`: a
+layout with its prediction, or the fields of the error that says why there is none. The answer is
+the last line; each line before it is an object with `progress`, a sentence for the terminal.
 
 The model is captured for two sizes of microbatch. Costs are estimated once for each kind of device;
 only the search is repeated for each cluster.
@@ -21,22 +22,36 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from sagemaker_dist.errors import DistError, OptionError
+from smdist.modelparallel.core import calibration
+from smdist.modelparallel.core.calibration import Calibration
 from smdist.modelparallel.core.cluster import Device
 from smdist.modelparallel.core.layout import (
     PRECISIONS,
+    LayerModel,
     LayoutSearch,
     Machine,
     TrainingNeeds,
     find_layout,
 )
-from smdist.modelparallel.core.layout.explain_layout import assumptions_of, rule_of
-from smdist.modelparallel.core.layout.from_graph import MicrobatchCosts, layers_between
+from smdist.modelparallel.core.layout.explain_layout import (
+    assumptions_of,
+    rule_of,
+    unsplit_assumption,
+)
+from smdist.modelparallel.core.layout.from_graph import (
+    MicrobatchCosts,
+    SplitCosts,
+    layers_between,
+    with_splits,
+)
+from smdist.modelparallel.core.layout.measured_machine import measured_machine
+from smdist.modelparallel.core.plan.plan_check import divisors
 from smdist.modelparallel.planner.cluster_json import read_cluster
 from smdist.modelparallel.planner.model_file import ModelFile
 from smdist.modelparallel.planner.stdout_redirect import stdout_to_stderr
@@ -86,15 +101,18 @@ def compare(
     file = ModelFile(Path(request["file"]))
     model, batch = file.model(with_values=False), Batch.of(file.example("cpu"))
     begin = time.perf_counter()
-    sizes = _Sizes(model, batch)
-    progress(f"{type(model).__name__} is recorded, in {time.perf_counter() - begin:.1f} s")
-    needs = _needs(request, batch.size)
+    measured = _calibration(request)
     clusters = [read_cluster(json.dumps(each)) for each in request["clusters"]]
+    sizes = _Sizes(model, batch, {each.ranks_per_host for each in clusters})
+    progress(f"{type(model).__name__} is recorded, in {time.perf_counter() - begin:.1f} s")
     results = []
     assumed: list[str] = []
     for number, cluster in enumerate(clusters, 1):
         begin = time.perf_counter()
         machine = Machine(cluster=cluster)
+        if measured is not None and number - 1 in request["calibrated"]:
+            machine = measured_machine(measured.applied_to(cluster), measured)
+        needs = _needs(request, batch.size, machine)
         try:
             search = _search(sizes, machine, needs)
         except OptionError as error:
@@ -109,7 +127,7 @@ def compare(
     return {
         "parameters": sum(each.numel() for each in model.parameters()),
         "batch_per_replica": batch.size,
-        "assumptions": list(dict.fromkeys(assumed)),
+        "assumptions": list(dict.fromkeys([*assumed, *sizes.assumptions()])),
         "results": results,
     }
 
@@ -124,29 +142,70 @@ class _Sizes:
     Args:
         model: The model.
         batch: Batch of one replica.
+        ranks_per_host: Ranks of a host of each cluster; layers are split over their divisors.
 
     Raises:
         CaptureError: The model's forward pass cannot be recorded.
     """
 
-    def __init__(self, model: Any, batch: Batch) -> None:
-        from smdist.modelparallel.torch.capture import CaptureError, capture
+    def __init__(self, model: Any, batch: Batch, ranks_per_host: Collection[int]) -> None:
+        from smdist.modelparallel.torch.capture import CaptureError
+        from smdist.modelparallel.torch.planning.split_variants import copies_for
 
-        self._recorded = [(1, capture(model, batch.microbatch(batch.size)))]
-        larger = batch if batch.size > 1 else batch.repeated(2)
-        try:
-            self._recorded.append((larger.size, capture(model, larger.example)))
-        except CaptureError:
-            if batch.size > 1:
-                raise
-        self._known: dict[Device, list[MicrobatchCosts]] = {}
+        degrees = {each for ranks in ranks_per_host for each in divisors(ranks) if each > 1}
+        copies, self._unsplit = copies_for(model, batch, degrees)
+        self._recorded = {1: _recorded(model, batch)}
+        self._messages = {}
+        for degree, each in copies.items():
+            try:
+                self._recorded[degree] = _recorded(each.model, batch)
+            except CaptureError:  # the whole model was recorded nevertheless
+                continue
+            self._messages[degree] = each.messages
+        self._known: dict[tuple[Device, int], list[MicrobatchCosts]] = {}
 
-    def on(self, device: Device) -> tuple[MicrobatchCosts, MicrobatchCosts]:
+    def layers_on(self, machine: Machine) -> LayerModel:
+        """Return the model's layers on a machine, whole and split."""
+        cluster, splits = machine.cluster, []
+        for degree, messages in self._messages.items():
+            if cluster.ranks_per_host % degree == 0:
+                small, large = self._costs_of(degree, cluster.device)
+                splits.append(
+                    SplitCosts(degree=degree, small=small, large=large, messages=messages)
+                )
+        whole = layers_between(*self._costs_of(1, cluster.device), machine)
+        return with_splits(whole, splits, machine)
+
+    def _costs_of(self, degree: int, device: Device) -> tuple[MicrobatchCosts, MicrobatchCosts]:
         """Return graph and costs of both sizes; the same twice if only one could be recorded."""
-        if device not in self._known:
-            self._known[device] = [_costs(*each, device) for each in self._recorded]
-        found = self._known[device]
-        return found[0], found[-1]
+        key = (device, degree)
+        if key not in self._known:
+            self._known[key] = [_costs(*each, device) for each in self._recorded[degree]]
+        return self._known[key][0], self._known[key][-1]
+
+    def assumptions(self) -> Iterator[str]:
+        """Yield the reason why no layer was split, if none was although there are hosts for it."""
+        if self._unsplit:
+            yield unsplit_assumption(self._unsplit)
+
+
+def _recorded(model: Any, batch: Batch) -> list[tuple[int, Captured]]:
+    """Return the sizes of microbatches that are recorded, in samples, with the recordings."""
+    from smdist.modelparallel.torch.capture import CaptureError, capture
+
+    found = [(1, capture(model, batch.microbatch(batch.size)))]
+    larger = batch if batch.size > 1 else batch.repeated(2)
+    try:
+        found.append((larger.size, capture(model, larger.example)))
+    except CaptureError:
+        if batch.size > 1:
+            raise
+    return found
+
+
+def _calibration(request: dict[str, Any]) -> Calibration | None:
+    path = request.get("calibration")
+    return None if path is None else calibration.load(path)
 
 
 def _costs(samples: int, captured: Captured, device: Device) -> MicrobatchCosts:
@@ -156,17 +215,16 @@ def _costs(samples: int, captured: Captured, device: Device) -> MicrobatchCosts:
     return MicrobatchCosts(graph=captured.graph, costs=costs, samples=samples)
 
 
-def _needs(request: dict[str, Any], batch_size: int) -> TrainingNeeds:
+def _needs(request: dict[str, Any], batch_size: int, machine: Machine) -> TrainingNeeds:
     number = request["global_batch"]
     batch = {"batch_per_replica": batch_size} if number is None else {"global_batch": number}
-    # A graph does not say how layers are split, and offload is not measured here.
     precision = PRECISIONS[request["precision"]]
-    return TrainingNeeds(**batch, precision=precision, tensor=1, offload=False)
+    offload = None if machine.can_offload else False
+    return TrainingNeeds(**batch, precision=precision, offload=offload)
 
 
 def _search(sizes: _Sizes, machine: Machine, needs: TrainingNeeds) -> LayoutSearch:
-    small, large = sizes.on(machine.cluster.device)
-    return find_layout(layers_between(small, large, machine), machine, needs)
+    return find_layout(sizes.layers_on(machine), machine, needs)
 
 
 def _document(search: LayoutSearch) -> dict[str, Any]:

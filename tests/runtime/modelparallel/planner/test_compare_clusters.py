@@ -9,6 +9,13 @@ import pytest
 
 from sagemaker_dist.cli import main
 from sagemaker_dist.errors import OptionError
+from smdist.modelparallel.core.calibration import (
+    Calibration,
+    MachineFacts,
+    MessageTime,
+    ProductSpeed,
+    save,
+)
 from smdist.modelparallel.core.cost import StateBytes
 from smdist.modelparallel.core.layout import Machine
 from smdist.modelparallel.planner.cluster_json import read_cluster
@@ -23,6 +30,20 @@ MODEL = """
         return nn.Sequential(*(nn.Linear(256, 256) for _ in range(4)))
     def example():
         return torch.zeros(16, 256)
+    """
+WIDE = """
+    import torch
+    from torch import nn
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.wide, self.narrow = nn.Linear(32, 16384), nn.Linear(16384, 32)
+        def forward(self, x):
+            return self.narrow(torch.relu(self.wide(x)))
+    def model():
+        return Net()
+    def example():
+        return torch.zeros(4, 32)
     """
 DEVICE = {"memory_bytes": 1 << 30, "flops_per_second": 1e12, "bytes_per_second": 1e11}
 
@@ -130,3 +151,40 @@ def test_float32_widens_the_range(model_file):
     assert pytest.approx(1.25 * fast["step_seconds"]) == fast["high_seconds"]
     assert any("float32" in each and "16.0 times" in each for each in single["assumptions"])
     assert not any("float32" in each for each in half["assumptions"])
+
+
+def test_measured_speeds_count_for_the_measured_clusters_alone(model_file, tmp_path):
+    """The second cluster has the measured speed, ten times that of the first, and its own range."""
+    facts = MachineFacts(
+        processor="P", num_cores=1, memory_bytes=1, device="cuda", device_name="D",
+        num_devices=2, num_threads=1,
+    )  # fmt: skip
+    products = (ProductSpeed(dtype="bfloat16", size=64, flops_per_second=1e13),)
+    messages = tuple(MessageTime(num_bytes=size, seconds=size / 1e9) for size in (1, 1000))
+    measured = Calibration(
+        date="2026-11-27", machine=facts, versions={}, products=products,
+        memory_bytes_per_second=1e12, all_reduce=(), messages=messages, folders=(),
+    )  # fmt: skip
+    save(measured, tmp_path / "speeds.json")
+    given = request(model_file, *[{"ranks_per_host": 2, "device": DEVICE}] * 2)
+    given |= {"calibration": str(tmp_path / "speeds.json"), "calibrated": [1]}
+    published, own = compare(given)["results"]
+
+    assert own["seconds"]["compute"] < 0.2 * published["seconds"]["compute"]
+    assert pytest.approx(0.75) == published["low_seconds"] / published["step_seconds"]
+    assert pytest.approx(0.85) == own["low_seconds"] / own["step_seconds"]
+
+
+def test_layers_are_split_over_the_ranks_of_a_host(tmp_path, monkeypatch):
+    """Where neither the state nor the activations of one sample fit on a rank, layers are split."""
+    monkeypatch.setattr("sys.path", list(sys.path))
+    path = tmp_path / "wide.py"
+    path.write_text(dedent(WIDE))
+    device = {**DEVICE, "name": "NVIDIA A10G"}
+    small, large = (
+        compare(request(path, {"ranks_per_host": 2, "device": {**device, "memory_bytes": size}}))
+        for size in (12 << 20, 1 << 30)
+    )
+
+    assert 2 == small["results"][0]["options"]["tensor_parallel_degree"]
+    assert "tensor_parallel_degree" not in large["results"][0]["options"]

@@ -13,7 +13,15 @@ from smdist.modelparallel.core.layout.find_layout import LayoutSearch
 from smdist.modelparallel.core.layout.float32_speed import float32_assumption
 from smdist.modelparallel.core.layout.machine_speed import Machine
 from smdist.modelparallel.core.layout.prediction import Prediction
-from smdist.modelparallel.core.plan.number_format import number, seconds, share, size, slower
+from smdist.modelparallel.core.plan.forecast import Forecast
+from smdist.modelparallel.core.plan.number_format import (
+    digits,
+    number,
+    seconds,
+    share,
+    size,
+    slower,
+)
 
 
 class Rule(Enum):
@@ -80,29 +88,28 @@ def _simpler_fits(search: LayoutSearch) -> bool:
     return "replicas" in families and search.best.layout.family != "replicas"
 
 
-def explain(search: LayoutSearch, machine: Machine) -> str:
+def explain(search: LayoutSearch, machine: Machine, unsplit: str = "") -> str:
     """Return the report of a search, several lines of text that end with a newline.
 
     Args:
         search: Result of the search.
         machine: Machine of the search.
+        unsplit: Reason why no layer was split over ranks; "" for no remark.
     """
     best = search.best
+    assumed = [*assumptions_of(search, machine), *map(unsplit_assumption, filter(None, [unsplit]))]
     lines = [
         f"Layout: {best.layout.family} ({best.layout})",
-        f"  A step is predicted to take {seconds(best.step_seconds)}, from"
-        f" {seconds(best.low_seconds)} to {seconds(best.high_seconds)};"
-        f" {size(best.memory.total)} on the fullest rank, of which {size(best.memory.state)} is"
+        f"  {size(best.memory.total)} on the fullest rank, of which {size(best.memory.state)} is"
         " state.",
-        "  The plan's stages are those of this layout; their times above are at the device's peak"
-        " speed, and without messages of shards.",
+        "  The plan's stages are those of this layout.",
         f"  Why it wins: {_rule_text(rule_of(search), best)}",
         f"  Options: ModelParallel({_options(best.layout)})",
         *_script(best.layout),
         "  Other families",
         *(f"    * {reason.family}: {reason.text}." for reason in reasons(search)),
         "  Assumed",
-        *(f"    * {line}" for line in assumptions_of(search, machine)),
+        *(f"    * {line}" for line in assumed),
     ]
     return "\n".join(map(_wrapped, lines)) + "\n"
 
@@ -117,6 +124,32 @@ def assumptions_of(search: LayoutSearch, machine: Machine) -> Iterator[str]:
     if search.best.slowdown > 1:
         yield float32_assumption(machine.cluster.device)
     yield from machine.assumptions()
+
+
+def unsplit_assumption(why: str) -> str:
+    """Return the sentence that no layer was split over ranks, with the reason."""
+    return f"Layers stay whole: {why}."
+
+
+def prediction_text(search: LayoutSearch, forecast: Forecast) -> str:
+    """Return sentences with the time of a step, and why the simulated one of its stages differs.
+
+    Args:
+        search: Result of the search.
+        forecast: Simulation of the plan's stages.
+    """
+    best = search.best
+    rate = digits(best.layout.samples / best.step_seconds)
+    is_measured = forecast.source == "measured"
+    source = "with times measured" if is_measured else "at the peak speed estimated"
+    ends = f"{seconds(best.low_seconds)} to {seconds(best.high_seconds)}"
+    return (
+        f"A step is predicted to take {seconds(best.step_seconds)} (from {ends}), which is {rate}"
+        f" samples per second. The stages below are simulated: {source} for {forecast.device},"
+        " without gathers of shards and without the update of weights. Such a step takes"
+        f" {seconds(forecast.step_seconds)}, which serves to compare stages and schedules with each"
+        " other."
+    )
 
 
 def _wrapped(line: str) -> str:

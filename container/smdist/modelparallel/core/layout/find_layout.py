@@ -168,8 +168,9 @@ def _without_microbatch(layout: Layout) -> Layout:
     return Layout(**{**fields, "microbatch": 1})
 
 
-def _leanness(layout: Layout) -> tuple[int, int, int, int]:
+def _leanness(layout: Layout) -> tuple[int, int, int, int, int]:
     """Return a sort key: layouts that need less memory come first, in most cases."""
     kinds = {"full": 0, "selective": 1, "every_8th": 2, "none": 3}
     split = layout.pipeline * layout.tensor * layout.shard_degree
-    return (layout.microbatch, kinds[layout.checkpointing], -split, layout.virtual_stages)
+    kept = 0 if layout.offload else 1
+    return (layout.microbatch, kept, kinds[layout.checkpointing], -split, layout.virtual_stages)

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from smdist.modelparallel.core.cost import Costs, NodeCost
 from smdist.modelparallel.core.graph import Graph, Node, NodeKind, Parameter
@@ -22,6 +22,7 @@ class _Part:
     """Unit of the model with the operations that follow it."""
 
     name: str
+    module: str
     cost: NodeCost = field(default_factory=NodeCost)
     num_parameters: int = 0
     parameter_bytes: int = 0
@@ -59,23 +60,108 @@ def layers_of(graph: Graph, costs: Costs, machine: Machine, *, samples: int) -> 
     return layers_between(one, one, machine)
 
 
-def layers_between(small: MicrobatchCosts, large: MicrobatchCosts, machine: Machine) -> LayerModel:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BorderMessages:
+    """All-reduces of one module whose layers are split over ranks.
+
+    Attributes:
+        forward: Bytes for each sample of every all-reduce in the forward pass.
+        backward: The same for the backward pass.
+    """
+
+    forward: tuple[float, ...] = ()
+    backward: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitCosts:
+    """Model as one rank runs it when its layers are split over several ranks.
+
+    Attributes:
+        degree: Number of ranks that split each layer.
+        small: Costs of this rank for the smallest microbatch.
+        large: Costs of this rank for the largest microbatch.
+        messages: All-reduces by the name of the module.
+    """
+
+    degree: int
+    small: MicrobatchCosts
+    large: MicrobatchCosts
+    messages: Mapping[str, BorderMessages]
+
+
+def with_splits(model: LayerModel, splits: Sequence[SplitCosts], machine: Machine) -> LayerModel:
+    """Return the layers of a captured model, with those of one rank for each way to split them.
+
+    Products of a split layer are smaller, so that they reach less of the device's peak.
+
+    Args:
+        model: Layers of the whole model.
+        splits: Costs of the split model, for each number of ranks.
+        machine: Machine, for the efficiency of estimated costs.
+    """
+    found = {}
+    for each in splits:
+        size = _TYPICAL / each.degree
+        layers = layers_between(each.small, each.large, machine, product_size=size).layers
+        of_nodes = messages_of_nodes(each.small.graph, each.messages)
+        found[each.degree] = tuple(
+            replace(
+                layer,
+                forward_messages=of_nodes[layer.name].forward,
+                backward_messages=of_nodes[layer.name].backward,
+            )
+            for layer in layers
+        )
+    return replace(model, split_layers=found)
+
+
+def messages_of_nodes(
+    graph: Graph, messages: Mapping[str, BorderMessages]
+) -> dict[str, BorderMessages]:
+    """Return the all-reduces of each unit of a graph, by the unit's name.
+
+    A unit has those of its module and of the modules in it. A module that is called twice has its
+    all-reduces at its first call.
+
+    Args:
+        graph: Graph of the split model.
+        messages: All-reduces by the name of the module.
+    """
+    left = dict(messages)
+    found = {}
+    for node in graph.nodes:
+        if node.kind is not NodeKind.UNIT:
+            continue
+        own = [name for name in left if name == node.module or name.startswith(f"{node.module}.")]
+        taken = [left.pop(name) for name in own]
+        found[node.name] = BorderMessages(
+            forward=tuple(size for each in taken for size in each.forward),
+            backward=tuple(size for each in taken for size in each.backward),
+        )
+    return found
+
+
+def layers_between(
+    small: MicrobatchCosts, large: MicrobatchCosts, machine: Machine, *,
+    product_size: float = _TYPICAL,
+) -> LayerModel:  # fmt: skip
     """Return the layers of a captured model: its units in the order of execution.
 
     Seconds and bytes are linear in the number of samples, through both sizes; outputs are
     proportional to it. If the two sizes are equal, or their graphs have other units, the smaller
     one alone is taken, as by `layers_of`.
     Estimated seconds are those of the device's peak; they are divided by the efficiency that
-    products of matrices reach. Whether tensor parallelism can split a unit is not in a graph, so
-    that no layer is split.
+    products of matrices reach. No layer is split: a graph does not say how; see `with_splits`.
 
     Args:
         small: Model with the smallest microbatch.
         large: Model with the largest microbatch.
         machine: Machine, for the efficiency of estimated costs.
+        product_size: Size of matrix products for which the efficiency is taken.
     """
     is_estimated = small.costs.source == _ESTIMATED
-    reached = machine.product_efficiency(_TYPICAL) if is_estimated else 1.0
+    reached = machine.product_efficiency(product_size) if is_estimated else 1.0
     parts = list(_parts(small.graph, small.costs))
     others = list(_parts(large.graph, large.costs))
     if [part.name for part in parts] != [part.name for part in others]:
@@ -119,7 +205,7 @@ def _parts(graph: Graph, costs: Costs) -> Iterator[_Part]:
         if node.kind is NodeKind.UNIT:
             if part is not None:
                 yield part
-            part = _Part(node.name, early)
+            part = _Part(node.name, node.module, early)
             early = NodeCost()
         if part is None:
             early += cost

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from smdist.modelparallel.core.layout.communication import all_reduce_seconds, group
 from smdist.modelparallel.core.layout.layer_model import Layer
 from smdist.modelparallel.core.layout.machine_speed import Machine
 
+COPIES_IN_TRANSIT: Final = 4  # layers whose activations are on the device at once, with offload
 _BACKWARD = 2.0  # gradients of inputs and of weights each take as many operations as the forward
 
 
@@ -64,7 +67,7 @@ def layer_cost(
     known = (layer.backward_seconds * microbatch + layer.fixed_backward_seconds) * part
     ahead = (layer.forward_seconds * microbatch + layer.fixed_forward_seconds) * part
     backward = known + _BACKWARD * (forward - ahead)
-    messages = _messages(machine, layer, tensor, microbatch)
+    ahead_messages, behind_messages = _messages(machine, layer, tensor, microbatch)
     half = {"none": 0.0, "every_8th": 0.25, "selective": 1.0, "full": 0.0}[checkpointing]
     again = 1.0 if checkpointing == "full" else half * layer.selective_fraction
     whole = (layer.saved_bytes * microbatch + layer.fixed_saved_bytes) * part
@@ -83,11 +86,11 @@ def layer_cost(
         forward_seconds=forward,
         backward_seconds=backward,
         again_seconds=again * forward,
-        message_seconds=2 * messages,
-        again_message_seconds=messages if again == 1.0 else 0.0,
+        message_seconds=ahead_messages + behind_messages,
+        again_message_seconds=ahead_messages if again == 1.0 else 0.0,
         copy_seconds=copied,
         saved_bytes=0.0 if offload else kept,
-        workspace_bytes=workspace + (4 * kept if offload else 0.0),  # copies in transit
+        workspace_bytes=workspace + (COPIES_IN_TRANSIT * kept if offload else 0.0),
         num_parameters=layer.num_parameters * part,
     )
 
@@ -103,9 +106,28 @@ def _forward(machine: Machine, layer: Layer, tensor: int, microbatch: int, part:
     return max(products + attention + moved + known, machine.overhead_seconds)
 
 
-def _messages(machine: Machine, layer: Layer, tensor: int, microbatch: int) -> float:
-    """Return the seconds of the all-reduces of tensor parallelism in one pass of a layer."""
-    if tensor == 1 or not layer.tensor_fraction:
-        return 0.0
-    size = layer.boundary_bytes * microbatch
-    return layer.tensor_messages * all_reduce_seconds(machine, size, group(machine, tensor, 1))
+def _messages(machine: Machine, layer: Layer, tensor: int, microbatch: int) -> tuple[float, float]:
+    """Return the seconds of the all-reduces of tensor parallelism in the two passes of a layer."""
+    if tensor == 1:
+        return 0.0, 0.0
+    if layer.tensor_fraction:
+        sizes = (layer.boundary_bytes,) * layer.tensor_messages
+        ahead = behind = message_seconds(machine, sizes, tensor, microbatch)
+        return ahead, behind
+    ahead = message_seconds(machine, layer.forward_messages, tensor, microbatch)
+    return ahead, message_seconds(machine, layer.backward_messages, tensor, microbatch)
+
+
+def message_seconds(
+    machine: Machine, sizes: Sequence[float], tensor: int, microbatch: int
+) -> float:
+    """Return the seconds of some all-reduces between the ranks that split a layer.
+
+    Args:
+        machine: Machine that runs the layer.
+        sizes: Bytes of each all-reduce for one sample.
+        tensor: Ranks that split the layer.
+        microbatch: Samples of the microbatch.
+    """
+    ranks = group(machine, tensor, 1)
+    return sum(all_reduce_seconds(machine, each * microbatch, ranks) for each in sizes)

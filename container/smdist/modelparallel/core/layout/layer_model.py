@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import Final
 
 from sagemaker_dist.errors import OptionError, raise_all, require
@@ -11,6 +12,7 @@ from smdist.modelparallel.core.quantities import shown
 
 _TEXTS: Final = frozenset({"name"})
 _COUNTS: Final = frozenset({"num_parameters", "most_tensor_ranks", "tensor_messages"})
+_SIZES: Final = frozenset({"forward_messages", "backward_messages"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,9 @@ class Layer:
         most_tensor_ranks: Largest number of ranks that can split the layer, such as the number of
             key-value heads; 0 for no limit.
         product_size: Smallest dimension of the layer's weights, for the efficiency of products.
+        forward_messages: Bytes for each sample of every all-reduce in the forward pass of a layer
+            that is split already, as in `LayerModel.split_layers`.
+        backward_messages: The same for the backward pass.
 
     Raises:
         OptionError: A number is negative or not finite, or a fraction is above 1; all faults are
@@ -75,6 +80,8 @@ class Layer:
     tensor_messages: int = 0
     most_tensor_ranks: int = 0
     product_size: float = 4096.0
+    forward_messages: tuple[float, ...] = ()
+    backward_messages: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         raise_all(fault for name in fields(self) if (fault := self._fault(name.name)) is not None)
@@ -84,6 +91,9 @@ class Layer:
         value = getattr(self, name)
         if name in _TEXTS:
             is_valid, hint = isinstance(value, str), "Pass text"
+        elif name in _SIZES:
+            is_valid = all(isinstance(each, int | float) and 0 <= each <= 1e30 for each in value)
+            hint = "Pass a tuple of finite numbers of at least 0"
         elif isinstance(value, bool) or not isinstance(value, int | float):
             is_valid, hint = False, "Pass a number of at least 0"
         elif name in _COUNTS:
@@ -112,6 +122,9 @@ class LayerModel:
         tokens_per_sample: Tokens of a sample, to report tokens per second; 0 if there are none.
         is_float32: True if the layers' seconds are those of the device's peak, and most weights
             are float32.
+        split_layers: Layers as one rank runs them when they are split over several ranks, by the
+            number of these ranks. If there are any, no other numbers are possible. Empty for layers
+            whose `tensor_fraction` says how they are split.
 
     Raises:
         OptionError: There are no layers.
@@ -122,6 +135,7 @@ class LayerModel:
     selective_rule: str = "every second layer is checkpointed"
     tokens_per_sample: int = 0
     is_float32: bool = False
+    split_layers: Mapping[int, tuple[Layer, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require(
@@ -137,9 +151,21 @@ class LayerModel:
         """Number of trained parameter elements of all layers."""
         return sum(layer.num_parameters for layer in self.layers)
 
+    def layers_on(self, tensor: int) -> tuple[Layer, ...]:
+        """Return the layers for a number of ranks that split each layer."""
+        return self.split_layers.get(tensor, self.layers)
+
+    def can_split(self, tensor: int) -> bool:
+        """Return True if layers can be split over this number of ranks; 1 is always possible."""
+        if self.split_layers:
+            return tensor == 1 or tensor in self.split_layers
+        return tensor <= self.most_tensor_ranks
+
     @property
     def most_tensor_ranks(self) -> int:
         """Largest tensor parallel degree: 1 if no layer can be split."""
+        if self.split_layers:
+            return max(self.split_layers)
         limits = [each.most_tensor_ranks for each in self.layers if each.tensor_fraction > 0]
         if not limits:
             return 1

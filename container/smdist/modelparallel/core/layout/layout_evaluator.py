@@ -71,9 +71,10 @@ class LayoutEvaluator:
         key = _key(layout)
         if key not in self._costs:
             known: dict[Layer, LayerCost] = {}
-            for layer in dict.fromkeys(self.model.layers):
+            layers = self.model.layers_on(layout.tensor)
+            for layer in dict.fromkeys(layers):
                 known[layer] = layer_cost(self.machine, layer, *key)
-            self._costs[key] = tuple(known[layer] for layer in self.model.layers)
+            self._costs[key] = tuple(known[layer] for layer in layers)
             seconds = {id(cost): cost.seconds for cost in known.values()}
             times = [seconds[id(cost)] for cost in self._costs[key]]
             self._seconds[key], self._totals[key] = times, (sum(times), max(times))
@@ -200,7 +201,7 @@ class LayoutEvaluator:
 
     def _sent(self, ends: tuple[int, ...], layout: Layout) -> list[int]:
         """Return the bytes that each stage but the last sends for one microbatch."""
-        layers = self.model.layers
+        layers = self.model.layers_on(layout.tensor)
         return [round(layers[end - 1].boundary_bytes * layout.microbatch) for end in ends[:-1]]
 
 

@@ -166,6 +166,11 @@ class Machine:
         """Peak bandwidth of the device's memory; 100 GB/s if it is unknown."""
         return self.cluster.device.bytes_per_second or 1e11
 
+    @property
+    def can_offload(self) -> bool:
+        """True if the device has memory apart from the host's, to which activations can move."""
+        return self.cluster.device.name != "cpu"
+
     def product_efficiency(self, size: float) -> float:
         """Return the fraction of the peak that products with this smallest dimension reach."""
         assert self.products is not None

@@ -32,10 +32,11 @@ def bases(model: LayerModel, machine: Machine, needs: TrainingNeeds) -> Iterator
     """
     cluster = machine.cluster
     for tensor in _chosen(needs.tensor, divisors(cluster.ranks_per_host)):
-        if tensor > model.most_tensor_ranks or cluster.ranks_per_host % tensor:
+        if not model.can_split(tensor) or cluster.ranks_per_host % tensor:
             continue
+        num_layers = len(model.layers_on(tensor))
         for pipeline in _chosen(needs.pipeline, divisors(cluster.size // tensor)):
-            if pipeline > len(model.layers) or cluster.size % (tensor * pipeline):
+            if pipeline > num_layers or cluster.size % (tensor * pipeline):
                 continue
             data = cluster.size // (tensor * pipeline)
             for microbatch, count in _microbatches(needs, data):
@@ -44,7 +45,7 @@ def bases(model: LayerModel, machine: Machine, needs: TrainingNeeds) -> Iterator
                     microbatch=microbatch, num_microbatches=count,
                     reduction="step" if needs.reduction == "auto" else needs.reduction,
                 )  # fmt: skip
-                yield from _with_options(base, needs, len(model.layers))
+                yield from _with_options(base, needs, num_layers)
 
 
 def sharded(base: Layout, needs: TrainingNeeds) -> Iterator[Layout]:

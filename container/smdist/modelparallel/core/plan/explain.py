@@ -35,9 +35,14 @@ _DECISIONS: Final = {
 }
 
 
-def explain(plan: PlanData) -> str:
-    """Return the explanation of a plan as text, with at most 100 letters on a line."""
-    sections = [_head(plan), _why(plan), _stages(plan), _memory(plan), _time(plan)]
+def explain(plan: PlanData, predicted: str = "") -> str:
+    """Return the explanation of a plan as text, with at most 100 letters on a line.
+
+    Args:
+        plan: The plan.
+        predicted: Sentences about the time of a step in place of those of the plan's forecast.
+    """
+    sections = [_head(plan, predicted), _why(plan), _stages(plan), _memory(plan), _time(plan)]
     sections += [_ties(plan), _rejected(plan), _notes(plan)]
     return "\n\n".join("\n".join(lines) for lines in map(list, sections) if lines) + "\n"
 
@@ -56,7 +61,7 @@ def _fresh(plan: PlanData) -> Forecast | None:
     return None if plan.is_stale else plan.forecast
 
 
-def _head(plan: PlanData) -> Iterator[str]:
+def _head(plan: PlanData, predicted: str = "") -> Iterator[str]:
     yield f"Plan for {plan.model} on {number(plan.world_size, 'rank')}"
     pipelines = number(plan.data_parallel_degree, "pipeline")
     ranks = number(plan.pipeline_parallel_degree, "rank")
@@ -68,7 +73,9 @@ def _head(plan: PlanData) -> Iterator[str]:
     )
     yield from _shards(plan)
     forecast = _fresh(plan)
-    if forecast is not None:
+    if forecast is not None and predicted:
+        yield from _text(predicted)
+    elif forecast is not None:
         source = "was measured" if forecast.source == "measured" else "was estimated"
         yield from _text(
             f"A step takes {seconds(forecast.step_seconds)}, which is "
@@ -89,6 +96,11 @@ def _shards(plan: PlanData) -> Iterator[str]:
         ranks = number(plan.shard_degree or plan.data_parallel_degree, "rank")
         often = " in each microbatch" if plan.gradient_reduction == "microbatch" else " once a step"
         yield from _text(f"Shards of {what} over {ranks}; gradients are reduced{often}.")
+    if plan.tensor_parallel_degree > 1:
+        ranks = number(plan.tensor_parallel_degree, "rank")
+        yield from _text(f"Each layer is split over {ranks}; these ranks count as one below.")
+    if plan.offload_activations:
+        yield from _text("Activations are in the host's memory between the passes.")
     if plan.checkpointed:
         first = plan.checkpointed[0]
         yield from _text(

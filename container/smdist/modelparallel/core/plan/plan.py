@@ -44,9 +44,14 @@ class Plan(PlanData):
         """
         return plan_check.check(self, graph)
 
-    def explain(self) -> str:
-        """Return a text for users: degrees, schedule, stages, memory and time, with reasons."""
-        return explain.explain(self)
+    def explain(self, predicted: str = "") -> str:
+        """Return a text for users: degrees, schedule, stages, memory and time, with reasons.
+
+        Args:
+            predicted: Sentences about the time of a step in place of those of the forecast, which
+                is a simulation. Default: those of the forecast.
+        """
+        return explain.explain(self, predicted)
 
     def document(self) -> plan_json.Document:
         """Return the plan as a dict of JSON types, with a format version."""

@@ -20,6 +20,7 @@ _NUMBERS = (
     "batch_size",
     "num_microbatches",
     "virtual_stages",
+    "tensor_parallel_degree",
 )
 _CHOICES = {
     "sharding": ("none", "optimizer", "full"),

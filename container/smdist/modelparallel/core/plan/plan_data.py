@@ -15,6 +15,7 @@ from smdist.modelparallel.core.schedule import make_schedule
 from smdist.modelparallel.core.schedule.actions import Schedule
 
 _WHOLE: Final = ("none", None, "step", ())  # no shards and no checkpoints
+_UNSPLIT: Final = (1, False)  # whole layers, and activations on the device
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: the class has cached properties
@@ -38,6 +39,9 @@ class PlanData:
         shard_degree: Number of replicas that divide one copy of the state; None for all replicas.
         gradient_reduction: Time at which sharded gradients are reduced: "step" or "microbatch".
         checkpointed: Names of modules whose activations are computed again in backward passes.
+        tensor_parallel_degree: Number of ranks that split each layer.
+        offload_activations: True if activations are in the host's memory between the passes. False
+            leaves the choice to the options of the job.
         opened: Modules that were divided, so that the modules inside them are units.
         ties: Parameters that several stages hold.
         forecast: Predicted time and memory of a step; None if they were not computed.
@@ -59,6 +63,8 @@ class PlanData:
     shard_degree: int | None = None
     gradient_reduction: str = "step"
     checkpointed: tuple[str, ...] = ()
+    tensor_parallel_degree: int = 1
+    offload_activations: bool = False
     opened: tuple[str, ...] = ()
     ties: tuple[Tie, ...] = ()
     forecast: Forecast | None = None
@@ -69,7 +75,8 @@ class PlanData:
     @property
     def world_size(self) -> int:
         """Number of ranks of all pipelines."""
-        return self.pipeline_parallel_degree * self.data_parallel_degree
+        degrees = self.pipeline_parallel_degree * self.data_parallel_degree
+        return degrees * self.tensor_parallel_degree
 
     @property
     def microbatch_size(self) -> int:
@@ -100,6 +107,8 @@ class PlanData:
     def rank(self, pipeline: int, pipeline_rank: int) -> int:
         """Return the world rank of rank `pipeline_rank` of a pipeline.
 
+        Ranks that split a layer count as one.
+
         Args:
             pipeline: Number of the pipeline, from 0.
             pipeline_rank: Rank within the pipeline, from 0.
@@ -116,7 +125,7 @@ class PlanData:
 
     @cached_property
     def basis(self) -> str:
-        """Digest of the plan's degrees, batch, schedule, stages, shards, checkpoints and ties.
+        """Digest of the plan's degrees, batch, schedule, stages, shards, offload and ties.
 
         The digest changes when one of them is edited. A forecast stores the digest, which shows
         whether the forecast is still valid. Ties are the parameters that several stages hold.
@@ -126,7 +135,10 @@ class PlanData:
         sizes = (self.pipeline_parallel_degree, self.data_parallel_degree, self.batch_size)
         parts = [repr((decided, sizes, self.num_microbatches, self.stages, tied))]
         shards = (self.sharding, self.shard_degree, self.gradient_reduction, self.checkpointed)
-        return digest(parts if shards == _WHOLE else [*parts, repr(shards)])
+        if shards != _WHOLE:
+            parts.append(repr(shards))
+        more = (self.tensor_parallel_degree, self.offload_activations)
+        return digest(parts if more == _UNSPLIT else [*parts, repr(more)])
 
     @property
     def is_stale(self) -> bool:

@@ -95,10 +95,11 @@ def _out_of_memory(trial: SimulatedCandidate, limit: int | None) -> Iterator[Opt
 
 
 def _faults(plan: Plan, problem: Problem) -> Iterator[OptionError]:
-    if plan.world_size != problem.cluster.size:
+    tensor = plan.tensor_parallel_degree  # the cluster's devices are groups of so many ranks
+    if plan.world_size != problem.cluster.size * tensor:
         yield PlanError(
             f"the plan is for {plan.world_size} ranks",
-            f"the cluster has {problem.cluster.size}",
+            f"the cluster has {problem.cluster.size * tensor}",
             "Change a parallel degree of the plan, or make a new plan",
             about="pipeline_parallel_degree",
             kind="difference",

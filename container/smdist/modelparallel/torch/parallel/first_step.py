@@ -201,7 +201,11 @@ def _found(model: nn.Module, batch: Batch, settings: Settings) -> Plan:
                 options["state"] = _WITH_MASTERS
             plan = find(model, batch, cluster, costs=settings.costs, **options)
     fields = {name: getattr(plan, name) for name in Plan.__dataclass_fields__}
-    return Plan(**fields)  # without the planning problem, which is not sent to other ranks
+    # without the planning problem, which is not sent to other ranks
+    found = Plan(**{**fields, "tensor_parallel_degree": degree})
+    if found.forecast is None:
+        return found
+    return replace(found, forecast=replace(found.forecast, basis=found.basis))
 
 
 def _fixed_shards(settings: Settings) -> FixedShards:
@@ -216,6 +220,8 @@ def _fixed_shards(settings: Settings) -> FixedShards:
         reduction=settings.gradient_reduction,
         only_shards=half is not None,
         precision=None if half is None else PRECISIONS[str(half).removeprefix("torch.")],
+        tensor=1,  # the model is split already, as its option says
+        offload=False if current_device() is None else None,
     )
 
 

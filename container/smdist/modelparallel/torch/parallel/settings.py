@@ -87,7 +87,7 @@ class Settings:
 
 
 def with_plan(settings: Settings, plan: Plan) -> Settings:
-    """Return the settings with the shards of a plan, or with their own if the plan has none.
+    """Return the settings with the shards and the offload of a plan, or with their own without.
 
     Args:
         settings: Settings of the parallel model.
@@ -97,6 +97,8 @@ def with_plan(settings: Settings, plan: Plan) -> Settings:
         OptionError: The model is in 16 bits, and the plan's shards need it in float32; or the model
             is in float32, and without shards it has to be in 16 bits.
     """
+    if plan.offload_activations and settings.offload_horizon is None:
+        settings = replace(settings, offload_horizon=DEFAULT_HORIZON)
     takes = plan.sharding != "none" or settings.sharding == "auto"
     if takes and (settings.bf16 or settings.fp16):
         _check_converted(settings, plan)
@@ -162,6 +164,15 @@ def _contradictions(plan: Plan, options: ModelParallel) -> Iterator[OptionError]
             "sharding": plan.sharding, "shard_degree": shards,
             "gradient_reduction": plan.gradient_reduction,
         }  # fmt: skip
+    tensor = plan.tensor_parallel_degree
+    if tensor not in (1, options.tensor_parallel_degree):
+        yield OptionError(
+            f"tensor_parallel_degree is {options.tensor_parallel_degree}, and a plan is given",
+            f"the plan splits each layer over {tensor} ranks",
+            f"Pass tensor_parallel_degree={tensor} to smp.init, or make another plan",
+            about="tensor_parallel_degree",
+            kind="conflict",
+        )
     for name, value in decided.items():
         option = getattr(options, name)
         if option not in (*_ANY_PLAN[name], value):

@@ -9,15 +9,17 @@ that takes the plan runs the layout.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from torch import nn
 
+from smdist.modelparallel.core.cluster import Cluster
 from smdist.modelparallel.core.cost import StateBytes
 from smdist.modelparallel.core.layout import (
+    LayerModel,
     Layout,
     LayoutSearch,
     Machine,
@@ -27,16 +29,26 @@ from smdist.modelparallel.core.layout import (
 )
 from smdist.modelparallel.core.layout.from_graph import (
     MicrobatchCosts,
+    SplitCosts,
     checkpointed,
     layers_between,
+    with_splits,
 )
 from smdist.modelparallel.core.layout.layout_memory import state_bytes_per_element
 from smdist.modelparallel.core.layout.training_needs import SCHEDULES_TRIED
+from smdist.modelparallel.core.plan.plan_check import divisors
 from smdist.modelparallel.core.plan_errors import PlanMemoryError
+from smdist.modelparallel.core.planner.cost_samples import SizeError
 from smdist.modelparallel.core.planner.problem import AUTO
 from smdist.modelparallel.picture.drawable_plan import Plan
-from smdist.modelparallel.torch.planning.make_plan import plan
+from smdist.modelparallel.torch.capture import CaptureError
+from smdist.modelparallel.torch.planning.make_plan import plan, plan_of
 from smdist.modelparallel.torch.planning.plan_request import Request, read_request
+from smdist.modelparallel.torch.planning.split_variants import (
+    LayoutCosts,
+    Variant,
+    split_variants,
+)
 from smdist.modelparallel.torch.program.batch import Batch, Example
 from smdist.modelparallel.torch.program.checkpointed_forward import (
     checkpoint_forward,
@@ -60,12 +72,16 @@ class FixedShards:
         reduction: Time at which sharded gradients are reduced: "step", "microbatch", or "auto".
         only_shards: True to leave out layouts whose replicas keep whole state.
         precision: Bytes of each parameter element; None for those of the user's state.
+        tensor: Number of ranks that split each layer of the user's whole model; None to search it.
+        offload: True if activations are kept in the host's memory; None to search it.
     """
 
     shard_degree: int | None = None
     reduction: str = "auto"
     only_shards: bool = False
     precision: Precision | None = None
+    tensor: int | None = None
+    offload: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,11 +92,14 @@ class PlanWithLayout:
         plan: Stages and schedule for the chosen degrees, with the layout's shards.
         search: Search of the layout; None if the user's options left nothing to search.
         machine: Machine of the search.
+        unsplit: Reason why no layer was split over ranks in the search; "" if some were, or if
+            there was nothing to try.
     """
 
     plan: Plan
     search: LayoutSearch | None
     machine: Machine
+    unsplit: str = ""
 
 
 def plan_with_layout(
@@ -112,17 +131,27 @@ def plan_with_layout(
         name: None if value == AUTO and name != "pipeline" else value
         for name, value in options.items()
     }
-    request = read_request(model, example, cluster, state=state, **known, **checked)  # type: ignore[arg-type]
+
+    def read(target: nn.Module, on: Cluster) -> Request:
+        return read_request(target, example, on, state=state, **known, **checked)  # type: ignore[arg-type]
+
+    request = read(model, cluster)
+    variants, unsplit = _variants(
+        model, example, request, machine=machine, options=options, fixed=fixed, read=read
+    )
     precision = fixed.precision or _precision(request.state)
+    requests = {1: request, **{at: each.request() for at, each in variants.items() if at > 1}}
     limit = request.memory_bytes or cluster.device.memory_bytes
     for tries_left in reversed(range(_TRIES)):
-        search = _search(request, machine, options, fixed, precision, limit)
-        layout, names = search.best.layout, _names(request, options, search.best.layout)
+        search = _search(
+            requests, variants, machine=machine, options=options, fixed=fixed,
+            precision=precision, memory_bytes=limit,
+        )  # fmt: skip
+        layout = search.best.layout
+        variant, names = variants[layout.tensor], _names(requests[layout.tensor], options, layout)
         try:
-            with _checkpoints(model, names):
-                of_stages = _state(layout, state, precision, request)
-                chosen = _chosen(layout, options)
-                found = plan(model, example, cluster, state=of_stages, **known, **chosen)  # type: ignore[arg-type]
+            with _checkpoints(variant.model, names):
+                found = _stages(variant, layout, machine, options, precision, state)
         except PlanMemoryError:
             # The planner of stages captures checkpoints, and knows temporary memory more exactly.
             if limit is None or not tries_left:
@@ -131,7 +160,51 @@ def plan_with_layout(
         else:
             break
     whole = _with_layout(found, layout, names)
-    return PlanWithLayout(plan=whole, search=search, machine=machine)
+    return PlanWithLayout(plan=whole, search=search, machine=machine, unsplit=unsplit)
+
+
+def _variants(
+    model: nn.Module, example: Example | Batch, request: Request, *, machine: Machine,
+    options: dict[str, Any], fixed: FixedShards, read: Callable[[nn.Module, Cluster], Request],
+) -> tuple[dict[int, Variant], str]:  # fmt: skip
+    """Return the model for each number of ranks that split its layers, and why there is one alone.
+
+    Layers are not split if the costs are measured, since a part of a model has no values to measure
+    with, or if the user has fixed the number of replicas, which leaves no ranks for it.
+    """
+    whole = Variant(model=model, cluster=machine.cluster, read=read, messages={})
+    if fixed.tensor == 1 or _fixed(options, "data_parallel_degree") is not None:
+        return {1: whole}, ""
+    if request.sampler.measures:
+        return {1: whole}, "the costs of the whole model are measured"
+    cluster, pipeline = machine.cluster, _fixed(options, "pipeline_parallel_degree") or 1
+    degrees = [
+        each
+        for each in divisors(cluster.ranks_per_host)
+        if each > 1 and fixed.tensor in (None, each) and cluster.size // each % pipeline == 0
+    ]
+    found, why = split_variants(model, Batch.of(example), cluster, degrees, read)
+    return {1: whole, **found}, why
+
+
+def _stages(
+    variant: Variant, layout: Layout, machine: Machine, options: dict[str, Any],
+    precision: Precision, state: StateBytes,
+) -> Plan:  # fmt: skip
+    """Return the plan of the stages of a layout.
+
+    Raises:
+        PlanMemoryError: The stages do not fit in memory.
+    """
+    chosen = {
+        name: None if value == AUTO and name != "pipeline" else value
+        for name, value in {"auto_partition": True, "pipeline": AUTO, **options}.items()
+    }
+    request = variant.request()
+    chosen |= _chosen(layout, chosen)
+    chosen["state"] = _state(layout, state, precision, request)
+    costs = LayoutCosts(request.sampler, layout, machine, variant.messages, request.batch_size)
+    return plan_of(variant.model, replace(request, sampler=costs), chosen)
 
 
 def _names(request: Request, options: dict[str, Any], layout: Layout) -> tuple[str, ...]:
@@ -162,7 +235,7 @@ def _chosen(layout: Layout, options: dict[str, Any]) -> dict[str, Any]:
     chosen = {
         **options,
         "pipeline_parallel_degree": layout.pipeline,
-        "data_parallel_degree": AUTO,
+        "data_parallel_degree": None,
         "microbatches": layout.num_microbatches,
     }
     if layout.reduction == "microbatch" and options.get("pipeline", AUTO) == AUTO:
@@ -185,6 +258,8 @@ def _with_layout(found: Plan, layout: Layout, names: tuple[str, ...]) -> Plan:
         sharding=layout.sharding,
         shard_degree=layout.shard_degree if layout.is_hybrid else None,
         gradient_reduction="microbatch" if is_often else "step",
+        tensor_parallel_degree=layout.tensor,
+        offload_activations=layout.offload,
         checkpointed=names,
     )
     problem, forecast = found.problem, found.forecast
@@ -201,14 +276,12 @@ def _leaves_nothing(options: dict[str, Any]) -> bool:
 
 
 def _search(
-    request: Request, machine: Machine, options: dict[str, Any], fixed: FixedShards,
-    precision: Precision, memory_bytes: int | None,
+    requests: Mapping[int, Request], variants: Mapping[int, Variant], *, machine: Machine,
+    options: dict[str, Any], fixed: FixedShards, precision: Precision, memory_bytes: int | None,
 ) -> LayoutSearch:  # fmt: skip
-    small, large = (
-        _captured(request, count)
-        for count in (_smallest(request, options), _fixed(options, "microbatches") or 1)
-    )
-    model = layers_between(small, large, machine)
+    request = requests[1]
+    counts = (_smallest(request, options), _fixed(options, "microbatches") or 1)
+    model = _layers(requests, variants, counts, machine)
     size, data = machine.cluster.size, _fixed(options, "data_parallel_degree")
     degree = _fixed(options, "pipeline_parallel_degree") or (size // data if data else None)
     schedule = options.get("pipeline", AUTO)
@@ -224,11 +297,42 @@ def _search(
         shard_degree=fixed.shard_degree,
         schedule=None if schedule == AUTO or degree == 1 else schedule,
         virtual_stages=None if degree == 1 else options.get("virtual_stages"),
-        tensor=1,
-        offload=False,
+        tensor=fixed.tensor,
+        offload=fixed.offload if machine.can_offload else False,
         only_shards=fixed.only_shards,
     )
     return find_layout(model, machine, needs)
+
+
+def _layers(
+    requests: Mapping[int, Request], variants: Mapping[int, Variant], counts: tuple[int, int],
+    machine: Machine,
+) -> LayerModel:  # fmt: skip
+    """Return the layers of a model, whole and split.
+
+    Args:
+        requests: Source of the costs, for each number of ranks that split a layer.
+        variants: The model for each such number.
+        counts: Numbers of microbatches for which costs are taken: the largest and the smallest.
+        machine: Machine of the layers.
+    """
+    whole = layers_between(*_sizes(requests[1], counts), machine)
+    splits = []
+    for degree, request in requests.items():
+        if degree == 1:
+            continue
+        try:
+            small, large = _sizes(request, counts)
+        except (CaptureError, SizeError):  # the whole model could be recorded nevertheless
+            continue
+        messages = variants[degree].messages
+        splits.append(SplitCosts(degree=degree, small=small, large=large, messages=messages))
+    return with_splits(whole, splits, machine)
+
+
+def _sizes(request: Request, counts: tuple[int, int]) -> tuple[MicrobatchCosts, MicrobatchCosts]:
+    """Return the costs of the smallest and of the largest microbatch."""
+    return _captured(request, counts[0]), _captured(request, counts[1])
 
 
 def _captured(request: Request, count: int) -> MicrobatchCosts:

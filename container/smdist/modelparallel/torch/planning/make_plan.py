@@ -7,6 +7,7 @@ A model that is too large for all ranks together is refused before any measureme
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,8 @@ from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core import plan as core
 from smdist.modelparallel.core.cluster import Cluster
 from smdist.modelparallel.core.cost import StateBytes
+from smdist.modelparallel.core.layout import Layout, Machine
+from smdist.modelparallel.core.layout.from_graph import BorderMessages
 from smdist.modelparallel.core.note import UNKNOWN_MEMORY, UNKNOWN_SPEED, Note
 from smdist.modelparallel.core.partition.manual import note_on_marks
 from smdist.modelparallel.core.plan.number_format import size
@@ -25,7 +28,8 @@ from smdist.modelparallel.core.planner.cost_samples import SizeError
 from smdist.modelparallel.core.planner.resimulate import renewed
 from smdist.modelparallel.picture.drawable_plan import Plan
 from smdist.modelparallel.torch.planning.plan_request import Request, read_request
-from smdist.modelparallel.torch.planning.sampler import Sampler
+from smdist.modelparallel.torch.planning.sampler import CostSource
+from smdist.modelparallel.torch.planning.split_variants import LayoutCosts, grouped, split_copy
 from smdist.modelparallel.torch.program.batch import Batch, Example
 from smdist.modelparallel.torch.program.partition_marks import around_marks, marks_of
 
@@ -112,10 +116,21 @@ def plan(
     request = read_request(
         model, example, world, costs=costs, device_memory=device_memory, **options
     )
-    return _planned(model, request, options)
+    return plan_of(model, request, options)
 
 
-def _planned(model: nn.Module, request: Request, options: dict[str, Any]) -> Plan:
+def plan_of(model: nn.Module, request: Request, options: dict[str, Any]) -> Plan:
+    """Find the fastest plan for arguments of `plan` that were read and checked.
+
+    Args:
+        model: The model.
+        request: Checked arguments.
+        options: Options of `plan` by name, with None for "auto" where a number is expected.
+
+    Raises:
+        OptionError: The model cannot be recorded, or no plan fits into the memory.
+    """
+    options = dict(options)
     auto_partition, schedule = options["auto_partition"], options.pop("pipeline")
     marks = {} if auto_partition else marks_of(model)
     problem = Problem(
@@ -143,7 +158,7 @@ def forecast(
         model: The model, with values or on the meta device.
         example: Arguments of the model for the batch of one replica; dimension 0 is samples.
         world, device_memory, costs, state: As in `smp.plan`: where the model will be trained, and
-            the source of the times and bytes.
+            the source of the times and bytes. Costs of split layers are estimated.
 
     Raises:
         PlanError: The plan does not fit the model (all faults are listed), or a rank needs too much
@@ -152,6 +167,18 @@ def forecast(
     request = read_request(
         model, example, world, costs=costs, device_memory=device_memory, state=state
     )
+    tensor, machine = plan.tensor_parallel_degree, Machine(cluster=request.cluster)
+    messages: Mapping[str, BorderMessages] = {}
+    if tensor > 1:
+        copy = split_copy(model, Batch.of(example), tensor)
+        messages = copy.messages
+        request = read_request(
+            copy.model, example, grouped(request.cluster, tensor), costs="estimate",
+            device_memory=device_memory, state=state,
+        )  # fmt: skip
+    layout = Layout(tensor=tensor, offload=plan.offload_activations)
+    source = LayoutCosts(request.sampler, layout, machine, messages, request.batch_size)
+    request = replace(request, sampler=source)
     problem = Problem(
         cluster=request.cluster, at=request.sampler.at, batch_size=request.batch_size,
         device_memory=request.memory_bytes, state=state,
@@ -161,7 +188,7 @@ def forecast(
     return _finished(renewed(plan, problem), problem, request.sampler, *kept)
 
 
-def _at_sizes_that_work(problem: Problem, sampler: Sampler) -> tuple[core.Plan, list[Note]]:
+def _at_sizes_that_work(problem: Problem, sampler: CostSource) -> tuple[core.Plan, list[Note]]:
     """Return the fastest plan, and a note on each size of microbatch that had to be left out.
 
     A size is left out if the model cannot be recorded or measured with such microbatches. If the
@@ -185,7 +212,7 @@ def _at_sizes_that_work(problem: Problem, sampler: Sampler) -> tuple[core.Plan, 
             failed[error.num_microbatches] = error
 
 
-def _finished(found: core.Plan, problem: Problem, sampler: Sampler, *more: Note) -> Plan:
+def _finished(found: core.Plan, problem: Problem, sampler: CostSource, *more: Note) -> Plan:
     notes = sampler.notes(found.num_microbatches, frozenset(found.opened))
     return Plan.of(found, problem, *notes, *more)
 

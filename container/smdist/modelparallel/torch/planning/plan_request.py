@@ -17,7 +17,7 @@ from smdist.modelparallel.core.cost import StateBytes
 from smdist.modelparallel.core.quantities import shown
 from smdist.modelparallel.torch.planning.local_cluster import cluster_of
 from smdist.modelparallel.torch.planning.option_checks import option_faults
-from smdist.modelparallel.torch.planning.sampler import Sampler, check_source
+from smdist.modelparallel.torch.planning.sampler import CostSource, Sampler, check_source
 from smdist.modelparallel.torch.program.batch import Batch
 from smdist.modelparallel.torch.program.partition_marks import marks_of
 
@@ -55,7 +55,7 @@ class Request:
     cluster: Cluster
     memory_bytes: int | None
     state: StateBytes
-    sampler: Sampler
+    sampler: CostSource
 
 
 def read_request(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Final
+from typing import Final, Protocol
 
 from torch import nn
 
@@ -34,6 +34,23 @@ _UNKNOWN: Final = Device(
 )
 _BUDGET_SECONDS: Final = 60.0  # for all measurements; after that, each kind of unit is timed once
 _Key = tuple[int, frozenset[str]]
+
+
+class CostSource(Protocol):
+    """Source of a model's graphs and costs, for each size of microbatch."""
+
+    @property
+    def measures(self) -> bool:
+        """True if the costs are measured."""
+
+    def at(self, num_microbatches: int, opened: frozenset[str]) -> tuple[Graph, Costs]:
+        """Return the graph and the costs for one microbatch."""
+
+    def note(self, error: SizeError) -> Note:
+        """Return a note that says why a size of microbatch was not tried."""
+
+    def notes(self, num_microbatches: int, opened: frozenset[str]) -> tuple[Note, ...]:
+        """Return the notes from the recording of the forward pass."""
 
 
 class Sampler:

@@ -79,16 +79,34 @@ def flow_of(model: nn.Module, arguments: tuple[Any, Any]) -> Flow:
     Raises:
         Exception: The forward pass failed.
     """
+    with on_fake_arguments(model, arguments) as (args, kwargs):
+        watch = _Watch(model)
+        with watch.hooked():
+            watch.end(model(*args, **kwargs))
+        return watch.flow
+
+
+@contextmanager
+def on_fake_arguments(
+    model: nn.Module, arguments: tuple[Any, Any]
+) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """Make a model run on fake tensors within the block, and return fake arguments for its call.
+
+    All floating parameters require gradients, so that no path is hidden. The model is unchanged
+    afterwards.
+
+    Args:
+        model: The whole model, also on the meta device.
+        arguments: Positional and keyword arguments of a call.
+    """
     made: list[ReferenceType[Tensor]] = []
     try:
         leaves, form = flatten(arguments)
         cpu = torch.device("cpu")
         with on_fakes(model, cpu, made) as fake, untouched(), uncompiled():
             args, kwargs = unflatten(form, [_fake(leaf, fake) for leaf in leaves])
-            watch = _Watch(model)
-            with fake.mode, torch.enable_grad(), tracing(), _trained(model), watch.hooked():
-                watch.end(model(*args, **kwargs))
-            return watch.flow
+            with fake.mode, torch.enable_grad(), tracing(), _trained(model):
+                yield args, kwargs
     finally:
         clear_caches(made)
 
