@@ -43,6 +43,7 @@ WRONG = {
     "fp16": (1, "O2"),
     "offload_activations": (1, None, "yes"),
     "activation_loading_horizon": (0, True, 2.0, "4"),
+    "offload_optimizer": (1, None, "cpu"),
     "global_batch_size": (0, 6.4),
     "seed": (-1, 2**63, 1.0, None),
     "engine": (None, 4, DataParallel),
@@ -93,6 +94,10 @@ def test_every_option_has_wrong_values():
         (
             {"sharding": "auto", "pipeline": "simple", "offload_activations": True},
             [("offload_activations", "conflict"), ("pipeline", "conflict")],
+        ),
+        (
+            {"sharding": "auto", "offload_optimizer": True},
+            [("offload_optimizer", "conflict")],
         ),
         ({"bf16": True, "fp16": True}, [("bf16", "conflict")]),
         (
