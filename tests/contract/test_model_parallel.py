@@ -64,6 +64,11 @@ def test_text_of_a_wrong_value():
     assert all(part in text for part in ("optimize", "'half'", "'speed'", "'memory'"))
 
 
+def test_a_class_variable_is_no_option():
+    """The field names of `engine` are a class variable of the options."""
+    assert [("nested", "unknown")] == fields_raised(lambda: ModelParallel(nested={}))
+
+
 def test_every_option_has_wrong_values():
     """A new option needs a check of its own."""
     assert {each.name for each in fields(ModelParallel)} == set(WRONG)

@@ -30,6 +30,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from sagemaker_dist.errors import OptionError, require
 from smdist.modelparallel.torch.replicas.grad_clipping import clip_grad_norm_
+from smdist.modelparallel.torch.replicas.grad_scaler import watch_plain_scalers
 from smdist.modelparallel.torch.replicas.host_update import acting, at_home
 from smdist.modelparallel.torch.session.current_model import (
     SplitModel,
@@ -300,16 +301,17 @@ _is_watching = False
 
 
 def watch(model: SplitModel) -> None:
-    """Install hooks that raise an error for two kinds of calls, which are wrong for a split model.
+    """Install hooks that raise an error for three kinds of calls that are wrong for a split model.
 
-    One kind is a call of an optimizer in a step function. The other is a call of `state_dict` of
-    the user's own module after the split.
+    These are calls of an optimizer in a step function, of `state_dict` of the user's own module
+    after the split, and of torch's own GradScaler.
     """
     global _is_watching
     module: Any = model.module
     model.when_cut(lambda: module.register_state_dict_pre_hook(_has_values) and None)
     if not _is_watching:
         _is_watching = True
+        watch_plain_scalers()
         register_optimizer_step_pre_hook(_guard_step)
         plain = torch.optim.Optimizer.zero_grad
         torch.optim.Optimizer.zero_grad = _refusing(plain)  # type: ignore[method-assign]
