@@ -11,7 +11,7 @@
     sagemaker_dist_config = {"version":9,"modelparallel":{...,"fp16":true}}
     sagemaker_dist_config = {"version":10,"modelparallel":{...,"offload_activations":true}}
     sagemaker_dist_config = {"version":11,"modelparallel":{...,"gradient_reduction":"microbatch"}}
-    sagemaker_dist_config = {"version":12,"modelparallel":{...,"offload_optimizer":true}}
+    sagemaker_dist_config = {"version":13,"modelparallel":{...,"offload_optimizer":true}}
 
 Every option of version 2 or 3 is written, even if its value is the default. A job then does not
 depend on the defaults of its image. The options of version 5, "encrypt" and "integrity", are
@@ -20,7 +20,7 @@ true of "gpu_collectives", the option of version 6, of the options of version 7,
 "max_restarts" and "silence_seconds", of "tensor_parallel_degree", the option of version 8, and of
 "fp16", the option of version 9, of the options of version 10, "offload_activations" and
 "activation_loading_horizon", of "gradient_reduction", the option of version 11, and of
-"offload_optimizer", the option of version 12. The value "auto" of "sharding" needs version 11 as
+"offload_optimizer", the option of version 13. The value "auto" of "sharding" needs version 11 as
 well. A reader accepts documents of its own version and of all older versions (tests/contract/golden
 has examples). It refuses newer versions and unknown keys. The writer uses the oldest version that
 has all options of the job, so that older images can still run the job.
@@ -55,7 +55,7 @@ from sagemaker_dist.contract.schedule_limits import AUTO
 from sagemaker_dist.errors import KeyPath, OptionError, SkewError
 
 KEY: Final = "sagemaker_dist_config"
-VERSION: Final = 12  # newest version that this reader accepts
+VERSION: Final = 13  # newest version that this reader accepts
 MAX_CHARACTERS: Final = 2500
 Options = DataParallel | ModelParallel
 _DATA: Final = "dataparallel"
@@ -77,7 +77,7 @@ _LATER_MODEL_OPTIONS: Final = {
     9: ("fp16",),
     10: ("offload_activations", "activation_loading_horizon"),
     11: ("gradient_reduction",),
-    12: ("offload_optimizer",),
+    13: ("offload_optimizer",),
 }
 _FIRST_AUTO_SHARDING: Final = 11
 _MODEL_DEFAULTS: Final = ModelParallel()

@@ -44,7 +44,7 @@ def test_a_misspelt_key_is_recognized(given, meant):
 @pytest.mark.parametrize(
     "given",
     [
-        *("sequence_parallel", "context_parallel_degree", "expert_parallel_degree", "zero_stage"),
+        *("context_parallel", "context_parallel_degree", "expert_parallel_degree", "zero_stage"),
         *("gradient_checkpointing", "mixed_precision", "offload_params", "learning_rate", "", "_"),
     ],
 )

@@ -256,21 +256,21 @@ def test_shards_that_the_planner_chooses_need_a_newer_image(options):
         assert [("modelparallel.gradient_reduction", "unknown")] == fields_of(caught.value)
 
 
-def test_golden_version_12_parses_forever():
-    """The twelfth document: optimizer state in the host's memory."""
+def test_golden_version_13_parses_forever():
+    """The thirteenth document: optimizer state in the host's memory."""
     options = ModelParallel(pipeline_parallel_degree=2, offload_optimizer=True)
 
-    assert options == parse((GOLDEN / "v12.json").read_text())
+    assert options == parse((GOLDEN / "v13.json").read_text())
 
 
 def test_optimizer_offload_needs_a_newer_image():
     """A document without it has no such key; an older image refuses the key by name."""
     text = render(ModelParallel(offload_optimizer=True))
 
-    assert 12 == json.loads(text)["version"]
+    assert 13 == json.loads(text)["version"]
     assert "offload_optimizer" not in render(ModelParallel(sharding="auto"))
     with pytest.raises(SkewError) as caught:
-        parse(text.replace('"version":12', '"version":11'))
+        parse(text.replace('"version":13', '"version":11'))
     assert [("modelparallel.offload_optimizer", "unknown")] == fields_of(caught.value)
 
 
