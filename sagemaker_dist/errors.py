@@ -22,6 +22,8 @@ from typing import Any, ClassVar, Final
 
 KeyPath = tuple[str | int, ...]
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
+_SIMILAR: Final = 0.6  # least ratio of a misspelt word and the right one, from 0 to 1
+_FILLER: Final = 3  # letters of a word that may be missing
 
 
 class DistError(Exception):
@@ -204,8 +206,25 @@ def dotted(path: KeyPath) -> str:
 def closest(word: str, valid: Iterable[str]) -> str:
     """Return a hint that names the valid word most similar to `word`.
 
-    If no valid word is similar, the hint lists all of them.
+    If no valid word is similar, the hint lists all of them. A name with another word in it, such as
+    "expert_parallel_degree", is no misspelt "tensor_parallel_degree".
     """
-    valid = sorted(valid)
-    match = get_close_matches(word.lower(), valid, n=1, cutoff=0.5)
-    return f"Did you mean {match[0]!r}?" if match else f"Valid are {', '.join(map(repr, valid))}"
+    valid, given = sorted(valid), word.lower()
+    begun = [each for each in valid if len(given) > _FILLER and each.lower().startswith(given)]
+    close = get_close_matches(given, valid, n=3, cutoff=_SIMILAR)
+    likely = [*(each for each in close if _has_words_of(each, given)), *begun]
+    return f"Did you mean {likely[0]!r}?" if likely else f"Valid are {', '.join(map(repr, valid))}"
+
+
+def _has_words_of(name: str, given: str) -> bool:
+    """Return True if each long word of `given`, such as "batch" in "batch_size", is in `name`.
+
+    A word is also in `name` if a similar one is. Words of three letters, such as "num", may be
+    missing.
+    """
+    words = name.lower().split("_")
+    return "".join(words) == given.replace("_", "") or all(
+        len(word) == _FILLER or get_close_matches(word, words, n=1, cutoff=_SIMILAR)
+        for word in given.split("_")
+        if word
+    )

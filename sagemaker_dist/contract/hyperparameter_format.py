@@ -12,6 +12,7 @@
     sagemaker_dist_config = {"version":10,"modelparallel":{...,"offload_activations":true}}
     sagemaker_dist_config = {"version":11,"modelparallel":{...,"gradient_reduction":"microbatch"}}
     sagemaker_dist_config = {"version":12,"modelparallel":{...,"sequence_parallel":true}}
+    sagemaker_dist_config = {"version":13,"modelparallel":{...,"offload_optimizer":true}}
 
 Every option of version 2 or 3 is written, even if its value is the default. A job then does not
 depend on the defaults of its image. The options of version 5, "encrypt" and "integrity", are
@@ -19,11 +20,12 @@ written only if one of them differs from its default, which no later image may c
 true of "gpu_collectives", the option of version 6, of the options of version 7, "elastic_min",
 "max_restarts" and "silence_seconds", of "tensor_parallel_degree", the option of version 8, and of
 "fp16", the option of version 9, of the options of version 10, "offload_activations" and
-"activation_loading_horizon", of "gradient_reduction", the option of version 11, and of
-"sequence_parallel", the option of version 12. The value "auto" of "sharding" needs version 11. A
-reader accepts documents of its own version and of all older versions (tests/contract/golden has
-examples). It refuses newer versions and unknown keys. The writer uses the oldest version that has
-all options of the job, so that older images can still run the job.
+"activation_loading_horizon", of "gradient_reduction", the option of version 11, of
+"sequence_parallel", the option of version 12, and of "offload_optimizer", the option of version
+13. The value "auto" of "sharding" needs version 11. A reader accepts documents of its own version
+and of all older versions (tests/contract/golden has examples). It refuses newer versions and unknown
+keys. The writer uses the oldest version that has all options of the job, so that older images can
+still run the job.
 
 Only documents for TensorFlow have the key "framework", which needs version 4. Older images, which
 start ranks only for torch, therefore refuse these documents. Without the key "framework", the
@@ -55,7 +57,7 @@ from sagemaker_dist.contract.schedule_limits import AUTO
 from sagemaker_dist.errors import KeyPath, OptionError, SkewError
 
 KEY: Final = "sagemaker_dist_config"
-VERSION: Final = 12  # newest version that this reader accepts
+VERSION: Final = 13  # newest version that this reader accepts
 MAX_CHARACTERS: Final = 2500
 Options = DataParallel | ModelParallel
 _DATA: Final = "dataparallel"
@@ -78,6 +80,7 @@ _LATER_MODEL_OPTIONS: Final = {
     10: ("offload_activations", "activation_loading_horizon"),
     11: ("gradient_reduction",),
     12: ("sequence_parallel",),
+    13: ("offload_optimizer",),
 }
 _FIRST_AUTO_SHARDING: Final = 11
 _MODEL_DEFAULTS: Final = ModelParallel()

@@ -30,6 +30,7 @@ _ONLY: Final[tuple[tuple[str, tuple[Any, ...], str, str], ...]] = (
     ("fp16", (False,), "Keras has dtype policies for this", _POLICY.replace("bfloat", "float")),
     ("offload_activations", (False,), "activations stay on the device", "Leave it out"),
     ("activation_loading_horizon", (None,), "activations are not offloaded", "Leave it out"),
+    ("offload_optimizer", (False,), "Keras's optimizer updates variables in place", "Leave it out"),
 )
 KERAS_SCHEDULES: Final = ("simple", "interleaved", "1f1b", "interleaved_1f1b", "looped_bfs")
 

@@ -84,6 +84,9 @@ class ModelParallel(KeywordOptions):
             once, at least 1: those in use, those being copied to the host, and those that are
             loaded ahead of their use. A layer is one call of a module that is never split, for one
             microbatch. Only with offload_activations=True. Default None: 4, as in SMP v1.
+        offload_optimizer: True to keep the optimizer's state, and float32 master weights, in the
+            host's memory, and to run the optimizer's step on the CPU. On CPUs this moves nothing.
+            Default False.
         global_batch_size: Samples of one step over all replicas, at least 1. Before the job starts,
             a check makes sure that this number can be divided by replicas and microbatches. Default
             None: not checked.
@@ -120,6 +123,7 @@ class ModelParallel(KeywordOptions):
     bf16: bool = False
     offload_activations: bool = False
     activation_loading_horizon: int | None = None
+    offload_optimizer: bool = False
     global_batch_size: int | None = None
     seed: int = 0
     fp16: bool = False

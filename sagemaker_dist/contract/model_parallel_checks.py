@@ -97,6 +97,7 @@ _KEYS: Final[Mapping[str, Key]] = {
     "fp16": _SWITCH,
     "offload_activations": _SWITCH,
     "activation_loading_horizon": _COUNT,
+    "offload_optimizer": _SWITCH,
     "global_batch_size": _COUNT,
     "seed": Key(
         is_valid=lambda value: type(value) is int and 0 <= value < _SEEDS,
@@ -111,7 +112,7 @@ _KEYS: Final[Mapping[str, Key]] = {
 }
 _NOT_SEARCHED: Final = (
     *("active_microbatches", "optimize", "memory_weight"),
-    *("auto_partition", "default_partition", "offload_activations"),
+    *("auto_partition", "default_partition", "offload_activations", "offload_optimizer"),
 )
 _OF_PLAN: Final = (  # options that a saved plan sets
     *("pipeline", "active_microbatches", "virtual_stages", "optimize", "memory_weight"),

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, TypeVar
+from dataclasses import fields, is_dataclass
+from typing import ClassVar, TypeVar
 
 from sagemaker_dist.errors import OptionError, closest, raise_all
 
@@ -30,7 +31,7 @@ class KeywordOptions:
 
         `__init__` alone would report only the first unknown name.
         """
-        known: dict[str, Any] = getattr(cls, "__dataclass_fields__", {})
+        known = _field_names(cls)
         raise_all(
             OptionError(
                 f"{cls.__name__} has the option {name!r}",
@@ -45,8 +46,13 @@ class KeywordOptions:
         return super().__new__(cls)
 
 
+def _field_names(cls: type) -> tuple[str, ...]:
+    """Return the names of a dataclass's fields; () for another class."""
+    return tuple(each.name for each in fields(cls)) if is_dataclass(cls) else ()
+
+
 def _hint(cls: type[KeywordOptions], name: str, known: Iterable[str]) -> str:
     for option, other in cls.nested.items():
-        if name in getattr(other, "__dataclass_fields__", {}):
+        if name in _field_names(other):
             return f"Pass {option}={other.__name__}({name}=...)"
     return closest(name, known)

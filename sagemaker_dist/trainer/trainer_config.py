@@ -149,6 +149,7 @@ class ModelParallelConfig(SmdistConfig):
     bf16: bool = _MODEL.bf16
     offload_activations: bool = _MODEL.offload_activations
     activation_loading_horizon: int | None = _MODEL.activation_loading_horizon
+    offload_optimizer: bool = _MODEL.offload_optimizer
     global_batch_size: int | None = _MODEL.global_batch_size
     seed: int = _MODEL.seed
     fp16: bool = _MODEL.fp16

@@ -44,6 +44,7 @@ WRONG = {
     "fp16": (1, "O2"),
     "offload_activations": (1, None, "yes"),
     "activation_loading_horizon": (0, True, 2.0, "4"),
+    "offload_optimizer": (1, None, "cpu"),
     "global_batch_size": (0, 6.4),
     "seed": (-1, 2**63, 1.0, None),
     "engine": (None, 4, DataParallel),
@@ -70,6 +71,11 @@ def test_text_of_a_wrong_value():
 
     text = str(caught.value)
     assert all(part in text for part in ("optimize", "'half'", "'speed'", "'memory'"))
+
+
+def test_a_class_variable_is_no_option():
+    """The field names of `engine` are a class variable of the options."""
+    assert [("nested", "unknown")] == fields_raised(lambda: ModelParallel(nested={}))
 
 
 def test_every_option_has_wrong_values():
@@ -102,6 +108,10 @@ def test_every_option_has_wrong_values():
         (
             {"sharding": "auto", "pipeline": "simple", "offload_activations": True},
             [("offload_activations", "conflict"), ("pipeline", "conflict")],
+        ),
+        (
+            {"sharding": "auto", "offload_optimizer": True},
+            [("offload_optimizer", "conflict")],
         ),
         ({"bf16": True, "fp16": True}, [("bf16", "conflict")]),
         (

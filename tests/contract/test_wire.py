@@ -59,6 +59,7 @@ MODELS = st.builds(
     gradient_clipping=st.none() | st.floats(0.1, 1e6),
     bf16=st.booleans(),
     offload_activations=st.booleans(),
+    offload_optimizer=st.booleans(),
     global_batch_size=st.none() | RANKS,
     seed=st.integers(0, 2**63 - 1),
     engine=OPTIONS.filter(lambda options: len(options.shard_weights or ()) < 50),
@@ -270,6 +271,24 @@ def test_split_sequences_need_a_newer_image():
     with pytest.raises(SkewError) as caught:
         parse(text.replace('"version":12', '"version":11'))
     assert [("modelparallel.sequence_parallel", "unknown")] == fields_of(caught.value)
+
+
+def test_golden_version_13_parses_forever():
+    """The thirteenth document: optimizer state in the host's memory."""
+    options = ModelParallel(pipeline_parallel_degree=2, offload_optimizer=True)
+
+    assert options == parse((GOLDEN / "v13.json").read_text())
+
+
+def test_optimizer_offload_needs_a_newer_image():
+    """A document without it has no such key; an older image refuses the key by name."""
+    text = render(ModelParallel(offload_optimizer=True))
+
+    assert 13 == json.loads(text)["version"]
+    assert "offload_optimizer" not in render(ModelParallel(sharding="auto"))
+    with pytest.raises(SkewError) as caught:
+        parse(text.replace('"version":13', '"version":11'))
+    assert [("modelparallel.offload_optimizer", "unknown")] == fields_of(caught.value)
 
 
 @pytest.mark.parametrize("horizon", [None, 2])

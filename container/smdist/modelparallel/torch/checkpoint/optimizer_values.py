@@ -19,6 +19,7 @@ from smdist.modelparallel.core.manifest import Group, OptimizerState, options_fo
 from smdist.modelparallel.torch.checkpoint.checkpoint_errors import CheckpointError
 from smdist.modelparallel.torch.checkpoint.team import Team
 from smdist.modelparallel.torch.checkpoint.tensor_parts import exposed, part_for, target_for
+from smdist.modelparallel.torch.replicas.host_update import at_home, empty_at_home
 
 PREFIX = "optimizer.state."
 _STEP = "step"  # counts steps, in a dtype of its own
@@ -155,7 +156,7 @@ def _target(parameter: nn.Parameter, stored: Any, saved_dtype: str) -> Any:
     if has_own_dtype and parameter.dtype in (torch.float32, torch.float64):
         dtype = parameter.dtype  # one of 16 bits may have a master weight of 32
     if isinstance(parameter, DTensor) and shape == parameter.shape:
-        return torch.empty_like(parameter, dtype=dtype, requires_grad=False)
+        return empty_at_home(parameter, dtype)
     part = target_for(parameter, torch.Size(shape), dtype)
     return torch.empty(shape, dtype=dtype) if part is None else part
 
@@ -196,12 +197,17 @@ def _placed(key: str, value: Any, parameter: nn.Parameter, group: Mapping[str, A
         group: The optimizer's parameter group that contains the parameter.
     """
     value = part_for(value, parameter)
-    if not isinstance(value, Tensor) or isinstance(value, DTensor):
+    if not isinstance(value, Tensor):
         return value
+    if isinstance(value, DTensor):
+        return at_home(value, parameter)
     if key == _STEP:
         counts_there = group.get("capturable") or group.get("fused")
-        return value.to(parameter.device) if counts_there else value
-    value = value.to(parameter.device)
+        return at_home(value, parameter) if counts_there else value
+    if isinstance(parameter, DTensor) and value.dim():
+        value = value.to(parameter.device)
+    else:
+        value = at_home(value, parameter)
     if isinstance(parameter, DTensor) and value.dim():
         mesh = parameter.device_mesh
         return DTensor.from_local(value, mesh, [Replicate()] * mesh.ndim, run_check=False)

@@ -197,8 +197,10 @@ def _found(model: nn.Module, batch: Batch, settings: Settings) -> Plan:
                 state=StateBytes(), **options,
             ).plan  # fmt: skip
         else:
-            if settings.converted_dtype is not None:
-                options["state"] = _WITH_MASTERS
+            state = StateBytes() if settings.converted_dtype is None else _WITH_MASTERS
+            if settings.offloads_optimizer and _runs_on_device(model, batch):
+                state = replace(state, optimizer=0.0)  # in the host's memory
+            options["state"] = state
             plan = find(model, batch, cluster, costs=settings.costs, **options)
     fields = {name: getattr(plan, name) for name in Plan.__dataclass_fields__}
     # without the planning problem, which is not sent to other ranks
@@ -206,6 +208,16 @@ def _found(model: nn.Module, batch: Batch, settings: Settings) -> Plan:
     if found.forecast is None:
         return found
     return replace(found, forecast=replace(found.forecast, basis=found.basis))
+
+
+def _runs_on_device(model: nn.Module, batch: Batch) -> bool:
+    """Return True if the model's parameters will be on an accelerator.
+
+    They are there already, or move to the accelerator of the batch with which the model is split.
+    """
+    leaves, _ = flatten(batch.example)
+    moves = accelerator_of(leaf for leaf in leaves if isinstance(leaf, Tensor)) is not None
+    return moves or not is_off_accelerator(model)
 
 
 def _fixed_shards(settings: Settings) -> FixedShards:
@@ -380,8 +392,11 @@ def cut(
         stages, placement, schedule, groups, graph=captured.graph, sharding=settings.sharding,
         shard_degree=settings.shard_degree, gradient_reduction=settings.gradient_reduction,
         bf16=settings.bf16, fp16=settings.fp16, fusion_bytes=settings.fusion_bytes,
+        offloads_optimizer=settings.offloads_optimizer,
     )  # fmt: skip
     replicas.prepare()
+    if settings.offloads_optimizer and all(map(is_off_accelerator, stages.values())):
+        _warn_of_cpu("offload_optimizer=True", "optimizer state is")
     units = {call.module for call in captured.program.calls if call.is_unit}
     own_units = {unit for stage in stages.values() for unit in stage.route.units}
     skeleton_sync = SkeletonSync(model, bare, units, own_units)
@@ -412,7 +427,7 @@ def _offload(
     if horizon is None:
         return None
     if device is None and all(map(is_off_accelerator, stages.values())):
-        _warn_of_cpu()
+        _warn_of_cpu("offload_activations=True", "activations are")
         return None
     here = current_device()
     assert here is not None
@@ -420,12 +435,18 @@ def _offload(
 
 
 @cache
-def _warn_of_cpu() -> None:
-    """Log a warning on rank 0 of the job, once: activations are in the host's memory already."""
+def _warn_of_cpu(option: str, stays: str) -> None:
+    """Log a warning on rank 0 of the job, once: what would move is in the host's memory already.
+
+    Args:
+        option: Option that has no effect, with its value.
+        stays: Subject and verb of the reason, such as "activations are".
+    """
     if session.current().rank == 0:
         _log.warning(
-            "offload_activations=True moves nothing: the model is on the CPU, so activations are"
-            " in the host's memory already."
+            "%s moves nothing: the model is on the CPU, so %s in the host's memory already.",
+            option,
+            stays,
         )
 
 

@@ -30,6 +30,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from sagemaker_dist.errors import OptionError, require
 from smdist.modelparallel.torch.replicas.grad_clipping import clip_grad_norm_
+from smdist.modelparallel.torch.replicas.grad_scaler import watch_plain_scalers
+from smdist.modelparallel.torch.replicas.host_update import acting, at_home
 from smdist.modelparallel.torch.session.current_model import (
     SplitModel,
     current_model,
@@ -139,9 +141,9 @@ def _adapted(key: str, value: Any, parameter: nn.Parameter) -> Any:
         value: Piece of state of the whole parameter.
         parameter: Parameter of this rank, which may be on another device, or sharded.
     """
-    if isinstance(value, Tensor) and key != "step":
-        value = value.to(parameter.device)
-    return spread(value, parameter)
+    if not isinstance(value, Tensor) or key == "step":
+        return spread(value, parameter)
+    return at_home(spread(value.to(parameter.device), parameter), parameter)
 
 
 def spread(value: Any, parameter: nn.Parameter) -> Any:
@@ -187,6 +189,7 @@ def _before_step(
     """
     for each in living_models():
         _check_precision(optimizer, each)
+        _check_host(optimizer, each)
     model = current_model()
     if model is None or not model.is_cut:
         return
@@ -205,9 +208,7 @@ def _check_precision(optimizer: torch.optim.Optimizer, model: SplitModel) -> Non
     masters = model.masters
     if masters is None or masters.is_in_place:
         return
-    own = {id(parameter) for parameter in model.parameters()}
-    is_moved = optimizer in _moved and model is current_model()
-    if not is_moved and all(id(each) not in own for each in _parameters(optimizer)):
+    if not _updates(optimizer, model):
         return
     option = "fp16" if masters.scaled else "bf16"
     raise OptionError(
@@ -219,6 +220,29 @@ def _check_precision(optimizer: torch.optim.Optimizer, model: SplitModel) -> Non
     )
 
 
+def _check_host(optimizer: torch.optim.Optimizer, model: SplitModel) -> None:
+    """Raise an OptionError if an optimizer would keep its state on the device, despite offload."""
+    if model.host_update is None or not _updates(optimizer, model):
+        return
+    parameters = list(_parameters(optimizer))
+    if all(each.device.type == "cpu" for each in parameters):
+        return  # host parameters of the running step
+    raise OptionError(
+        f"{type(optimizer).__name__}.step is called with offload_optimizer=True",
+        "the step runs on the CPU, and the smp.DistributedOptimizer copies gradients there",
+        "Wrap the optimizer: optimizer = smp.DistributedOptimizer(optimizer)",
+        about="optimizer",
+        kind="not_wrapped",
+    )
+
+
+def _updates(optimizer: torch.optim.Optimizer, model: SplitModel) -> bool:
+    """Return True if a step of an optimizer would update parameters of the model."""
+    own = {id(parameter) for parameter in model.parameters()}
+    is_moved = optimizer in _moved and model is current_model()
+    return is_moved or any(id(each) in own for each in _parameters(optimizer))
+
+
 def _check_all_are_of(optimizer: torch.optim.Optimizer, model: SplitModel) -> None:
     """Raise an OptionError if an optimizer of the model also has parameters outside of the model.
 
@@ -226,7 +250,7 @@ def _check_all_are_of(optimizer: torch.optim.Optimizer, model: SplitModel) -> No
     """
     if model.groups.mp_size * model.groups.rdp_size == 1 or not _is_of(optimizer, model):
         return
-    own = {id(parameter) for parameter in model.parameters()}
+    own = {id(acting(parameter)) for parameter in model.parameters()}
     others = [p for p in _parameters(optimizer) if p.requires_grad and id(p) not in own]
     require(
         not others,
@@ -241,7 +265,7 @@ def _check_all_are_of(optimizer: torch.optim.Optimizer, model: SplitModel) -> No
 
 def _is_of(optimizer: torch.optim.Optimizer, model: SplitModel) -> bool:
     """Return True if an optimizer has parameters of the model, on this rank or on other ranks."""
-    own = {id(parameter) for parameter in model.parameters()}
+    own = {id(acting(parameter)) for parameter in model.parameters()}
     return optimizer in _moved or any(id(each) in own for each in _parameters(optimizer))
 
 
@@ -277,16 +301,17 @@ _is_watching = False
 
 
 def watch(model: SplitModel) -> None:
-    """Install hooks that raise an error for two kinds of calls, which are wrong for a split model.
+    """Install hooks that raise an error for three kinds of calls that are wrong for a split model.
 
-    One kind is a call of an optimizer in a step function. The other is a call of `state_dict` of
-    the user's own module after the split.
+    These are calls of an optimizer in a step function, of `state_dict` of the user's own module
+    after the split, and of torch's own GradScaler.
     """
     global _is_watching
     module: Any = model.module
     model.when_cut(lambda: module.register_state_dict_pre_hook(_has_values) and None)
     if not _is_watching:
         _is_watching = True
+        watch_plain_scalers()
         register_optimizer_step_pre_hook(_guard_step)
         plain = torch.optim.Optimizer.zero_grad
         torch.optim.Optimizer.zero_grad = _refusing(plain)  # type: ignore[method-assign]

@@ -23,6 +23,7 @@ from smdist.modelparallel.torch.parallel.precision import convert, inputs_of, ou
 from smdist.modelparallel.torch.parallel.settings import Settings
 from smdist.modelparallel.torch.parallel.step_function import normal
 from smdist.modelparallel.torch.parallel.step_trace import Trace
+from smdist.modelparallel.torch.replicas.host_update import HostUpdate
 from smdist.modelparallel.torch.replicas.master_weights import MasterWeights
 from smdist.modelparallel.torch.session.current_model import current_model, refuse_in_step, register
 from smdist.modelparallel.torch.session.process_groups import Groups
@@ -119,6 +120,14 @@ class Parallel(nn.Module):
         Otherwise the result is None; it is None until the model is split into stages, too.
         """
         return self._state.masters
+
+    @property
+    def host_update(self) -> HostUpdate | None:
+        """Object that runs optimizer steps on the CPU, with offload_optimizer=True.
+
+        The result is None if they run where the parameters are, and until the model is split.
+        """
+        return self._state.split.replicas.host_update if self._state.split else None
 
     @property
     def stages(self) -> Mapping[int, StageModule]:
@@ -384,8 +393,8 @@ class Parallel(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         for part in self._state.parts:
             part._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        if self.masters is not None:
-            self.masters.follow()
+        if self._state.split is not None:
+            self._state.split.replicas.follow()
         return self
 
     def state_dict(self, **options: Any) -> Any:

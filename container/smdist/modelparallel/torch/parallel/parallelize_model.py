@@ -66,6 +66,7 @@ def parallelize(
         bf16=options.bf16 if bf16 is None else bf16,
         fp16=options.fp16 if fp16 is None else fp16,
         offload_horizon=offload_horizon(options),
+        offloads_optimizer=options.offload_optimizer,
         seed=options.seed if seed is None else seed,
     )  # fmt: skip
     made = Parallel(model, settings)

@@ -44,6 +44,7 @@ class Settings:
         fp16: True to compute in float16, with float32 master weights and a scaled loss.
         offload_horizon: Largest number of layers whose activations are on the device at once; the
             others are in the host's memory. None to leave all on the device.
+        offloads_optimizer: True to keep optimizer state and master weights in the host's memory.
         seed: Seed of all random numbers.
         fusion_bytes: Size of a buffer, in bytes, in which gradients of replicas are reduced.
         averages: True to average gradients over microbatches, False to sum them.
@@ -65,6 +66,7 @@ class Settings:
     bf16: bool = False
     fp16: bool = False
     offload_horizon: int | None = None
+    offloads_optimizer: bool = False
     seed: int = 0
     fusion_bytes: int = FUSION_BYTES
     averages: bool = True

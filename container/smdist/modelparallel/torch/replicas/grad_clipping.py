@@ -29,6 +29,7 @@ from torch.nn.utils import clip_grad
 from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.torch.replicas.grad_norm import total_norm
 from smdist.modelparallel.torch.replicas.gradient_buckets import numbers
+from smdist.modelparallel.torch.replicas.host_update import acting
 from smdist.modelparallel.torch.replicas.master_weights import MasterWeights
 from smdist.modelparallel.torch.session.current_model import refuse_in_step
 from smdist.modelparallel.torch.session.process_groups import Groups
@@ -194,7 +195,8 @@ def _split_of(gradients: list[Tensor]) -> ClippedModel | None:
     """Return the parallel model that has one of these gradients; None if no model has."""
     wanted = {id(gradient) for gradient in gradients}
     for split in _live():
-        if any(p.grad is not None and id(p.grad) in wanted for p in split.held.values()):
+        own = (acting(parameter).grad for parameter in split.held.values())
+        if any(gradient is not None and id(gradient) in wanted for gradient in own):
             return split
     return None
 
@@ -222,7 +224,7 @@ def _split_by_caller(frame: FrameType) -> ClippedModel | None:
     passed = frame.f_locals.get("parameters")
     if isinstance(passed, list) and passed:
         wanted = {id(parameter) for parameter in passed}
-        known = (s for s in _live() if any(id(p) in wanted for p in s.held.values()))
+        known = (s for s in _live() if any(id(acting(p)) in wanted for p in s.held.values()))
         return next(known, None)
     return next(reversed(list(_live())), None)
 
@@ -230,7 +232,7 @@ def _split_by_caller(frame: FrameType) -> ClippedModel | None:
 def _parts() -> set[int]:
     """Return the ids of the gradients of parameters that are split over ranks."""
     return {
-        id(parameter.grad)
+        id(acting(parameter).grad)
         for each in _live()
         for parameter in each.held.values()
         if split_of(parameter) is not None
@@ -247,7 +249,7 @@ def _counted(gradients: list[Tensor], split: ClippedModel) -> list[Tensor]:
         gradients: Gradients to clip on this rank.
         split: Parallel model whose gradients are clipped.
     """
-    elsewhere = {id(p.grad) for p in split.counted_elsewhere()}
-    own = {id(p.grad) for each in _live() for p in each.held.values()}
+    elsewhere = {id(acting(p).grad) for p in split.counted_elsewhere()}
+    own = {id(acting(p).grad) for each in _live() for p in each.held.values()}
     is_here = split.has_losses
     return [g for g in gradients if id(g) not in elsewhere and (id(g) in own or is_here)]

@@ -8,8 +8,9 @@ scale is always the same on all ranks. An error of one rank is raised on all ran
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
@@ -19,8 +20,14 @@ from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.torch.accelerator import current_device
 from smdist.modelparallel.torch.replicas.grad_clipping import name_of
 from smdist.modelparallel.torch.replicas.gradient_buckets import numbers
-from smdist.modelparallel.torch.session.current_model import refuse_in_step
+from smdist.modelparallel.torch.session.current_model import (
+    current_model,
+    refuse_in_step,
+    wrapped_optimizer,
+)
 from smdist.modelparallel.torch.session.object_collectives import all_gather_object
+
+_WATCHED: Final = ("unscale_", "step")
 
 
 class GradScaler(torch.amp.GradScaler):
@@ -113,6 +120,44 @@ class GradScaler(torch.amp.GradScaler):
         if any_fault:
             raise _refusal(fault)
         return {found_inf.device: found_inf}
+
+
+def watch_plain_scalers() -> None:
+    """Make torch's own GradScaler raise an error for an optimizer of a split model."""
+    for name in _WATCHED:
+        plain = getattr(torch.amp.GradScaler, name)
+        if not hasattr(plain, "__wrapped__"):
+            setattr(torch.amp.GradScaler, name, _watched(name, plain))
+
+
+def _watched(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of torch's GradScaler that raises an error for a split model."""
+
+    @wraps(plain)
+    def checked(self: Any, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        is_plain = not isinstance(self, GradScaler) and self.is_enabled()
+        if is_plain and _is_of_split_model(optimizer):
+            raise OptionError(
+                f"torch.amp.GradScaler.{name}() is called for a model that is split over ranks",
+                "it looks for infinite gradients of this rank alone, so that ranks would skip"
+                " different steps",
+                "Make the scaler with smp.amp.GradScaler(), which takes the same options",
+                about="GradScaler",
+                kind="unsupported",
+            )
+        return plain(self, optimizer, *args, **kwargs)
+
+    return checked
+
+
+def _is_of_split_model(optimizer: torch.optim.Optimizer) -> bool:
+    """Return True if ranks have different parts of the model that an optimizer updates."""
+    model = current_model()
+    if model is None or not model.is_cut or model.groups.mp_size == 1:
+        return False
+    own = {id(parameter) for parameter in model.parameters()}
+    is_wrapped = optimizer is wrapped_optimizer()
+    return is_wrapped or any(id(each) in own for each in _trained(optimizer))
 
 
 def _largest(found_inf: Tensor, fault: str) -> tuple[Tensor, bool]:

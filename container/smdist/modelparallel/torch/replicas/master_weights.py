@@ -14,12 +14,16 @@ rate schedulers, and names in checkpoints need no change.
 
 Parameters that are sharded by FSDP2 are in float32 themselves, so they need no second copy. Their
 gradients are unscaled in the same way.
+
+With optimizer offload, master weights are in the host's memory. Gradients are copied there in 16
+bits, and converted on the CPU (`host_update`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -27,6 +31,7 @@ from torch import Tensor, nn
 
 from smdist.modelparallel.torch.accelerator import current_device
 from smdist.modelparallel.torch.replicas.gradient_buckets import numbers
+from smdist.modelparallel.torch.replicas.host_update import HostUpdate
 
 
 class MasterWeights:
@@ -37,17 +42,25 @@ class MasterWeights:
             when they are trained later.
         dtype: Dtype of the parameters, torch.float16 or torch.bfloat16.
         scaled: True if the loss is multiplied by a scale, so that gradients are, too.
+        host: Object that runs steps on the CPU, so that master weights are in the host's memory;
+            None to keep them on the device.
 
     Attributes:
         dtype: Dtype of parameters that have master weights.
         scaled: True if the loss is multiplied by a scale.
         is_in_place: True while parameters have float32 data, in a block of `in_place`.
+        host: The argument of the same name.
     """
 
     def __init__(
-        self, parameters: Iterable[nn.Parameter], dtype: torch.dtype, *, scaled: bool
+        self,
+        parameters: Iterable[nn.Parameter],
+        dtype: torch.dtype,
+        *,
+        scaled: bool,
+        host: HostUpdate | None = None,
     ) -> None:
-        self.dtype, self.scaled, self.is_in_place = dtype, scaled, False
+        self.dtype, self.scaled, self.is_in_place, self.host = dtype, scaled, False, host
         self._masters: dict[nn.Parameter, Tensor] = {}
         self._gradients: dict[nn.Parameter, Tensor] = {}
         for parameter in parameters:
@@ -57,7 +70,8 @@ class MasterWeights:
     def _add(self, parameter: nn.Parameter) -> None:
         """Make a parameter's master weight, unless it has one or is not in 16 bits."""
         if parameter not in self._masters and parameter.dtype is self.dtype:
-            self._masters[parameter] = parameter.detach().float()
+            value = parameter.detach()
+            self._masters[parameter] = (value if self.host is None else value.cpu()).float()
 
     def of(self, parameter: Tensor | None) -> Tensor | None:
         """Return the master weight of a parameter; None if it has none, or for None."""
@@ -98,9 +112,16 @@ class MasterWeights:
             parameter.copy_(master)
         return True
 
-    def follow(self) -> None:
-        """Move each master weight to the device of its parameter."""
-        self._masters = {p: master.to(p.device) for p, master in self._masters.items()}
+    def follow(self, host: HostUpdate | None) -> None:
+        """Move each master weight to the device of its parameter, or to the host.
+
+        Args:
+            host: Object that runs steps on the CPU; None if they run where the parameters are.
+        """
+        self.host = host
+        self._masters = {
+            p: master.to(p.device if host is None else "cpu") for p, master in self._masters.items()
+        }
 
     def take_gradients(self, parameters: Iterable[nn.Parameter], scale: float) -> bool:
         """Copy gradients to float32, and divide them by the loss scale.
@@ -113,18 +134,24 @@ class MasterWeights:
             True if a gradient of this rank is infinite or NaN.
         """
         alike: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+        held = list(parameters)
+        self.drop_gradients(held)
         with torch.no_grad():
-            for parameter in parameters:
-                self._gradients.pop(parameter, None)
-                if parameter.grad is None:
-                    continue
+            for parameter, source in self._sources(held).items():
                 self._add(parameter)
-                gradient = parameter.grad.to(_wide(parameter.grad.dtype), copy=True)
+                is_shared = source is parameter.grad
+                gradient = source.to(_wide(source.dtype), copy=is_shared)
                 self._gradients[parameter] = gradient
                 dense = numbers(gradient)
                 alike.setdefault((dense.device, dense.dtype), []).append(dense)
             is_infinite = [_unscale(found, scale) for found in alike.values()]
         return any(is_infinite)
+
+    def _sources(self, parameters: list[nn.Parameter]) -> dict[nn.Parameter, Tensor]:
+        """Return the gradients of parameters; with optimizer offload, copies on the host."""
+        if self.host is not None:
+            return self.host.gradients(parameters)
+        return {each: each.grad for each in parameters if each.grad is not None}
 
     def drop_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Free the gradients that `take_gradients` has made for these parameters."""
@@ -132,27 +159,65 @@ class MasterWeights:
             self._gradients.pop(parameter, None)
 
     @contextmanager
-    def in_place(self, parameters: Iterable[nn.Parameter]) -> Iterator[None]:
+    def in_place(self, parameters: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
         """Give parameters their master weights and float32 gradients within the block.
 
         Afterwards, the parameters have their 16-bit data and gradients again; `round` updates them.
+        With optimizer offload, host parameters have the gradients, and nothing to update.
 
         Args:
             parameters: Parameters of an optimizer on this rank.
+
+        Yields:
+            Parameters that have the gradients.
         """
+        if self.host is not None:
+            own = {each: self._gradients[each] for each in parameters if each in self._gradients}
+            with self._placing(), self.host.acting(own, own) as found:
+                yield list(found.values())
+            return
+        parameters = list(parameters)
         kept = [(parameter, parameter.data, parameter.grad) for parameter in parameters]
+        with self._placing():
+            try:
+                for parameter, _, _ in kept:
+                    _set(parameter, self._masters.get(parameter), self._gradients.get(parameter))
+                yield parameters
+            finally:
+                for parameter, data, gradient in kept:
+                    is_half = parameter in self._masters
+                    if is_half:
+                        self._masters[parameter] = parameter.data  # some optimizers replace it
+                    _set(parameter, data if is_half else None, gradient)
+
+    @contextmanager
+    def _placing(self) -> Iterator[None]:
         self.is_in_place = True
         try:
-            for parameter, _, _ in kept:
-                _set(parameter, self._masters.get(parameter), self._gradients.get(parameter))
             yield
         finally:
-            for parameter, data, gradient in kept:
-                is_half = parameter in self._masters
-                if is_half:
-                    self._masters[parameter] = parameter.data  # some optimizers replace the tensor
-                _set(parameter, data if is_half else None, gradient)
             self.is_in_place = False
+
+    def step(self, optimizer: torch.optim.Optimizer) -> Any:
+        """Run an optimizer's step on master weights and prepared gradients; round parameters.
+
+        Args:
+            optimizer: PyTorch's optimizer, with parameters of this rank.
+
+        Returns:
+            Result of the optimizer's step.
+        """
+        parameters = [each for group in optimizer.param_groups for each in group["params"]]
+        if self.host is None:
+            with self.in_place(parameters):
+                result = optimizer.step()
+            self.round(parameters)
+            return result
+        own = {each: self._gradients[each] for each in parameters if each in self._gradients}
+        with self._placing():
+            result, new = self.host.step(optimizer, own, self._masters)
+        self._masters |= {each: new[each] for each in new if each in self._masters}
+        return result
 
     def round(self, parameters: Iterable[nn.Parameter]) -> None:
         """Set parameters to their master weights, rounded to 16 bits.

@@ -35,6 +35,7 @@ from smdist.modelparallel.torch.replicas.gradient_buckets import (
     owned_params,
     set_gradient,
 )
+from smdist.modelparallel.torch.replicas.host_update import HostUpdate
 from smdist.modelparallel.torch.replicas.master_weights import MasterWeights
 from smdist.modelparallel.torch.session.device_p2p import shared_p2p
 from smdist.modelparallel.torch.session.process_groups import Groups
@@ -184,6 +185,8 @@ class Replicas:
         bf16: True to compute in bfloat16. With sharding, parameters stay in float32; without it,
             the stages already have parameters in bfloat16, which get master weights.
         fp16: True to compute in float16, in the same way, with a loss that is scaled.
+        offloads_optimizer: True to keep optimizer state and master weights in the host's memory, if
+            parameters are on an accelerator.
         fusion_bytes: Size of the buffer of one all-reduce, in bytes.
 
     Raises:
@@ -204,6 +207,7 @@ class Replicas:
         gradient_reduction: str = "step",
         bf16: bool = False,
         fp16: bool = False,
+        offloads_optimizer: bool = False,
         fusion_bytes: int = FUSION_BYTES,
     ) -> None:
         self._stages, self._placement, self._schedule = stages, placement, schedule
@@ -213,6 +217,8 @@ class Replicas:
         self._reduces_often = gradient_reduction == "microbatch"
         self._sharding, self._dtype = sharding, half_dtype(bf16=bf16, fp16=fp16)
         self._masters: MasterWeights | None = None
+        self._offloads_optimizer = offloads_optimizer
+        self._host_update: HostUpdate | None = None
         self._shard_degree = shard_degree or groups.rdp_size
         self._shards: Shards | None = None
         self._stash: dict[str, Tensor] = {}
@@ -297,10 +303,32 @@ class Replicas:
                 dtype=self._dtype,
             )
             self._collect()
+        self._host_update = self._made_host_update()
         scaled = self._dtype is torch.float16
         if self._dtype is not None and (scaled or self._sharding == "none"):
-            self._masters = MasterWeights(self._every.values(), self._dtype, scaled=scaled)
+            self._masters = MasterWeights(
+                self._every.values(), self._dtype, scaled=scaled, host=self._host_update
+            )
         grad_clipping.register(self)
+
+    def _made_host_update(self) -> HostUpdate | None:
+        """Return the object that runs optimizer steps on the CPU, if the option asks for it."""
+        held = self._every.values()
+        is_used = self._offloads_optimizer and accelerator_of(held) is not None
+        return HostUpdate(held) if is_used else None
+
+    def follow(self) -> None:
+        """Move master weights to the device to which the script has moved the parameters."""
+        found = self._made_host_update()
+        if found is None or self._host_update is None:
+            self._host_update = found
+        if self._masters is not None:
+            self._masters.follow(self._host_update)
+
+    @property
+    def host_update(self) -> HostUpdate | None:
+        """Object that runs optimizer steps on the CPU; None if they run where parameters are."""
+        return self._host_update
 
     @property
     def masters(self) -> MasterWeights | None:

@@ -64,6 +64,10 @@ class SplitModel(Protocol):
     def masters(self) -> Any:
         """Master weights of this rank (`MasterWeights`); None if there are none."""
 
+    @property
+    def host_update(self) -> Any:
+        """Object that runs optimizer steps on the CPU (`HostUpdate`); None without offload."""
+
     def parameters(self) -> Iterator[nn.Parameter]:
         """Return an iterator over this rank's parameters; before the split, over all parameters."""
 

@@ -334,6 +334,7 @@ def _settings(arguments: ModelOptions) -> Settings:
         gradient_reduction=options.gradient_reduction,
         bf16=options.bf16, fp16=options.fp16, seed=options.seed, costs=arguments.costs,
         offload_horizon=offload_horizon(options),
+        offloads_optimizer=options.offload_optimizer,
         fusion_bytes=int(arguments.bucket_cap_mb * MIB),
         averages=arguments.average_grads_across_microbatches,
         passes_per_step=arguments.backward_passes_per_step,

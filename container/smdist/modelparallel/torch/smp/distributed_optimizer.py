@@ -15,7 +15,11 @@ from smdist.modelparallel.torch.parallel import current_parallel
 from smdist.modelparallel.torch.parallel.optimizers import local_parameters, rewrite
 from smdist.modelparallel.torch.replicas import clip_grad_norm_
 from smdist.modelparallel.torch.replicas.loss_scale import LossScale
-from smdist.modelparallel.torch.session.current_model import register_optimizer, register_wrapped
+from smdist.modelparallel.torch.session.current_model import (
+    refuse_in_step,
+    register_optimizer,
+    register_wrapped,
+)
 from smdist.modelparallel.torch.smp.master_update import MasterUpdate
 from smdist.modelparallel.torch.smp.optimizer_state_dict import (
     LOSS_SCALE,
@@ -129,9 +133,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
             about="closure",
         )
         model = current_parallel()
-        if model is None or model.masters is None:
+        if model is not None and model.masters is not None:
+            return self._update.step(model, model.masters)
+        host = None if model is None else model.host_update
+        if host is None:
             return self._inner.step()
-        return self._update.step(model, model.masters)
+        refuse_in_step("DistributedOptimizer.step()")
+        gradients = host.gradients(each for group in self.param_groups for each in group["params"])
+        return host.step(self._inner, gradients, {})[0]
 
     @property
     def overflow(self) -> bool:

@@ -85,8 +85,8 @@ class MasterUpdate:
         if self.overflow:
             return OVERFLOW_NORM
         parameters = list(self._parameters())
-        with masters.in_place(parameters):
-            return float(clip_grad_norm_(parameters, max_norm, norm_type))
+        with masters.in_place(parameters) as clipped:
+            return float(clip_grad_norm_(clipped, max_norm, norm_type))
 
     def step(self, model: Parallel, masters: MasterWeights) -> Any:
         """Run the optimizer's step unless a gradient of any rank is not finite; set the scale.
@@ -104,12 +104,8 @@ class MasterUpdate:
                 self._set_scale(is_first=model.groups.rank == 0)
             if self.overflow:
                 return None
-            parameters = list(self._parameters())
-            with masters.in_place(parameters):
-                self._widen_state(masters)
-                result = self._inner.step()
-            masters.round(parameters)
-            return result
+            self._widen_state(masters)
+            return masters.step(self._inner)
         finally:
             self.forget(masters)
 

@@ -8,6 +8,8 @@ from device_process import DeviceProcesses
 @pytest.fixture(scope="session")
 def pipelines():
     """A process for each rank of each call."""
-    processes = DeviceProcesses("smdist.modelparallel.torch", "splitting", "checkpoints")
+    processes = DeviceProcesses(
+        "smdist.modelparallel.torch", "splitting", "checkpoints", "optimizer_offloading"
+    )
     yield processes
     processes.close()

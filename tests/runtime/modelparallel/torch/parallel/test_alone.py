@@ -96,14 +96,17 @@ def warned(rank, size):
     lines, handler = [], logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())
     logging.getLogger("smdist").addHandler(handler)
-    start(2, offload_activations=True)
+    start(2, offload_activations=True, offload_optimizer=True)
     for _ in range(2):
-        train_step(smp.parallelize(net(), costs="estimate"), *batch())
+        model = smp.parallelize(net(), costs="estimate")
+        train_step(model, *batch())
+        assert model.host_update is None
     return lines
 
 
 def test_on_the_cpu_offload_moves_nothing_and_says_so_once(world):
     first, second = world.run(warned, size=2)
 
-    assert [True] == ["offload_activations=True moves nothing" in line for line in first]
+    moved = [line.partition(" moves nothing")[0] for line in first]
+    assert ["offload_optimizer=True", "offload_activations=True"] == moved
     assert [] == second

@@ -2,12 +2,16 @@
 """Scaled losses: an overflow anywhere skips the update everywhere."""
 
 import math
+from functools import partial
 
 import pytest
 import tied
 import torch
+from error_fields import fields_raised
 from replicated import Pipeline, Replicated, furthest, plain_step
+from smp_nets import batch, net, start, train_step
 
+import smdist.modelparallel.torch as smp
 from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.torch.amp import GradScaler
 
@@ -113,3 +117,27 @@ def test_scaler_that_is_off_changes_nothing():
 
     assert [0, 0] == parameter.tolist()
     assert 1.0 == scaler.get_scale()
+
+
+def scaled_by_torch(rank, size):
+    """Return the errors of torch's own scaler for a split model, and its scale for another one."""
+    start(2)
+    model = smp.DistributedModel(net(), trace_device="cpu")
+    optimizer = smp.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    train_step(model, *batch())
+    scaler = torch.amp.GradScaler("cpu", init_scale=START)
+    calls = (scaler.unscale_, scaler.step)
+    found = [fields_raised(partial(call, optimizer)) for call in calls]
+    other = torch.nn.Linear(2, 2)
+    alone = torch.optim.SGD(other.parameters(), lr=0.1)
+    scaler.scale(other(torch.ones(2)).sum()).backward()
+    scaler.step(alone)
+    scaler.update()
+    return found, scaler.get_scale()
+
+
+def test_torchs_own_scaler_is_refused_for_a_split_model(world):
+    """On every rank, also on those without the loss; a model of one rank is left to it."""
+    refused = [("GradScaler", "unsupported")]
+
+    assert [([refused, refused], START)] * 2 == world.run(scaled_by_torch, size=2, deadline=30)
