@@ -23,9 +23,9 @@ true of "gpu_collectives", the option of version 6, of the options of version 7,
 "activation_loading_horizon", of "gradient_reduction", the option of version 11, of
 "sequence_parallel", the option of version 12, and of "offload_optimizer", the option of version
 13. The value "auto" of "sharding" needs version 11. A reader accepts documents of its own version
-and of all older versions (tests/contract/golden has examples). It refuses newer versions and unknown
-keys. The writer uses the oldest version that has all options of the job, so that older images can
-still run the job.
+and of all older versions (tests/contract/golden has examples). It refuses newer versions and
+unknown keys. The writer uses the oldest version that has all options of the job, so that older
+images can still run the job.
 
 Only documents for TensorFlow have the key "framework", which needs version 4. Older images, which
 start ranks only for torch, therefore refuse these documents. Without the key "framework", the

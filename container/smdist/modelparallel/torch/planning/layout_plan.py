@@ -37,7 +37,7 @@ from smdist.modelparallel.core.layout.from_graph import (
 from smdist.modelparallel.core.layout.layout_memory import state_bytes_per_element
 from smdist.modelparallel.core.layout.training_needs import SCHEDULES_TRIED
 from smdist.modelparallel.core.plan.plan_check import divisors
-from smdist.modelparallel.core.plan_errors import PlanMemoryError
+from smdist.modelparallel.core.plan_errors import PlanError, PlanMemoryError
 from smdist.modelparallel.core.planner.cost_samples import SizeError
 from smdist.modelparallel.core.planner.problem import AUTO
 from smdist.modelparallel.picture.drawable_plan import Plan
@@ -59,6 +59,7 @@ from smdist.modelparallel.torch.program.checkpointed_forward import (
 _OF_STAGES: Final = ("optimize", "memory_weight", "default_partition", "active_microbatches")
 _FP32: Final = 4
 _TRIES: Final = 5
+_BUSY: Final = 0.8  # share of a step that only computes, above which splits of layers are not tried
 _LESS: Final = 0.85  # memory of a search after one whose layout did not fit
 _IN_ONE_PART: Final = "1f1b"  # the schedule if gradients are reduced in each backward pass
 
@@ -136,22 +137,31 @@ def plan_with_layout(
         return read_request(target, example, on, state=state, **known, **checked)  # type: ignore[arg-type]
 
     request = read(model, cluster)
-    variants, unsplit = _variants(
-        model, example, request, machine=machine, options=options, fixed=fixed, read=read
-    )
     precision = fixed.precision or _precision(request.state)
-    requests = {1: request, **{at: each.request() for at, each in variants.items() if at > 1}}
     limit = request.memory_bytes or cluster.device.memory_bytes
-    for tries_left in reversed(range(_TRIES)):
-        search = _search(
+    whole = Variant(model=model, cluster=cluster, read=read, messages={})
+    variants, requests = {1: whole}, {1: request}
+
+    def search_in(memory_bytes: int | None) -> LayoutSearch:
+        return _search(
             requests, variants, machine=machine, options=options, fixed=fixed,
-            precision=precision, memory_bytes=limit,
+            precision=precision, memory_bytes=memory_bytes,
         )  # fmt: skip
+
+    unsplit = _why_whole(fixed, search_in, limit)
+    if not unsplit:
+        found, unsplit = _variants(
+            model, example, request, machine=machine, options=options, fixed=fixed, read=read
+        )
+        variants |= found
+        requests |= {at: each.request() for at, each in found.items()}
+    for tries_left in reversed(range(_TRIES)):
+        search = search_in(limit)
         layout = search.best.layout
         variant, names = variants[layout.tensor], _names(requests[layout.tensor], options, layout)
         try:
             with _checkpoints(variant.model, names):
-                found = _stages(variant, layout, machine, options, precision, state)
+                stages = _stages(variant, layout, machine, options, precision, state)
         except PlanMemoryError:
             # The planner of stages captures checkpoints, and knows temporary memory more exactly.
             if limit is None or not tries_left:
@@ -159,32 +169,58 @@ def plan_with_layout(
             limit = int(_LESS * limit)
         else:
             break
-    whole = _with_layout(found, layout, names)
-    return PlanWithLayout(plan=whole, search=search, machine=machine, unsplit=unsplit)
+    chosen = _with_layout(stages, layout, names)
+    return PlanWithLayout(plan=chosen, search=search, machine=machine, unsplit=unsplit)
+
+
+def _why_whole(
+    fixed: FixedShards, search_in: Callable[[int | None], LayoutSearch], memory_bytes: int | None
+) -> str:
+    """Return the reason why splits of layers need not be tried; "" if they have to be.
+
+    A split of layers computes as much as before on all ranks together. What it can save is the
+    rest of a step: activations that are computed again, waiting, and messages that are not hidden.
+
+    Args:
+        fixed: Choices of the user.
+        search_in: Function that searches layouts of whole layers in bytes of device memory.
+        memory_bytes: Bytes of device memory; None if unknown.
+    """
+    if fixed.tensor is not None:
+        return ""
+    try:
+        best = search_in(memory_bytes).best
+    except PlanError:  # no layout of whole layers fits
+        return ""
+    share = best.time.compute / best.step_seconds
+    if share < _BUSY:
+        return ""
+    return (
+        f"the fastest layout of whole layers computes for {100 * share:.0f} % of its step, which"
+        " splits do not save"
+    )
 
 
 def _variants(
     model: nn.Module, example: Example | Batch, request: Request, *, machine: Machine,
     options: dict[str, Any], fixed: FixedShards, read: Callable[[nn.Module, Cluster], Request],
 ) -> tuple[dict[int, Variant], str]:  # fmt: skip
-    """Return the model for each number of ranks that split its layers, and why there is one alone.
+    """Return the model for each number of ranks that split its layers, and why there are none.
 
     Layers are not split if the costs are measured, since a part of a model has no values to measure
     with, or if the user has fixed the number of replicas, which leaves no ranks for it.
     """
-    whole = Variant(model=model, cluster=machine.cluster, read=read, messages={})
     if fixed.tensor == 1 or _fixed(options, "data_parallel_degree") is not None:
-        return {1: whole}, ""
+        return {}, ""
     if request.sampler.measures:
-        return {1: whole}, "the costs of the whole model are measured"
+        return {}, "the costs of the whole model are measured"
     cluster, pipeline = machine.cluster, _fixed(options, "pipeline_parallel_degree") or 1
     degrees = [
         each
         for each in divisors(cluster.ranks_per_host)
         if each > 1 and fixed.tensor in (None, each) and cluster.size // each % pipeline == 0
     ]
-    found, why = split_variants(model, Batch.of(example), cluster, degrees, read)
-    return {1: whole, **found}, why
+    return split_variants(model, Batch.of(example), cluster, degrees, read)
 
 
 def _stages(
