@@ -150,11 +150,11 @@ def plan_with_layout(
 
     unsplit = _why_whole(fixed, search_in, limit)
     if not unsplit:
-        found, unsplit = _variants(
+        split, unsplit = _variants(
             model, example, request, machine=machine, options=options, fixed=fixed, read=read
         )
-        variants |= found
-        requests |= {at: each.request() for at, each in found.items()}
+        variants |= split
+        requests |= {at: each.request() for at, each in split.items()}
     for tries_left in reversed(range(_TRIES)):
         search = search_in(limit)
         layout = search.best.layout

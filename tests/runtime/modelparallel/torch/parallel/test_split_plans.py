@@ -16,6 +16,7 @@ from smdist.modelparallel.core.cost import Link, StateBytes
 from smdist.modelparallel.core.layout import Machine
 from smdist.modelparallel.core.layout.explain_layout import explain
 from smdist.modelparallel.torch.parallel.settings import DEFAULT_HORIZON, Settings, with_plan
+from smdist.modelparallel.torch.planning import layout_plan
 from smdist.modelparallel.torch.planning.layout_plan import FixedShards, plan_with_layout
 from smdist.modelparallel.torch.tensor_parallel import find
 from smdist.modelparallel.torch.tensor_parallel.planned_splits import split_copies
@@ -162,8 +163,17 @@ def test_a_split_that_is_carried_to_more_ranks_is_the_one_that_is_found_there():
     assert "blocks.0.attention" not in names
 
 
-def test_the_search_names_families_with_split_layers():
+def test_splits_that_can_save_little_are_not_tried():
+    """The proof of a split takes most of the time of a plan."""
+    found = planned(2)
+
+    assert "computes for" in found.unsplit
+    assert {1} == {each.layout.tensor for each in found.search.families}
+
+
+def test_the_search_names_families_with_split_layers(monkeypatch):
     """The families are searched with all others, and each has a line of its own."""
+    monkeypatch.setattr(layout_plan, "_BUSY", 1.1)  # no step only computes
     search = planned(2).search
     names = {each.layout.family for each in search.families}
 
