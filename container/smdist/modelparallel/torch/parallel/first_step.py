@@ -5,8 +5,7 @@ A plan has the stage of each module, and the order in which each rank runs its s
 passes the plan or its file, or else rank 0 searches for a plan. Rank 0 prints a summary of the
 plan.
 
-At the end, functions that were waiting for the stages are called. An example is the loading of a
-checkpoint.
+At the end, functions that waited for the stages are called, such as the loading of a checkpoint.
 """
 
 from __future__ import annotations

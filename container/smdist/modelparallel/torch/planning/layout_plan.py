@@ -126,8 +126,8 @@ def plan_with_layout(
     cluster, fixed = machine.cluster, shards or FixedShards()
     known = {"costs": costs, "device_memory": device_memory}
     if _leaves_nothing(options):
-        found = plan(model, example, cluster, state=state, **known, **options)  # type: ignore[arg-type]
-        return PlanWithLayout(plan=found, search=None, machine=machine)
+        alone = plan(model, example, cluster, state=state, **known, **options)  # type: ignore[arg-type]
+        return PlanWithLayout(plan=alone, search=None, machine=machine)
     checked = {
         name: None if value == AUTO and name != "pipeline" else value
         for name, value in options.items()
@@ -137,68 +137,102 @@ def plan_with_layout(
         return read_request(target, example, on, state=state, **known, **checked)  # type: ignore[arg-type]
 
     request = read(model, cluster)
-    precision = fixed.precision or _precision(request.state)
+    found = _Candidates(
+        machine=machine, options=options, fixed=fixed,
+        precision=fixed.precision or _precision(request.state),
+        variants={1: Variant(model=model, cluster=cluster, read=read, messages={})},
+        requests={1: request},
+    )  # fmt: skip
     limit = request.memory_bytes or cluster.device.memory_bytes
-    whole = Variant(model=model, cluster=cluster, read=read, messages={})
-    variants, requests = {1: whole}, {1: request}
-
-    def search_in(memory_bytes: int | None) -> LayoutSearch:
-        return _search(
-            requests, variants, machine=machine, options=options, fixed=fixed,
-            precision=precision, memory_bytes=memory_bytes,
-        )  # fmt: skip
-
-    unsplit = _why_whole(fixed, search_in, limit)
-    if not unsplit:
+    if not (unsplit := found.why_whole(limit)):
         split, unsplit = _variants(
             model, example, request, machine=machine, options=options, fixed=fixed, read=read
         )
-        variants |= split
-        requests |= {at: each.request() for at, each in split.items()}
-    for tries_left in reversed(range(_TRIES)):
-        search = search_in(limit)
-        layout = search.best.layout
-        variant, names = variants[layout.tensor], _names(requests[layout.tensor], options, layout)
-        try:
-            with _checkpoints(variant.model, names):
-                stages = _stages(variant, layout, machine, options, precision, state)
-        except PlanMemoryError:
-            # The planner of stages captures checkpoints, and knows temporary memory more exactly.
-            if limit is None or not tries_left:
-                raise
-            limit = int(_LESS * limit)
-        else:
-            break
-    chosen = _with_layout(stages, layout, names)
+        found.add(split)
+    search, chosen = found.plan_in(limit, state)
     return PlanWithLayout(plan=chosen, search=search, machine=machine, unsplit=unsplit)
 
 
-def _why_whole(
-    fixed: FixedShards, search_in: Callable[[int | None], LayoutSearch], memory_bytes: int | None
-) -> str:
-    """Return the reason why splits of layers need not be tried; "" if they have to be.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Candidates:
+    """Model with whole layers, and with layers that are split, whose layouts are searched together.
 
-    A split of layers computes as much as before on all ranks together. What it can save is the
-    rest of a step: activations that are computed again, waiting, and messages that are not hidden.
-
-    Args:
-        fixed: Choices of the user.
-        search_in: Function that searches layouts of whole layers in bytes of device memory.
-        memory_bytes: Bytes of device memory; None if unknown.
+    Attributes:
+        machine: Cluster to plan for, and its speeds.
+        options: Options of the user.
+        fixed: Choices of the user that limit the shards of a layout.
+        precision: Bytes of each parameter element.
+        variants: The model by the number of ranks that split a layer.
+        requests: Source of the costs by this number.
     """
-    if fixed.tensor is not None:
-        return ""
-    try:
-        best = search_in(memory_bytes).best
-    except PlanError:  # no layout of whole layers fits
-        return ""
-    share = best.time.compute / best.step_seconds
-    if share < _BUSY:
-        return ""
-    return (
-        f"the fastest layout of whole layers computes for {100 * share:.0f} % of its step, which"
-        " splits do not save"
-    )
+
+    machine: Machine
+    options: dict[str, Any]
+    fixed: FixedShards
+    precision: Precision
+    variants: dict[int, Variant]
+    requests: dict[int, Request]
+
+    def add(self, split: Mapping[int, Variant]) -> None:
+        """Add models whose layers are split."""
+        self.variants.update(split)
+        self.requests.update({degree: each.request() for degree, each in split.items()})
+
+    def search(self, memory_bytes: int | None) -> LayoutSearch:
+        """Return the fastest layouts in so many bytes of device memory; None for any number."""
+        return _search(
+            self.requests, self.variants, machine=self.machine, options=self.options,
+            fixed=self.fixed, precision=self.precision, memory_bytes=memory_bytes,
+        )  # fmt: skip
+
+    def why_whole(self, memory_bytes: int | None) -> str:
+        """Return the reason why splits of layers need not be tried; "" if they have to be.
+
+        A split of layers computes as much as before on all ranks together. It can save the rest of
+        a step: activations that are computed again, waiting, and messages that are not hidden.
+
+        Args:
+            memory_bytes: Bytes of device memory; None if unknown.
+        """
+        if self.fixed.tensor is not None:
+            return ""
+        try:
+            best = self.search(memory_bytes).best
+        except PlanError:  # no layout of whole layers fits
+            return ""
+        share = best.time.compute / best.step_seconds
+        if share < _BUSY:
+            return ""
+        return (
+            f"the fastest layout of whole layers computes for {100 * share:.0f} % of its step,"
+            " which splits do not save"
+        )
+
+    def plan_in(self, memory_bytes: int | None, state: StateBytes) -> tuple[LayoutSearch, Plan]:
+        """Return the search of a layout whose stages fit in memory, and the plan of these stages.
+
+        Raises:
+            PlanMemoryError: No layout fits.
+        """
+        limit = memory_bytes
+        for tries_left in reversed(range(_TRIES)):
+            search = self.search(limit)
+            layout = search.best.layout
+            variant, request = self.variants[layout.tensor], self.requests[layout.tensor]
+            names = _names(request, self.options, layout)
+            try:
+                with _checkpoints(variant.model, names):
+                    stages = _stages(
+                        variant, layout, self.machine, self.options, self.precision, state
+                    )
+            except PlanMemoryError:
+                # The planner of stages captures checkpoints, and knows temporary memory exactly.
+                if limit is None or not tries_left:
+                    raise
+                limit = int(_LESS * limit)
+            else:
+                break
+        return search, _with_layout(stages, layout, names)
 
 
 def _variants(
