@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -78,6 +79,8 @@ class Parent:
 def _serve() -> None:
     """Fork a process for each start, so that none finds what an earlier one has left."""
     assert _registered
+    gc.collect()
+    gc.freeze()  # a collection in a rank would copy all pages of its parent's objects
     for line in sys.stdin:
         if os.fork() == 0:
             try:

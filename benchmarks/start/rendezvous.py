@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import patch
 
 from smdist.config import RankConfig
 from smdist.dataparallel.rendezvous.connect import connect
@@ -47,6 +48,9 @@ class _CountingStore:
         self.received += len(value)
         return value
 
+    def delete(self, _: str) -> None:
+        self.requests += 1
+
     def add(self, _: str, count: int) -> int:
         self.requests += 1
         return count
@@ -66,7 +70,7 @@ class _PublishingStore(_CountingStore):
 class _Engine:
     """Engine that says where it listens, and does nothing else."""
 
-    def __init__(self, rank: int, *_: Any) -> None:
+    def __init__(self, rank: int, *_: Any, **__: Any) -> None:
         self.rank = rank
 
     def endpoint(self) -> tuple[str, int, str]:
@@ -90,6 +94,7 @@ class Traffic:
     bytes_to_others: int
 
 
+@patch("smdist.dataparallel.rendezvous.connect.start_history", lambda *_: None)
 def simulate(size: int) -> Traffic:
     """Let `size` ranks meet; rank 0 and the last rank do so in full."""
     values = _Values()

@@ -160,7 +160,8 @@ def connect(store: Store, rank: int, size: int, config: RankConfig, module: Engi
     others = _introduce(view, config, given is not None, [*openssl_faults(config, module)])
     names = [other["label"] for other in others]
     hosts = host_numbers([other["host"] for other in others])
-    neighbours = sum(other["machine"] == others[rank]["machine"] for other in others)
+    machine = machine_identity()
+    neighbours = sum(other["machine"] == machine for other in others)
     engine = module.Engine(
         rank,
         size,
