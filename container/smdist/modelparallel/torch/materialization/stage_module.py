@@ -29,7 +29,8 @@ from smdist.modelparallel.torch.program.program import (
     ProgramInterpreter,
     Ref,
 )
-from smdist.modelparallel.torch.tensor_splits import whole_sequences
+from smdist.modelparallel.torch.program.pytree import flatten
+from smdist.modelparallel.torch.tensor_splits import SequencePart, whole_sequences
 
 Around = Callable[[Call], AbstractContextManager[None]]
 
@@ -149,7 +150,7 @@ class StageModule(Level):
         """
         values: dict[str, Any] = {**self._program.bind(arguments), **received}
         self._machine(around).run(self._following(values), values)
-        return {name: whole_sequences(values[name]) for name in self._route.keeps}
+        return {name: _whole(values[name]) for name in self._route.keeps}
 
     def output(self, values: Mapping[str, Any]) -> Any:
         """Return the model's result, from the values that the last stage's `forward` returned."""
@@ -350,3 +351,9 @@ def put_tensor(stage: nn.Module, name: str, model: nn.Module) -> None:
         )
     else:
         level.__dict__[key] = getattr(source, key)
+
+
+def _whole(value: Any) -> Any:
+    """Return a nested value with whole tensors in place of slices of sequences."""
+    has_slices = any(isinstance(leaf, SequencePart) for leaf in flatten(value)[0])
+    return whole_sequences(value) if has_slices else value

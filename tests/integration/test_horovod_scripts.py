@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scripts written for Horovod run unchanged beside the package of its name, started as by MPI."""
+
+import tarfile
+from pathlib import Path
+
+import pytest
+from jobs import ROOT
+
+from sagemaker_dist import PyTorch, TensorFlow
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
+SOURCE = Path(__file__).with_name("source") / "for_horovod"
+COMPAT = ROOT / "container/compat/horovod"
+BY_MPI = {"mpi": {"enabled": True, "processes_per_host": 2}}  # as SageMaker's users write it
+
+
+@pytest.fixture
+def compat(tmp_path):
+    """Return a PYTHONPATH on which each interpreter does what installing the package does."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    start = (COMPAT / "sagemaker_dist_horovod.pth").read_text()
+    (folder / "sitecustomize.py").write_text(start)
+    return f"{folder}:{COMPAT}"
+
+
+@pytest.mark.parametrize(
+    ("make", "script", "options"),
+    [
+        (PyTorch, "torch_mnist.py", {"epochs": 3}),
+        (PyTorch, "torch_mnist.py", {"fp16-allreduce": "", "gradient-predivide-factor": 2.0}),
+        (TensorFlow, "keras_mnist.py", {}),
+        (TensorFlow, "tf2_synthetic.py", {}),
+    ],
+    ids=["torch", "torch-fp16", "keras", "tf2"],
+)
+def test_all_ranks_have_the_same_weights(tmp_path, compat, make, script, options):
+    """Two hosts with two ranks each; every rank writes what its script measures, and a digest."""
+    estimator = make(
+        entry_point=script,
+        source_dir=str(SOURCE),
+        instance_type="local_process",
+        instance_count=2,
+        distribution=BY_MPI,
+        hyperparameters=options,
+        output_path=(tmp_path / "output").as_uri(),
+        environment={"PYTHONPATH": compat, "TF_CPP_MIN_LOG_LEVEL": "2", "OMP_NUM_THREADS": "1"},
+    )
+    estimator.fit()
+    with tarfile.open(estimator.model_data.removeprefix("file://")) as tar:
+        reports = {
+            each.name: tar.extractfile(each).read().decode().split()
+            for each in tar.getmembers()
+            if each.isfile()
+        }
+
+    assert [f"{rank}-of-4.txt" for rank in range(4)] == sorted(reports)
+    assert 1 == len({digest for _, digest in reports.values()})
+    # accuracy, or images a second
+    assert all(float(measured) > 0.5 for measured, _ in reports.values())
