@@ -50,7 +50,7 @@ unexport PYTHONDONTWRITEBYTECODE
 RUNTIME_FILES := $(shell find container -type f -not -path '*/__pycache__/*' -not -path '*/build/*' \
   -not -path '*/image/*' -not -name 'Dockerfile*')
 
-.PHONY: demo test test-device test-slow long gpu test-v3 test-tf216 test-docker programs device-programs stream-bugs split-matrix pipeline-sample blips resumable-jobs faults soak \
+.PHONY: demo test test-device test-slow long gpu test-v3 test-tf216 test-docker programs device-programs stream-bugs split-matrix pipeline-sample blips resumable-jobs tensor-sequences faults soak \
   torch-suite keras-matrix pipeline-matrix tensor-matrix native fuzz fuzz-sample fuzz-corpus fuzz-program docs schema site \
   lint clean
 
@@ -65,7 +65,7 @@ test-slow: $(RUNTIME) test-device
 	$(BIN)/python -m pytest $(SHARED_OUT) --durations=40 --durations-min=5 -m slow \
 	  --ignore=tests/docker --ignore=$(SAMPLE) --ignore=$(TORCH_SUITE) --ignore=$(KERAS_MATRIX)
 
-long: split-matrix keras-matrix pipeline-matrix tensor-matrix device-programs stream-bugs blips resumable-jobs
+long: split-matrix keras-matrix pipeline-matrix tensor-matrix device-programs stream-bugs blips resumable-jobs tensor-sequences
 
 test-device: $(RUNTIME)
 	@echo "building the device of torch on which tests run what GPUs do"
@@ -90,6 +90,9 @@ programs: $(RUNTIME)
 
 device-programs: $(RUNTIME) test-device
 	SMDIST_TEST_DEVICE_PROGRAMS=1000 $(BIN)/python -m pytest -n 2 tests/runtime/dataparallel/test_staging.py -k random_programs
+
+tensor-sequences: $(RUNTIME)
+	SMDIST_TEST_SEQUENCES=all $(BIN)/python -m pytest -n 2 tests/runtime/modelparallel/torch/tensor_parallel/test_sequence_parallel.py
 
 resumable-jobs: $(RUNTIME)
 	SMDIST_TEST_RESUMABLE_JOBS=all $(BIN)/python -m pytest tests/integration/test_resumable_jobs.py

@@ -57,5 +57,5 @@ def test_all_ranks_have_the_same_weights(tmp_path, compat, make, script, options
 
     assert [f"{rank}-of-4.txt" for rank in range(4)] == sorted(reports)
     assert 1 == len({digest for _, digest in reports.values()})
-    # accuracy, or images a second
-    assert all(float(measured) > 0.5 for measured, _ in reports.values())
+    # accuracy, of which chance is 0.1, or images a second
+    assert all(float(measured) > 0.2 for measured, _ in reports.values())

@@ -81,7 +81,10 @@ def resumed(rank, size, options, folder):
     return found
 
 
-@every_layout
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options", [*LAYOUTS.values(), MORE_LAYOUTS["fp16 tensors"]], ids=[*LAYOUTS, "fp16 tensors"]
+)
 def test_a_checkpoint_is_for_both(pipelines, options, tmp_path):
     answers = pipelines.run_ranks(
         resumed, options, str(tmp_path), size=2, staging=SLOTS, deadline=150

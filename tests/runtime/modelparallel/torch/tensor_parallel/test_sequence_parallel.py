@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sequences split between split layers: the numbers of one process, with smaller activations."""
 
+import os
+
 import pytest
 import torch
 from blocks import Kept
@@ -59,26 +61,30 @@ def test_gradients_losses_and_weights_are_as_in_one_process(
     assert expected.losses == pytest.approx(means, rel=1e-8)
 
 
-CASES = (
-    TensorCase(model="gpt2", dropout=0.1, sequence=True),
+SAMPLE = (
     TensorCase(model="gpt2", stages=2, dropout=0.1, sequence=True),
+    TensorCase(model="llama", replicas=2, stages=2, sequence=True),
+    TensorCase(model="t5", stages=2, dropout=0.1, sequence=True),
+    TensorCase(model="vit", tensor=4, dropout=0.1, sequence=True),
+    TensorCase(model="gpt_oss", dropout=0.1, sequence=True),
+    TensorCase(model="mamba", dropout=0.1, sequence=True),
+    TensorCase(model="dyn", sequence=True),
+)
+MORE = (  # `make tensor-sequences` runs these, too
+    TensorCase(model="gpt2", dropout=0.1, sequence=True),
     TensorCase(model="gpt2", tensor=4, dtype="float64", sequence=True),
     TensorCase(model="llama", dropout=0.1, sequence=True),
     TensorCase(model="llama", stages=2, sequence=True),
     TensorCase(model="llama", tensor=4, sequence=True),
-    TensorCase(model="llama", replicas=2, stages=2, sequence=True),
     TensorCase(model="bert", dropout=0.1, sequence=True),
-    TensorCase(model="t5", stages=2, dropout=0.1, sequence=True),
-    TensorCase(model="vit", tensor=4, dropout=0.1, sequence=True),
     TensorCase(model="whisper", dropout=0.1, sequence=True),
     TensorCase(model="mixtral", sequence=True),
     TensorCase(model="qwen3_moe", sequence=True),
     TensorCase(model="gemma3", stages=2, sequence=True),
     TensorCase(model="deepseek_v3", sequence=True),
-    TensorCase(model="gpt_oss", dropout=0.1, sequence=True),
-    TensorCase(model="mamba", dropout=0.1, sequence=True),
-    TensorCase(model="dyn", sequence=True),
 )
+IS_WHOLE = os.environ.get("SMDIST_TEST_SEQUENCES") == "all"
+CASES = (*SAMPLE, *(MORE if IS_WHOLE else ()))
 
 
 @pytest.mark.slow
