@@ -21,7 +21,14 @@ args, _ = parser.parse_known_args()
 
 hvd.init()
 tf.keras.utils.set_random_seed(hvd.rank())  # rank 0's weights are sent to all
-model = tf.keras.applications.MobileNetV2(weights=None, input_shape=(32, 32, 3), alpha=0.35)
+model = tf.keras.Sequential(
+    [
+        tf.keras.layers.Conv2D(8, 3, activation="relu"),
+        tf.keras.layers.BatchNormalization(),
+        tf.keras.layers.GlobalAveragePooling2D(),
+        tf.keras.layers.Dense(1000, activation="softmax"),
+    ]
+)
 opt = tf.keras.optimizers.SGD(0.01)
 data = tf.random.uniform([args.batch_size, 32, 32, 3])
 target = tf.random.uniform([args.batch_size, 1], minval=0, maxval=999, dtype=tf.int64)
