@@ -118,8 +118,8 @@ def test_names_of_actions_have_the_stage_where_ranks_have_several(recorded):
 
 @pytest.mark.parametrize("name", ["1f1b", "zero_bubble"])
 def test_ranks_wait_as_long_as_theory_says(world, name):
-    """Stages that sleep 20 ms each way; other programs take some of the rest."""
-    run, expected = world.run(record, name, 1, 4, 0.02, 2, size=2, deadline=120)[0]
+    """Stages that sleep 40 ms each way; other programs take some of the rest."""
+    run, expected = world.run(record, name, 1, 4, 0.04, 2, size=2, deadline=120)[0]
     replayed = run.replay()
 
     assert expected.bubble_fraction == pytest.approx(replayed.measured_bubble, abs=0.08)
