@@ -144,12 +144,14 @@ def plan_with_layout(
         requests={1: request},
     )  # fmt: skip
     limit = request.memory_bytes or cluster.device.memory_bytes
-    if not (unsplit := found.why_whole(limit)):
+    first = None if fixed.tensor else found.search_whole(limit)
+    if not (unsplit := _why_whole(first)):
         split, unsplit = _variants(
             model, example, request, machine=machine, options=options, fixed=fixed, read=read
         )
         found.add(split)
-    search, chosen = found.plan_in(limit, state)
+        first = None
+    search, chosen = found.plan_in(limit, state, first)
     return PlanWithLayout(plan=chosen, search=search, machine=machine, unsplit=unsplit)
 
 
@@ -185,38 +187,29 @@ class _Candidates:
             fixed=self.fixed, precision=self.precision, memory_bytes=memory_bytes,
         )  # fmt: skip
 
-    def why_whole(self, memory_bytes: int | None) -> str:
-        """Return the reason why splits of layers need not be tried; "" if they have to be.
+    def search_whole(self, memory_bytes: int | None) -> LayoutSearch | None:
+        """Return the search before any split is added; None if no layout fits."""
+        try:
+            return self.search(memory_bytes)
+        except PlanError:
+            return None
 
-        A split of layers computes as much as before on all ranks together. It can save the rest of
-        a step: activations that are computed again, waiting, and messages that are not hidden.
+    def plan_in(
+        self, memory_bytes: int | None, state: StateBytes, first: LayoutSearch | None
+    ) -> tuple[LayoutSearch, Plan]:
+        """Return the search of a layout whose stages fit in memory, and the plan of these stages.
 
         Args:
             memory_bytes: Bytes of device memory; None if unknown.
-        """
-        if self.fixed.tensor is not None:
-            return ""
-        try:
-            best = self.search(memory_bytes).best
-        except PlanError:  # no layout of whole layers fits
-            return ""
-        share = best.time.compute / best.step_seconds
-        if share < _BUSY:
-            return ""
-        return (
-            f"the fastest layout of whole layers computes for {100 * share:.0f} % of its step,"
-            " which splits do not save"
-        )
-
-    def plan_in(self, memory_bytes: int | None, state: StateBytes) -> tuple[LayoutSearch, Plan]:
-        """Return the search of a layout whose stages fit in memory, and the plan of these stages.
+            state: Bytes of state of each parameter element.
+            first: Search in this memory, if it is known.
 
         Raises:
             PlanMemoryError: No layout fits.
         """
         limit = memory_bytes
         for tries_left in reversed(range(_TRIES)):
-            search = self.search(limit)
+            search, first = first or self.search(limit), None
             layout = search.best.layout
             variant, request = self.variants[layout.tensor], self.requests[layout.tensor]
             names = _names(request, self.options, layout)
@@ -233,6 +226,26 @@ class _Candidates:
             else:
                 break
         return search, _with_layout(stages, layout, names)
+
+
+def _why_whole(first: LayoutSearch | None) -> str:
+    """Return the reason why splits of layers need not be tried; "" if they have to be.
+
+    A split of layers computes as much as before on all ranks together. It can save the rest of a
+    step: activations that are computed again, waiting, and messages that are not hidden.
+
+    Args:
+        first: Search of layouts of whole layers; None if none fits, or the user asks for a split.
+    """
+    if first is None:
+        return ""
+    share = first.best.time.compute / first.best.step_seconds
+    if share < _BUSY:
+        return ""
+    return (
+        f"the fastest layout of whole layers computes for {100 * share:.0f} % of its step,"
+        " which splits do not save"
+    )
 
 
 def _variants(
