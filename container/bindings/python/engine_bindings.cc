@@ -168,11 +168,11 @@ void bind_joined_rank(py::module_& module) {
 void bind_history_writer(py::module_& module) {
   using Released = py::call_guard<py::gil_scoped_release>;
   py::class_<HistoryWriter>(module, "HistoryWriter", py::module_local())
-      .def(py::init<std::string, int, bool>(), py::arg("folder"), py::arg("stacks"),
-           py::arg("writes_failures"))
+      .def(py::init<std::string, int, int, bool>(), py::arg("folder"), py::arg("stacks"),
+           py::arg("requests"), py::arg("writes_failures"))
       .def("watch", &HistoryWriter::watch, py::arg("engine"))
       .def("install", &HistoryWriter::install, py::arg("signal"))
-      .def("trust_handler", &HistoryWriter::trust_handler)
+      .def("replace_handler", &HistoryWriter::replace_handler)
       .def("close_in_child", &HistoryWriter::close_in_child)
       .def("stop", &HistoryWriter::stop, Released());
 }

@@ -3,11 +3,16 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -20,12 +25,13 @@ namespace smdist::python {
 namespace {
 
 constexpr int kRequestMilliseconds = 1000;
+constexpr std::chrono::milliseconds kStacksTime{1000};  // until compiled code counts as stuck
+constexpr unsigned kCopySeconds = 5;
 constexpr char kSignal = 's';
 constexpr char kFailure = 'f';
 constexpr char kStop = 'q';
 
 std::atomic<int> wake_fd{-1};  // pipe of the one writer; a signal handler may use nothing else
-std::atomic<pid_t> raising_thread{0};  // the thread that raises the signal in itself; 0: none
 
 void wake(char event) {
   const int error_number = errno;
@@ -52,8 +58,11 @@ bool failed_because_of(const Engine& engine) {
 
 }  // namespace
 
-HistoryWriter::HistoryWriter(std::string folder, int stacks, bool writes_failures)
-    : folder_(std::move(folder)), stacks_(stacks), writes_failures_(writes_failures) {
+HistoryWriter::HistoryWriter(std::string folder, int stacks, int requests, bool writes_failures)
+    : folder_(std::move(folder)),
+      stacks_(stacks),
+      requests_(requests),
+      writes_failures_(writes_failures) {
   if (::pipe2(wake_, O_CLOEXEC | O_NONBLOCK) != 0) {
     throw SystemError("cannot open a pipe for the writer of the history", errno);
   }
@@ -78,14 +87,16 @@ bool HistoryWriter::install(int number) {
   return true;
 }
 
-void HistoryWriter::trust_handler() {
-  struct sigaction present{};
-  if (signal_ != 0 && sigaction(signal_, nullptr, &present) == 0) trusted_ = present.sa_handler;
+void HistoryWriter::replace_handler() {
+  struct sigaction own{};
+  own.sa_handler = &HistoryWriter::handle_signal;
+  own.sa_flags = SA_RESTART;
+  struct sigaction replaced{};
+  if (signal_ == 0 || sigaction(signal_, &own, &replaced) != 0) return;
+  stacks_handler_ = replaced.sa_handler;
 }
 
-void HistoryWriter::handle_signal(int /*number*/) {
-  if (raising_thread.load() != ::gettid()) wake(kSignal);
-}
+void HistoryWriter::handle_signal(int /*number*/) { wake(kSignal); }
 
 void HistoryWriter::on_failure() { wake(kFailure); }
 
@@ -107,9 +118,7 @@ void HistoryWriter::run() {
   while (true) {
     struct pollfd wait{wake_[0], POLLIN, 0};
     if (::poll(&wait, 1, kRequestMilliseconds) > 0 && !take_events()) return;
-    if (!is_requested()) continue;
-    raise_for_stacks();
-    write("request");
+    if (is_requested()) write("request");
   }
 }
 
@@ -119,10 +128,7 @@ bool HistoryWriter::take_events() {
   const ssize_t count = ::read(wake_[0], events, sizeof events);
   const std::string taken(events, count > 0 ? static_cast<size_t>(count) : 0);
   if (taken.find(kSignal) != std::string::npos) write("signal");
-  if (taken.find(kFailure) != std::string::npos && writes_failures_) {
-    raise_for_stacks();
-    write("failure");
-  }
+  if (taken.find(kFailure) != std::string::npos && writes_failures_) write("failure");
   return taken.find(kStop) == std::string::npos;
 }
 
@@ -134,21 +140,56 @@ bool HistoryWriter::is_requested() {
   return std::exchange(request_time_, time) != time;
 }
 
-// Returns whether the script has not replaced the handler that writes stacks.
+// Returns whether the script has not replaced the handler of the signal.
 bool HistoryWriter::has_own_handler() const {
   struct sigaction present = {};
-  return trusted_ != nullptr && sigaction(signal_, nullptr, &present) == 0 &&
-         present.sa_handler == trusted_;
+  return stacks_handler_.load() != nullptr && sigaction(signal_, nullptr, &present) == 0 &&
+         present.sa_handler == &HistoryWriter::handle_signal;
 }
 
-void HistoryWriter::raise_for_stacks() const {
+// Lets the stacks be written to their file.
+void HistoryWriter::collect_stacks() {
   if (!has_own_handler()) return;
-  raising_thread = ::gettid();
-  ::raise(signal_);
-  raising_thread = 0;
+  take_stacks();  // those that came too late for the last request
+  if (!request_stacks()) write_stacks_in_copy();
+}
+
+// Requests the stacks from a thread that can take the GIL. Returns whether they are there.
+bool HistoryWriter::request_stacks() {
+  const auto end = std::chrono::steady_clock::now() + kStacksTime;
+  uint8_t answer = ++last_request_;
+  if (::send(requests_, &answer, 1, MSG_NOSIGNAL | MSG_DONTWAIT) != 1) return false;
+  while (true) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+        end - std::chrono::steady_clock::now());
+    struct pollfd wait{requests_, POLLIN, 0};
+    if (left.count() <= 0 || ::poll(&wait, 1, static_cast<int>(left.count())) == 0) return false;
+    const ssize_t count = ::recv(requests_, &answer, 1, MSG_DONTWAIT);
+    if (count == 1 && answer == last_request_) return true;  // else an answer that came late
+    if (count == 0) return false;
+  }
+}
+
+// Writes the stacks in a copy of this process, which has a thread like this one alone, runs no
+// handlers of forks, and ends without a signal to this process.
+void HistoryWriter::write_stacks_in_copy() const {
+  const auto copy = static_cast<pid_t>(::syscall(SYS_clone, 0UL, nullptr, nullptr, 0UL, 0UL));
+  if (copy < 0) return;
+  if (copy > 0) {
+    while (::waitpid(copy, nullptr, __WALL) < 0 && errno == EINTR) {
+    }
+    return;
+  }
+  const rlimit none{0, 0};
+  ::setrlimit(RLIMIT_CORE, &none);
+  for (const int fatal : {SIGSEGV, SIGBUS, SIGALRM}) ::signal(fatal, SIG_DFL);
+  ::alarm(kCopySeconds);
+  stacks_handler_.load()(signal_);
+  ::_exit(0);
 }
 
 void HistoryWriter::write(const std::string& reason) {
+  collect_stacks();
   const std::string stacks = take_stacks();
   std::shared_ptr<Engine> engine;
   {

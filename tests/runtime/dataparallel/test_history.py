@@ -6,6 +6,7 @@ import faulthandler
 import json
 import os
 import signal
+import threading
 import time
 from contextlib import contextmanager
 from dataclasses import replace
@@ -70,6 +71,43 @@ def test_a_signal_writes_the_operations_and_the_stacks(world, tmp_path):
         )
         assert last["submitted"] <= last["started"] <= last["ended"] <= time.time()
         assert "in write_after_a_signal" in stacks
+
+
+def change_stacks(is_over):
+    """Make and leave frames until the end, in deep recursions and in code that is freed soon."""
+
+    def descend(depth):
+        return descend(depth - 1) if depth else depth
+
+    while not is_over.is_set():
+        exec(compile("def f(n):\n  return f(n - 1) if n else n\nf(50)", "<text>", "exec"), {})
+        descend(300)
+
+
+def write_beside_threads(rank, size, folder):
+    is_over = threading.Event()
+    threads = [threading.Thread(target=change_stacks, args=(is_over,)) for _ in range(2)]
+    with writer_in(folder) as files:
+        for each in threads:
+            each.start()
+        raise_signal = getattr(ctypes.CDLL(None), "raise")  # lets other threads have the GIL
+        for _ in range(100):
+            raise_signal(int(signal.SIGUSR2))
+            (files / f"stacks-rank-{rank}.txt").unlink(missing_ok=True)
+            time.sleep(0.005)
+        stacks = wait_for(files / f"stacks-rank-{rank}.txt")
+        is_over.set()
+        for each in threads:
+            each.join()
+    return stacks
+
+
+def test_threads_that_run_may_change_their_stacks_meanwhile(world, tmp_path):
+    """A walk over the stack of a thread that runs meanwhile crashes."""
+    (stacks,) = world.run(write_beside_threads, str(tmp_path), size=1)
+
+    assert "in change_stacks" in stacks
+    assert "_write_stacks" not in stacks
 
 
 def keep_own_handler(rank, size, folder):

@@ -179,8 +179,8 @@ class HistoryWriter(Protocol):
     def install(self, signal: int, /) -> bool:
         """Write when this process receives the signal; False if it has a handler for it already."""
 
-    def trust_handler(self) -> None:
-        """Record that the present handler of the signal writes the stacks of all threads."""
+    def replace_handler(self) -> None:
+        """Replace the handler of the signal, which writes stacks; call it if nothing else can."""
 
     def watch(self, engine: Any, /) -> None:
         """Write the history of this engine from now on."""
@@ -196,11 +196,11 @@ class EngineModule(Protocol[E_co]):
     """Compiled Python module that contains the engine, for torch or for TensorFlow."""
 
     @property
-    def HistoryWriter(self) -> Callable[[str, int, bool], HistoryWriter]:  # noqa: N802  a class
+    def HistoryWriter(self) -> Callable[[str, int, int, bool], HistoryWriter]:  # noqa: N802  a class
         """Class of the thread that writes an engine's history.
 
-        Its arguments are the folder, the descriptor of the file with stacks, and whether to write
-        when the engine fails.
+        Its arguments are the folder, the descriptor of the file with stacks, that of the socket
+        over which it requests them, and whether to write when the engine fails.
         """
 
     @property
