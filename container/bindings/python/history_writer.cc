@@ -150,7 +150,7 @@ bool HistoryWriter::has_own_handler() const {
 // Lets the stacks be written to their file.
 void HistoryWriter::collect_stacks() {
   if (!has_own_handler()) return;
-  take_stacks();  // those that came too late for the last request
+  take_stacks();  // discards stacks that came too late for the last request
   if (!request_stacks()) write_stacks_in_copy();
 }
 

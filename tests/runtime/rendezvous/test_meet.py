@@ -71,7 +71,7 @@ class Recording:
 class NoHistory:
     """A history of operations that is never written."""
 
-    def __init__(self, folder, stacks, writes_failures):
+    def __init__(self, folder, stacks, requests, writes_failures):
         pass
 
     def install(self, signal):

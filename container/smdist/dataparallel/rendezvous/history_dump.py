@@ -7,8 +7,9 @@
 A rank writes them after the signal SIGUSR2, when the file smdist-debug.request changes, and under
 smdist's launcher also when its engine fails. The folder is in the job's output data, or in the
 working directory of a rank that has no launcher. A compiled thread writes the files, also while the
-process is stuck in compiled code. It gets the stacks from a thread of Python. SIGUSR2 does this only if the process has no handler of its own
-for it when the engine connects, and until it installs one.
+process is stuck in compiled code. It gets the stacks from a thread of Python. SIGUSR2 does this
+only if the process has no handler of its own for it when the engine connects, and until it installs
+one.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from smdist.dataparallel.rendezvous.engine_shutdown import call_after_shutdown
 from smdist.debug_files import DEBUG_FOLDER
 
 _writers: list[HistoryWriter] = []  # at most one, which lives as long as the process
-_sockets: list[socket.socket] = []  # of the writer, over which it requests stacks, and their source
+_sockets: list[int] = []  # descriptors of the two ends over which the writer requests stacks
 
 
 def start_history(engine: E, module: EngineModule[E], config: RankConfig) -> None:
@@ -42,16 +43,16 @@ def start_history(engine: E, module: EngineModule[E], config: RankConfig) -> Non
     if not _writers:
         stacks = os.memfd_create("smdist-stacks")
         folder = config.output_data or Path.cwd()
-        requests, source = socket.socketpair()
+        requests, source = (each.detach() for each in socket.socketpair())
         writer = module.HistoryWriter(
-            str(folder / DEBUG_FOLDER), stacks, requests.fileno(), config.output_data is not None
+            str(folder / DEBUG_FOLDER), stacks, requests, config.output_data is not None
         )
         if writer.install(signal.SIGUSR2):
             faulthandler.register(signal.SIGUSR2, file=stacks, all_threads=True)
             writer.replace_handler()
-        threading.Thread(
-            target=_write_stacks, args=(source, stacks), name="smdist-stacks", daemon=True
-        ).start()
+            threading.Thread(
+                target=_write_stacks, args=(source, stacks), name="smdist-stacks", daemon=True
+            ).start()
         _sockets[:] = requests, source
         _writers.append(writer)
         call_after_shutdown(_stop)
@@ -60,18 +61,18 @@ def start_history(engine: E, module: EngineModule[E], config: RankConfig) -> Non
         _writers[0].watch(engine)
 
 
-def _write_stacks(source: socket.socket, stacks: int) -> None:
+def _write_stacks(source: int, stacks: int) -> None:
     """Write the stacks of all threads to a file whenever a byte comes, and send it back then.
 
     This thread holds the GIL while it reads the stacks, so no other thread changes its own.
     """
     dump = os.memfd_create("smdist-dump")
-    while request := source.recv(1):
+    while request := os.read(source, 1):
         os.ftruncate(dump, 0)
         os.lseek(dump, 0, os.SEEK_SET)
         faulthandler.dump_traceback(file=dump, all_threads=True)
         os.write(stacks, _without_current_thread(os.pread(dump, os.fstat(dump).st_size, 0)))
-        source.send(request)
+        os.write(source, request)
 
 
 def _without_current_thread(dump: bytes) -> bytes:
@@ -91,6 +92,6 @@ def _leave() -> None:
     for writer in _writers:
         writer.close_in_child()
     for each in _sockets:
-        each.close()
+        os.close(each)
     _writers.clear()
     _sockets.clear()
