@@ -39,6 +39,9 @@ def _remove_writers():
     for writer in history_dump._writers:
         writer.stop()
     history_dump._writers.clear()
+    for end in history_dump._sockets:
+        os.close(end)  # ends the thread that writes stacks
+    history_dump._sockets.clear()
     faulthandler.unregister(signal.SIGUSR2)
     signal.signal(signal.SIGUSR2, signal.SIG_DFL)
 
