@@ -15,7 +15,6 @@ pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
     ("make", "script"),
     [
         (PyTorch, "elastic_torch.py"),
-        (PyTorch, "elastic_horovod.py"),
         (TensorFlow, "elastic_keras.py"),
     ],
 )

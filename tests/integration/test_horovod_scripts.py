@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scripts written for Horovod run unchanged beside the package of its name, started as by MPI."""
 
+import json
 import tarfile
 from pathlib import Path
 
 import pytest
 from jobs import ROOT
 
-from sagemaker_dist import PyTorch, TensorFlow
+from sagemaker_dist import DataParallel, PyTorch, TensorFlow
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 SOURCE = Path(__file__).with_name("source") / "for_horovod"
@@ -23,6 +24,13 @@ def compat(tmp_path):
     start = (COMPAT / "sagemaker_dist_horovod.pth").read_text()
     (folder / "sitecustomize.py").write_text(start)
     return f"{folder}:{COMPAT}"
+
+
+def files_of(estimator):
+    """Return the files of its model, by name."""
+    with tarfile.open(estimator.model_data.removeprefix("file://")) as tar:
+        members = [member for member in tar.getmembers() if member.isfile()]
+        return {member.name: tar.extractfile(member).read() for member in members}
 
 
 @pytest.mark.parametrize(
@@ -48,14 +56,36 @@ def test_all_ranks_have_the_same_weights(tmp_path, compat, make, script, options
         environment={"PYTHONPATH": compat, "TF_CPP_MIN_LOG_LEVEL": "2", "OMP_NUM_THREADS": "1"},
     )
     estimator.fit()
-    with tarfile.open(estimator.model_data.removeprefix("file://")) as tar:
-        reports = {
-            each.name: tar.extractfile(each).read().decode().split()
-            for each in tar.getmembers()
-            if each.isfile()
-        }
+    reports = {name: text.decode().split() for name, text in files_of(estimator).items()}
 
     assert [f"{rank}-of-4.txt" for rank in range(4)] == sorted(reports)
     assert 1 == len({digest for _, digest in reports.values()})
     # accuracy, of which chance is 0.1, or images a second
     assert all(float(measured) > 0.2 for measured, _ in reports.values())
+
+
+@pytest.mark.parametrize(("num_hosts", "killed"), [(3, 0), (2, 1)])
+def test_an_elastic_script_goes_on_with_the_hosts_that_are_left(
+    tmp_path, compat, num_hosts, killed
+):
+    """Each sample of both epochs is in the committed state once; the loss goes on to fall."""
+    estimator = PyTorch(
+        entry_point="torch_elastic.py",
+        source_dir=str(SOURCE),
+        instance_type="local_process",
+        instance_count=num_hosts,
+        distribution=DataParallel(elastic_min=1, processes_per_host=1),
+        hyperparameters={"killed": killed},
+        output_path=(tmp_path / "output").as_uri(),
+        environment={"PYTHONPATH": compat},
+    )
+    estimator.fit()
+    results = {name: json.loads(text) for name, text in files_of(estimator).items()}
+    left = [f"{rank}.json" for rank in range(num_hosts) if rank != killed]
+    first = results[left[0]]
+
+    assert left == sorted(results)
+    assert {num_hosts - 1} == {each["size"] for each in results.values()}
+    assert all(first["weights"] == each["weights"] for each in results.values())
+    assert [[epoch, i] for epoch in range(2) for i in range(240)] == sorted(first["seen"])
+    assert first["losses"][-1] < 0.1 * first["losses"][0]

@@ -62,6 +62,8 @@ class NamedCluster final {
     here.order->bring(name, start, fail);
   }
 
+  void shut_down(int rank) { ranks_[static_cast<size_t>(rank)].engine->shutdown(); }
+
   void join(int rank) { ranks_[static_cast<size_t>(rank)].order->join(); }
 
   // Returns the names that each of the first ranks has started, once these are so many.
@@ -185,6 +187,16 @@ void a_name_that_a_rank_never_brings_ends_the_job_at_the_timeout() {
   CHECK_CONTAINS("'never' was not called", cluster.failures(2, 1)[0][1]);
 }
 
+// Its thread has a late name to tell other ranks of, when the engine takes no messages any more.
+void a_first_rank_whose_engine_is_shut_down_tells_no_late_names() {
+  NamedCluster cluster(3, Network::kMemory, milliseconds(500));
+  for (const int rank : {0, 1}) cluster.bring(rank, "late");
+  std::this_thread::sleep_for(milliseconds(100));  // rank 1's message arrives
+  cluster.shut_down(0);
+  CHECK_EQ(1U, cluster.failures(1, 1)[0].size());
+  std::this_thread::sleep_for(milliseconds(600));
+}
+
 void names_start_without_a_rank_that_has_joined_until_all_have() {
   NamedCluster cluster(3);
   cluster.bring(0, "before");
@@ -212,4 +224,5 @@ int main() {
   RUN(ranks_that_lack_a_name_are_logged_and_may_bring_it_later);
   RUN(a_first_rank_that_uses_no_names_is_logged);
   RUN(a_name_that_a_rank_never_brings_ends_the_job_at_the_timeout);
+  RUN(a_first_rank_whose_engine_is_shut_down_tells_no_late_names);
 }

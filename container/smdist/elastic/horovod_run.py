@@ -22,6 +22,16 @@ class HorovodMethods(State):
         """Keep a copy of the state in this process, as commit() does."""
         self.commit()
 
+    def sync(self) -> None:
+        """Send rank 0's present state to all ranks, and commit it. All ranks must call it together.
+
+        As in Horovod, changes since the last commit are sent, too. Horovod sends model, optimizer,
+        scheduler and sampler as they are, and other values as of rank 0's last commit; here these
+        values are the present ones, so that `step` fits the model.
+        """
+        self.commit()
+        super().sync()
+
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], Any]]) -> None:
         """Call these functions, without arguments, after each change of the number of ranks."""
         for callback in callbacks:

@@ -143,10 +143,7 @@ class State(ABC):
 
         If nothing was committed, this rank's state is committed first.
         """
-        if not self._committed:
-            self.commit()
-        self._committed = self._broadcast(self._committed)
-        self.restore()
+        self._share_commit()
 
     def enter_world(self, generation: Generation, default: Callback) -> None:
         """Restore rank 0's last commit in a new world, and run the callbacks of the change.
@@ -159,7 +156,7 @@ class State(ABC):
             self.commit()
         if self.sampler is not None:
             self.sampler.set_world(generation.rank, generation.size)
-        self.sync()
+        self._share_commit()
         old = self._committed["size"]
         self._size = generation.size
         if old != generation.size:
@@ -167,6 +164,12 @@ class State(ABC):
             for callback in self._callbacks or [default]:
                 callback(self, change)
         self.commit()
+
+    def _share_commit(self) -> None:
+        if not self._committed:
+            self.commit()
+        self._committed = self._broadcast(self._committed)
+        self.restore()
 
     @abstractmethod
     def world(self) -> FrameworkWorld:

@@ -20,6 +20,7 @@ from typing import Any, Final
 from smdist.launch.guard_protocol import Report, exit_status, signal_name
 
 MAX_CHARACTERS: Final = 1024
+_LEFT: Final = "left"  # kind of a fault whose culprit has shut its engine down without an error
 _SIGNAL_CAUSES: Final = {
     signal.SIGKILL: "the host may have run out of memory; use smaller batches or a bigger instance",
     signal.SIGBUS: "shared memory may be full; use fewer DataLoader workers or a bigger /dev/shm",
@@ -46,9 +47,11 @@ def first_failure(reports: Iterable[Report]) -> Report | None:
 def describe(report: Report, label: str) -> str:
     """Return a sentence on how one rank ended, in at most 1,024 characters.
 
-    `label` is the host's name in messages.
+    It begins with the rank that caused this, if that rank left without an error. `label` is the
+    host's name in messages.
     """
     who = label if report.rank is None else f"{label} rank {report.rank}"
+    who = _who_left(report) + who
     code, how = report.exit_code, _how(report)
     place = f" ({report.frame})" if report.frame else ""
     if cause := next((text for number, text in _SIGNAL_CAUSES.items() if code == 128 + number), ""):
@@ -63,6 +66,13 @@ def describe_end(report: Report) -> str:
     who = "the script" if report.rank is None else f"rank {report.rank}"
     error = f": {report.error}" if report.error and report.status > 0 else ""
     return shorten(f"{who} {_how(report)}{error}")
+
+
+def _who_left(report: Report) -> str:
+    fault = report.fault
+    if fault is None or fault.kind != _LEFT or not report.is_secondary:
+        return ""
+    return f"rank {fault.culprit} left while other ranks needed it: "
 
 
 def _how(report: Report) -> str:

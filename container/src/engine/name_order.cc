@@ -221,11 +221,14 @@ void NameOrder::fail_later(const Fail& fail, const std::exception_ptr& error) {
 void NameOrder::watch() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (!changed_.wait_for(lock, settings_.late_after / 10, [this] { return is_ending_; })) {
-    look(Clock::now());
+    lock.unlock();
+    guarded([this] { look(Clock::now()); });  // the engine may be shut down meanwhile
+    lock.lock();
   }
 }
 
 void NameOrder::look(Clock::time_point now) {
+  if (failure_) return;
   look_at_counts(now);
   for (auto& [hash, queue] : waiting_) {
     for (Brought& each : queue) {

@@ -136,8 +136,8 @@ def wrong_states(rank, size):
     return found
 
 
-def first_sync(rank, size, port):
-    """Share a state before any commit, change it, and return to it."""
+def two_syncs(rank, size, port):
+    """Share a state before any commit, change it, return to it; then share a change."""
     import smdist.dataparallel.torch.horovod as hvd
 
     dist.destroy_process_group()
@@ -154,15 +154,26 @@ def first_sync(rank, size, port):
         torch.nn.init.zeros_(model.weight)
         state.batch = 30
         state.restore()
+        restored = state.batch, model.weight.item()
+        torch.nn.init.constant_(model.weight, rank + 5.0)
+        optimizer.param_groups[0]["lr"] = rank + 0.5
+        state.batch = 40 + rank
+        state.sync()
+        found = state.batch, model.weight.item(), optimizer.param_groups[0]["lr"]
+        state.batch = 50
+        state.restore()
         hvd.shutdown()
-        return shared, (state.batch, model.weight.item())
+        return shared, restored, found, state.batch
     finally:
         for variable in VARIABLES:
             os.environ.pop(variable, None)
 
 
-def test_sync_before_any_commit_shares_the_state_of_rank_0(world):
-    assert [((20, 1.0), (20, 1.0))] * 2 == world.run(first_sync, free_port(), size=2)
+def test_sync_shares_the_present_state_of_rank_0_and_commits_it(world):
+    """Before any commit, and with changes since the last one."""
+    expected = ((20, 1.0), (20, 1.0), (40, 5.0, 0.5), 40)
+
+    assert [expected] * 2 == world.run(two_syncs, free_port(), size=2)
 
 
 def test_wrong_states_are_refused(world):
@@ -206,6 +217,8 @@ def keras_by_fit(rank, size):
     variable = tf.Variable([float(rank)])
     loop = of_tensorflow.TensorFlowState([variable], batch=0)
     loop.sync()  # without save() or commit() before it, as Horovod's scripts call it
+    variable.assign([rank + 3.0])
+    loop.sync()
     wrong = [
         *fields_raised(lambda: of_tensorflow.TensorFlowState(session=1)),
         *fields_raised(lambda: of_tensorflow.TensorFlowKerasState(model, backend="x")),
@@ -234,7 +247,7 @@ def test_states_and_callbacks_of_keras(tf_ranks):
     assert 3 == rest[0]
     assert 0 == rest[1]
     assert [9 // 2 + 3] == rest[2]  # after every other batch, and at the ends of 3 epochs
-    assert [0.0] == rest[3]
+    assert [3.0] == rest[3]
     expected = [
         ("session", "unsupported"),
         ("variables", "missing"),

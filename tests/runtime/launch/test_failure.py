@@ -35,6 +35,14 @@ def report(**parts):
             "algo-2 rank 3 exited with code 1: ValueError: boom (t.py:1 in f)",
         ),
         (
+            {"error": "Error: x", "fault": RankFault(kind="left", culprit=4)},
+            "rank 4 left while other ranks needed it: algo-2 rank 3 exited with code 1: Error: x",
+        ),
+        (
+            {"error": "Error: x", "fault": RankFault(kind="lost", culprit=4)},
+            "algo-2 rank 3 exited with code 1: Error: x",
+        ),
+        (
             {"error": "RuntimeError: Distributed package doesn't have NCCL built in"},
             "algo-2 rank 3 exited with code 1: RuntimeError: Distributed package doesn't have NCCL"
             ' built in. Without a GPU, pass "smdist" to init_process_group',

@@ -177,6 +177,20 @@ def test_a_script_for_horovod_runs_unchanged(tmp_path):
     assert 2 == sum("sum [2.0, 2.0] of 2" in line for line in lines)
 
 
+@pytest.mark.slow
+def test_a_rank_that_ends_early_with_success_is_named(tmp_path):
+    """The reason begins with it, and the error says what it may have had."""
+    early = "if hvd.rank() == 1: raise SystemExit(0)\n" + "hvd.allreduce(torch.ones(2))\n"
+    (tmp_path / "train.py").write_text("import sagemaker_dist_horovod\n" + SUM + early)
+    status, _, errors = run(
+        "-np", "2", sys.executable, "train.py", cwd=tmp_path, PYTHONPATH=str(COMPAT)
+    )
+
+    assert 1 == status
+    assert "rank 1 left while other ranks needed it: " in errors
+    assert "perhaps it had fewer batches" in errors
+
+
 def _python(code, tmp_path, *path):
     places = os.pathsep.join(map(str, (COMPAT, *path)))
     return subprocess.run(

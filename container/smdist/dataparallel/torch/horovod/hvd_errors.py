@@ -12,10 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from sagemaker_dist.errors import DistError
 from smdist.dataparallel.rendezvous.engine_shutdown import last_fault
+
+_HINT: Final = "Look for the first error in the log of the job"
+_HINTS: Final = {  # kind of a fault -> hint
+    "left": "That rank ended without an exception; perhaps it had fewer batches. Give all ranks as"
+    " many batches, or call join() on ranks that have no more"
+}
 
 
 class HorovodInternalError(DistError, RuntimeError):
@@ -83,10 +89,11 @@ def engine_errors() -> Iterator[None]:
 
 def _internal(error: RuntimeError) -> HorovodInternalError:
     fault = last_fault()
+    kind = fault.kind if fault else ""
     return HorovodInternalError(
         "a collective has failed",
         " ".join((fault.text if fault else str(error)).split()),
-        "Look for the first error in the log of the job; no more collectives work on this rank",
-        kind=fault.kind if fault else "",
+        f"{_HINTS.get(kind, _HINT)}; no more collectives work on this rank",
+        kind=kind,
         rank=fault.culprit if fault else None,
     )

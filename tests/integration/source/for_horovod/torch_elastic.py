@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elastic training with Horovod's functions for torch, whose rank KILLED dies in step 7."""
+"""Elastic script for Horovod, whose rank KILLED dies in step 7."""
 
 import argparse
 import json
@@ -7,9 +7,8 @@ import os
 import signal
 from pathlib import Path
 
+import horovod.torch as hvd
 import torch
-
-import smdist.dataparallel.torch.horovod as hvd
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--killed", type=int)
@@ -19,6 +18,7 @@ first_rank = hvd.rank()
 torch.manual_seed(0)
 data = torch.randn(240, 4)
 target = data.sum(1, keepdim=True)
+torch.manual_seed(hvd.rank())  # rank 0's weights are sent to all
 model = torch.nn.Linear(4, 1)
 sgd = torch.optim.SGD(model.parameters(), lr=0.03, momentum=0.5)
 optimizer = hvd.DistributedOptimizer(sgd, named_parameters=model.named_parameters())
