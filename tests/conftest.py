@@ -1,30 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
 """How tests are shared out where several processes run them: `make test`.
 
-Each process takes one file after the other, in the order of their names. Nothing has to run
-alone: tests name their ports, folders and processes by what pytest gives them, and limits of time
-are those of a machine with several times more processes than processors. Plain `pytest` runs
-everything in one process.
+Each process takes one file after the other, in the order of their names but for the longest, which
+start first. Nothing has to run alone: tests name their ports, folders and processes by what pytest
+gives them, and limits of time are those of a machine with several times more processes than
+processors. Plain `pytest` runs everything in one process.
 """
 
 import faulthandler
 import os
 from contextlib import suppress
+from itertools import chain, zip_longest
 
 import pytest
+
+# OpenMP's threads spin while they wait for each other: on busy processors two of them take six
+# times the seconds of one, in tests and in ranks, which inherit this.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Files that one process takes, for the fixtures that they share: TensorFlow's ranks take 10 CPU
 # seconds to start and to trace their first functions, those of torch 5.
 TOGETHER = ("tests/runtime/tensorflow/",)
 # Files whose tests share nothing and take minutes each, so that one process would take longer for
-# the file than the others for all the rest.
-APART = (
-    "tests/integration/test_notebooks.py",
+# the file than the others for all the rest. They start first; those that compute alternate with
+# those that mostly wait, so that the processors are never left to the latter alone.
+COMPUTING = (
     "tests/integration/test_resumable_jobs.py",
+    "tests/integration/test_notebooks.py",
     "tests/integration/test_smp_scripts.py",
+    "tests/integration/test_horovod_scripts.py",
+    "tests/integration/test_elastic_jobs.py",
+    "tests/integration/test_tensorflow_jobs.py",
+    "tests/runtime/modelparallel/torch/zoo/test_big.py",
+    "tests/runtime/modelparallel/core/layout/test_search_size.py",
+)
+WAITING = (
     "tests/runtime/dataparallel/test_blips.py",
     "tests/runtime/dataparallel/test_fault_rows.py",
+    "tests/runtime/dataparallel/test_soak.py",
 )
+APART = COMPUTING + WAITING
 STDERR = pytest.StashKey[int]()
 SHRINKING_SECONDS = 60
 
@@ -40,6 +55,24 @@ def pytest_configure(config):
         engine.MAX_SHRINKING_SECONDS = SHRINKING_SECONDS
     if hasattr(config, "workerinput"):
         config.stash[STDERR] = os.dup(2)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config, items):
+    """In a process of xdist, put the longest tests first; plain `pytest` keeps the order of names.
+
+    At the end of a run each process then has a short file left, and none waits for the others.
+    """
+    if not hasattr(config, "workerinput"):
+        return
+    files = [item.nodeid.partition("::")[0] for item in items]
+    computing, waiting = (
+        [item for name in group for file, item in zip(files, items, strict=True) if file == name]
+        for group in (COMPUTING, WAITING)
+    )
+    first = chain.from_iterable(zip_longest(computing, waiting))
+    rest = [item for file, item in zip(files, items, strict=True) if file not in APART]
+    items[:] = [item for item in first if item is not None] + rest
 
 
 @pytest.hookimpl(optionalhook=True)

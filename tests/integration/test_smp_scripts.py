@@ -37,8 +37,8 @@ DISTRIBUTION = {
 def run(tmp_path):
     """Run a script on two ranks, and return each rank's report."""
 
-    def run(script, checkpoints="checkpoints", inputs=None, **hyperparameters):
-        (tmp_path / checkpoints).mkdir(exist_ok=True)
+    def run(script, inputs=None, **hyperparameters):
+        (tmp_path / "checkpoints").mkdir(exist_ok=True)
         estimator = PyTorch(
             entry_point=script,
             source_dir=str(SOURCE),
@@ -47,7 +47,7 @@ def run(tmp_path):
             distribution=DISTRIBUTION,
             hyperparameters=hyperparameters,
             output_path=(tmp_path / "output").as_uri(),
-            checkpoint_s3_uri=(tmp_path / checkpoints).as_uri(),
+            checkpoint_s3_uri=(tmp_path / "checkpoints").as_uri(),
         )
         estimator.fit(inputs)
         name = estimator.latest_training_job.name
@@ -101,12 +101,11 @@ def test_pictures_train_save_and_resume(run, channel):
 
 @pytest.mark.slow
 def test_sentences_resume_as_if_they_had_never_stopped(run):
-    """A GPT-2 with dropout: 4 steps, partial checkpoints and 4 more steps equal 8 steps of
-    one run.
+    """A GPT-2 with dropout: a partial checkpoint after 4 of 8 steps and 4 more steps equal the 8
+    steps of the run that saved it.
     """
-    whole = run("sentences.py", "of whole", **{"max-steps": 8})
-    run("sentences.py", **{"max-steps": 4})
-    then = run("sentences.py", **{"max-steps": 8})
+    whole = run("sentences.py", **{"max-steps": 8})
+    then = run("sentences.py", **{"max-steps": 8, "load-tag": "total_steps4"})
 
     assert 4 == then[0]["start"]
     assert whole[0]["losses"][4:] == then[0]["losses"]

@@ -127,7 +127,7 @@ def test_the_notebooks_script_needs_no_model_dir(channel, tmp_path):
     job.submit()
     model = job.wait(progress=False)["ModelArtifacts"]["S3ModelArtifacts"]
     with tarfile.open(model.removeprefix("file://")) as tar:
-        assert {"model.keras", "weights-0.npz"} <= set(tar.getnames())
+        assert {"model-fit.keras", "weights-fit-0.npz"} <= set(tar.getnames())
 
 
 @pytest.mark.slow

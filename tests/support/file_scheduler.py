@@ -44,13 +44,14 @@ class FileScheduler(LoadScopeScheduling):
         return crashed
 
     def _reschedule(self, node):
-        """Give a process files until it has more than two tests; the last one ends it.
+        """Give a process files until it has two tests; the last one ends it.
 
-        A process runs a test only when it knows the next one, or that there is none.
+        A process runs a test only when it knows the next one, or that there is none. A third would
+        wait behind both, though they may take minutes and another process may be free sooner.
         """
         if node.shutting_down or node not in self.registered_collections:
             return
-        while self.workqueue and self._pending_of(self.assigned_work[node]) <= 2:
+        while self.workqueue and self._pending_of(self.assigned_work[node]) < 2:
             self._assign_work_unit(node)
         if not self.workqueue:
             node.shutdown()

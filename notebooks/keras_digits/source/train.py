@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Train digits with Keras on all ranks, by `fit` or in a loop; <-- marks lines for smdist."""
+"""Train digits with Keras on all ranks, by `fit`, in a loop, or one after the other.
+
+The lines for smdist are marked with <--.
+"""
 
 import argparse
 import os
@@ -50,10 +53,13 @@ def in_a_loop(model, pictures, labels, epochs):
             print(f"epoch {epoch + 1}: loss {np.mean(values):.4f}")
 
 
+WAYS = {"fit": by_fit, "loop": in_a_loop}
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--way", choices=["fit", "loop"], default="fit")
+    parser.add_argument("--ways", type=str.split, default="fit", help='such as "fit loop"')
     parser.add_argument(
         "--model_dir"
     )  # TensorFlow images of SageMaker pass this; SM_MODEL_DIR is always set
@@ -61,13 +67,13 @@ def main():
     sdp.init()  # <--
     rank, size = sdp.rank(), sdp.size()
     pictures, labels = load(os.environ["SM_CHANNEL_TRAINING"], "train")
-    model = build()
-    train = by_fit if args.way == "fit" else in_a_loop
-    train(model, pictures[rank::size], labels[rank::size], args.epochs)  # <--
     saved = Path(os.environ["SM_MODEL_DIR"])
-    np.savez(saved / f"weights-{rank}.npz", *model.get_weights())
-    if rank == 0:  # <--
-        model.save(saved / "model.keras")
+    for way in args.ways:
+        model = build()
+        WAYS[way](model, pictures[rank::size], labels[rank::size], args.epochs)  # <--
+        np.savez(saved / f"weights-{way}-{rank}.npz", *model.get_weights())
+        if rank == 0:  # <--
+            model.save(saved / f"model-{way}.keras")
 
 
 if __name__ == "__main__":

@@ -81,10 +81,10 @@ def test_processes_and_containers_fit_the_same_bits(tensorflow_job, channel):
         )
         estimator.fit({"training": channel})
         weights[kind] = weights_of(model_of(estimator))
-    first = weights["local"]["weights-0.npz"]
+    first = weights["local"]["weights-fit-0.npz"]
 
     assert 4 == len(first)  # two layers, their kernels and biases
-    assert {f"weights-{rank}.npz": first for rank in range(4)} == weights["local"]
+    assert {f"weights-fit-{rank}.npz": first for rank in range(4)} == weights["local"]
     assert weights["local_process"] == weights["local"]
 
 

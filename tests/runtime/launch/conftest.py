@@ -113,10 +113,12 @@ class Stage:
         """Start Python under the mark."""
         output = self.root / f"{base.name}.log"
         own = {"SAGEMAKER_BASE_DIR": str(base), "SMDIST_TEST_MARK": self.mark}
+        inherited = dict(os.environ)
+        inherited.pop("OMP_NUM_THREADS", None)  # the launcher sets it
         with output.open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, *arguments],
-                env={**os.environ, **own, **environ},
+                env={**inherited, **own, **environ},
                 stdout=log,
                 stderr=log,
                 start_new_session=True,

@@ -107,7 +107,9 @@ def checkpoint(args, model, optimizer, scheduler, total_steps):
 def resume(args, scheduler):
     if not any(Path(args.checkpoint_dir).glob("*")):
         return 0
-    content = smp.resume_from_checkpoint(args.checkpoint_dir, partial=bool(args.partial))
+    content = smp.resume_from_checkpoint(
+        args.checkpoint_dir, tag=args.load_tag, partial=bool(args.partial)
+    )
     scheduler.load_state_dict(content["lr_scheduler"])
     return content["total_steps"]
 
@@ -124,6 +126,7 @@ def arguments():
     parser.add_argument("--clip", type=float, default=1.0)
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--partial", type=int, default=1)
+    parser.add_argument("--load-tag")  # the newest one by default
     parser.add_argument("--checkpoint-dir", default=os.environ.get("SM_CHECKPOINT_DIR"))
     parser.add_argument("--results", type=Path, default=os.environ.get("SM_OUTPUT_DATA_DIR"))
     return parser.parse_args()
