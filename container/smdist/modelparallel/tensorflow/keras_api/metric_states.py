@@ -40,12 +40,12 @@ def joined_states(metrics: Sequence[Any], replicas: Members | None) -> Iterator[
         return
     raise_all(_faults(metrics))
     own = [each.numpy() for each in variables]
-    told = [
+    sent = [
         np.ravel(value).astype(np.float64) * _share(each.aggregation, replicas)
         for each, value in zip(variables, own, strict=True)
     ]
     options = ReduceOptions(op=ReduceOp.SUM, members=replicas)
-    flat = all_reduce([tf.constant(np.concatenate(told))], options)[0].numpy()
+    flat = all_reduce([tf.constant(np.concatenate(sent))], options)[0].numpy()
     ends = np.cumsum([value.size for value in own])
     for variable, value, part in zip(variables, own, np.split(flat, ends[:-1]), strict=True):
         variable.assign(part.reshape(value.shape).astype(value.dtype))

@@ -109,7 +109,7 @@ class StepAgreement:
         self._check(StepPlace(call, self._epoch, 0, "end"))
 
     def agreed(self, call: str, batch: PipelineBatch | None) -> PipelineBatch | None:
-        """Return this rank's next batch, once every rank has told that it has one.
+        """Return this rank's next batch, once it is known that every rank has one.
 
         Args:
             call: TRAIN or TEST.
@@ -131,9 +131,9 @@ class StepAgreement:
         size, rank = self.session.size, self.session.rank
         if size == 1:
             return
-        told = np.zeros([2, size])
-        told[:, rank] = mine.code, mine.digest
-        codes, digests = sum_of_world(tf.constant(told)).numpy()
+        sent = np.zeros([2, size])
+        sent[:, rank] = mine.code, mine.digest
+        codes, digests = sum_of_world(tf.constant(sent)).numpy()
         pipelines = self._pipelines()
         if len(set(codes)) == 1 and all(len(set(digests[each])) == 1 for each in pipelines):
             return

@@ -94,6 +94,7 @@ class LayerTurns:
             stack.enter_context(lent_values(variables_of(step)))
             try:
                 timer = LayerTimer.of(step, program)
+                stack.callback(timer.drop)  # before lent values are freed
                 stack.callback(timer.restore)
                 timer.run(_RUNS[0])
                 if self._takes_turns(timer):
@@ -104,8 +105,7 @@ class LayerTurns:
                 timer.run(0, _RUNS[1] - _RUNS[0], _RUN_SECONDS)
             except Exception:  # any error: a layer may fail when it is called alone
                 return None
-        timer.drop()
-        return timer
+            return timer
 
     def _takes_turns(self, timer: LayerTimer) -> bool:
         is_small = self._num_bytes + timer.num_bytes <= _KEPT_BYTES
