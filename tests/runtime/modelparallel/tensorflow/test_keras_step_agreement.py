@@ -102,3 +102,41 @@ def test_stages_of_one_pipeline_need_batches_of_one_shape(keras_world):
     assert (("data",), "difference") == first[:2]
     assert "got [8, 8]" in first[2]
     assert "and [8, 6]" in first[2]
+
+
+def broken_data(rank, _size):
+    """Train with data whose reading fails on rank 1; return this rank's error and its fault."""
+    import tensorflow as tf
+    from keras_models import MODELS, loss_of, made
+
+    import smdist.modelparallel.tensorflow as smp
+    from smdist.dataparallel.rendezvous.engine_shutdown import last_fault
+
+    smp.init({"pipeline_parallel_degree": 2, "microbatches": 2})
+    model = smp.DistributedModel(made("residual"), costs="estimate")
+    model.compile(optimizer="sgd", loss=loss_of("residual"))
+    x, y = MODELS["residual"][1](BATCH)
+
+    def batches():
+        yield x, y
+        if rank == 1:
+            raise ValueError("the file is damaged")
+        yield x, y
+
+    specs = (tf.TensorSpec([BATCH, 8]), tf.TensorSpec([BATCH, 2]))
+    try:
+        model.fit(tf.data.Dataset.from_generator(batches, output_signature=specs), verbose=0)
+    except tf.errors.OpError as error:
+        fault = last_fault()
+        return type(error).__name__, fault and (fault.kind, fault.culprit, fault.text)
+    return None
+
+
+def test_an_error_in_the_data_of_one_rank_reaches_the_others(keras_world):
+    """The other rank's error has the rank and the reason, at once and not at the timeout."""
+    (error, fault), (other, _) = keras_world.run(broken_data, size=2, deadline=25)
+    kind, culprit, text = fault
+
+    assert ("AbortedError", "aborted", 1) == (error, kind, culprit)
+    assert "the file is damaged" in text
+    assert other == "InvalidArgumentError"
