@@ -62,6 +62,30 @@ def test_training_begins_with_one_ranks_values(tf_world, root):
     assert [0.0, 1.0] == [rate for _, _, rate in found]
 
 
+def _uneven(rank, size, batches):
+    from sagemaker_dist.errors import OptionError
+
+    model, hvd = _model()
+    x, y = _data()
+    start = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+    rows = 4 * batches[rank]
+    try:
+        model.fit(x[:rows], y[:rows], batch_size=4, verbose=0, epochs=2, callbacks=[start])
+    except OptionError as error:
+        return error.about, error.kind, error.why
+    return None
+
+
+def test_ranks_with_fewer_batches_are_named_before_the_first_one(tf_world):
+    """Every rank raises the same error, and equal numbers pass."""
+    first, second = tf_world.run(_uneven, (4, 3), size=2)
+
+    assert first == second
+    assert (("data",), "difference") == first[:2]
+    assert "rank 0 has 4, rank 1 has 3" in first[2]
+    assert [None, None] == tf_world.run(_uneven, (3, 3), size=2)
+
+
 def _built_late(rank, size):
     """A subclass that is built by its first batch in a loop of its own."""
     import keras

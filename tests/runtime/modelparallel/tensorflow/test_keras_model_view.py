@@ -107,3 +107,34 @@ def test_a_stage_without_trained_weights_counts_steps(keras_world, tmp_path):
     assert 0 < alone[0] < 3 * SAMPLES // BATCH, "no step was skipped, or all were"
     assert alone == first == second
     np.testing.assert_allclose(two, one, rtol=1e-6)
+
+
+def cloned(_rank, _size):
+    """Train a clone of a model that is split; return what differs from the model."""
+    import keras
+    from keras_models import MODELS, loss_of, made
+
+    import smdist.modelparallel.tensorflow as smp
+
+    smp.init({"pipeline_parallel_degree": 2, "microbatches": 2})
+    model = smp.DistributedModel(made("residual"), costs="estimate")
+    model.compile(optimizer="sgd", loss=loss_of("residual"))
+    x, y = MODELS["residual"][1](8)
+    model.train_on_batch(x, y)
+    clone = keras.models.clone_model(model)
+    clone.compile(optimizer="sgd", loss=loss_of("residual"))
+    clone.train_on_batch(x, y)
+    return (
+        type(clone) is type(model), clone.plan.stages == model.plan.stages,
+        len(clone.own_values()) == len(model.own_values()),
+        clone.whole_model() is not model.whole_model(), clone.count_params(),
+    )  # fmt: skip
+
+
+def test_a_clone_is_a_model_of_its_own(keras_world):
+    """keras.models.clone_model makes a distributed model with the same layers and stages."""
+    [first, second] = keras_world.run(cloned, size=2, deadline=60)
+
+    assert first == second
+    assert (True, True, True, True) == first[:4]
+    assert first[4] > 0

@@ -6,7 +6,10 @@ import pytest
 
 def refused(rank, _size, config, change):
     """Return the fields of the error that a run raises."""
+    import copy
+
     import keras
+    import numpy as np
     from keras_models import MODELS, loss_of, made
 
     import smdist.modelparallel.tensorflow as smp
@@ -30,6 +33,10 @@ def refused(rank, _size, config, change):
         inner = normalized_twice() if change == "twice" else made(name)
         if change == "compiled":
             inner.compile("sgd", "mse")
+        if change == "stateful":
+            steps = keras.Input(batch_shape=(2, 4, 2))
+            x = keras.layers.LSTM(2, stateful=True, name="lstm")(steps)
+            inner = keras.Model(steps, keras.layers.Dense(2)(x))
         if change == "train_step":
             inner = Own(inner.inputs, inner.outputs)
         model = smp.DistributedModel(inner, costs="estimate")
@@ -41,10 +48,18 @@ def refused(rank, _size, config, change):
             model.fit(x, y, callbacks=[keras.callbacks.BackupAndRestore("backup")])
         if change == "call":
             model(x)
+        if change == "copy":
+            copy.copy(model)
+        if change == "stateful":
+            model.fit(np.reshape(x, [8, 4, 2]), y, batch_size=8)
+        if change == "width":
+            model.fit(x[:, :6], y)
         model.train_on_batch(x, y)
+        if change == "width_later":
+            model.evaluate(x[:, :6], y, batch_size=8, verbose=0)
         model.train_on_batch(x[:6], y[:6])
     except OptionError as error:
-        return error.about, error.kind
+        return error.about[:1], error.kind
     return None
 
 
@@ -65,6 +80,10 @@ TWO = {"pipeline_parallel_degree": 2, "microbatches": 4}
         (TWO, "train_step", "train_step", "unsupported"),
         (TWO, "twice", "model", "divided_state"),
         (TWO, "backup", "callbacks", "unsupported"),
+        (TWO, "copy", "model", "unsupported"),
+        (TWO, "stateful", "stateful", "unsupported"),
+        (TWO, "width", "inputs", "shape"),
+        (TWO, "width_later", "inputs", "shape"),
         (TWO, "other_model", "model", "difference"),
     ],
 )

@@ -144,6 +144,16 @@ class ReducedScale(_DistributedBase):
         return tf.cast(everyone[0], tf.bool)
 
 
+def averages_over_world(optimizer: Any) -> bool:
+    """Return True if DistributedOptimizer() has created this optimizer, for no process set."""
+    for each in (optimizer, getattr(optimizer, "inner_optimizer", None)):
+        options = getattr(each, "smdist_reduction", None)
+        if options is not None:
+            members = options.reduction.members
+            return is_distributed(optimizer) and (members is None or members.group == 0)
+    return False
+
+
 def is_distributed(optimizer: Any) -> bool:
     """Return True if DistributedOptimizer() has created this optimizer."""
     return isinstance(optimizer, (Reduced, ReducedScale))

@@ -8,11 +8,13 @@ from typing import Any, Final
 
 import keras
 
+from sagemaker_dist.errors import OptionError
 from smdist.dataparallel.tensorflow import basics, setup_hints
+from smdist.dataparallel.tensorflow.broadcast_objects import allgather_object
 from smdist.dataparallel.tensorflow.call_forms import check_devices, suggest_argument_names
 from smdist.dataparallel.tensorflow.fused_allreduce import ReduceOptions, all_reduce
 from smdist.dataparallel.tensorflow.keras.progress_callback import ProgressCallback
-from smdist.dataparallel.tensorflow.keras.reducing_mixins import is_distributed
+from smdist.dataparallel.tensorflow.keras.reducing_mixins import averages_over_world, is_distributed
 from smdist.dataparallel.tensorflow.op_library import tf
 from smdist.dataparallel.tensorflow.reduce_op import ReduceOp
 from smdist.dataparallel.tensorflow.setup_hints import BROADCAST, WRAP
@@ -21,6 +23,7 @@ from smdist.dataparallel.tensorflow.variable_signature import checksum_of
 
 _MAX_NUMBERS: Final = 65536  # elements of each weight that are compared between ranks
 _TOLERANCE: Final = 1e-4
+_SHOWN: Final = 4  # largest number of ranks that an error describes
 
 
 class BroadcastGlobalVariablesCallback(ProgressCallback):
@@ -35,7 +38,8 @@ class BroadcastGlobalVariablesCallback(ProgressCallback):
         device: Horovod's argument; must be empty.
 
     Raises:
-        OptionError: The rank `root_rank` does not exist, or a device is given.
+        OptionError: The rank `root_rank` does not exist, or a device is given. When fit() begins:
+            ranks have different numbers of batches; raised on every rank.
     """
 
     @suggest_argument_names
@@ -48,10 +52,30 @@ class BroadcastGlobalVariablesCallback(ProgressCallback):
         self._was_broadcast: tuple[Any, Any] = (None, None)
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Broadcast the model and the optimizer, if the model is built."""
+        """Compare the numbers of batches; broadcast model and optimizer, if the model is built."""
         super().on_train_begin(logs)
+        self._check_steps()
         if self.model.built:
             self._broadcast()
+
+    def _check_steps(self) -> None:
+        """Check that ranks that average gradients have as many batches, where Keras knows it."""
+        if not averages_over_world(self.model.optimizer):
+            return
+        first: dict[int, int] = {}  # lowest rank of each number
+        for rank, steps in enumerate(allgather_object(self.params.get("steps"))):
+            if steps is not None:
+                first.setdefault(steps, rank)
+        if len(first) > 1:
+            found = [f"rank {rank} has {steps}" for steps, rank in list(first.items())[:_SHOWN]]
+            raise OptionError(
+                "ranks have different numbers of batches in an epoch",
+                "gradients of each batch are averaged over all ranks, and " + ", ".join(found),
+                "Give every rank as many batches: divide the samples into equal parts, use"
+                " dataset.take(n), or pass all ranks the same steps_per_epoch",
+                about="data",
+                kind="difference",
+            )
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Broadcast a model that the first batch has built, and report the step."""

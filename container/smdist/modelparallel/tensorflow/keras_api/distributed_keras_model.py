@@ -21,7 +21,7 @@ replaced. The model is captured, planned and split at the first batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,7 @@ from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core.plan import Plan
 from smdist.modelparallel.tensorflow import keras_checkpoint as checkpoint
 from smdist.modelparallel.tensorflow.keras_api.compile_checks import compile_faults
-from smdist.modelparallel.tensorflow.keras_api.epoch_callback import with_epochs
+from smdist.modelparallel.tensorflow.keras_api.epoch_callback import EpochCallback, with_epochs
 from smdist.modelparallel.tensorflow.keras_api.layer_stages import marks_of
 from smdist.modelparallel.tensorflow.keras_api.model_checks import (
     check_layers,
@@ -44,6 +44,7 @@ from smdist.modelparallel.tensorflow.keras_api.model_checks import (
 )
 from smdist.modelparallel.tensorflow.keras_api.model_trainer import ModelTrainer, abort
 from smdist.modelparallel.tensorflow.keras_api.model_view import ModelView
+from smdist.modelparallel.tensorflow.keras_api.step_agreement import TEST, TRAIN, StepAgreement
 from smdist.modelparallel.tensorflow.keras_api.step_scope import called
 from smdist.modelparallel.tensorflow.keras_api.step_trainer import StepTrainer
 from smdist.modelparallel.tensorflow.keras_capture import automatic_names_kept, capture, graph_of
@@ -90,12 +91,51 @@ class DistributedModel(ModelView):
             kwargs = {"name": f"distributed_{model.name}", "dtype": model.dtype_policy, **kwargs}
             super().__init__(**kwargs)
         # kept from Keras, which would track the layers of the model as layers of this one
-        object.__setattr__(self, "_hidden", {"model": model, "session": session, "costs": costs})
+        hidden = {"model": model, "session": session, "costs": costs}
+        hidden["agreement"] = StepAgreement(session)
+        object.__setattr__(self, "_hidden", hidden)
 
     @property
     def _run(self) -> Any:
         """Function that calls the whole model; None if a call of the model itself does."""
         return partial(keras.Model.__call__, self) if self._hidden["model"] is None else None
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the configuration of the model and of its split, for `keras.models.clone_model`.
+
+        A clone is a distributed model that is not split yet, with new values of its variables.
+        """
+        if self._hidden["model"] is None:
+            return dict(super().get_config())
+        model = keras.saving.serialize_keras_object(self.whole_model())
+        return {"model": model, "costs": self._hidden["costs"], "name": self.name}
+
+    def get_compile_config(self) -> None:
+        """Return None, since a clone needs an optimizer of its own: call compile() for it."""
+        return
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        """Return a distributed model of the configuration that `get_config` returns.
+
+        Args:
+            config: The configuration.
+            custom_objects: Classes of the model by name, as Keras takes them.
+        """
+        if cls is not DistributedModel:
+            return super().from_config(config, custom_objects)
+        model = keras.saving.deserialize_keras_object(config["model"], custom_objects)
+        return cls(model, **{name: value for name, value in config.items() if name != "model"})
+
+    def __reduce__(self) -> Any:
+        raise OptionError(
+            f"the model {self.name!r} cannot be copied or pickled",
+            "this rank has the variables of its stages alone",
+            "Use keras.models.clone_model for a model of the same layers, and save() with"
+            " load_checkpoint() for their values",
+            about="model",
+            kind="unsupported",
+        )
 
     @property
     def plan(self) -> Plan | None:
@@ -158,15 +198,23 @@ class DistributedModel(ModelView):
         The data of the first rank of a pipeline count. Only rank 0 prints progress, unless
         `verbose` is passed.
         """
-        kwargs["callbacks"] = with_epochs(kwargs.get("callbacks"), self._count)
-        return super().fit(*args, **self._quiet(kwargs))
+        agreement: StepAgreement = self._hidden["agreement"]
+        counter = EpochCallback(partial(agreement.begin, TRAIN), self._count)
+        kwargs["callbacks"] = with_epochs(kwargs.get("callbacks"), counter)
+        history = super().fit(*args, **self._quiet(kwargs))
+        agreement.end(TRAIN)
+        return history
 
     def _count(self, finished: int) -> None:
         self._hidden["epoch"] = finished
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         """Return loss and metrics, as `keras.Model.evaluate`; every rank calls this."""
-        return super().evaluate(*args, **self._quiet(kwargs))
+        agreement: StepAgreement = self._hidden["agreement"]
+        agreement.begin(TEST)
+        found = super().evaluate(*args, **self._quiet(kwargs))
+        agreement.end(TEST)
+        return found
 
     def predict(self, *args: Any, **kwargs: Any) -> Any:
         """Return the model's outputs, as `keras.Model.predict`; every rank calls this."""
@@ -180,12 +228,16 @@ class DistributedModel(ModelView):
     def make_train_function(self, force: bool = False) -> None:
         """Set the function that trains batches of an iterator."""
         if self.train_function is None or force:
-            self.train_function = self._over_iterator(lambda batch: self._ready(batch).train(batch))
+            self.train_function = self._over_iterator(
+                TRAIN, lambda batch: self._ready(batch).train(batch)
+            )
 
     def make_test_function(self, force: bool = False) -> None:
         """Set the function that evaluates batches of an iterator."""
         if self.test_function is None or force:
-            self.test_function = self._over_iterator(lambda batch: self._ready(batch).test(batch))
+            self.test_function = self._over_iterator(
+                TEST, lambda batch: self._ready(batch).test(batch)
+            )
 
     def make_predict_function(self, force: bool = False) -> None:
         """Set the function that predicts a list of batches."""
@@ -204,21 +256,25 @@ class DistributedModel(ModelView):
         batch = PipelineBatch.of(x)
         return self._ready(batch).predict(batch)
 
-    def _over_iterator(self, step: Callable[[PipelineBatch], Any]) -> Callable[[Any], Any]:
+    def _over_iterator(
+        self, call: str, step: Callable[[PipelineBatch], Any]
+    ) -> Callable[[Any], Any]:
         """Return a function that runs `steps_per_execution` steps, and returns the last logs."""
+        agreement: StepAgreement = self._hidden["agreement"]
 
         def function(iterator: Any) -> Any:
-            logs = None
-            batches = iter(iterator)
+            logs, batches = None, iter(iterator)
+
             for _ in range(self.steps_per_execution):
-                try:
-                    data = next(batches)
-                except (StopIteration, tf.errors.OutOfRangeError):
-                    if logs is None:
-                        raise StopIteration from None
+                with _abort_others():
+                    batch = _next_batch(batches)
+                batch = agreement.agreed(call, batch)
+                if batch is None:
                     break
                 with _abort_others(), automatic_names_kept():
-                    logs = step(PipelineBatch.of(*keras.utils.unpack_x_y_sample_weight(data)))
+                    logs = step(batch)
+            if logs is None:
+                raise StopIteration
             return logs
 
         return function
@@ -404,8 +460,15 @@ class _abort_others:  # noqa: N801  used as a function
         return None
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if error is not None and not isinstance(error, StopIteration):
+        if error is not None:
             abort(error)
+
+
+def _next_batch(batches: Iterator[Any]) -> PipelineBatch | None:
+    try:
+        return PipelineBatch.of(*keras.utils.unpack_x_y_sample_weight(next(batches)))
+    except (StopIteration, tf.errors.OutOfRangeError):
+        return None
 
 
 def _require_absent(path: Any, *, overwrite: bool) -> None:

@@ -24,29 +24,33 @@ class EpochCallback(keras.callbacks.Callback):  # type: ignore[misc]  # untyped
     """Callback that tells the model how many epochs are finished, before others save it.
 
     Args:
+        begin: Function that takes the number of an epoch that begins, from 0.
         count: Function that takes the number of finished epochs.
     """
 
-    def __init__(self, count: Callable[[int], None]) -> None:
+    def __init__(self, begin: Callable[[int], None], count: Callable[[int], None]) -> None:
         super().__init__()
-        self._count = count
+        self._begin, self._count = begin, count
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002  Keras's
+        """Begin an epoch."""
+        self._begin(epoch)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002  Keras's
         """Count an epoch."""
         self._count(epoch + 1)
 
 
-def with_epochs(callbacks: Any, count: Callable[[int], None]) -> Any:
+def with_epochs(callbacks: Any, counter: EpochCallback) -> Any:
     """Return the callbacks of fit() with an EpochCallback in front.
 
     Args:
         callbacks: Argument of fit(): a callback, a list of callbacks, a CallbackList or None.
-        count: Function that takes the number of finished epochs.
+        counter: Callback that others run after.
 
     Raises:
         OptionError: A callback does not work with a split model.
     """
-    counter = EpochCallback(count)
     if isinstance(callbacks, keras.callbacks.CallbackList):
         _refuse(callbacks.callbacks)
         callbacks.callbacks.insert(0, counter)

@@ -58,11 +58,13 @@ def check_layers(model: Any) -> None:
 
 
 def check_state(split: SplitKerasModel) -> None:
-    """Check that no layer with a state of its own, such as BatchNormalization, is divided.
+    """Check that layers with a state of their own compute what they compute in one process.
 
     Raises:
-        OptionError: Calls of such a layer are on several stages, which would each have a state.
+        OptionError: Calls of such a layer, as of BatchNormalization, are on several stages, which
+            would each have a state; or a recurrent layer keeps states from batch to batch.
     """
+    raise_all(_stateful(split))
     trained = {id(each) for each in split.trained}
     holders, divided = split.holders(), []
     for step in split.program.steps:
@@ -78,6 +80,22 @@ def check_state(split: SplitKerasModel) -> None:
             "Place all its calls on one stage with smp.set_partition and auto_partition=False",
             about="model",
             kind="divided_state",
+        )
+
+
+def _stateful(split: SplitKerasModel) -> Iterator[OptionError]:
+    """Yield an error if a layer keeps a state of each sample, which is now in a microbatch."""
+    layers = split.model._flatten_layers(include_self=False, recursive=True)
+    names = [layer.name for layer in layers if getattr(layer, "stateful", False) is True]
+    count = split.plan.num_microbatches
+    if names and count > 1:
+        yield OptionError(
+            f"layer {', '.join(map(repr, names[:_SHOWN]))} has stateful=True",
+            "it continues each sample of a batch where that of the batch before ended, and here"
+            f" {count} microbatches follow each other with other samples",
+            "Set microbatches=1, or stateful=False",
+            about="stateful",
+            kind="unsupported",
         )
 
 

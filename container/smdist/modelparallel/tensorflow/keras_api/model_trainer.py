@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,9 +11,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from sagemaker_dist.errors import OptionError
+from sagemaker_dist.errors import DistError, OptionError
+from smdist.dataparallel.rendezvous import engine_shutdown
 from smdist.dataparallel.tensorflow import basics
 from smdist.dataparallel.tensorflow.broadcast_objects import allgather_object
+from smdist.modelparallel.tensorflow.keras_api.metric_states import joined_states
 from smdist.modelparallel.tensorflow.keras_stages.gradient_update import (
     average_replicas,
     count_step,
@@ -153,9 +156,10 @@ class ModelTrainer:
         self._update(gradients)
 
     def _logs(self, loss: Any, batch: PipelineBatch, *, training: bool) -> dict[str, Any]:
-        """Return loss and metrics as averages over replicas, equal on all ranks.
+        """Return loss and metrics of the samples of all replicas, equal on all ranks.
 
-        Each rank adds the losses of its own stages and the metrics that it computes.
+        Each rank adds the losses of its own stages, as many times as its batch has samples, and the
+        metrics that it computes.
         """
         own = self._own_metrics()
         if training not in self._names:
@@ -163,11 +167,13 @@ class ModelTrainer:
             self._names[training] = tuple(sorted({name for names in every for name in names}))
         names = self._names[training]
         replicas = self._session.num_replicas
-        values = [tf.cast(loss, tf.float64), *(_number(own.get(name, 0.0)) for name in names)]
-        summed = sum_of_world(tf.stack(values)).numpy() / replicas
+        samples = float(batch.size if self._session.pp_rank == 0 else 0)  # once for each replica
+        sizes = [tf.cast(loss, tf.float64) * batch.size, tf.constant(samples, tf.float64)]
+        values = [*sizes, *(own.get(name, _number(0.0)) for name in names)]
+        total, samples, *rest = sum_of_world(tf.stack(values)).numpy()
         tracker = self._owner._loss_tracker
-        tracker.update_state(tf.constant(summed[0]), sample_weight=batch.size)  # may overflow
-        found = dict(zip(names, summed[1:].tolist(), strict=True))
+        tracker.update_state(tf.constant(total / samples), sample_weight=samples)  # may overflow
+        found = {name: float(each) / replicas for name, each in zip(names, rest, strict=True)}
         return {"loss": float(tracker.result()), **found}
 
     def names_of_last(self, own: str | list[str]) -> list[str]:
@@ -184,12 +190,14 @@ class ModelTrainer:
         return self._orders[key]
 
     def _own_metrics(self) -> dict[str, Any]:
-        """Return the metrics that this rank has computed, by name."""
+        """Return the metrics of all replicas that this rank computes, by name."""
         found: dict[str, Any] = {}
-        for metric in self._metrics_here():
-            result = metric.result()
-            found |= result if isinstance(result, Mapping) else {metric.name: result}
-        return found
+        metrics = self._metrics_here()
+        with joined_states(metrics, self._session.replica_ranks):
+            for metric in metrics:
+                result = metric.result()
+                found |= result if isinstance(result, Mapping) else {metric.name: result}
+            return {name: _number(each) for name, each in found.items()}  # may be a variable
 
     def _metrics_here(self) -> list[Any]:
         """Return the metrics of the model if this rank has the last stage, and those of layers."""
@@ -231,7 +239,7 @@ def _number(value: Any) -> Any:
     if found.shape.rank:
         raise OptionError(
             f"a metric has the shape {tuple(found.shape)}",
-            "metrics of a split model are averaged over replicas as numbers",
+            "all ranks get the metrics of a split model as numbers",
             "Pass metrics whose result is one number",
             about="metrics",
             kind="unsupported",
@@ -240,7 +248,10 @@ def _number(value: Any) -> Any:
 
 
 def abort(error: BaseException) -> None:
-    """Tell the other ranks that this rank failed, so that none of them waits for it."""
-    if basics.is_initialized() and not isinstance(error, tf.errors.OpError):
-        reason = f"rank {basics.rank()} failed in a step: {type(error).__name__}: {error}"
-        basics.engine().abort(reason[:2000])
+    """Tell the other ranks that this rank failed, so that none of them waits for it.
+
+    An engine that has failed keeps its first fault, which TensorFlow's errors come from.
+    """
+    if basics.is_initialized():
+        details = json.dumps(error.as_dict()) if isinstance(error, DistError) else ""
+        engine_shutdown.abort(engine_shutdown.reason_of(f"rank {basics.rank()}", error), details)

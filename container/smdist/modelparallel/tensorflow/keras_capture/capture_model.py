@@ -67,7 +67,7 @@ def capture(
     recording = Recording(is_open=is_open, path_of=path_of)
     _refuse_activity_regularizers(model, is_open)
     with recording.active(), delay_param_initialization():
-        outputs = _run(run or model, model, inputs, training)
+        outputs = _run(run or model, model, inputs, training, recording)
         program = _program(model, recording, path_of, inputs, outputs, training)
         results = [each for call in recording.calls for each in call.outputs]
         has_masks = any(mask_of(each) is not None for each in results)
@@ -93,7 +93,7 @@ def _symbol(value: Any) -> Any:
     return keras.KerasTensor(shape, dtype=keras.backend.standardize_dtype(value.dtype))
 
 
-def _run(run: Any, model: Any, inputs: Any, training: bool) -> Any:
+def _run(run: Any, model: Any, inputs: Any, training: bool, recording: Recording) -> Any:
     """Run the model on symbolic inputs, with errors translated."""
     options = {"training": training} if model._call_has_training_arg else {}
     try:
@@ -101,6 +101,8 @@ def _run(run: Any, model: Any, inputs: Any, training: bool) -> Any:
     except KerasCaptureError:
         raise
     except Exception as error:
+        if recording.refused is not None:
+            raise _refused_shape(*recording.refused, inputs) from error
         raise KerasCaptureError(
             f"the call() of {type(model).__name__} cannot be recorded",
             f"{type(error).__name__}: {error}",
@@ -109,6 +111,18 @@ def _run(run: Any, model: Any, inputs: Any, training: bool) -> Any:
             about="model",
             kind="not_symbolic",
         ) from error
+
+
+def _refused_shape(layer: str, text: str, inputs: Any) -> KerasCaptureError:
+    shapes = ", ".join(str(tuple(each.shape)) for each in keras.tree.flatten(inputs))
+    return KerasCaptureError(
+        f"layer {layer!r} does not take data of this shape",
+        f"{text}; the inputs of a microbatch have the shapes {shapes}",
+        "Pass data of the shape that the model was made for; a batch size that the model fixes is"
+        " the one of a microbatch",
+        about=("inputs", layer),
+        kind="shape",
+    )
 
 
 def _refuse_activity_regularizers(model: Any, is_open: Any) -> None:

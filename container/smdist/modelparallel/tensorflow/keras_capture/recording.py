@@ -47,6 +47,7 @@ class Recording:
         calls: Calls in order.
         losses: Symbolic scalars passed to add_loss().
         read: Variables whose value was read outside of layers and operations.
+        refused: Name of a layer that does not take its input, and its reason; None for no layer.
     """
 
     is_open: Callable[[Any], bool]
@@ -54,6 +55,7 @@ class Recording:
     calls: list[RecordedCall] = field(default_factory=list)
     losses: list[Any] = field(default_factory=list)
     read: list[Any] = field(default_factory=list)
+    refused: tuple[str, str] | None = None
     _parents: list[str] = field(default_factory=lambda: [""])
     _given: list[frozenset[str]] = field(default_factory=list)
     _opened: list[Any] = field(default_factory=list)
@@ -74,7 +76,7 @@ class Recording:
         """Yield patches that record the calls of layers and operations."""
         operation_class, recording = keras.Operation, self
         call, symbolic = operation_class.__call__, operation_class.symbolic_call
-        layer_call = keras.Layer.__call__
+        layer_call, check = keras.Layer.__call__, keras.Layer._assert_input_compatibility
 
         def patched_call(operation: Any, *args: Any, **kwargs: Any) -> Any:
             if not recording._is_outermost() or not isinstance(operation, keras.Layer):
@@ -95,6 +97,14 @@ class Recording:
                 recording._add(operation, args, kwargs, outputs)
             return outputs
 
+        def patched_check(layer: Any, inputs: Any) -> None:
+            try:
+                check(layer, inputs)
+            except ValueError as error:
+                recording.refused = (str(layer.name), str(error))
+                raise
+
+        yield patch.object(keras.Layer, "_assert_input_compatibility", patched_check)
         yield patch.object(operation_class, "__call__", patched_call)
         yield patch.object(keras.Layer, "__call__", patched_layer_call)
         yield patch.object(operation_class, "symbolic_call", patched_symbolic)

@@ -2,8 +2,14 @@
 """Measured costs of layers: each kind of layer is run alone, forward and backward.
 
 Two layers are of one kind if class, configuration and shapes are equal; such layers are measured
-once. Delayed variables have values only while their layer is run. A layer that cannot be run alone
-gets its estimated cost, in proportion to the measured ones.
+once. Each kind is run a few times by itself. Then all kinds whose runs are short take turns, for no
+longer than as many runs one after the other could take:
+
+    a a a  b b b  c c c  |  a b c  a b c  a b c
+
+Delayed variables have values only while their layer is run; small ones keep them until all turns
+are over. A layer that cannot be run alone gets its estimated cost, in proportion to the measured
+ones.
 """
 
 from __future__ import annotations
@@ -11,10 +17,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, Final
 
-import keras
-import numpy as np
 import tensorflow as tf
 
 from smdist.modelparallel.core.cost import Costs, NodeCost
@@ -22,14 +27,16 @@ from smdist.modelparallel.tensorflow.keras_capture.delayed_values import lent_va
 from smdist.modelparallel.tensorflow.keras_capture.layer_program import (
     LayerProgram,
     ProgramStep,
-    ValueName,
     variables_of,
 )
 from smdist.modelparallel.tensorflow.keras_planning.layer_estimates import add_loss, estimated
+from smdist.modelparallel.tensorflow.keras_planning.layer_timer import FunctionTimer, LayerTimer
 
 _RUNS: Final = (3, 20)  # fewest and most runs of a layer; the fastest counts
 _RUN_SECONDS: Final = 0.05  # after so long, there are no more runs than the fewest
 _BUDGET_SECONDS: Final = 60.0  # for all measurements; further layers get estimated costs
+_TURN_SECONDS: Final = 0.05  # longest forward and backward pass of a layer that takes turns
+_KEPT_BYTES: Final = 32 * 2**20  # largest inputs and variables of all layers that take turns
 
 
 def measure(program: LayerProgram, tick: Callable[[], None] = lambda: None) -> Costs:
@@ -40,25 +47,85 @@ def measure(program: LayerProgram, tick: Callable[[], None] = lambda: None) -> C
         tick: Function that is called before each measurement, which may take seconds.
     """
     end = time.monotonic() + _BUDGET_SECONDS
-    known: dict[str, NodeCost | None] = {}
+    known: dict[str, LayerTimer | None] = {}
+    with ExitStack() as kept:
+        turns = LayerTurns(kept)
+        for step in program.steps:
+            kind = _kind(step, program)
+            if step.is_layer and kind not in known and time.monotonic() < end:
+                tick()
+                known[kind] = turns.first_runs(step, program)
+        turns.run(tick, end)
     guessed: dict[str, NodeCost] = {}
     found: dict[str, NodeCost] = {}
-    empty_seconds = _seconds(lambda: [tf.zeros([])])
     for step in program.steps:
         rough = estimated(step, program)
-        kind = _kind(step, program)
-        if step.is_layer and kind not in known and time.monotonic() < end:
-            tick()
-            known[kind] = _measured(step, program, rough, empty_seconds)
-        cost = known.get(kind)
-        if cost is None:
+        timer = known.get(_kind(step, program))
+        if timer is None:
             guessed[step.name] = rough
         else:
-            found[step.name] = cost
+            found[step.name] = _cost(timer, rough, turns.empty.seconds)
     factor = _speed(program, found)
     nodes = {**found, **{name: _scaled(cost, factor) for name, cost in guessed.items()}}
     add_loss(nodes, program, factor=factor)
     return Costs(nodes=nodes, source="measured", device="cpu")
+
+
+class LayerTurns:
+    """First runs of layers, and turns of those whose runs are short and whose tensors are small.
+
+    Args:
+        kept: Stack that ends when all turns are over; it takes values and states back.
+
+    Attributes:
+        empty: Timer of a call that computes nothing, which is no cost of a layer.
+    """
+
+    def __init__(self, kept: ExitStack) -> None:
+        self.empty = FunctionTimer.of(lambda: [tf.zeros([])])
+        self.empty.run(_RUNS[0])
+        self._kept = kept
+        self._timers: list[LayerTimer] = []
+        self._num_bytes = 0
+
+    def first_runs(self, step: ProgramStep, program: LayerProgram) -> LayerTimer | None:
+        """Return the timer of a layer after its first runs; None if it cannot be run alone."""
+        with ExitStack() as stack:
+            stack.enter_context(lent_values(variables_of(step)))
+            try:
+                timer = LayerTimer.of(step, program)
+                stack.callback(timer.drop)  # before lent values are freed
+                stack.callback(timer.restore)
+                timer.run(_RUNS[0])
+                if self._takes_turns(timer):
+                    self._timers.append(timer)
+                    self._num_bytes += timer.num_bytes
+                    self._kept.push(stack.pop_all())
+                    return timer
+                timer.run(0, _RUNS[1] - _RUNS[0], _RUN_SECONDS)
+            except Exception:  # any error: a layer may fail when it is called alone
+                return None
+            return timer
+
+    def _takes_turns(self, timer: LayerTimer) -> bool:
+        is_small = self._num_bytes + timer.num_bytes <= _KEPT_BYTES
+        return is_small and timer.seconds <= _TURN_SECONDS
+
+    def run(self, tick: Callable[[], None], end: float) -> None:
+        """Run the layers in turns, until they had as many runs as one after the other.
+
+        Args:
+            tick: Function that is called before each round of turns.
+            end: Time of time.monotonic() after which no round begins.
+        """
+        end = min(end, time.monotonic() + _RUN_SECONDS * len(self._timers))
+        for _ in range(_RUNS[1] - _RUNS[0]):
+            if time.monotonic() > end:
+                break
+            tick()
+            self.empty.run_once()
+            for timer in self._timers:
+                timer.run_once()
 
 
 def _kind(step: ProgramStep, program: LayerProgram) -> str:
@@ -81,93 +148,24 @@ def _has_config(layer: Any) -> bool:
     return True
 
 
-def _measured(
-    step: ProgramStep, program: LayerProgram, rough: NodeCost, empty_seconds: float
-) -> NodeCost | None:
-    """Return the cost of one layer; None if it cannot be run alone.
+def _cost(timer: LayerTimer, rough: NodeCost, empty_seconds: float) -> NodeCost:
+    """Return the cost of a layer by its times.
 
     Args:
-        step: Call of the layer.
-        program: Program of the model.
+        timer: Timer after all runs.
         rough: Estimated cost.
-        empty_seconds: Time of a call that computes nothing, which is no cost of a layer.
+        empty_seconds: Time of a call that computes nothing.
     """
-    with lent_values(variables_of(step)):
-        return _measured_with_values(step, program, rough, empty_seconds)
-
-
-def _measured_with_values(
-    step: ProgramStep, program: LayerProgram, rough: NodeCost, empty_seconds: float
-) -> NodeCost | None:
-    state = [(each, each.numpy()) for each in variables_of(step) if not each.trainable]
-    try:
-        return _timed(step, program, rough, empty_seconds)
-    except Exception:  # any error: a layer may fail when it is called alone
-        return None
-    finally:
-        for variable, value in state:
-            variable.assign(value)
-        for layer in step.operation._flatten_layers(include_self=True, recursive=True):
-            layer._clear_losses()
-
-
-def _timed(
-    step: ProgramStep, program: LayerProgram, rough: NodeCost, empty_seconds: float
-) -> NodeCost:
-    inputs = {name: _sample(program, name) for name in step.reads}
-    weights = [each.value for each in variables_of(step) if each.trainable]
-    floats = [value for value in inputs.values() if value.dtype.is_floating]
-
-    def forward() -> list[Any]:
-        def filled(each: Any) -> Any:
-            return inputs[each.name] if isinstance(each, ValueName) else each
-
-        args, kwargs = keras.tree.map_structure(filled, (step.args, dict(step.kwargs)))
-        return [tf.convert_to_tensor(each) for each in keras.tree.flatten(
-            step.operation(*args, **kwargs))]  # fmt: skip
-
-    def gradients(sources: list[Any]) -> list[Any]:
-        with tf.GradientTape() as tape:
-            tape.watch(floats)
-            results = [each for each in forward() if each.dtype.is_floating]
-        found = tape.gradient(results, sources) if sources and results else []
-        return [*results, *(_added(each) for each in found if each is not None)]
-
-    forward_seconds = max(_seconds(forward) - empty_seconds, 0.0)
-    whole = max(_seconds(lambda: gradients([*floats, *weights])) - empty_seconds, 0.0)
+    forward_seconds = max(timer.forward.seconds - empty_seconds, 0.0)
+    whole = max(timer.whole.seconds - empty_seconds, 0.0)
     both = max(whole - forward_seconds, 0.0)
-    has_both = bool(floats) and bool(weights)
+    has_both = timer.gradients_of_inputs and timer.gradients_of_weights
     return NodeCost(
         forward_seconds=forward_seconds,
-        input_gradient_seconds=both / 2 if has_both else both * bool(floats),
-        weight_gradient_seconds=both / 2 if has_both else both * (not floats),
+        input_gradient_seconds=both / 2 if has_both else both * timer.gradients_of_inputs,
+        weight_gradient_seconds=both / 2 if has_both else both * (not timer.gradients_of_inputs),
         saved_bytes=rough.saved_bytes,
     )
-
-
-def _added(gradient: Any) -> Any:
-    """Return a sum of a gradient and another tensor, as microbatches add them; rows stay rows."""
-    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient + gradient
-
-
-def _sample(program: LayerProgram, name: str) -> Any:
-    spec = program.specs[name]
-    dtype = tf.as_dtype(spec.dtype)
-    if dtype.is_floating:
-        return tf.constant(np.random.default_rng(0).standard_normal(spec.shape), dtype)
-    return tf.ones(spec.shape, dtype) if dtype.is_bool else tf.zeros(spec.shape, dtype)
-
-
-def _seconds(run: Callable[[], Any]) -> float:
-    compiled = tf.function(tf.autograph.experimental.do_not_convert(run))
-    compiled()
-    fewest, most = _RUNS
-    taken: list[float] = []
-    while len(taken) < fewest or (len(taken) < most and sum(taken) < _RUN_SECONDS):
-        begin = time.perf_counter()
-        compiled()  # a CPU has finished when the call returns
-        taken.append(time.perf_counter() - begin)
-    return min(taken)
 
 
 def _speed(program: LayerProgram, found: dict[str, NodeCost]) -> float:
