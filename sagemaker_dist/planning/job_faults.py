@@ -48,6 +48,10 @@ JOB_NAME_RULE: Final = (
     " with a hyphen"
 )
 
+_PASSED_TO_FIT: Final = {  # arguments of the estimator's `fit`
+    name: f"Pass it to fit({name}=...)" for name in ("inputs", "job_name", "wait", "logs")
+}
+
 
 def construction_faults(job: Job) -> Iterator[OptionError]:
     """Yield the faults of an estimator's arguments that can be found without its input data."""
@@ -55,9 +59,9 @@ def construction_faults(job: Job) -> Iterator[OptionError]:
         yield OptionError(
             f"the estimator was given the argument {name}=",
             "it is unknown, and SageMaker's SDK would silently ignore it",
-            closest(name, job.valid),
+            _PASSED_TO_FIT.get(name) or closest(name, job.valid),
             about=name,
-            kind="unknown",
+            kind="misplaced" if name in _PASSED_TO_FIT else "unknown",
         )
     yield from _instance_faults(job)
     yield from _count_faults(job)

@@ -22,7 +22,7 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
 
-from sagemaker_dist.runners.protocol import NO_MODEL, TERMINAL, Description, Runner
+from sagemaker_dist.runners.protocol import LOST_LOG_BYTES, NO_MODEL, TERMINAL, Description, Runner
 
 _PREFIX: Final = re.compile(r"\[(algo-(\d+)[^\]]*)\] ?")
 _COLOURS: Final = ("cyan", "green", "yellow", "magenta", "blue", "bright_red")
@@ -76,6 +76,9 @@ def watch(
                 screen.status(_clock(description), description["SecondaryStatus"])
                 describe_at_seconds = monotonic() + _DESCRIBE_SECONDS
     description = runner.describe(name)
+    if lost := description.get(LOST_LOG_BYTES):
+        text = f"the logs lack {lost:,} bytes of the hosts' output: the disk was full"
+        _console().print(text, style="yellow", highlight=False, soft_wrap=True)
     model = description.get("ModelArtifacts", {}).get(
         "S3ModelArtifacts"
     )  # absent if there is no model

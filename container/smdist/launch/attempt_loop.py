@@ -35,6 +35,7 @@ from smdist.launch.outcome import Outcome
 from smdist.launch.process_control import LAUNCHER_SIGNALS, signal_socket
 from smdist.launch.restart_coordinator import RestartCoordinator
 from smdist.launch.restart_policy import Finish, GiveUp, RestartPolicy, Start
+from smdist.launch.result_file import write_result
 from smdist.launch.supervise import Order, Supervisor
 
 PrintLine = Callable[[str], None]
@@ -157,7 +158,8 @@ def _prepare(plan: AttemptPlan, decision: Start) -> Path:
     if decision.attempt == 0:
         return plan.directory
     for name in ("failure", "failure.json"):
-        (plan.base / "output" / name).unlink(missing_ok=True)
+        with suppress(OSError):  # the script has made a directory of this name
+            (plan.base / "output" / name).unlink(missing_ok=True)
     directory = plan.directory / f"attempt-{decision.attempt}"
     directory.mkdir(mode=0o700)
     return directory
@@ -166,9 +168,7 @@ def _prepare(plan: AttemptPlan, decision: Start) -> Path:
 def _write_history(plan: AttemptPlan, history: tuple[Mapping[str, Any], ...]) -> None:
     path = plan.base / "output" / "data" / HISTORY
     with suppress(OSError):  # a full disk must not end a job that trains
-        unfinished = path.with_name(f".{HISTORY}")
-        unfinished.write_text(json.dumps(list(history), indent=1), encoding="utf-8")
-        unfinished.replace(path)
+        write_result(path, json.dumps(list(history), indent=1))
 
 
 def _failure(outcome: Outcome, host: str, attempt: int) -> AttemptFailure | None:

@@ -12,12 +12,14 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
+import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 from smdist.launch.guard_protocol import Report, exit_status, signal_name
+from smdist.launch.result_file import write_result
 
 MAX_CHARACTERS: Final = 1024
 _LEFT: Final = "left"  # kind of a fault whose culprit has shut its engine down without an error
@@ -116,16 +118,24 @@ def fields_of(report: Report, label: str) -> dict[str, Any]:
 def write_failure(base: Path, text: str, fields: Mapping[str, Any] | None = None) -> None:
     """Write `text` to `<base>/output/failure`, and `fields` to failure.json beside it.
 
-    A failure file that the script has written is kept. Faults of the disk are ignored.
+    A failure file that the script has written is kept; a link, a FIFO or an empty file is replaced.
+    Faults of the disk are ignored.
     """
     path = base / "output" / "failure"
-    with contextlib.suppress(OSError):  # a missing directory must not hide the first error
-        if path.exists() and path.stat().st_size:
+    with contextlib.suppress(OSError):  # a full disk must not hide the first error
+        if _has_text(path):
             return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(shorten(text), encoding="utf-8")
+        write_result(path, shorten(text))
         if fields:
-            path.with_suffix(".json").write_text(json.dumps(fields), encoding="utf-8")
+            write_result(path.with_suffix(".json"), json.dumps(fields))
+
+
+def _has_text(path: Path) -> bool:
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_size > 0
 
 
 def write_loss(base: Path, why: str) -> None:
@@ -134,6 +144,4 @@ def write_loss(base: Path, why: str) -> None:
     Faults of the disk are ignored.
     """
     with contextlib.suppress(OSError):
-        path = base / "output" / "lost"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(shorten(why), encoding="utf-8")
+        write_result(base / "output" / "lost", shorten(why))

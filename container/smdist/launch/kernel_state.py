@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from smdist.launch.result_file import write_result
+
 CHECK_SECONDS: Final = 2.0  # between two looks at the process
 FIRST_SECONDS: Final = 10.0  # in one state, without any work, until it is reported
 AGAIN_SECONDS: Final = 60.0
@@ -120,8 +122,7 @@ class StateWatch:
         if self._record is not None:
             found = {"pid": self._pid, "letter": letter, "seconds": round(seconds), "text": text}
             with suppress(OSError):  # a full disk must not end the guard
-                self._record.parent.mkdir(parents=True, exist_ok=True)
-                self._record.write_text(json.dumps(found), encoding="utf-8")
+                write_result(self._record, json.dumps(found))
 
     def _forget(self) -> None:
         if self._record is not None:

@@ -39,6 +39,7 @@ else:
     import tomli as tomllib
 
 _AT: Final = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
+_MAX_CHARACTERS: Final = 1 << 20
 _RAW: Final = "DataSource"  # key of a dict in the API's format, which Python's `inputs` may have
 _OBJECTS: Final = frozenset({"inputs", "instance_groups"})  # options whose tables become objects
 _NAMES: Final = frozenset(field.name for field in fields(TrainingOptions))
@@ -144,8 +145,10 @@ def read_job_file(path: str | Path, settings: Sequence[str] = ()) -> JobFile:
 
 def _parsed(path: Path) -> tuple[dict[str, Any], str]:
     try:
-        text = path.read_text(encoding="utf-8-sig")  # editors on Windows write a byte order mark
-        values = tomllib.loads(text)
+        with path.open(encoding="utf-8-sig") as file:  # editors on Windows write a byte order mark
+            text = file.read(_MAX_CHARACTERS + 1)
+        is_whole = len(text) <= _MAX_CHARACTERS
+        values = tomllib.loads(text) if is_whole else {}
     except OSError as error:
         why = error.strerror or str(error)
         raise OptionError(f"{path} cannot be read", why, "Pass the path of a job file") from error
@@ -166,9 +169,20 @@ def _parsed(path: Path) -> tuple[dict[str, Any], str]:
         ) from error
     except RecursionError as error:
         raise _too_deep(path) from error
+    if not is_whole:
+        raise _too_long(path)
     if depth_of(values) > DEEPEST:
         raise _too_deep(path)
     return values, text
+
+
+def _too_long(path: Path) -> OptionError:
+    return OptionError(
+        f"{path} cannot be read",
+        f"it has more than {_MAX_CHARACTERS:,} characters",
+        "Pass the path of a job file; large values belong in a file that the script reads",
+        kind="too_long",
+    )
 
 
 def _too_deep(path: Path) -> OptionError:

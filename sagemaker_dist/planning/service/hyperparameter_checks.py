@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, Final
@@ -123,7 +124,7 @@ def _launcher_faults(given: Mapping[Any, Any]) -> Iterator[OptionError]:
 
 
 def _duplicate_faults(names: list[str], added: frozenset[str]) -> Iterator[OptionError]:
-    for name in sorted({name for name in names if names.count(name) > 1}):
+    for name in sorted(name for name, count in Counter(names).items() if count > 1):
         yield OptionError(
             f"hyperparameters has the name {short_repr(name)} twice",
             "the keys are equal when they are converted to text, so one value would be lost",

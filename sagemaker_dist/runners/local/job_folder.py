@@ -65,13 +65,16 @@ def _hidden(document: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def append(log: Path, data: bytes) -> None:
-    """Append `data` to the file `log`; errors such as a full disk are ignored.
+def append(log: Path, data: bytes) -> int:
+    """Append `data` to the file `log`, and return the number of bytes that could not be written.
 
-    Training thus continues even if its output cannot be written.
+    A full disk is no error: training continues even if its output cannot be written.
     """
-    with contextlib.suppress(OSError), log.open("ab") as file:
-        file.write(data)
+    left = memoryview(data)
+    with contextlib.suppress(OSError), log.open("ab", buffering=0) as file:
+        while left:
+            left = left[file.write(left) :]
+    return len(left)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ class State:
         restarts: Fields of the failures after which all ranks were started again, and of the one
             that ended the job.
         losses: Hosts that an elastic job has lost, each with the reason: "algo-2: ...".
+        lost_log_bytes: Bytes of the hosts' output that all.log lacks, because the disk was full.
         transitions: Every secondary status with the time at which it began.
     """
 
@@ -40,6 +41,7 @@ class State:
     cause: Mapping[str, Any] = field(default_factory=dict)
     restarts: tuple[Mapping[str, Any], ...] = ()
     losses: tuple[str, ...] = ()
+    lost_log_bytes: int = 0
     transitions: tuple[tuple[str, float], ...] = ()
 
     @classmethod

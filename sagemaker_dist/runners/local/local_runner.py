@@ -28,7 +28,13 @@ from sagemaker_dist.runners.local.machine_checks import check_setup, sweep_lefto
 from sagemaker_dist.runners.local.opt_ml_tree import OUTPUT_DATA
 from sagemaker_dist.runners.local.output import Segments
 from sagemaker_dist.runners.local.private_input import PrivateInput
-from sagemaker_dist.runners.protocol import RESTARTS, ROOT_CAUSE, Description, Request
+from sagemaker_dist.runners.protocol import (
+    LOST_LOG_BYTES,
+    RESTARTS,
+    ROOT_CAUSE,
+    Description,
+    Request,
+)
 
 SUPERVISOR: Final = "sagemaker_dist.runners.local.supervisor"
 _POLL_SECONDS: Final = 0.1
@@ -302,6 +308,7 @@ def _description(
         "ModelArtifacts": {"S3ModelArtifacts": f"file://{folder.model(job)}"},
         **({"FailureReason": state.reason} if state.reason else {}),
         **({ROOT_CAUSE: state.cause} if state.cause else {}),
+        **({LOST_LOG_BYTES: state.lost_log_bytes} if state.lost_log_bytes else {}),
         **({RESTARTS: list(state.restarts)} if state.restarts else {}),
         **{name: _when(at) for name, at in begun.items() if at is not None},
     }

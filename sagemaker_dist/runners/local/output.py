@@ -58,6 +58,7 @@ class Output:
         label: Name of the host, such as "algo-1".
         log: File for the output of this host.
         all_log: File for the output of all hosts; each line begins with the host's name.
+        num_lost: Bytes that could not be written to `all_log`, because the disk was full.
     """
 
     source: int
@@ -65,6 +66,7 @@ class Output:
     log: Path
     all_log: Path
     segments: Segments = field(default_factory=Segments)
+    num_lost: int = 0
 
     @classmethod
     def of(cls, source: int, label: str, folder: JobFolder) -> Output:
@@ -101,4 +103,4 @@ class Output:
         append(self.log, data)
         prefix = f"[{self.label}".encode()
         lines = [s if s.startswith(prefix) else prefix + b"] " + s for s in segments]
-        append(self.all_log, b"".join(lines))
+        self.num_lost += append(self.all_log, b"".join(lines))

@@ -105,7 +105,7 @@ class Supervisor:
             self.fleet.kill()
             self._note_restarts(hosts, now=float("inf"))
             for host in hosts:
-                host.close()
+                self._close(host)
             self._clear()
             self._finish(hosts)
         except Cancelled:  # no host has computed anything yet
@@ -213,7 +213,7 @@ class Supervisor:
                 continue
             with contextlib.suppress(KeyError):  # the end of its output has been read
                 selector.unregister(host)
-            host.close()
+            self._close(host)
             self.num_replaced += 1
             self._log(f"{host.ending(code).rstrip('.')}. {host.place.label} is started again")
             try:
@@ -231,6 +231,12 @@ class Supervisor:
         is_running = not (self.stopping or self.failures or self.signalled)
         within = self.job.replaces_hosts and self.num_replaced < self.job.max_restarts
         return was_killed and is_running and within and not self.folder.stop_request()
+
+    def _close(self, host: Host) -> None:
+        """Copy the rest of a host's output, and note how much of all of it was lost."""
+        host.close()
+        lost = self.state.lost_log_bytes + host.output.num_lost
+        self.state = replace(self.state, lost_log_bytes=lost)
 
     def _note_restarts(self, hosts: Sequence[Host], now: float) -> None:
         """Take the restarts into the job's state that the first host has written."""

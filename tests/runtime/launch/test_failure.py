@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One sentence of at most 1,024 characters names the rank that failed first, how and where."""
 
+import os
+
 import pytest
 
 from sagemaker_dist.errors import OptionError, OptionErrors
@@ -12,6 +14,7 @@ from smdist.launch.failure_file import (
     first_failure,
     shorten,
     write_failure,
+    write_loss,
 )
 from smdist.launch.guard_protocol import RankFault, Report, exit_status, parse_message, read_fault
 
@@ -172,3 +175,28 @@ def test_failure_file_is_written_once(tmp_path):
     write_failure(tmp_path, "ours")
 
     assert "theirs" == path.read_text()
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("kind", ["fifo", "link"])
+def test_what_the_script_put_in_the_place_of_the_failure_file_is_never_opened(tmp_path, kind):
+    """A FIFO would block the launcher for ever, a link would make it write to another file."""
+    output, other = tmp_path / "output", tmp_path / "other"
+    output.mkdir()
+    other.touch()
+    for name in ("failure", "failure.json", "lost"):
+        os.mkfifo(output / name) if kind == "fifo" else (output / name).symlink_to(other)
+    write_failure(tmp_path, "ours", {"rank": 3})
+    write_loss(tmp_path, "why")
+
+    assert ["ours", '{"rank": 3}', "why"] == [
+        (output / name).read_text() for name in ("failure", "failure.json", "lost")
+    ]
+    assert "" == other.read_text()
+
+
+def test_nothing_is_left_beside_a_failure_file_that_cannot_be_written(tmp_path):
+    (tmp_path / "output/failure").mkdir(parents=True)
+    write_failure(tmp_path, "ours")
+
+    assert [tmp_path / "output/failure"] == list((tmp_path / "output").iterdir())

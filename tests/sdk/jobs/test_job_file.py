@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 from job_files import abouts_of, faults_of
 
-from sagemaker_dist.errors import dotted
+from sagemaker_dist.errors import OptionError, dotted
 from sagemaker_dist.jobs.job_file import job_schema, read_job_file
 from sagemaker_dist.planning.request import (
     FileSystemInput,
@@ -245,6 +245,15 @@ def test_too_deep(job_file, more):
         "job.toml cannot be read: tables and arrays in the file are nested more than 100 levels"
         " deep."
     )
+
+
+@pytest.mark.timeout(10)
+def test_a_file_without_end():
+    """Reading stops after a million characters: of a device there are ever more."""
+    with pytest.raises(OptionError) as caught:
+        read_job_file("/dev/zero")
+
+    assert "too_long" == caught.value.kind
 
 
 def test_number_without_end(job_file):

@@ -140,6 +140,12 @@ def test_checkpoints_get_a_folder_of_their_own(path, faults):
     assert faults == len(list(construction_faults(job)))
 
 
+def test_an_argument_of_fit_is_told_to_belong_there():
+    job = Job(instance_type="local_process", unknown=("job_name",), valid=("base_job_name",))
+
+    assert [("job_name", "misplaced")] == fields_of(construction_faults(job))
+
+
 def test_a_place_that_may_not_be_written_to():
     """Told apart from a file in the way; root's own tests could not make one."""
     obstacles = {"output_path": Obstacle(path="/usr", is_directory=True)}

@@ -3,13 +3,15 @@
 
 import errno
 import os
+import resource
+import signal
 import time
 
 import pytest
 from channels import log, run
 
 from sagemaker_dist.planning import plan_local_job
-from sagemaker_dist.runners.local.job_folder import JobFolder
+from sagemaker_dist.runners.local.job_folder import JobFolder, append
 from sagemaker_dist.runners.local.job_state import State
 
 pytestmark = pytest.mark.timeout(30)
@@ -83,3 +85,31 @@ def test_the_reserved_space_is_given_back(runner, request_for):
     while (runner.root / "job/state.reserve").exists():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_output_that_a_full_disk_did_not_take_is_counted(runner, request_for, script):
+    """The job completes; its description and the end of what fit() shows say what is lost."""
+    script("""
+    log = base.parents[1] / "logs/all.log"
+    log.unlink()
+    log.symlink_to("/dev/full")  # every write: no space left on device
+    print("x" * 99, flush=True)
+    """)
+    described = run(runner, request_for(hosts=1))
+
+    assert "Completed" == described["TrainingJobStatus"]
+    assert len("[algo-1] ") + 100 <= described["LostLogBytes"]
+
+
+def test_a_write_that_is_cut_loses_the_rest(tmp_path):
+    """A disk with room for half of the output takes this half."""
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limit[1]))
+    try:
+        lost = append(tmp_path / "log", b"x" * 150)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, ignored)
+
+    assert (50, 100) == (lost, (tmp_path / "log").stat().st_size)

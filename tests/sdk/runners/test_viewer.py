@@ -20,9 +20,9 @@ pytestmark = pytest.mark.timeout(30)
 class Scripted(RecordingRunner):
     """Stub runner of a finished job with prepared output and descriptions."""
 
-    def __init__(self, segments, status="Completed"):
+    def __init__(self, segments, status="Completed", **more):
         super().__init__()
-        self.segments, self.status = segments, status
+        self.segments, self.status, self.more = segments, status, more
 
     def describe(self, name):
         then = datetime.now(timezone.utc)
@@ -32,6 +32,7 @@ class Scripted(RecordingRunner):
             "CreationTime": then,
             "TrainingEndTime": then,
             "ModelArtifacts": {"S3ModelArtifacts": "file:///model.tar.gz"},
+            **self.more,
         }
 
     def logs(self, name, *, follow=False, new_only=False):
@@ -165,3 +166,11 @@ def test_ending_names_no_model_where_none_was_saved(capsys):
     watch(Scripted(["[sagemaker-dist] no model was saved: why\n"]), "job")
 
     assert "Completed after 00:00, no model was saved" == capsys.readouterr().out.splitlines()[-1]
+
+
+def test_output_that_the_logs_lack_is_told(capsys):
+    watch(Scripted([], LostLogBytes=1234567), "job")
+
+    assert "the logs lack 1,234,567 bytes of the hosts' output: the disk was full" in (
+        capsys.readouterr().out
+    )
