@@ -3,7 +3,21 @@
 
 import pytest
 import torch
-from tensor_models import alone, split, start, train, worst
+from smp_nets import failure
+from tensor_models import (
+    WIDTH,
+    alone,
+    batches,
+    made,
+    split,
+    start,
+    train,
+    train_step,
+    worst,
+)
+from torch import nn
+
+import smdist.modelparallel.torch as smp
 
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-5}
 
@@ -59,3 +73,20 @@ def test_dropout_is_that_of_whole_layers(world, name, count):
     assert whole.losses == pytest.approx(parts[0].losses, rel=1e-9)
     assert worst(found, wanted) < 1e-9
     assert whole.losses != pytest.approx(alone(name).losses, rel=1e-3)
+
+
+def unlike(rank, size):
+    """Rank 1 has two wider layers."""
+    start(2)
+    plain = made("mlp")
+    if rank == 1:
+        plain.up, plain.down = nn.Linear(WIDTH, 32).double(), nn.Linear(32, WIDTH).double()
+    model = smp.DistributedModel(plain, trace_device="cpu")
+    return failure(train_step, model, next(iter(batches(1))))
+
+
+def test_a_rank_with_other_widths_names_a_module_that_differs(world):
+    first, second = world.run(unlike, size=2, deadline=60)
+
+    assert ("DisagreementError", "failed", 1) == (first.type, first.kind, first.rank)
+    assert ("OptionError", ("up",), "difference") == (second.type, second.about, second.kind)
