@@ -111,15 +111,7 @@ def attended(
     Raises:
         OptionError: The tensors are on an accelerator, whose kernel draws other numbers.
     """
-    require(
-        query.device.type in ("cpu", "meta"),
-        what=f"fused attention with dropout_p={dropout_p} got split heads on {query.device.type}",
-        why="its kernel draws the mask by itself, and another one for a part than for the whole",
-        hint="Move the model to its device before the first step, so that this attention stays"
-        " whole",
-        about="dropout_p",
-        kind="accelerator",
-    )
+    _check_device(query.device, dropout_p)
     dtype = query.dtype
     if dtype in _HALVES:
         query, key, value = query.float(), key.float(), value.float()
@@ -140,3 +132,15 @@ def _masked(scores: Tensor, mask: Tensor | None) -> Tensor:
     if mask.dtype is torch.bool:
         return scores.masked_fill(mask.logical_not(), -torch.inf)
     return scores + mask
+
+
+def _check_device(device: torch.device, dropout_p: float) -> None:
+    require(
+        device.type in ("cpu", "meta"),
+        what=f"fused attention with dropout_p={dropout_p} got split heads on {device.type}",
+        why="its kernel draws the mask by itself, and another one for a part than for the whole",
+        hint="Move the model to its device before the first step, so that this attention stays"
+        " whole",
+        about="dropout_p",
+        kind="accelerator",
+    )
