@@ -53,7 +53,7 @@ class SplitAttention(nn.MultiheadAttention):
                 weights = dropped(self._draw(), weights, rate)
             found = weights @ v
         elif rate:
-            found = attended(self._draw(), q, k, v, mask, rate, is_causal)
+            found = attended(self._draw(), q, k, v, mask, dropout_p=rate, is_causal=is_causal)
         else:
             found = functional.scaled_dot_product_attention(
                 q, k, v, attn_mask=mask, is_causal=is_causal
