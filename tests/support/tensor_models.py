@@ -174,6 +174,8 @@ def made(name, dtype=torch.float64, dropout=0.0):
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = dropout
+        if isinstance(module, nn.MultiheadAttention):
+            module.dropout = dropout
     return model
 
 

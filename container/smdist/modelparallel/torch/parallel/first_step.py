@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sagemaker_dist.errors import OptionError, closest, require
+from sagemaker_dist.errors import OptionError, require
 from smdist.modelparallel.core.cluster import Cluster
 from smdist.modelparallel.core.cost import StateBytes
 from smdist.modelparallel.core.layout import Machine
@@ -46,6 +46,7 @@ from smdist.modelparallel.torch.materialization import (
 from smdist.modelparallel.torch.materialization.release import keep_unused
 from smdist.modelparallel.torch.materialization.stage_module import StageModule
 from smdist.modelparallel.torch.parallel.call_agreement import BEFORE, ending_all
+from smdist.modelparallel.torch.parallel.model_agreement import check_model_of_rank_0
 from smdist.modelparallel.torch.parallel.model_state import ModelState, PartitionedModel, probe
 from smdist.modelparallel.torch.parallel.optimizers import ParameterRenaming
 from smdist.modelparallel.torch.parallel.settings import Settings, checked, with_plan
@@ -54,7 +55,7 @@ from smdist.modelparallel.torch.planning.layout_plan import FixedShards, plan_wi
 from smdist.modelparallel.torch.planning.local_cluster import cluster_of
 from smdist.modelparallel.torch.planning.make_plan import plan as find
 from smdist.modelparallel.torch.program.batch import Batch
-from smdist.modelparallel.torch.program.checkpointed_forward import checkpoint_forward
+from smdist.modelparallel.torch.program.checkpointed_forward import checkpoint_modules
 from smdist.modelparallel.torch.program.pytree import flatten
 from smdist.modelparallel.torch.replicas import Replicas
 from smdist.modelparallel.torch.replicas.replicas import half_dtype
@@ -236,26 +237,6 @@ def _fixed_shards(settings: Settings) -> FixedShards:
     )
 
 
-def _checkpoint(model: nn.Module, plan: Plan) -> None:
-    """Checkpoint the activations of the modules that the plan names.
-
-    Raises:
-        OptionError: The model has no such module; the error names the first.
-    """
-    known = dict(model.named_modules())
-    for name in plan.checkpointed:
-        require(
-            name in known,
-            what=f"the plan checkpoints the module {name!r}",
-            why=f"{type(model).__name__} has no module of this name",
-            hint=closest(name, known),
-            about="checkpointed",
-            kind="unknown",
-        )
-    for name in plan.checkpointed:
-        checkpoint_forward(known[name])
-
-
 def _cluster(model: nn.Module, tensor_degree: int) -> Cluster:
     """Return the hosts and devices of this job, for the planner.
 
@@ -335,11 +316,13 @@ def prepare_for(state: ModelState, read: Callable[[], Batch]) -> None:
     plan = given or planned(model, batch, settings)
     with raise_together(session.current().world, "the reading of the plan"):
         settings = state.settings = with_plan(settings, plan)
-        _checkpoint(model, plan)
+        checkpoint_modules(model, plan.checkpointed)
     groups = groups_of(plan, settings)
     with raise_together(session.current().world, "the capture of the model"):
         example = batch.microbatch(plan.num_microbatches)
         captured = capture(model, example, opened=plan.opened)
+        if given is None:
+            check_model_of_rank_0(plan, captured.graph, session.current().rank)
         plan.check(captured.graph)
     with ending_all(groups, "the cut of the model"):
         split = cut(captured, plan, groups, settings, is_loaded=state.is_loaded)

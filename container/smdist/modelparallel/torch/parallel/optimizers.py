@@ -188,8 +188,7 @@ def _before_step(
         args, kwargs: Arguments of `step`; `args` begins with the optimizer.
     """
     for each in living_models():
-        _check_precision(optimizer, each)
-        _check_host(optimizer, each)
+        _check_is_wrapped(optimizer, each)
     model = current_model()
     if model is None or not model.is_cut:
         return
@@ -203,37 +202,36 @@ def _before_step(
         _clip(optimizer, max_norm, closure)
 
 
-def _check_precision(optimizer: torch.optim.Optimizer, model: SplitModel) -> None:
-    """Raise an OptionError if an optimizer would update 16-bit parameters, or scaled gradients."""
-    masters = model.masters
-    if masters is None or masters.is_in_place:
+def _check_is_wrapped(optimizer: torch.optim.Optimizer, model: SplitModel) -> None:
+    """Raise an OptionError if a step of an optimizer needs an `smp.DistributedOptimizer` around it.
+
+    It does where parameters have 16 bits, where gradients are scaled, and where optimizer state is
+    on the host.
+    """
+    needs = _need_of_wrapper(optimizer, model)
+    if needs is None or not _updates(optimizer, model):
         return
-    if not _updates(optimizer, model):
-        return
-    option = "fp16" if masters.scaled else "bf16"
+    option, why = needs
     raise OptionError(
         f"{type(optimizer).__name__}.step is called with {option}=True",
-        "float32 master weights are updated, and the smp.DistributedOptimizer has them",
+        why,
         "Wrap the optimizer: optimizer = smp.DistributedOptimizer(optimizer)",
         about="optimizer",
         kind="not_wrapped",
     )
 
 
-def _check_host(optimizer: torch.optim.Optimizer, model: SplitModel) -> None:
-    """Raise an OptionError if an optimizer would keep its state on the device, despite offload."""
-    if model.host_update is None or not _updates(optimizer, model):
-        return
-    parameters = list(_parameters(optimizer))
-    if all(each.device.type == "cpu" for each in parameters):
-        return  # host parameters of the running step
-    raise OptionError(
-        f"{type(optimizer).__name__}.step is called with offload_optimizer=True",
-        "the step runs on the CPU, and the smp.DistributedOptimizer copies gradients there",
-        "Wrap the optimizer: optimizer = smp.DistributedOptimizer(optimizer)",
-        about="optimizer",
-        kind="not_wrapped",
-    )
+def _need_of_wrapper(optimizer: torch.optim.Optimizer, model: SplitModel) -> tuple[str, str] | None:
+    """Return the option for which an optimizer needs a wrapper, and the reason; None without."""
+    masters = model.masters
+    if masters is not None and not masters.is_in_place:
+        why = "float32 master weights are updated, and the smp.DistributedOptimizer has them"
+        return "fp16" if masters.scaled else "bf16", why
+    are_hosts = all(each.device.type == "cpu" for each in _parameters(optimizer))
+    if model.host_update is not None and not are_hosts:  # host parameters are of a running step
+        why = "the step runs on the CPU, and the smp.DistributedOptimizer copies gradients there"
+        return "offload_optimizer", why
+    return None
 
 
 def _updates(optimizer: torch.optim.Optimizer, model: SplitModel) -> bool:

@@ -7,11 +7,14 @@ again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import MethodType
 from typing import Any, Final
 
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+
+from sagemaker_dist.errors import closest, require
 
 SETTINGS: Final = "_smp_checkpoint"
 _PLAIN: Final = "_smp_plain_forward"
@@ -30,6 +33,30 @@ def checkpoint_forward(module: nn.Module, *, preserves_rng_state: bool = True) -
         own[_PLAIN] = own["forward"]
     own[SETTINGS] = (preserves_rng_state,)
     own["forward"] = MethodType(_checkpointed, module)
+
+
+def checkpoint_modules(model: nn.Module, names: Sequence[str]) -> None:
+    """Checkpoint the activations of the modules that a plan names.
+
+    Args:
+        model: Model that has the modules.
+        names: Names of the modules in the model.
+
+    Raises:
+        OptionError: The model has no such modules; then none is changed.
+    """
+    known = dict(model.named_modules())
+    unknown = [name for name in names if name not in known]
+    require(
+        not unknown,
+        what=f"the plan checkpoints the modules {', '.join(map(repr, unknown))}",
+        why=f"{type(model).__name__} has no modules of these names",
+        hint=closest(unknown[0], known) if unknown else "",
+        about="checkpointed",
+        kind="unknown",
+    )
+    for name in names:
+        checkpoint_forward(known[name])
 
 
 def is_checkpointed(module: nn.Module) -> bool:

@@ -31,11 +31,13 @@ def attention(module: nn.MultiheadAttention) -> Region:
     return Region(block="", modules=(split, *((bias,) if biases else ()), out))
 
 
-def whole_attention(module: nn.MultiheadAttention, degree: int) -> tuple[str, str] | None:
+def whole_attention(
+    module: nn.MultiheadAttention, degree: int, *, on_accelerator: bool
+) -> tuple[str, str] | None:
     """Return the kind of a reason and a sentence if a module cannot be split; None if it may be."""
     if module.num_heads % degree:
         return INDIVISIBLE, f"its num_heads, {module.num_heads}, is not divisible by {degree}"
-    if module.dropout:
+    if module.dropout and on_accelerator:
         return DROPOUT, "dropout inside of it would draw other numbers on parts"
     if module.bias_k is not None or module.add_zero_attn:
         return UNPROVED, "options add_bias_kv and add_zero_attn need all heads on a rank"

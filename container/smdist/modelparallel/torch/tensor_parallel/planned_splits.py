@@ -159,7 +159,10 @@ def _has_whole_attention(model: nn.Module, region: Region, degree: int) -> bool:
     """Return True if attention of torch in a region has heads that a degree does not divide."""
     modules = (model.get_submodule(each.name) for each in region.modules)
     found = (each for each in modules if isinstance(each, nn.MultiheadAttention))
-    return any(whole_attention(each, degree) is not None for each in found)
+    return any(
+        whole_attention(each, degree, on_accelerator=False) is not None  # proved with its dropout
+        for each in found
+    )
 
 
 def _region_on(region: Region, proved: int, degree: int) -> Region | None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core.rank_layout import Axis
+from smdist.modelparallel.torch.accelerator import accelerator_of
 from smdist.modelparallel.torch.program.pytree import flatten, unflatten
 from smdist.modelparallel.torch.session.process_groups import Groups
 from smdist.modelparallel.torch.session.rank_team import (
@@ -22,10 +23,11 @@ from smdist.modelparallel.torch.session.rank_team import (
 from smdist.modelparallel.torch.tensor_parallel.data_flow import Flow, flow_of, flow_of_values
 from smdist.modelparallel.torch.tensor_parallel.search import find_plan
 from smdist.modelparallel.torch.tensor_parallel.split_model import split_model
-from smdist.modelparallel.torch.tensor_parallel.tensor_plan import TensorPlan
+from smdist.modelparallel.torch.tensor_parallel.tensor_plan import ModuleSplit, TensorPlan
 from smdist.modelparallel.torch.tensor_splits import GroupPeers, gathered_logits
 
 _SAMPLES: Final = 2  # size of the batch on which splits are proved
+_SHOWN: Final = 3  # largest number of modules that an error names
 _POSITIONS: Final = 16  # length of its sequences, where the model accepts shorter ones
 
 
@@ -45,7 +47,17 @@ def find(
     """
     with gathered_logits():  # the first step may be in a block of smp.loss_parallel
         flow = _flow(model, arguments)
-        return find_plan(model, flow, degree, sequence_parallel=sequence_parallel)
+        return find_plan(
+            model, flow, degree, sequence_parallel=sequence_parallel,
+            on_accelerator=_runs_on_accelerator(model, arguments),
+        )  # fmt: skip
+
+
+def _runs_on_accelerator(model: nn.Module, arguments: tuple[Any, Any]) -> bool:
+    """Return True if a model is on an accelerator, or moves to that of its arguments."""
+    leaves, _ = flatten(arguments)
+    tensors = [*model.parameters(), *(leaf for leaf in leaves if isinstance(leaf, Tensor))]
+    return accelerator_of(tensors) is not None
 
 
 def split(
@@ -83,20 +95,27 @@ def split(
 
 def _check(model: nn.Module, plan: TensorPlan) -> None:
     """Raise an OptionError if the model on this rank is not the one that the plan is for."""
-    for each in plan.modules:
-        try:
-            module = model.get_submodule(each.name)
-            shapes = [getattr(module, name).shape[dim] for name, dim in each.dims.items()]
-        except (AttributeError, IndexError):
-            shapes = []
-        if set(shapes) - {sum(each.sections)} or len(shapes) < len(each.dims):
-            raise OptionError(
-                f"{each.name!r} is not as in the model of rank 0",
-                "all ranks split the same model",
-                "Create the same model on every rank",
-                about=each.name,
-                kind="difference",
-            )
+    others = [each.name for each in plan.modules if not _is_alike(model, each)]
+    if others:
+        more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
+        raise OptionError(
+            f"{', '.join(map(repr, others[:_SHOWN]))}{more} of {type(model).__name__} on this rank"
+            " is not as in the model of rank 0",
+            "all ranks split the same model",
+            "Create the same model on every rank",
+            about=others[0],
+            kind="difference",
+        )
+
+
+def _is_alike(model: nn.Module, split: ModuleSplit) -> bool:
+    """Return True if a model has the module of a split, with parameters of the split's lengths."""
+    try:
+        module = model.get_submodule(split.name)
+        shapes = [getattr(module, name).shape[dim] for name, dim in split.dims.items()]
+    except (AttributeError, IndexError):
+        return False
+    return not set(shapes) - {sum(split.sections)}
 
 
 def _portable(error: BaseException) -> OptionError:

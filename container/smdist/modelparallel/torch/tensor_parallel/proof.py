@@ -26,13 +26,10 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from smdist.modelparallel.torch.capture.argument_objects import is_cache
-from smdist.modelparallel.torch.materialization.skeleton import like, skeleton
-from smdist.modelparallel.torch.materialization.skeleton import replace as put
 from smdist.modelparallel.torch.program.pytree import flatten, map_leaves
 from smdist.modelparallel.torch.randomness import generators_kept
 from smdist.modelparallel.torch.tensor_parallel.block_numbers import numbers_of_heads
-from smdist.modelparallel.torch.tensor_parallel.data_flow import TensorShape
+from smdist.modelparallel.torch.tensor_parallel.random_block import random_argument, with_values
 from smdist.modelparallel.torch.tensor_parallel.simulated_peers import (
     NumberedDraws,
     SimulatedRanks,
@@ -55,7 +52,6 @@ from smdist.modelparallel.torch.tensor_splits import (
     split_of,
     whole_sequences,
 )
-from smdist.modelparallel.torch.tensor_splits.split_modules import is_table
 
 # blocks may compute in float32 inside, so that of float64 is too small
 _TOLERANCES: Final = {torch.float64: 1e-6, torch.float32: 1e-4}
@@ -88,9 +84,10 @@ class _Run:
     Attributes:
         outputs: Tensors in the output of the block, by the numbers of their leaves.
         input_grads: Gradients of its inputs.
-        draws: Name and shapes of each random operation.
+        draws: Name, and numbers of elements, of each random operation.
         dropped: Shape of the input of each `nn.Dropout`, by its name; of the last call.
-        calls: Shape of the input of each call of torch's dropout function, by its number.
+        calls: Shape of what each call of torch's functions with dropout drops, by its number.
+        attentions: Numbers of the calls among them that are fused attention.
     """
 
     outputs: dict[int, Tensor]
@@ -98,6 +95,7 @@ class _Run:
     draws: list[Any]
     dropped: dict[str, torch.Size]
     calls: dict[int, torch.Size]
+    attentions: set[int]
 
 
 class WholeBlock:
@@ -107,13 +105,21 @@ class WholeBlock:
         block: Block of the model, also on the meta device; it stays unchanged.
         call: Recorded arguments of a call of the block, with `TensorShape` in place of tensors.
         unused: Numbers of the leaves of its output that nobody uses.
+        on_accelerator: True if the model will run on an accelerator.
 
     Raises:
         Exception: The block does not run alone.
     """
 
-    def __init__(self, block: nn.Module, call: Any, unused: Collection[int] = ()) -> None:
-        self._unused = unused
+    def __init__(
+        self,
+        block: nn.Module,
+        call: Any,
+        unused: Collection[int] = (),
+        *,
+        on_accelerator: bool = False,
+    ) -> None:
+        self._unused, self._on_accelerator = unused, on_accelerator
         try:
             self._start(block, call, torch.float64)
         except Exception:
@@ -123,10 +129,10 @@ class WholeBlock:
         self._tolerance = _TOLERANCES[dtype]
         with generators_kept():
             torch.manual_seed(_SEED)
-            self._copy = _with_values(block, dtype)
+            self._copy = with_values(block, dtype)
             for mask in (True, False):  # one of them may hide all values
                 self._call = map_leaves(
-                    partial(_value, block=self._copy, dtype=dtype, mask=mask), call
+                    partial(random_argument, block=self._copy, dtype=dtype, mask=mask), call
                 )
                 self._run = _run(self._copy, self._call, unused=self._unused)
                 if not any(each.isnan().any() for each in self._run.outputs.values()):
@@ -194,7 +200,10 @@ class WholeBlock:
             return replace(
                 region, dropouts=tuple(DropoutSplit(name=name, dim=dim) for name, dim in modules)
             )
-        calls = self._split_dropouts(of_part.calls, self._run.calls, degree)
+        parts = of_part.calls
+        if self._on_accelerator:  # a kernel draws the mask of fused attention there
+            parts = {at: each for at, each in parts.items() if at not in of_part.attentions}
+        calls = self._split_dropouts(parts, self._run.calls, degree)
         if not calls:
             return None
         changed = _with(block, PartValues(dropouts=calls))
@@ -339,59 +348,11 @@ def _is_changed(split: ModuleSplit, changes: Mapping[str, ModuleSplit]) -> bool:
     return change is not None and (change.role, change.dims) == (split.role, split.dims)
 
 
-def _with_values(block: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Return a copy of a block with random parameters, in training mode."""
-    bare = skeleton(block)
-    buffers = dict(block.named_buffers(remove_duplicate=False))
-    new: dict[int, Tensor] = {}
-    for parameter in bare.parameters():
-        values = torch.randn(parameter.shape, dtype=dtype) * 0.3
-        floats = parameter.is_floating_point()
-        made = like(parameter, values if floats else values.to(parameter.dtype))
-        new[id(parameter)] = made.requires_grad_(floats)
-    for name, buffer in bare.named_buffers(remove_duplicate=False):
-        real = buffers[name]
-        new.setdefault(id(buffer), _buffer(real, dtype))
-    put(bare.modules(), new)
-    return bare.train()
-
-
-def _buffer(real: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the values of a buffer; random ones if it is on the meta device."""
-    if real.is_meta:
-        made = torch.rand(real.shape, dtype=dtype) + 0.5
-        return made if real.is_floating_point() else torch.ones(real.shape, dtype=real.dtype)
-    values = real.detach().cpu().clone()
-    return values.to(dtype) if values.is_floating_point() else values
-
-
 def _unrun(copy: nn.Module) -> nn.Module:
     made = deepcopy(copy)
     for parameter in made.parameters():
         parameter.grad = None
     return made
-
-
-def _value(leaf: Any, block: nn.Module, dtype: torch.dtype, mask: bool) -> Any:
-    """Return a random argument like the recorded one; no key-value cache.
-
-    Args:
-        leaf: Recorded argument.
-        block: Block that gets it.
-        dtype: Type of its numbers.
-        mask: Value of the elements of masks.
-    """
-    if is_cache(leaf):
-        return None
-    if not isinstance(leaf, TensorShape):
-        return leaf
-    if leaf.dtype.is_floating_point:
-        return torch.randn(leaf.size, dtype=dtype).requires_grad_(leaf.has_grad)
-    if leaf.dtype is torch.bool:
-        return torch.full(leaf.size, mask)
-    tables = [each.num_embeddings for each in block.modules() if isinstance(each, nn.Embedding)]
-    high = min(tables) if is_table(block) else 1
-    return torch.randint(high, leaf.size, dtype=leaf.dtype)
 
 
 def _run(block: nn.Module, call: Any, unused: Collection[int], slices: Peers | None = None) -> _Run:
@@ -422,7 +383,7 @@ def _run(block: nn.Module, call: Any, unused: Collection[int], slices: Peers | N
     inputs = [each for each in flatten((args, kwargs))[0] if isinstance(each, Tensor)]
     grads = [each.grad if each.grad is not None else each.new_zeros(()) for each in inputs]
     values = {at: each.detach() for at, each in outputs.items()}
-    return _Run(values, grads, draws.shapes, dropped, calls.shapes)
+    return _Run(values, grads, draws.numbers, dropped, calls.shapes, calls.attentions)
 
 
 def _note(dropped: dict[str, torch.Size], name: str, _: nn.Module, inputs: Any) -> None:

@@ -46,7 +46,12 @@ _Found = Region | Refutation
 
 
 def find_plan(
-    model: nn.Module, flow: Flow, degree: int, *, sequence_parallel: bool = False
+    model: nn.Module,
+    flow: Flow,
+    degree: int,
+    *,
+    sequence_parallel: bool = False,
+    on_accelerator: bool = False,
 ) -> TensorPlan:
     """Return the plan of tensor parallelism for a model, which stays unchanged.
 
@@ -55,13 +60,15 @@ def find_plan(
         flow: Flow of values between its products.
         degree: Number of ranks over which tensors are split.
         sequence_parallel: True to split sequences after these regions, where it is proved.
+        on_accelerator: True if the model will run on an accelerator.
 
     Raises:
         OptionError: No module of the model can be split, or one not in its style.
     """
     search = _LayoutSearch(
-        model=model, flow=flow, degree=degree, sequence_parallel=sequence_parallel
-    )
+        model=model, flow=flow, degree=degree, sequence_parallel=sequence_parallel,
+        on_accelerator=on_accelerator,
+    )  # fmt: skip
     search.pairs()
     search.attentions()
     search.experts()
@@ -86,7 +93,7 @@ class _LayoutSearch:
     """State of the search for one model.
 
     Attributes:
-        model, flow, degree, sequence_parallel: As in `find_plan`.
+        model, flow, degree, sequence_parallel, on_accelerator: As in `find_plan`.
         regions: Proved splits so far.
         roles: Roles of the modules in them, by name.
         reasons: Reasons why modules stay whole, by name.
@@ -97,6 +104,7 @@ class _LayoutSearch:
     flow: Flow
     degree: int
     sequence_parallel: bool = False
+    on_accelerator: bool = False
     regions: list[Region] = field(default_factory=list)
     roles: dict[str, Role] = field(default_factory=dict)
     reasons: dict[str, Whole] = field(default_factory=dict)
@@ -193,7 +201,8 @@ class _LayoutSearch:
                 continue
             assert isinstance(module, nn.MultiheadAttention)
             names = [name, _joined(name, "out_proj")]
-            reason = whole_attention(module, self.degree) or self._shared(names[:1], names)
+            reason = whole_attention(module, self.degree, on_accelerator=self.on_accelerator)
+            reason = reason or self._shared(names[:1], names)
             if not all(wanted[each] for each in names):
                 reason = tensor_plan.BY_HAND, "the script keeps it whole"
             if reason is not None:
@@ -294,7 +303,9 @@ class _LayoutSearch:
         unused: Collection[int] = (),
     ) -> _Found:
         slices = SequenceSlices(self.model, self.degree) if self.sequence_parallel else None
-        return _first_proved(module, call, tries, self.degree, unused, slices)
+        return _first_proved(
+            module, call, tries, self.degree, unused, slices, on_accelerator=self.on_accelerator
+        )
 
     def plan(self) -> TensorPlan:
         """Return the plan, with a reason for each product and embedding that stays whole."""
@@ -395,13 +406,15 @@ def _first_proved(
     degree: int,
     unused: Collection[int] = (),
     slices: SequenceSlices | None = None,
+    *,
+    on_accelerator: bool,
 ) -> Region | Refutation:
     """Return the first split that is proved; else the reason against the first one.
 
     A reason of dropout is returned before others, since that split is right without dropout.
     """
     try:
-        whole = WholeBlock(block, call, unused)
+        whole = WholeBlock(block, call, unused, on_accelerator=on_accelerator)
     except Exception as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         return Refutation(tensor_plan.UNPROVED, f"its block does not run alone ({first[:120]})")

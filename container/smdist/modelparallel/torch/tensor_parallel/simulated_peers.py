@@ -112,15 +112,15 @@ class SimulatedPeers:
 
 
 class NumberedDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Dispatch mode that seeds each random operation with its number, and records its shapes.
+    """Dispatch mode that seeds each random operation with its number, and records its size.
 
     Attributes:
-        shapes: Name and shapes of inputs of each random operation, in order.
+        numbers: Name, and numbers of elements of inputs, of each random operation, in order.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.shapes: list[Any] = []
+        self.numbers: list[Any] = []
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
@@ -128,10 +128,10 @@ class NumberedDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run one operation and return its result; seed the generator first if it is random."""
         if not _draws(func, args, kwargs or {}):
             return func(*args, **(kwargs or {}))
-        inputs = [tuple(each.shape) for each in args if isinstance(each, Tensor)]
-        self.shapes.append((str(func), inputs))
+        inputs = [each.numel() for each in args if isinstance(each, Tensor)]
+        self.numbers.append((str(func), inputs))
         with _random:
-            torch.default_generator.manual_seed(len(self.shapes))
+            torch.default_generator.manual_seed(len(self.numbers))
             return func(*args, **(kwargs or {}))
 
 

@@ -2,6 +2,7 @@
 """Splits of tensors over ranks, and modules of which each rank computes a part."""
 
 from smdist.modelparallel.torch.tensor_splits.custom_functions import follow_functions
+from smdist.modelparallel.torch.tensor_splits.dropout_calls import DropoutCalls
 from smdist.modelparallel.torch.tensor_splits.part_modules import PartValues
 from smdist.modelparallel.torch.tensor_splits.peers import GroupPeers, Peers, without_messages
 from smdist.modelparallel.torch.tensor_splits.region_entry import RegionEntry, Role
@@ -12,7 +13,6 @@ from smdist.modelparallel.torch.tensor_splits.sequence_part import (
     whole_sequences,
 )
 from smdist.modelparallel.torch.tensor_splits.split_dropout import (
-    DropoutCalls,
     SplitDraw,
     is_dropout,
     turn_dropout,

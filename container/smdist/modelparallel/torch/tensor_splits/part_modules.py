@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from smdist.modelparallel.torch.program.pytree import flatten, map_leaves, unflatten
+from smdist.modelparallel.torch.tensor_splits.dropout_calls import DropoutCalls
 from smdist.modelparallel.torch.tensor_splits.region_borders import (
     entered,
     joined,
@@ -25,7 +26,7 @@ from smdist.modelparallel.torch.tensor_splits.region_borders import (
 )
 from smdist.modelparallel.torch.tensor_splits.region_entry import RegionEntry
 from smdist.modelparallel.torch.tensor_splits.sequence_part import whole_sequences
-from smdist.modelparallel.torch.tensor_splits.split_dropout import DropoutCalls, SplitDraw
+from smdist.modelparallel.torch.tensor_splits.split_dropout import SplitDraw
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +45,8 @@ class PartValues:
             dimension.
         dropped: Numbers of the leaves of its output that are None, since they would be parts, and
             nobody uses them.
-        dropouts: Numbers of the calls of torch's dropout function in it that get a part of a
-            tensor, with the dimension that is split.
+        dropouts: Numbers of the calls of torch's dropout function, and of fused attention, in it
+            that get a part of a tensor, with the dimension that is split.
     """
 
     summed: tuple[str, ...] = ()

@@ -20,6 +20,28 @@ from torch import Tensor
 from smdist.modelparallel.torch.tensor_splits.peers import Peers
 
 
+def memory_order(tensor: Tensor) -> list[int]:
+    """Return the dimensions of a tensor in the order of memory, that of the largest stride first.
+
+    Values that leave a region have the layout that whole layers give them, since dropout draws its
+    numbers in the order of memory.
+    """
+    strides = tensor.stride()
+    return sorted(range(tensor.dim()), key=lambda dim: (-strides[dim], dim))
+
+
+def from_memory_order(tensor: Tensor, order: list[int]) -> Tensor:
+    """Undo `tensor.permute(order)`; the result is no view, and its dimensions are in that order.
+
+    Args:
+        tensor: Contiguous tensor with its dimensions in the order of memory.
+        order: Result of `memory_order`.
+    """
+    if order == sorted(order):
+        return tensor
+    return tensor.permute([order.index(dim) for dim in range(len(order))]).clone()
+
+
 class _Entered(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, peers: Peers) -> Tensor:
@@ -34,7 +56,9 @@ class _Entered(torch.autograd.Function):
 class _Summed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, peers: Peers) -> Tensor:  # noqa: ARG004  torch's
-        return peers.all_reduce(tensor.contiguous().clone())
+        order = memory_order(tensor)
+        found = peers.all_reduce(tensor.permute(order).contiguous().clone())
+        return from_memory_order(found, order)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:  # noqa: ARG004  torch's

@@ -23,6 +23,10 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from smdist.modelparallel.torch.tensor_splits.peers import Peers
+from smdist.modelparallel.torch.tensor_splits.region_borders import (
+    from_memory_order,
+    memory_order,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,23 +56,28 @@ class SequenceSplit:
 
     def all_gather(self, part: Tensor) -> Tensor:
         """Return the whole tensor of this rank's slice and those of the other ranks."""
-        parts = self.peers.all_gather(self._padded(part))
+        order = memory_order(part)
+        at = order.index(self.dim)
+        parts = self.peers.all_gather(self._padded(part.permute(order), at))
         sizes = zip(parts, self.lengths, strict=True)
-        return torch.cat([each.narrow(self.dim, 0, length) for each, length in sizes], self.dim)
+        found = torch.cat([each.narrow(at, 0, length) for each, length in sizes], at)
+        return from_memory_order(found, order)
 
     def reduce_scatter(self, term: Tensor) -> Tensor:
         """Return this rank's slice of the sum of all ranks' tensors."""
-        parts = [self._padded(each) for each in torch.split(term, self.lengths, self.dim)]
-        found = self.peers.reduce_scatter(parts)
-        return found.narrow(self.dim, 0, self.lengths[self.peers.rank])
+        order = memory_order(term)
+        at = order.index(self.dim)
+        terms = torch.split(term.permute(order), self.lengths, at)
+        found = self.peers.reduce_scatter([self._padded(each, at) for each in terms])
+        return from_memory_order(found.narrow(at, 0, self.lengths[self.peers.rank]), order)
 
-    def _padded(self, part: Tensor) -> Tensor:
-        missing = self.lengths[0] - part.shape[self.dim]
+    def _padded(self, part: Tensor, dim: int) -> Tensor:
+        missing = self.lengths[0] - part.shape[dim]
         if not missing:
             return part.contiguous()
         shape = list(part.shape)
-        shape[self.dim] = missing
-        return torch.cat([part, part.new_zeros(shape)], self.dim)
+        shape[dim] = missing
+        return torch.cat([part, part.new_zeros(shape)], dim)
 
 
 class _Sliced(torch.autograd.Function):
@@ -82,6 +91,13 @@ class _Sliced(torch.autograd.Function):
         return ctx.split.all_gather(grads[0]), None
 
 
+class _Scattered(_Sliced):
+    @staticmethod
+    def forward(ctx: Any, term: Tensor, split: SequenceSplit) -> Tensor:
+        ctx.split = split
+        return split.reduce_scatter(term)
+
+
 class _Assembled(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, part: Tensor, split: SequenceSplit) -> Tensor:
@@ -93,23 +109,11 @@ class _Assembled(torch.autograd.Function):
         return ctx.split.own(grads[0]).contiguous(), None
 
 
-class _Scattered(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, term: Tensor, split: SequenceSplit) -> Tensor:
-        ctx.split = split
-        return split.reduce_scatter(term)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        return ctx.split.all_gather(grads[0]), None
-
-
-class _Gathered(torch.autograd.Function):
+class _Gathered(_Assembled):
     @staticmethod
     def forward(ctx: Any, part: Tensor, split: SequenceSplit) -> Tensor:
-        ctx.split = split
-        ctx.save_for_backward(part)
-        return split.all_gather(part)
+        ctx.save_for_backward(part)  # gathered again for the products that read the whole tensor
+        return _Assembled.forward(ctx, part, split)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from smdist.modelparallel.torch.program.pytree import flatten, map_leaves, unflatten
+from smdist.modelparallel.torch.program.pytree import flatten, map_leaves
+from smdist.modelparallel.torch.tensor_splits.part_tensor import PartTensor
 from smdist.modelparallel.torch.tensor_splits.peers import Peers, is_silent
 from smdist.modelparallel.torch.tensor_splits.region_borders import entered, summed
 from smdist.modelparallel.torch.tensor_splits.sequence_borders import (
@@ -71,15 +72,10 @@ def whole_sequences(value: Any) -> Any:
 
     A value without slices is returned itself.
     """
-    leaves, form = flatten(value)
-    if not any(isinstance(leaf, SequencePart) for leaf in leaves):
-        return value
-    return unflatten(
-        form, [leaf.whole() if isinstance(leaf, SequencePart) else leaf for leaf in leaves]
-    )
+    return SequencePart.wholes(value)
 
 
-class SequencePart(Tensor):
+class SequencePart(PartTensor):
     """Tensor of the shape of a whole value, of which this rank has a slice of the positions.
 
     Args:
@@ -131,46 +127,33 @@ class SequencePart(Tensor):
         return self._whole is not None
 
     @classmethod
-    def __torch_function__(
-        cls,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def _on_parts(cls, func: Any, args: _Arguments, kwargs: _Options) -> Any:
         """Run a function of torch on slices if it computes each position alone."""
-        kwargs = dict(kwargs or {})
-        if func in _DESCRIPTIONS:
-            with torch._C.DisableTorchFunctionSubclass():
-                return func(*args, **kwargs)
         if func in _OF_PART:
             return func(args[0].part)
         if func in _REFUSED:
-            raise TypeError(
-                f"{func.__name__} got a tensor whose sequence is split over ranks: call it on"
-                " tensor.whole(), or leave sequence_parallel out"
-            )
+            raise TypeError(cls._refusal(func.__name__))
         act = _ON_SLICES.get(func)
         found = None if act is None else act(func, args, kwargs)
-        if found is not None:
-            return found
-        result = func(*whole_sequences(args), **whole_sequences(kwargs))
+        return NotImplemented if found is None else found
+
+    @classmethod
+    def _on_wholes(cls, func: Any, args: _Arguments, kwargs: _Options) -> Any:
+        """Run a function of torch on whole values; return a slice that it has changed in place."""
+        result = super()._on_wholes(func, args, kwargs)
         given = [leaf for leaf in flatten((args, kwargs))[0] if isinstance(leaf, cls)]
         return next((each for each in given if each._whole is result), result)
 
     @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        """Refuse an operator that torch calls below autograd, where no gradient could be found."""
-        raise TypeError(
+    def _refusal(cls, func: Any) -> str:
+        return (
             f"{func} got a tensor whose sequence is split over ranks: call it on tensor.whole(),"
             " or leave sequence_parallel out"
         )
 
-    def __deepcopy__(self, memo: Any) -> Any:
-        """Return a copy of the whole value."""
-        return self.whole().__deepcopy__(memo)  # type: ignore[no-untyped-call]
+    @classmethod
+    def _describes(cls, func: Any) -> bool:
+        return func in _DESCRIPTIONS
 
 
 _Arguments = tuple[Any, ...]

@@ -15,10 +15,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from smdist.modelparallel.torch.tensor_splits.dropout_calls import attended
 from smdist.modelparallel.torch.tensor_splits.region_borders import joined, summed
 from smdist.modelparallel.torch.tensor_splits.region_entry import RegionEntry
+from smdist.modelparallel.torch.tensor_splits.split_dropout import SplitDraw, dropped
 
 _SIGNATURE: Final = signature(nn.MultiheadAttention.forward)
+_HEADS: Final = 1  # dimension of heads, of (batch, heads, queries, keys)
 
 
 class SplitAttention(nn.MultiheadAttention):
@@ -38,16 +41,30 @@ class SplitAttention(nn.MultiheadAttention):
             raise RuntimeError("Need attn_mask if specifying the is_causal hint.")
         query = given["query"]
         q, k, v = self._heads(query, given["key"], given["value"])
-        mask = self._mask(given["attn_mask"], given["key_padding_mask"], q)
-        weights: Tensor | None = None
-        if given["need_weights"]:
+        padding, needs_weights = given["key_padding_mask"], given["need_weights"]
+        is_causal = given["is_causal"] and padding is None and not needs_weights
+        # then torch takes its own causal mask, whatever attn_mask has
+        mask = None if is_causal else self._mask(given["attn_mask"], padding, q)
+        weights, rate = None, self.dropout if self.training else 0.0
+        if needs_weights:
             scores = (q * (1.0 / math.sqrt(self.head_dim))) @ k.transpose(-2, -1)
             weights = (scores if mask is None else scores + mask).softmax(-1)
+            if rate:
+                weights = dropped(self._draw(), weights, rate)
             found = weights @ v
+        elif rate:
+            found = attended(self._draw(), q, k, v, mask, dropout_p=rate, is_causal=is_causal)
         else:
-            found = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+            found = functional.scaled_dot_product_attention(
+                q, k, v, attn_mask=mask, is_causal=is_causal
+            )
         is_average = given["average_attn_weights"]
         return self._whole(found, query), self._whole_weights(weights, query, is_average)
+
+    def _draw(self) -> SplitDraw:
+        """Return this rank's part of a mask for weights of attention of all heads."""
+        peers = self._smp_entry.peers
+        return SplitDraw(_HEADS, peers.size, peers.rank)
 
     def _heads(self, *inputs: Tensor) -> list[Tensor]:
         """Return queries, keys and values of this rank, as (batch, heads, length, width)."""
@@ -78,15 +95,17 @@ class SplitAttention(nn.MultiheadAttention):
         return sum(parts[1:], parts[0]) if parts else None
 
     def _whole(self, found: Tensor, query: Tensor) -> Tensor:
-        """Return the output of all ranks' heads, in the layout of the query."""
-        own = functional.linear(found.transpose(1, 2).flatten(2), self.out_proj.weight)
+        """Return the output of all ranks' heads, in the layout of the query.
+
+        Its memory has the order of torch's own, positions first, which dropout after it follows.
+        """
+        own = functional.linear(found.permute(2, 0, 1, 3).flatten(2), self.out_proj.weight)
         is_first = self.batch_first and query.dim() == 3
-        output = self._smp_entry.reduced(own) if is_first else summed(own, self._smp_entry.peers)
+        peers = self._smp_entry.peers
+        output = self._smp_entry.reduced(own.transpose(0, 1)) if is_first else summed(own, peers)
         if self.out_proj.bias is not None:
             output = output + self.out_proj.bias
-        if query.dim() == 2:
-            return output.squeeze(0)
-        return output if self.batch_first else output.transpose(0, 1)
+        return output.squeeze(1) if query.dim() == 2 else output
 
     def _whole_weights(
         self, weights: Tensor | None, query: Tensor, is_average: bool

@@ -7,13 +7,10 @@ the masks of all ranks together are that of one process, and all generators stay
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
 
 class SplitDraw:
@@ -63,10 +60,10 @@ class _SplitDropout(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return this rank's part of the result of dropout on the whole tensor."""
-        return _dropped(self._smp_draw, x, self.p, self.training, self.inplace)
+        return dropped(self._smp_draw, x, self.p, self.training, self.inplace)
 
 
-def _dropped(
+def dropped(
     draw: SplitDraw, part: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> Tensor:
     """Return this rank's part of dropout; the other arguments are those of torch's function."""
@@ -74,36 +71,6 @@ def _dropped(
         return part
     scales = draw.scales(part, p) if p < 1 else torch.zeros_like(part)
     return part.mul_(scales) if inplace else part * scales
-
-
-class DropoutCalls(TorchFunctionMode):
-    """Mode in which some calls of torch's dropout function draw the numbers of the whole tensor.
-
-    Args:
-        draws: This rank's part of the numbers, by the number of the call in this mode.
-
-    Attributes:
-        shapes: Shape of the input of each call in training, by its number.
-    """
-
-    def __init__(self, draws: Mapping[int, SplitDraw]) -> None:
-        super().__init__()
-        self._draws = draws
-        self._count = 0
-        self.shapes: dict[int, torch.Size] = {}
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        """Run one function of torch and return its result."""
-        if func is not functional.dropout:
-            return func(*args, **(kwargs or {}))
-        number, self._count = self._count, self._count + 1
-        if (kwargs or {}).get("training", True):
-            self.shapes[number] = args[0].shape
-        if number in self._draws:
-            return _dropped(self._draws[number], *args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
 
 
 _made: Final[dict[type[nn.Module], type[nn.Module]]] = {}

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from smdist.modelparallel.torch.program.pytree import map_leaves
+from smdist.modelparallel.torch.tensor_splits.part_tensor import PartTensor
 from smdist.modelparallel.torch.tensor_splits.peers import Peers, is_silent
 from smdist.modelparallel.torch.tensor_splits.region_borders import joined
 from smdist.modelparallel.torch.tensor_splits.vocab_parallel_loss import (
@@ -77,12 +77,10 @@ def logits_of(part: Tensor, peers: Peers) -> Tensor:
 
 def whole_logits(value: Any) -> Any:
     """Return a nested value with whole tensors in place of logits in parts; all ranks call this."""
-    return map_leaves(
-        lambda leaf: leaf.whole() if isinstance(leaf, VocabParallelLogits) else leaf, value
-    )
+    return VocabParallelLogits.wholes(value)
 
 
-class VocabParallelLogits(Tensor):
+class VocabParallelLogits(PartTensor):
     """Tensor of the shape of whole logits, of which this rank has the part of its vocabulary.
 
     Args:
@@ -113,42 +111,28 @@ class VocabParallelLogits(Tensor):
         return self._whole
 
     @classmethod
-    def __torch_function__(
-        cls,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def _on_parts(cls, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run a function of torch on the parts if it acts on each of them alone."""
-        kwargs = dict(kwargs or {})
-        if func in _DESCRIPTIONS:
-            with torch._C.DisableTorchFunctionSubclass():
-                return func(*args, **kwargs)
         first = args[0] if args else None
-        if isinstance(first, cls):
-            if func is functional.cross_entropy:
-                found = _cross_entropy(first, *args[1:], **kwargs)
-            else:
-                act = _ON_PARTS.get(func)
-                found = None if act is None else act(first, func, *args[1:], **kwargs)
-            if found is not None:
-                return found
-        return func(*whole_logits(args), **whole_logits(kwargs))
+        if not isinstance(first, cls):
+            return NotImplemented
+        if func is functional.cross_entropy:
+            found = _cross_entropy(first, *args[1:], **kwargs)
+        else:
+            act = _ON_PARTS.get(func)
+            found = None if act is None else act(first, func, *args[1:], **kwargs)
+        return NotImplemented if found is None else found
 
     @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        """Refuse an operator that torch calls below autograd, where no gradient could be found."""
-        raise TypeError(
+    def _refusal(cls, func: Any) -> str:
+        return (
             f"{func} got logits whose vocabulary is split: call it outside of smp.loss_parallel(),"
             " or on logits.whole()"
         )
 
-    def __deepcopy__(self, memo: Any) -> Any:
-        """Return a copy of the whole logits."""
-        return self.whole().__deepcopy__(memo)  # type: ignore[no-untyped-call]
+    @classmethod
+    def _describes(cls, func: Any) -> bool:
+        return func in _DESCRIPTIONS
 
 
 def _cross_entropy(logits: VocabParallelLogits, *args: Any, **kwargs: Any) -> Tensor | None:

@@ -87,6 +87,44 @@ def test_a_fault_of_one_rank_in_the_first_step_is_told_to_all(world, place, bad)
         assert seconds < 10
 
 
+class Sized(nn.Module):
+    """Layers of some widths, and one more on request."""
+
+    def __init__(self, width, has_more):
+        super().__init__()
+        self.up, self.down = nn.Linear(8, width), nn.Linear(width, 8)
+        self.more = nn.Linear(8, 8) if has_more else None
+
+    def forward(self, x):
+        x = self.down(self.up(x).relu())
+        return {"logits": x if self.more is None else self.more(x)}
+
+
+def unlike(rank, size, width, has_more):
+    start(2, microbatches=2)
+    is_bad = rank == 1
+    model = smp.DistributedModel(Sized(width if is_bad else 16, is_bad and has_more))
+    return failure(train_step, model, *batch())
+
+
+@pytest.mark.parametrize(
+    ("width", "has_more", "why"),
+    [
+        (16, True, "it has 'more', which rank 0 lacks"),
+        (24, False, "'up' has 216 parameter elements, on rank 0 144, "
+                    "'down' has 200 parameter elements, on rank 0 136"),
+    ],
+)  # fmt: skip
+def test_a_rank_with_another_model_names_the_modules_that_differ(world, width, has_more, why):
+    """No plan was passed, so none is at fault."""
+    first, second = world.run(unlike, width, has_more, size=2, deadline=30)
+
+    assert ("OptionError", ("model",), "difference") == (second.type, second.about, second.kind)
+    assert why == second.why
+    assert ("DisagreementError", "failed", 1) == (first.type, first.kind, first.rank)
+    assert why in first.why
+
+
 def interrupted(rank, size):
     start(size)
     model = smp.DistributedModel(net())

@@ -9,6 +9,8 @@ from torch import nn
 from torch.nn import functional
 
 from smdist.modelparallel.torch.tensor_parallel import find
+from smdist.modelparallel.torch.tensor_parallel.data_flow import flow_of
+from smdist.modelparallel.torch.tensor_parallel.search import find_plan
 from smdist.modelparallel.torch.tensor_parallel.simulated_peers import SimulatedRanks
 from smdist.modelparallel.torch.tensor_parallel.split_model import split_model
 
@@ -351,7 +353,9 @@ class Crossed(nn.Module):
         return found, weights
 
 
-@pytest.mark.parametrize("options", [{"batch_first": True}, {}, {"bias": False}])
+@pytest.mark.parametrize(
+    "options", [{"batch_first": True}, {}, {"bias": False}, {"dropout": 0.1, "batch_first": True}]
+)
 def test_attention_of_torch_is_split_by_heads(options):
     x = torch.randn(2, 3, WIDTH) if options.get("batch_first") else torch.randn(3, 2, WIDTH)
     found = splits(plan_of(Crossed(**options), x))
@@ -372,10 +376,10 @@ def test_attention_of_torch_with_products_apart_is_split():
 
 
 @pytest.mark.parametrize(
-    ("options", "kind"),
-    [({"dropout": 0.1}, "dropout"), ({"add_zero_attn": True}, "unproved")],
+    ("options", "on_accelerator", "kind"),
+    [({"dropout": 0.1}, True, "dropout"), ({"add_zero_attn": True}, False, "unproved")],
 )
-def test_attention_of_torch_with_some_options_stays_whole(options, kind):
+def test_attention_of_torch_with_some_options_stays_whole(options, on_accelerator, kind):
     class WithMlp(Crossed):
         def forward(self, x):
             return self.mlp(super().forward(x)[0])
@@ -383,7 +387,10 @@ def test_attention_of_torch_with_some_options_stays_whole(options, kind):
     model = WithMlp(**options)
     model.mlp = nn.Sequential(nn.Linear(WIDTH, 32), nn.Linear(32, WIDTH))
 
-    assert kind == {e.module: e.kind for e in plan_of(model).whole}["attention"]
+    flow = flow_of(model, ((torch.randn(2, 3, WIDTH),), {}))
+    plan = find_plan(model, flow, 2, on_accelerator=on_accelerator)
+
+    assert kind == {each.module: each.kind for each in plan.whole}["attention"]
 
 
 def test_an_encoder_of_torch_computes_its_parts_in_evaluation():

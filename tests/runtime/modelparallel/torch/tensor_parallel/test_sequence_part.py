@@ -253,3 +253,23 @@ def test_the_sum_of_slices_is_scattered():
     grad = torch.cat([torch.full((2, n, 3), r + 1.0) for r, n in enumerate((3, 2, 2))], 1).double()
     torch.testing.assert_close(torch.cat([each[0] for each in found], 1), sum(terms))
     assert all(torch.equal(each[1], grad) for each in found)
+
+
+@pytest.mark.parametrize("length", [6, 7])
+def test_slices_and_whole_values_keep_the_order_of_memory(length):
+    """Dropout draws its numbers in this order, and attention of torch puts positions first."""
+    terms = [torch.randn(length, ROWS, WIDTH).transpose(0, 1) for _ in range(2)]
+    ranks = SimulatedRanks(2)
+
+    def exchange(rank):
+        split = SequenceSplit(ranks.peers(rank), 1, length)
+        part = split.reduce_scatter(terms[rank])
+        return part, split.all_gather(part)
+
+    parts, wholes = zip(*ranks.run(exchange), strict=True)
+
+    assert torch.equal(sum(terms), torch.cat(parts, 1))
+    for part, whole in zip(parts, wholes, strict=True):
+        assert part.transpose(0, 1).is_contiguous()
+        assert torch.equal(sum(terms), whole)
+        assert terms[0].stride() == whole.stride()

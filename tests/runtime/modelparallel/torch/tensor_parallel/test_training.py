@@ -3,7 +3,21 @@
 
 import pytest
 import torch
-from tensor_models import alone, split, start, train, worst
+from smp_nets import failure
+from tensor_models import (
+    WIDTH,
+    alone,
+    batches,
+    made,
+    split,
+    start,
+    train,
+    train_step,
+    worst,
+)
+from torch import nn
+
+import smdist.modelparallel.torch as smp
 
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-5}
 
@@ -40,9 +54,14 @@ def test_gradients_losses_norms_and_weights_are_as_in_one_process(world, name, d
     assert found[0].num_elements < sum(value.numel() for value in expected.grads.values())
 
 
-@pytest.mark.parametrize(("name", "count"), [("mlp", 7), ("smp", 14), ("written", 12)])
+@pytest.mark.parametrize(
+    ("name", "count"), [("mlp", 7), ("smp", 14), ("written", 12), ("gpt2", 12), ("encoder", 10)]
+)
 def test_dropout_is_that_of_whole_layers(world, name, count):
-    """In an MLP it is outside of split regions; in attention, inside."""
+    """In an MLP it is outside of split regions; in attention, inside.
+
+    Torch's encoder applies dropout to a value whose memory has positions first.
+    """
     whole = world.run(trained, name, torch.float64, 1, 0.3, size=1, deadline=80)[0]
     parts = world.run(trained, name, torch.float64, 2, 0.3, size=2, deadline=80)
     found, wanted = (
@@ -54,3 +73,20 @@ def test_dropout_is_that_of_whole_layers(world, name, count):
     assert whole.losses == pytest.approx(parts[0].losses, rel=1e-9)
     assert worst(found, wanted) < 1e-9
     assert whole.losses != pytest.approx(alone(name).losses, rel=1e-3)
+
+
+def unlike(rank, size):
+    """Rank 1 has two wider layers."""
+    start(2)
+    plain = made("mlp")
+    if rank == 1:
+        plain.up, plain.down = nn.Linear(WIDTH, 32).double(), nn.Linear(32, WIDTH).double()
+    model = smp.DistributedModel(plain, trace_device="cpu")
+    return failure(train_step, model, next(iter(batches(1))))
+
+
+def test_a_rank_with_other_widths_names_a_module_that_differs(world):
+    first, second = world.run(unlike, size=2, deadline=60)
+
+    assert ("DisagreementError", "failed", 1) == (first.type, first.kind, first.rank)
+    assert ("OptionError", ("up",), "difference") == (second.type, second.about, second.kind)
