@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from sagemaker_dist.errors import SetupError
+from sagemaker_dist.errors import SetupError, require
 
 SHIPPED_PRICES: Final = Path(__file__).with_name("prices.json")
 USER_PRICES: Final = Path("~/.sagemaker-dist/prices.json")
@@ -131,7 +131,16 @@ def prices_for(region: str | None = None, file: Path | None = None) -> Prices:
 
     Raises:
         SetupError: A file of prices cannot be read, or has another form.
+        OptionError: `file` does not exist.
     """
+    require(
+        file is None or file.exists(),
+        what=f"the file of prices {file} cannot be used",
+        why="it does not exist",
+        hint="Pass the path of a file of prices, or leave it out",
+        about="prices",
+        kind="missing_file",
+    )
     found: dict[bool, dict[str, Price]] = {False: {}, True: {}}
     for path in (*([file] if file is not None else []), *price_files()):
         notes = read_prices(path)

@@ -100,7 +100,7 @@ def advise(file: Path, plot: Path | None, as_json: bool, **values: Any) -> int:
     starts, and AWS is not called. The exit status is 1 if no cluster meets the limits.
     """
     read = _read(values, plot)
-    prices = prices_for(values["region"], values["prices"])
+    prices = read["prices"]
     candidates = candidates_of(values["types"], read["counts"], prices)
     calibration = calibration_of(values["calibration"], values["calibrated_type"], candidates)
     answer = forecasts_of(
@@ -130,7 +130,7 @@ def advise(file: Path, plot: Path | None, as_json: bool, **values: Any) -> int:
 
 
 def _read(values: dict[str, Any], plot: Path | None) -> dict[str, Any]:
-    """Return the numbers among the options; all wrong ones are reported at once."""
+    """Return the numbers and the prices of the options; all faults are reported at once."""
     faults: list[OptionError] = []
     read: dict[str, Any] = {}
 
@@ -147,15 +147,31 @@ def _read(values: dict[str, Any], plot: Path | None) -> dict[str, Any]:
         what, why = "--samples is missing", "time and price follow from the number of samples"
         faults.append(OptionError(what, why, hint, about="samples", kind="missing"))
     for name in ("samples", "epochs", "global_batch", "base_batch"):
-        keep(name, _count(values[name]), "a whole number of at least 1")
-    keep("budget", _positive(values["budget"]), "a number of dollars above 0")
+        keep(name, _count(values[name]), f"a whole number from 1 to {_MOST:.0e}")
+    keep("budget", _positive(values["budget"]), f"a number of dollars above 0, up to {_MOST:.0e}")
     keep("deadline", _hours(values["deadline"]), "a time such as 90m, 24h or 3d")
     keep("counts", _counts(values["counts"]), f"numbers of hosts up to {_MOST_HOSTS}, such as 1,2")
-    if plot is not None and plot.suffix != ".svg":
-        what, why = f"--plot is {str(plot)!r}", "the picture is an SVG file"
-        faults.append(OptionError(what, why, "Pass a name that ends with .svg", about="plot"))
+    faults.extend(_plot_faults(plot))
+    try:
+        read["prices"] = prices_for(values["region"], values["prices"])
+    except OptionError as error:
+        faults.append(error)
     raise_all(faults)
     return read
+
+
+def _plot_faults(plot: Path | None) -> Iterator[OptionError]:
+    """Yield an error if the picture cannot be written, before the comparison, which takes long."""
+    if plot is None:
+        return
+    what = f"--plot is {str(plot)!r}"
+    if plot.suffix != ".svg":
+        why = "the picture is an SVG file"
+        yield OptionError(what, why, "Pass a name that ends with .svg", about="plot")
+    elif plot.is_dir() or not plot.parent.is_dir():
+        why = "it is a folder" if plot.is_dir() else f"the folder {plot.parent} does not exist"
+        hint = "Pass the path of a file in a folder that exists"
+        yield OptionError(what, why, hint, about="plot")
 
 
 def _positive(text: str | None) -> float | None:

@@ -12,14 +12,15 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from sagemaker_dist.contract import Distribution
+from sagemaker_dist.contract import Distribution, plan_version
 from sagemaker_dist.planning import Source, directory_of
 from sagemaker_dist.planning.job import PlanFile
 
 _NUMBERS: Final = (
-    *("pipeline_parallel_degree", "data_parallel_degree", "batch_size", "num_microbatches"),
+    *("pipeline_parallel_degree", "data_parallel_degree", "tensor_parallel_degree"),
+    *("batch_size", "num_microbatches"),
 )
-_TENSOR: Final = "tensor_parallel_degree"
+_LATER: Final = {"tensor_parallel_degree": 1}  # plans of version 1 lack it
 
 
 def find_plan(
@@ -68,10 +69,13 @@ def _read(name: str, found: Path, where: str) -> PlanFile:
         problem = f"it cannot be read ({why}); it was found"
         return PlanFile(path=name, where=where, problem=problem, kind="unreadable_file")
     plan = document if isinstance(document, dict) else {}
-    numbers = {key: plan[key] for key in _NUMBERS if type(plan.get(key)) is int and plan[key] > 0}
+    if plan_version.is_newer(plan.get("version")):
+        reads = f"this release reads versions {plan_version.READ} of plans"
+        problem = f"it has version {plan['version']}, and {reads}; it was found"
+        return PlanFile(path=name, where=where, problem=problem, kind="version")
+    read = {key: plan.get(key, _LATER.get(key)) for key in _NUMBERS}
+    numbers = {key: value for key, value in read.items() if type(value) is int and value > 0}
     if len(numbers) < len(_NUMBERS):
         problem = "it is not a saved plan; it was found"
         return PlanFile(path=name, where=where, problem=problem, kind="corrupt")
-    tensor = plan.get(_TENSOR, 1)  # plans of earlier releases lack it
-    numbers[_TENSOR] = tensor if type(tensor) is int and tensor > 0 else 1
     return PlanFile(path=name, where=where, numbers=numbers)

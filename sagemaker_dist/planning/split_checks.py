@@ -58,10 +58,13 @@ def model_faults(job: Job) -> Iterator[OptionError]:
 
 def _plan_faults(model: ModelParallel, plan: PlanFile, size: int | None) -> Iterator[OptionError]:
     if plan.problem:
+        hint = "Save a plan there with smp.plan(...).save(path), or correct the path"
+        if plan.kind == "version":
+            hint = "Update sagemaker-dist to the release that wrote it, or make a new plan"
         yield OptionError(
             f"plan is {plan.path!r}",
             f"{plan.problem} {plan.where}",
-            "Save a plan there with smp.plan(...).save(path), or correct the path",
+            hint,
             about="plan",
             kind=plan.kind,
         )

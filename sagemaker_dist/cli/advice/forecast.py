@@ -7,7 +7,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, Final
@@ -15,7 +15,7 @@ from typing import Any, Final
 from sagemaker_dist.cli import screen
 from sagemaker_dist.cli.advice.calibrated_type import MeasuredType
 from sagemaker_dist.cli.advice.candidates import Candidate
-from sagemaker_dist.errors import JobError, OptionError, SetupError
+from sagemaker_dist.errors import JobError, OptionError, SetupError, raise_all
 
 _MODULE: Final = "smdist.modelparallel.planner.compare_clusters"
 _LACKS: Final = re.compile(r"No module named '?(smdist|torch)[.\w]*'?")
@@ -61,9 +61,7 @@ def forecasts_of(
         raise SetupError(f"{command[0]} cannot be run", str(error), hint) from error
     answer = _answer(done.stdout)
     if "error" in answer:
-        fields = answer["error"]
-        texts = (fields["what"], fields["why"], fields["hint"])
-        raise OptionError(*texts, about=fields["about"] or (), kind=fields["kind"])
+        raise_all(_faults(answer["error"]))
     if done.returncode or not answer:
         raise _failure(command[0], done)
     return answer
@@ -109,6 +107,13 @@ def _answer(text: str) -> dict[str, Any]:
     except ValueError:
         return {}
     return answer if isinstance(answer, dict) else {}
+
+
+def _faults(document: dict[str, Any]) -> Iterator[OptionError]:
+    """Yield the errors of a document that `as_dict` of an error returned; it may hold several."""
+    for fields in document.get("faults", [document]):
+        texts = (fields["what"], fields["why"], fields["hint"])
+        yield OptionError(*texts, about=fields["about"] or (), kind=fields["kind"])
 
 
 def _failure(python: str, done: subprocess.CompletedProcess[str]) -> SetupError | JobError:

@@ -88,7 +88,7 @@ def run_in_runtime(command: Sequence[str]) -> int:
     with process:
         assert process.stderr is not None
         try:
-            missing = _pass_on(process.stderr)
+            missing, has_spoken = _pass_on(process.stderr)
         except BaseException:  # Ctrl-C and SIGTERM: end the planner too
             process.terminate()
             raise
@@ -105,16 +105,25 @@ def run_in_runtime(command: Sequence[str]) -> int:
             hint = "Leave --measure out: models are then planned without allocating weights"
         why = "Linux sends signal 9 to processes when memory runs out"
         raise JobError(f"{name} was killed by signal {-process.returncode}", why, hint)
+    if process.returncode and not has_spoken:
+        raise SetupError(
+            f"{command[0]} ended with status {process.returncode}",
+            f"it was started with -m {module}, and printed nothing",
+            "Pass --python with an interpreter that has torch and smdist",
+        )
     return process.returncode
 
 
-def _pass_on(lines: Iterable[str]) -> str | None:
+def _pass_on(lines: Iterable[str]) -> tuple[str | None, bool]:
     """Copy the planner's error output, `lines`, to this command's standard error.
 
-    Return Python's message about a missing module if the planner is not installed, else None.
+    Returns:
+        Python's message about a missing module if the planner is not installed, else None; and
+        True if there was any output.
     """
-    missing = None
+    missing, has_spoken = None, False
     for line in lines:
+        has_spoken = True
         found = _LACKS.search(line)
         if found and not line.startswith(_PLANNER_PREFIX):
             missing = found[0]
@@ -124,4 +133,4 @@ def _pass_on(lines: Iterable[str]) -> str | None:
                 _OWN_PREFIX + line.removeprefix(_PLANNER_PREFIX) if is_planners else line
             )
             sys.stderr.flush()
-    return missing
+    return missing, has_spoken

@@ -185,6 +185,46 @@ def test_all_faults_at_once(capsys):
         assert each in said
 
 
+@pytest.mark.parametrize(
+    ("given", "about", "why"),
+    [
+        (["--samples=1e400"], "samples", "from 1 to 1e+15"),
+        (["--samples=1e16"], "samples", "from 1 to 1e+15"),
+        (["--samples=9", "--prices=gone.json"], "prices", "it does not exist"),
+        (["--samples=9", "--plot=gone/front.svg"], "plot", "the folder gone does not exist"),
+        (["--samples=9", "--plot=folder.svg"], "plot", "it is a folder"),
+    ],
+)
+def test_faults_that_are_found_before_the_model_is_read(
+    capsys, tmp_path, monkeypatch, given, about, why
+):
+    """A wrong file costs no minutes of comparison, and a missing one is not ignored."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.svg").mkdir()
+    status = main(["advise", "model.py", *given, "--json"])
+    error = json.loads(capsys.readouterr().out)["error"]
+
+    assert (2, about) == (status, error["about"])
+    assert why in error["why"]
+
+
+def test_all_faults_of_a_model_file_come_at_once(capsys, tmp_path):
+    """The planner answers with several errors, which the command passes on."""
+    faults = [
+        {"kind": "missing", "about": name, "what": f"no {name}()", "why": "w", "hint": "h"}
+        for name in ("model", "example")
+    ]
+    answered = json.dumps({"error": {"kind": "options", "faults": faults}})
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\ncat <<'END'\n{answered}\nEND\nexit 2\n")
+    python.chmod(0o755)
+    status = main(["advise", "model.py", "--samples=9", f"--python={python}", "--json"])
+    error = json.loads(capsys.readouterr().out)["error"]
+
+    assert 2 == status
+    assert ["model", "example"] == [each["about"] for each in error["faults"]]
+
+
 def test_type_without_price(capsys):
     """A type whose price is unknown is refused, with the way to get prices."""
     status = main(

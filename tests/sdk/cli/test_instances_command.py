@@ -177,6 +177,15 @@ def test_refresh_where_nothing_can_be_written(capsys, tmp_path):
     assert "Pass --output" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("region", ["", "eu west 1", "EU-WEST-1", "eu-west-1/"])
+def test_refresh_in_a_region_of_no_such_name(capsys, tmp_path, region):
+    """A text that cannot be the name of a region is refused before AWS is called."""
+    status = main(["instances", "refresh", f"--region={region}", f"--output={tmp_path / 't.json'}"])
+
+    assert 2 == status
+    assert f"the region is {region!r}" in capsys.readouterr().err
+
+
 def test_refresh_without_credentials(capsys, tmp_path):
     """Without credentials there is one message, no traceback and no file."""
     output = tmp_path / "types.json"

@@ -267,6 +267,22 @@ def test_unknown_speed_is_said(capfd, interpreter):
     assert "is unknown: the balance" not in capfd.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["plan", "model.py", "--instance-type=local_process"],
+        ["calibrate"],
+        ["compare", "plan.json", "trace.json"],
+    ],
+)
+def test_an_interpreter_that_says_nothing_is_named(capfd, interpreter, command):
+    """Programs that are no Python end without a word, such as /bin/false."""
+    python = interpreter("sys.exit(3)")
+
+    assert 1 == main([*command, "--python", python])
+    assert f"{python} ended with status 3" in capfd.readouterr().err
+
+
 def test_no_framework_is_imported():
     """The command imports neither torch nor the runtime."""
     code = (

@@ -216,6 +216,8 @@ def test_a_plan_below_the_source_is_found(start, kind):
         ("{", {}, "plan", "unreadable_file"),
         ("[]", {}, "plan", "corrupt"),
         ({**PLAN, "batch_size": "2"}, {}, "plan", "corrupt"),
+        ({**PLAN, "tensor_parallel_degree": -1}, {}, "plan", "corrupt"),
+        ({**PLAN, "version": 3}, {}, "plan", "version"),
         (PLAN, {"plan": "/etc/passwd"}, "plan", "outside"),
         (PLAN, {"plan": "../src/plan.json"}, "plan", "outside"),
         ({**PLAN, "data_parallel_degree": 4}, {}, "plan", "difference"),

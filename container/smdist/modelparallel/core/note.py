@@ -17,6 +17,8 @@ IGNORED_MARKS: Final = "ignored_marks"
 """Kind of a note: the planner placed units, so the user's marks on modules had no effect."""
 MOVED_UNIT: Final = "moved_unit"
 """Kind of a note: a unit was moved to the stage of another unit that has the same parameter."""
+NOT_SEARCHED: Final = "not_searched"
+"""Kind of a note: the search of a job left an option as it was given, which `plan` searches."""
 OTHER: Final = "other"
 """Kind of a note: read from a plan file of an earlier release, which wrote no kinds."""
 UNCUT_MODULE: Final = "uncut_module"
@@ -36,7 +38,8 @@ class Note:
     Attributes:
         kind: Kind of the note, such as "unknown_speed". Programs recognize a note by its kind.
         text: Sentence for users.
-        about: Name of the module or unit that the note is about; "" if it is about the whole plan.
+        about: Name of the module, unit or option that the note is about; "" if it is about the
+            whole plan.
     """
 
     kind: str

@@ -226,10 +226,11 @@ def _check_paths(arguments: argparse.Namespace) -> None:
     """
     if arguments.plot is not None:
         check_path(arguments.plot)
-    if arguments.save is not None and not arguments.save.parent.is_dir():
-        why = f"the folder {arguments.save.parent} does not exist"
-        hint = "Create the folder, or pass another path"
-        raise OptionError(f"{arguments.save} cannot be written", why, hint, about="save")
+    path = arguments.save
+    if path is not None and (path.is_dir() or not path.parent.is_dir()):
+        why = "it is a folder" if path.is_dir() else f"the folder {path.parent} does not exist"
+        hint = "Pass the path of a file in a folder that exists"
+        raise OptionError(f"{path} cannot be written", why, hint, about="save")
 
 
 def _require_torch() -> None:

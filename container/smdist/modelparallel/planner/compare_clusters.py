@@ -12,7 +12,8 @@ layout with its prediction, or the fields of the error that says why there is no
 the last line; each line before it is an object with `progress`, a sentence for the terminal.
 
 The model is captured for two sizes of microbatch. Costs are estimated once for each kind of device;
-only the search is repeated for each cluster.
+only the search is repeated for each cluster. As in a plan of one cluster, layers are split only
+where the fastest layout of whole layers leaves something to save; the splits are proved once.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
@@ -33,18 +34,20 @@ from smdist.modelparallel.core.calibration import Calibration
 from smdist.modelparallel.core.cluster import Device
 from smdist.modelparallel.core.layout import (
     PRECISIONS,
-    LayerModel,
     LayoutSearch,
     Machine,
     TrainingNeeds,
     find_layout,
+    why_whole,
 )
 from smdist.modelparallel.core.layout.explain_layout import (
     assumptions_of,
     rule_of,
     unsplit_assumption,
 )
+from smdist.modelparallel.core.layout.find_layout import BUSY
 from smdist.modelparallel.core.layout.from_graph import (
+    BorderMessages,
     MicrobatchCosts,
     SplitCosts,
     layers_between,
@@ -52,6 +55,7 @@ from smdist.modelparallel.core.layout.from_graph import (
 )
 from smdist.modelparallel.core.layout.measured_machine import measured_machine
 from smdist.modelparallel.core.plan.plan_check import divisors
+from smdist.modelparallel.core.plan_errors import PlanError
 from smdist.modelparallel.planner.cluster_json import read_cluster
 from smdist.modelparallel.planner.model_file import ModelFile
 from smdist.modelparallel.planner.stdout_redirect import stdout_to_stderr
@@ -114,7 +118,7 @@ def compare(
             machine = measured_machine(measured.applied_to(cluster), measured)
         needs = _needs(request, batch.size, machine)
         try:
-            search = _search(sizes, machine, needs)
+            search = sizes.search(machine, needs)
         except OptionError as error:
             results.append({"error": error.as_dict()})
             assumed.extend(machine.assumptions())
@@ -149,32 +153,59 @@ class _Sizes:
     """
 
     def __init__(self, model: Any, batch: Batch, ranks_per_host: Collection[int]) -> None:
-        from smdist.modelparallel.torch.capture import CaptureError
-        from smdist.modelparallel.torch.planning.split_variants import copies_for
-
-        degrees = {each for ranks in ranks_per_host for each in divisors(ranks) if each > 1}
-        copies, self._unsplit = copies_for(model, batch, degrees)
+        self._model, self._batch = model, batch
+        self._degrees = {each for ranks in ranks_per_host for each in divisors(ranks) if each > 1}
         self._recorded = {1: _recorded(model, batch)}
-        self._messages = {}
-        for degree, each in copies.items():
-            try:
-                self._recorded[degree] = _recorded(each.model, batch)
-            except CaptureError:  # the whole model was recorded nevertheless
-                continue
-            self._messages[degree] = each.messages
+        self._messages: dict[int, Mapping[str, BorderMessages]] = {}
+        self._are_split, self._unsplit, self._kept_whole = False, "", False
         self._known: dict[tuple[Device, int], list[MicrobatchCosts]] = {}
 
-    def layers_on(self, machine: Machine) -> LayerModel:
-        """Return the model's layers on a machine, whole and split."""
-        cluster, splits = machine.cluster, []
+    def search(self, machine: Machine, needs: TrainingNeeds) -> LayoutSearch:
+        """Return the fastest layouts of the model on a machine.
+
+        Raises:
+            PlanError: No layout is possible, or none fits.
+        """
+        whole = layers_between(*self._costs_of(1, machine.cluster.device), machine)
+        fault = None
+        try:
+            first = find_layout(whole, machine, needs)
+        except PlanError as error:
+            fault = error
+        else:
+            if why_whole(first):
+                self._kept_whole = True
+                return first
+        splits = list(self._splits_on(machine))
+        if splits:
+            return find_layout(with_splits(whole, splits, machine), machine, needs)
+        if fault is not None:
+            raise fault
+        return first
+
+    def _splits_on(self, machine: Machine) -> Iterator[SplitCosts]:
+        """Yield the costs of the model for each number of ranks of a host that split its layers."""
+        cluster = machine.cluster
+        if cluster.ranks_per_host > 1 and not self._are_split:
+            self._split()
         for degree, messages in self._messages.items():
             if cluster.ranks_per_host % degree == 0:
                 small, large = self._costs_of(degree, cluster.device)
-                splits.append(
-                    SplitCosts(degree=degree, small=small, large=large, messages=messages)
-                )
-        whole = layers_between(*self._costs_of(1, cluster.device), machine)
-        return with_splits(whole, splits, machine)
+                yield SplitCosts(degree=degree, small=small, large=large, messages=messages)
+
+    def _split(self) -> None:
+        """Record copies of the model whose layers are split, for all clusters at once."""
+        from smdist.modelparallel.torch.capture import CaptureError
+        from smdist.modelparallel.torch.planning.split_variants import copies_for
+
+        self._are_split = True
+        copies, self._unsplit = copies_for(self._model, self._batch, self._degrees)
+        for degree, each in copies.items():
+            try:
+                self._recorded[degree] = _recorded(each.model, self._batch)
+            except CaptureError:  # the whole model was recorded nevertheless
+                continue
+            self._messages[degree] = each.messages
 
     def _costs_of(self, degree: int, device: Device) -> tuple[MicrobatchCosts, MicrobatchCosts]:
         """Return graph and costs of both sizes; the same twice if only one could be recorded."""
@@ -184,7 +215,12 @@ class _Sizes:
         return self._known[key][0], self._known[key][-1]
 
     def assumptions(self) -> Iterator[str]:
-        """Yield the reason why no layer was split, if none was although there are hosts for it."""
+        """Yield the reasons why layers stay whole on some clusters, or on all."""
+        if self._kept_whole:
+            yield (
+                "Layers stay whole on clusters whose fastest layout of whole layers computes for"
+                f" {100 * BUSY:.0f} % of its step or more, which splits do not save."
+            )
         if self._unsplit:
             yield unsplit_assumption(self._unsplit)
 
@@ -220,11 +256,7 @@ def _needs(request: dict[str, Any], batch_size: int, machine: Machine) -> Traini
     batch = {"batch_per_replica": batch_size} if number is None else {"global_batch": number}
     precision = PRECISIONS[request["precision"]]
     offload = None if machine.can_offload else False
-    return TrainingNeeds(**batch, precision=precision, offload=offload)
-
-
-def _search(sizes: _Sizes, machine: Machine, needs: TrainingNeeds) -> LayoutSearch:
-    return find_layout(sizes.layers_on(machine), machine, needs)
+    return TrainingNeeds(**batch, precision=precision, reduction="auto", offload=offload)
 
 
 def _document(search: LayoutSearch) -> dict[str, Any]:

@@ -142,8 +142,10 @@ class ModelFile:
     def _imported(self) -> ModuleType:
         if not self._path.is_file():
             what = f"{self._path} cannot be read"
-            why, hint = "the file does not exist", "Pass the path of a Python file"
-            raise OptionError(what, why, hint, about="file", kind="missing_file")
+            is_folder, hint = self._path.is_dir(), "Pass the path of a Python file"
+            why = "it is a folder" if is_folder else "the file does not exist"
+            kind = "folder" if is_folder else "missing_file"
+            raise OptionError(what, why, hint, about="file", kind=kind)
         spec = spec_from_file_location(_NAME, self._path)
         assert spec is not None
         assert spec.loader is not None

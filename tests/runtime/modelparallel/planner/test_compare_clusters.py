@@ -21,6 +21,7 @@ from smdist.modelparallel.core.layout import Machine
 from smdist.modelparallel.planner.cluster_json import read_cluster
 from smdist.modelparallel.planner.compare_clusters import compare
 from smdist.modelparallel.planner.model_file import ModelFile
+from smdist.modelparallel.torch.planning import split_variants
 from smdist.modelparallel.torch.planning.layout_plan import plan_with_layout
 
 MODEL = """
@@ -114,16 +115,25 @@ def test_broken_model_file(model_file):
         compare(request(model_file, {"device": DEVICE}))
 
 
-def test_time_and_memory_are_those_of_the_plan(model_file):
-    """The reads and new gradients of weights count once a microbatch, as in `plan_with_layout`."""
-    cluster = {"device": DEVICE}
+@pytest.mark.parametrize(
+    ("ranks", "memory_bytes", "expected"),
+    [
+        (1, 1 << 30, {"sharding": None, "gradient_reduction": None}),
+        (4, 2_050_000, {"sharding": "full", "gradient_reduction": "microbatch"}),
+    ],
+)
+def test_layout_and_its_prediction_are_those_of_the_plan(model_file, ranks, memory_bytes, expected):
+    """The same search: gradients may be reduced in each microbatch; weights are read in each."""
+    cluster = {"ranks_per_host": ranks, "device": {**DEVICE, "memory_bytes": memory_bytes}}
     (found,) = compare(request(model_file, cluster))["results"]
     file = ModelFile(model_file)
     machine = Machine(cluster=read_cluster(json.dumps(cluster)))
     model, batch = file.model(with_values=False), file.example("cpu")
-    best = plan_with_layout(model, batch, machine, costs="estimate", state=StateBytes()).search.best
+    made = plan_with_layout(model, batch, machine, costs="estimate", state=StateBytes())
+    best = made.search.best
 
     assert str(best.layout) == found["layout"]
+    assert expected == {name: found["options"].get(name) for name in expected}
     assert pytest.approx(best.step_seconds) == found["step_seconds"]
     assert pytest.approx(best.memory.total) == found["memory_bytes"]
 
@@ -173,6 +183,16 @@ def test_measured_speeds_count_for_the_measured_clusters_alone(model_file, tmp_p
     assert own["seconds"]["compute"] < 0.2 * published["seconds"]["compute"]
     assert pytest.approx(0.75) == published["low_seconds"] / published["step_seconds"]
     assert pytest.approx(0.85) == own["low_seconds"] / own["step_seconds"]
+
+
+def test_splits_are_proved_only_where_they_can_save_time(model_file, monkeypatch):
+    """Where whole layers compute nearly all the time, the answer says why they stay whole."""
+    monkeypatch.setattr(split_variants, "copies_for", None)  # a call would fail
+    slow = {"ranks_per_host": 2, "device": {**DEVICE, "flops_per_second": 1e9}}
+    answer = compare(request(model_file, slow))
+
+    assert "tensor_parallel_degree" not in answer["results"][0]["options"]
+    assert any(each.startswith("Layers stay whole on clusters") for each in answer["assumptions"])
 
 
 def test_layers_are_split_over_the_ranks_of_a_host(tmp_path, monkeypatch):

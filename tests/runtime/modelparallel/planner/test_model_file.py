@@ -201,6 +201,14 @@ def test_missing_file(tmp_path):
     assert (("file",), "missing_file") == (caught.value.about, caught.value.kind)
 
 
+def test_folder(tmp_path):
+    """A folder exists, and has no functions."""
+    with pytest.raises(OptionError) as caught:
+        ModelFile(tmp_path)
+
+    assert (("file",), "folder") == (caught.value.about, caught.value.kind)
+
+
 def test_ctrl_c_is_no_fault_of_the_file(read):
     with pytest.raises(KeyboardInterrupt):
         read("raise KeyboardInterrupt")

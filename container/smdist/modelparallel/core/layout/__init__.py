@@ -9,7 +9,7 @@ find_layout.py      search for the fastest layout, and for the fastest of each f
 """
 
 from smdist.modelparallel.core.layout.degrees import Layout
-from smdist.modelparallel.core.layout.find_layout import LayoutSearch, find_layout
+from smdist.modelparallel.core.layout.find_layout import LayoutSearch, find_layout, why_whole
 from smdist.modelparallel.core.layout.layer_model import Layer, LayerModel
 from smdist.modelparallel.core.layout.layout_evaluator import LayoutEvaluator
 from smdist.modelparallel.core.layout.machine_speed import Curve, Machine
@@ -40,4 +40,5 @@ __all__ = [
     "TransformerConfig",
     "find_layout",
     "transformer",
+    "why_whole",
 ]

@@ -24,8 +24,11 @@ from smdist.modelparallel.core.layout.misfits import nothing_fits
 from smdist.modelparallel.core.layout.prediction import LayoutMisfit, Prediction
 from smdist.modelparallel.core.layout.search_space import bases, sharded
 from smdist.modelparallel.core.layout.training_needs import TrainingNeeds
+from smdist.modelparallel.core.plan_errors import PlanError
 
 NEARLY: Final = 0.01  # relative difference of times that counts as none
+MOST_RANKS: Final = 16_384  # a search takes minutes on so many
+BUSY: Final = 0.8  # share of a step that only computes, above which splits of layers are not tried
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +51,24 @@ class LayoutSearch:
     num_predicted: int
 
 
+def why_whole(search: LayoutSearch) -> str:
+    """Return the reason why splits of layers need not be tried; "" if they have to be.
+
+    A split of layers computes as much as before on all ranks together. It can save the rest of a
+    step: activations that are computed again, waiting, and messages that are not hidden.
+
+    Args:
+        search: Search of layouts of whole layers.
+    """
+    share = search.best.time.compute / search.best.step_seconds
+    if share < BUSY:
+        return ""
+    return (
+        f"the fastest layout of whole layers computes for {100 * share:.0f} % of its step,"
+        " which splits do not save"
+    )
+
+
 def find_layout(model: LayerModel, machine: Machine, needs: TrainingNeeds) -> LayoutSearch:
     """Return the fastest layout of a model, and the fastest layout of each other family.
 
@@ -58,8 +79,14 @@ def find_layout(model: LayerModel, machine: Machine, needs: TrainingNeeds) -> La
 
     Raises:
         PlanError: No layout is possible: the batch or a fixed degree cannot be divided, or nothing
-            fits in memory. The error says what would.
+            fits in memory. The error says what would. Or the cluster has more ranks than a search
+            takes.
     """
+    ranks = machine.cluster.size
+    if ranks > MOST_RANKS:
+        what, why = f"the cluster has {ranks:,} ranks", f"a search takes at most {MOST_RANKS:,}"
+        hint = "Plan for fewer hosts; more hosts can have more replicas of the same layout"
+        raise PlanError(what, why, hint, about="num_hosts", kind="too_large")
     search = _FamilySearch(LayoutEvaluator(model, machine, needs))
     search.run()
     families = sorted(search.found.values(), key=_order)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from enum import Enum
-from itertools import combinations
+from functools import cache
+from itertools import combinations, pairwise, starmap
 from math import comb
 from typing import Final
 
@@ -107,11 +108,15 @@ class LayoutEvaluator:
         """
         costs = self.costs(layout)
         fitting = []
+
+        @cache  # divisions of one layout have many stages in common
+        def time_of(start: int, end: int) -> StageTime:
+            return stage_time(self.machine, costs[start:end], layout, self.needs)
+
         for ends in self._divisions(costs, layout):
-            parts = _parts_of(costs, ends)
-            memory = self._memory(parts, layout)
+            memory = self._memory(_parts_of(costs, ends), layout)
             if memory.total <= self.limit:
-                times = [stage_time(self.machine, part, layout, self.needs) for part in parts]
+                times = list(starmap(time_of, pairwise((0, *ends))))
                 fitting.append((_least(times, layout), ends, memory, times))
         if not fitting:
             return Verdict.FULL

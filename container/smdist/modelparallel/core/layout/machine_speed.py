@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import log
+from operator import itemgetter
 from typing import Final
 
 from sagemaker_dist.errors import OptionError, raise_all
@@ -57,11 +58,10 @@ class Curve:
 
     def at(self, size: float) -> float:
         """Return the fraction of the peak that is reached at this size."""
-        sizes = [each for each, _ in self.points]
-        after = bisect_left(sizes, size)
+        after = bisect_left(self.points, size, key=itemgetter(0))
         if after == 0:
             return self.points[0][1]
-        if after == len(sizes):
+        if after == len(self.points):
             return self.points[-1][1]
         (low, first), (high, last) = self.points[after - 1], self.points[after]
         return first + (last - first) * log(size / low) / log(high / low)

@@ -63,6 +63,17 @@ def _impossible(model: LayerModel, machine: Machine, needs: TrainingNeeds) -> Op
         for name in ("pipeline", "tensor", "shard_degree", "num_microbatches", "virtual_stages")
         if (value := getattr(needs, name)) is not None
     ]
+    wanted = (needs.pipeline or 1) * (needs.virtual_stages or 1)
+    if wanted > len(model.layers):
+        about = "virtual_stages" if needs.virtual_stages else "pipeline_parallel_degree"
+        return PlanError(
+            ", ".join(fixed),
+            f"this needs {wanted:,} stages, and {model.name} has"
+            f" {number(len(model.layers), 'layer')} to place on them",
+            "Pass smaller numbers, or leave them out",
+            about=about,
+            kind="too_large",
+        )
     batch = f"global_batch is {needs.global_batch}"
     if needs.global_batch is None:
         batch = f"batch_per_replica is {needs.batch_per_replica}"

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from textwrap import wrap
 from typing import Final
 
+from smdist.modelparallel.core.note import NOT_SEARCHED
 from smdist.modelparallel.core.plan.forecast import Forecast, Rejected
 from smdist.modelparallel.core.plan.number_format import (
     count,
@@ -48,8 +50,9 @@ def explain(plan: PlanData, predicted: str = "") -> str:
 
 
 def summary(plan: PlanData) -> str:
-    """Return a short text: degrees, schedule, time of a step, and the table of stages."""
-    sections = [_head(plan), _stages(plan)]
+    """Return a short text: degrees, schedule, time of a step, stages, and what was not searched."""
+    left_out = [note.text for note in plan.notes if note.kind == NOT_SEARCHED]
+    sections = [_head(plan), _stages(plan), chain(*map(_text, left_out))]
     return "\n\n".join("\n".join(lines) for lines in map(list, sections) if lines) + "\n"
 
 

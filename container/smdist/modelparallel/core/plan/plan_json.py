@@ -13,12 +13,12 @@ from functools import cache, partial
 from types import NoneType, UnionType
 from typing import Any, Final, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
+from sagemaker_dist.contract import plan_version
 from sagemaker_dist.errors import KeyPath, OptionError, closest
 from smdist.modelparallel.core.note import OTHER
 from smdist.modelparallel.core.plan_errors import PlanError, raise_faults
 from smdist.modelparallel.core.quantities import shown
 
-VERSION: Final = 1
 _MOST: Final = 10**18  # largest number in a plan
 Document = dict[str, Any]
 _T = TypeVar("_T")
@@ -65,7 +65,7 @@ def write(plan: object) -> Document:
     assert not isinstance(plan, type)
     spelled = _spelled(plan)
     assert isinstance(spelled, dict)
-    return {"version": VERSION, **spelled}
+    return {"version": plan_version.NEWEST, **spelled}
 
 
 def read(cls: type[_T], found: object, where: str) -> _T:
@@ -82,17 +82,29 @@ def read(cls: type[_T], found: object, where: str) -> _T:
     """
     if not isinstance(found, dict):
         raise _wrong((None, where, False), "an object with keys", found)
-    version = found.get("version")
-    if version != VERSION or isinstance(version, bool):
-        why = f"this release reads version {VERSION} of plans"
-        hint = "Make a new plan, or use the release that wrote this plan"
-        what = f"{where} has version {shown(version)}"
-        kind = "version" if "version" in found else "missing"
-        raise PlanError(what, why, hint, about="version", kind=kind)
+    if not plan_version.is_read(found.get("version")):
+        raise _version_error(found, where)
     rest = {key: value for key, value in found.items() if key != "version"}
     if isinstance(rest.get("notes"), list):
         rest["notes"] = [_note(each) for each in rest["notes"]]
     return convert(cls, rest, where)
+
+
+def _version_error(found: Document, where: str) -> PlanError:
+    """Return the error for a plan of a version that this release does not read."""
+    if "version" not in found:
+        what, why = f"{where} lacks the key 'version'", "it says which keys a plan has"
+        hint = "Copy the key and its value from the original plan, or make a new plan"
+        return PlanError(what, why, hint, about="version", kind="missing")
+    version = found["version"]
+    why = f"this release reads versions {plan_version.READ} of plans"
+    hint = "Make a new plan"
+    if plan_version.is_newer(version):
+        hint = "Update sagemaker-dist here, or the image of the job, to the release that wrote it"
+        hint = f"{hint}; or make a new plan with this release"
+    return PlanError(
+        f"{where} has version {shown(version)}", why, hint, about="version", kind="version"
+    )
 
 
 def convert(cls: type[_T], found: object, where: str, *, what: str = "a plan") -> _T:

@@ -48,6 +48,7 @@ from smdist.modelparallel.torch.materialization.stage_module import StageModule
 from smdist.modelparallel.torch.parallel.call_agreement import BEFORE, ending_all
 from smdist.modelparallel.torch.parallel.model_agreement import check_model_of_rank_0
 from smdist.modelparallel.torch.parallel.model_state import ModelState, PartitionedModel, probe
+from smdist.modelparallel.torch.parallel.not_searched import not_searched
 from smdist.modelparallel.torch.parallel.optimizers import ParameterRenaming
 from smdist.modelparallel.torch.parallel.settings import Settings, checked, with_plan
 from smdist.modelparallel.torch.parallel.step_function import StepFunction, example_of
@@ -204,10 +205,9 @@ def _found(model: nn.Module, batch: Batch, settings: Settings) -> Plan:
             plan = find(model, batch, cluster, costs=settings.costs, **options)
     fields = {name: getattr(plan, name) for name in Plan.__dataclass_fields__}
     # without the planning problem, which is not sent to other ranks
-    found = Plan(**{**fields, "tensor_parallel_degree": degree})
-    if found.forecast is None:
-        return found
-    return replace(found, forecast=replace(found.forecast, basis=found.basis))
+    fields["notes"] = (*plan.notes, *not_searched(settings, cluster, degree))
+    found, forecast = Plan(**{**fields, "tensor_parallel_degree": degree}), plan.forecast
+    return replace(found, forecast=forecast and replace(forecast, basis=found.basis))
 
 
 def _runs_on_device(model: nn.Module, batch: Batch) -> bool:

@@ -26,6 +26,7 @@ from smdist.modelparallel.core.layout import (
     Precision,
     TrainingNeeds,
     find_layout,
+    why_whole,
 )
 from smdist.modelparallel.core.layout.from_graph import (
     MicrobatchCosts,
@@ -59,7 +60,6 @@ from smdist.modelparallel.torch.program.checkpointed_forward import (
 _OF_STAGES: Final = ("optimize", "memory_weight", "default_partition", "active_microbatches")
 _FP32: Final = 4
 _TRIES: Final = 5
-_BUSY: Final = 0.8  # share of a step that only computes, above which splits of layers are not tried
 _LESS: Final = 0.85  # memory of a search after one whose layout did not fit
 _IN_ONE_PART: Final = "1f1b"  # the schedule if gradients are reduced in each backward pass
 
@@ -145,12 +145,13 @@ def plan_with_layout(
     )  # fmt: skip
     limit = request.memory_bytes or cluster.device.memory_bytes
     first = None if fixed.tensor else found.search_whole(limit)
-    if not (unsplit := _why_whole(first)):
+    if not (unsplit := why_whole(first) if first else ""):
         split, unsplit = _variants(
             model, example, request, machine=machine, options=options, fixed=fixed, read=read
         )
-        found.add(split)
-        first = None
+        if split:
+            found.add(split)
+            first = None
     search, chosen = found.plan_in(limit, state, first)
     return PlanWithLayout(plan=chosen, search=search, machine=machine, unsplit=unsplit)
 
@@ -226,26 +227,6 @@ class _Candidates:
             else:
                 break
         return search, _with_layout(stages, layout, names)
-
-
-def _why_whole(first: LayoutSearch | None) -> str:
-    """Return the reason why splits of layers need not be tried; "" if they have to be.
-
-    A split of layers computes as much as before on all ranks together. It can save the rest of a
-    step: activations that are computed again, waiting, and messages that are not hidden.
-
-    Args:
-        first: Search of layouts of whole layers; None if none fits, or the user asks for a split.
-    """
-    if first is None:
-        return ""
-    share = first.best.time.compute / first.best.step_seconds
-    if share < _BUSY:
-        return ""
-    return (
-        f"the fastest layout of whole layers computes for {100 * share:.0f} % of its step,"
-        " which splits do not save"
-    )
 
 
 def _variants(

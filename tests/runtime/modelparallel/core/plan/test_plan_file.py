@@ -46,6 +46,28 @@ def test_notes_of_earlier_releases_are_kept(plan):
     assert (Note("other", "Ranks wait long"), Note("k", "t")) == Plan.from_document(document).notes
 
 
+def test_a_plan_of_version_1_has_whole_layers(plan):
+    """Files of earlier releases lack the keys that came with version 2."""
+    document = plan.document()
+    assert 2 == document["version"]
+    older = {**document, "version": 1}
+    for key in ("tensor_parallel_degree", "offload_activations"):
+        del older[key]
+
+    assert plan == Plan.from_document(older)
+
+
+def test_a_plan_of_a_later_release_is_refused_by_its_version_alone(plan):
+    """Its other keys are not judged, because a later release knows what they mean."""
+    later = {**plan.document(), "version": 3, "new_key": 1}
+    with pytest.raises(PlanError) as error:
+        Plan.from_document(later, where="plan.json")
+
+    (fault,) = parts_of(error.value)
+
+    assert (("version",), "version") == (fault.about, fault.kind)
+
+
 def test_file_has_one_unit_a_line(plan, tmp_path):
     """Units are moved by moving lines; what is not edited takes one line an entry."""
     plan.save(tmp_path / "plan.json")
@@ -112,6 +134,10 @@ def test_renewed_plan_names_what_no_longer_fits(plan):
         ("[]", (), "type"),
         ("{}", ("version",), "missing"),
         ('{"version": 7}', ("version",), "version"),
+        ('{"version": 0}', ("version",), "version"),
+        ('{"version": true}', ("version",), "version"),
+        ('{"version": "2"}', ("version",), "version"),
+        ('{"version": null}', ("version",), "version"),
     ],
 )
 def test_file_that_is_no_plan_is_told(tmp_path, text, about, kind):

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans with shards and checkpointed modules: chosen by the planner, saved, and run."""
 
+import io
+from contextlib import redirect_stderr
 from dataclasses import replace
 
 import pytest
@@ -10,6 +12,7 @@ from smp_nets import failure
 from torch import nn
 
 import smdist.modelparallel.torch as smp
+from smdist.modelparallel.core.note import NOT_SEARCHED
 
 WIDTH, ROWS, PARTS, RANKS = 128, 4, 4, 4
 
@@ -99,6 +102,35 @@ def test_the_planner_reduces_often_where_whole_gradients_do_not_fit(world):
         assert RANKS == degree
         assert runs >= 1
         assert error < 1e-6
+
+
+def shown(rank, size, options):
+    """The options that rank 0 names as not searched, and what it prints in the first step."""
+    smp.init(smp.ModelParallel(**options))
+    with redirect_stderr(io.StringIO()) as err:
+        model = smp.parallelize(tower(), costs="estimate")
+        train(model, samples(1))
+    left_out = [note.about for note in model.plan.notes if note.kind == NOT_SEARCHED]
+    return left_out, " ".join(err.getvalue().split())
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, ["sharding", "tensor_parallel_degree"]),
+        ({"sharding": "auto"}, ["tensor_parallel_degree"]),
+        ({"pipeline_parallel_degree": 2}, []),
+        ({"sharding": "auto", "tensor_parallel_degree": 2}, []),
+    ],
+)
+def test_rank_0_says_which_options_the_job_did_not_search(world, options, expected):
+    """An option that `sagemaker-dist plan` searches, with the way to search it nevertheless."""
+    (left_out, text), *others = world.run(shown, options, size=2)
+
+    assert expected == left_out
+    assert ("pass sharding='auto'" in text) == ("sharding" in expected)
+    assert ("sagemaker-dist plan searches them" in text) == ("tensor_parallel_degree" in expected)
+    assert [""] == [said for _, said in others]
 
 
 def test_the_planner_checkpoints_what_does_not_fit(world):

@@ -2,6 +2,7 @@
 """Plans that split layers over ranks: the search knows what this costs, and a job runs the plan."""
 
 from dataclasses import replace
+from importlib import import_module
 
 import pytest
 import torch
@@ -16,7 +17,6 @@ from smdist.modelparallel.core.cost import Link, StateBytes
 from smdist.modelparallel.core.layout import Machine
 from smdist.modelparallel.core.layout.explain_layout import explain
 from smdist.modelparallel.torch.parallel.settings import DEFAULT_HORIZON, Settings, with_plan
-from smdist.modelparallel.torch.planning import layout_plan
 from smdist.modelparallel.torch.planning.layout_plan import FixedShards, plan_with_layout
 from smdist.modelparallel.torch.tensor_parallel import find
 from smdist.modelparallel.torch.tensor_parallel.planned_splits import split_copies
@@ -173,7 +173,8 @@ def test_splits_that_can_save_little_are_not_tried():
 
 def test_the_search_names_families_with_split_layers(monkeypatch):
     """The families are searched with all others, and each has a line of its own."""
-    monkeypatch.setattr(layout_plan, "_BUSY", 1.1)  # no step only computes
+    module = import_module("smdist.modelparallel.core.layout.find_layout")
+    monkeypatch.setattr(module, "BUSY", 1.1)  # no step only computes
     search = planned(2).search
     names = {each.layout.family for each in search.families}
 
