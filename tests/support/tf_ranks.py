@@ -116,11 +116,20 @@ def _serve(pipe: Connection, rank: int) -> None:
             os.environ.update(dict.fromkeys(ranks._VARIABLES, "") | environ)
             os.environ.update(_environment(rank, size))
             function = getattr(ranks._load(path), name)
+            _forget_settings()
             pipe.send((True, function(rank, size, *args)))
         except BaseException:
             pipe.send((False, traceback.format_exc()))
         finally:
             _leave()
+
+
+def _forget_settings() -> None:
+    """Give Keras its defaults again, which an earlier call on this rank alone may have changed."""
+    import keras
+
+    keras.config.set_floatx("float32")
+    keras.backend.clear_session(free_memory=False)
 
 
 def _environment(rank: int, size: int) -> dict[str, str]:
