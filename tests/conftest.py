@@ -22,8 +22,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # seconds to start and to trace their first functions, those of torch 5.
 TOGETHER = ("tests/runtime/tensorflow/",)
 # Files whose tests share nothing and take minutes each, so that one process would take longer for
-# the file than the others for all the rest. They start first; those that compute alternate with
-# those that mostly wait, so that the processors are never left to the latter alone.
+# the file than the others for all the rest. They start first: a test that computes, then one that
+# mostly waits for sleeps and deadlines, and so on. So the processors always have work.
 COMPUTING = (
     "tests/integration/test_resumable_jobs.py",
     "tests/integration/test_notebooks.py",

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scripts written for Horovod run unchanged beside the package of its name, started as by MPI."""
 
-import json
-import tarfile
 from pathlib import Path
 
 import pytest
+from job_results import check_survivors, files_of_model
 from jobs import ROOT
 
 from sagemaker_dist import DataParallel, PyTorch, TensorFlow
@@ -24,13 +23,6 @@ def compat(tmp_path):
     start = (COMPAT / "sagemaker_dist_horovod.pth").read_text()
     (folder / "sitecustomize.py").write_text(start)
     return f"{folder}:{COMPAT}"
-
-
-def files_of(estimator):
-    """Return the files of its model, by name."""
-    with tarfile.open(estimator.model_data.removeprefix("file://")) as tar:
-        members = [member for member in tar.getmembers() if member.isfile()]
-        return {member.name: tar.extractfile(member).read() for member in members}
 
 
 @pytest.mark.parametrize(
@@ -56,7 +48,7 @@ def test_all_ranks_have_the_same_weights(tmp_path, compat, make, script, options
         environment={"PYTHONPATH": compat, "TF_CPP_MIN_LOG_LEVEL": "2", "OMP_NUM_THREADS": "1"},
     )
     estimator.fit()
-    reports = {name: text.decode().split() for name, text in files_of(estimator).items()}
+    reports = {name: text.decode().split() for name, text in files_of_model(estimator).items()}
 
     assert [f"{rank}-of-4.txt" for rank in range(4)] == sorted(reports)
     assert 1 == len({digest for _, digest in reports.values()})
@@ -80,12 +72,5 @@ def test_an_elastic_script_goes_on_with_the_hosts_that_are_left(
         environment={"PYTHONPATH": compat},
     )
     estimator.fit()
-    results = {name: json.loads(text) for name, text in files_of(estimator).items()}
-    left = [f"{rank}.json" for rank in range(num_hosts) if rank != killed]
-    first = results[left[0]]
 
-    assert left == sorted(results)
-    assert {num_hosts - 1} == {each["size"] for each in results.values()}
-    assert all(first["weights"] == each["weights"] for each in results.values())
-    assert [[epoch, i] for epoch in range(2) for i in range(240)] == sorted(first["seen"])
-    assert first["losses"][-1] < 0.1 * first["losses"][0]
+    check_survivors(estimator, num_hosts, killed)
