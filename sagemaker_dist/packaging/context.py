@@ -9,9 +9,10 @@ sagemaker_dist/_image (force-include in pyproject.toml).
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -37,8 +38,7 @@ def build_context(
         SetupError: This installation lacks files of the image.
     """
     source = _source()
-    with TemporaryDirectory(prefix="sagemaker-dist-image-") as folder:
-        context = Path(folder)
+    with _directory() as context:
         shutil.copytree(_PACKAGE, context / "sagemaker_dist", ignore=_NEVER)
         shutil.copytree(source / "container", context / "container", ignore=_NEVER)
         for name in _FILES:
@@ -48,6 +48,48 @@ def build_context(
         if nccl_plugin:
             _link(nccl_plugin, context / "plugin")
         yield context
+
+
+@contextmanager
+def _directory() -> Iterator[Path]:
+    """Yield an empty directory, and remove it at the end.
+
+    It is the same one for each build of a user. BuildKit keeps what it receives by the path of the
+    context, so that a further build sends only the files that have changed, and the engine's disk
+    does not hold one more copy of the wheelhouse for each build. While another build uses this
+    directory, or where the home cannot be written to, a temporary directory is yielded.
+    """
+    place = Path.home() / ".sagemaker-dist" / "image-context"
+    lock = _made(place)
+    if lock is None:
+        with TemporaryDirectory(prefix="sagemaker-dist-image-") as folder:
+            yield Path(folder)
+        return
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+        os.close(lock)
+
+
+def _made(place: Path) -> int | None:
+    """Make an empty directory, and return the descriptor of its lock; None if it is not free."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return None
+    with suppress(OSError):
+        place.parent.mkdir(exist_ok=True)
+        lock = os.open(place.with_name(f"{place.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(place, ignore_errors=True)  # of a build that was killed
+            place.mkdir(mode=0o700)
+        except OSError:
+            os.close(lock)
+        else:
+            return lock
+    return None
 
 
 def _source() -> Path:

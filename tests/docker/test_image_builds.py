@@ -217,11 +217,12 @@ def test_interrupted(offline, tmp_path, scratch_tag):
     values = {name: str(value) for name, value in offline.items() if name != "offline"}
     words = [f"--{name.replace('_', '-')}={value}" for name, value in values.items()]
     program = [sys.executable, "-m", "sagemaker_dist.cli", "image", "build", *words, "--offline"]
-    temporary = tmp_path / "tmp"
+    temporary, home = tmp_path / "tmp", tmp_path / "home"
     temporary.mkdir()
+    home.mkdir()
     with subprocess.Popen(
         [*program, f"--tag={scratch_tag}"],
-        env={**os.environ, "TMPDIR": str(temporary)},
+        env={**os.environ, "TMPDIR": str(temporary), "HOME": str(home)},
         stderr=subprocess.PIPE,
         start_new_session=True,
     ) as process:
@@ -232,3 +233,4 @@ def test_interrupted(offline, tmp_path, scratch_tag):
     assert 130 == process.returncode
     assert "Traceback" not in said
     assert [] == list(temporary.iterdir())
+    assert not (home / ".sagemaker-dist" / "image-context").exists()

@@ -25,6 +25,14 @@ def _bare_path(monkeypatch):
     monkeypatch.delenv("PYTHONPATH")
 
 
+@pytest.fixture(autouse=True)
+def home(monkeypatch, tmp_path_factory):
+    """A home of its own."""
+    home = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("HOME", str(home))
+    return home
+
+
 def _files(at: Path) -> list[str]:
     return sorted(str(path.relative_to(at)) for path in at.rglob("*") if path.is_file())
 
@@ -40,6 +48,32 @@ def test_context_of_a_clone(tmp_path):
     assert {"pyproject.toml", "README.md", "LICENSE", "container/Dockerfile"} <= set(found)
     assert ["wheelhouse/a-1-py3-none-any.whl"] == [f for f in found if f.startswith("wheelhouse")]
     assert [] == [name for name in found if name.endswith((".pyc", ".so"))]
+
+
+def test_further_builds_use_the_same_directory(home):
+    """BuildKit keeps what it has received by the directory; two builds at once have two."""
+    with build_context() as first, build_context() as beside:
+        (first / "more").touch()
+    place = home / ".sagemaker-dist" / "image-context"
+    place.mkdir()
+    (place / "left by a build that was killed").touch()
+    with build_context() as second:
+        found = _files(second)
+
+    assert place == first == second
+    assert beside.parent != first.parent
+    assert not {"more", "left by a build that was killed"} & set(found)
+    assert not place.exists()
+    assert not beside.exists()
+
+
+def test_home_without_write_access(home):
+    """A temporary directory serves where the user's home is a file or is read-only."""
+    (home / ".sagemaker-dist").touch()
+    with build_context() as context:
+        assert "container/Dockerfile" in _files(context)
+
+    assert not context.exists()
 
 
 @pytest.mark.slow
