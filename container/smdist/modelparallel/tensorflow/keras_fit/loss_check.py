@@ -39,6 +39,8 @@ def sum_fault(compiled: Any, targets: Any, outputs: Any) -> OptionError | None:
     except Exception:  # any error: code of one's own may need this number of samples
         return None
     finally:
+        for metric in compiled.metrics:  # those of the first call have no states from before
+            metric.reset_state()
         for variable, value in states:
             variable.assign(value)
     for name, value in once.items():
