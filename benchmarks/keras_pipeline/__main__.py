@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Benchmark of a Keras GPT on two ranks of one core against one process and cuts by hand."""
+"""Benchmark of a Keras GPT on two ranks of one core against one process and cuts by hand.
+
+And of the steps of a small model, with and without what the ranks tell each other about a step.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,8 @@ from benchmarks.harness.report import machine, save, table
 MODULE = "benchmarks.keras_pipeline.work"
 PEER, BLOCKS = "smdist-tf", 6
 ONE, OURS = "one process", "smdist, as it is by default"
+SMALL, BARE = "a small model's step in fit", "the same without agreement and logs"
+EXCHANGES = ["", "ms/step", "10 % to 90 %", "CPU ms/step"]
 COLUMNS = ["", "stages", "s/step", "10 % to 90 %", "x one process", "CPU s/step"]
 
 
@@ -36,20 +41,44 @@ class Contender:
 def main() -> None:
     arguments = _arguments()
     with ExitStack() as stack:
-        everyone = _contenders(stack, arguments.cuts)
+        pair = stack.enter_context(Ranks(PEER, [Host(0), Host(0)]))
+        exchanges = _exchanges(pair, arguments.rounds)
+        if arguments.only_exchanges:
+            return
+        everyone = _contenders(stack, pair, arguments.cuts)
         work = {key: (each, f"{MODULE}:measure") for key, each in everyone.items()}
         series = interleave(work, arguments.rounds)
     text = table(COLUMNS, [_cells(name, everyone[name], series) for name in everyone])
     print(f"\n{machine()}; one core a rank\n\n{text}\n")
     print(*_verdicts(series), sep="\n")
-    save("keras_pipeline", text, {key: asdict(each) for key, each in series.items()})
+    found = {key: asdict(each) for key, each in (exchanges | series).items()}
+    save("keras_pipeline", text, found)
 
 
-def _contenders(stack: ExitStack, firsts: list[int]) -> dict[str, Contender]:
-    """Return the contenders, after a check that each has the losses of one process."""
-    here = Host(0)
-    alone = stack.enter_context(Ranks(PEER, [here], name="again"))
-    pair = stack.enter_context(Ranks(PEER, [here, here]))
+def _exchanges(pair: Ranks, rounds: int) -> dict[str, Series]:
+    """Print the cost of what the ranks tell each other in each step of fit, on a small model."""
+    pair.call(f"{MODULE}:small_steps", whole=SMALL, bare=BARE)
+    everyone = {name: Contender(ranks=pair, name=name, layers="") for name in (SMALL, BARE)}
+    work = {name: (each, f"{MODULE}:measure") for name, each in everyone.items()}
+    series = interleave(work, rounds)
+    rows = []
+    for name, own in series.items():
+        low, high = (f"{1e3 * each:.2f}" for each in own.spread)
+        ms = [f"{1e3 * each:.2f}" for each in (own.seconds, own.cpu_seconds)]
+        rows.append([name, ms[0], f"{low} to {high}", ms[1]])
+    print(f"\n{table(EXCHANGES, rows)}\n", flush=True)
+    return series
+
+
+def _contenders(stack: ExitStack, pair: Ranks, firsts: list[int]) -> dict[str, Contender]:
+    """Return the contenders, after a check that each has the losses of one process.
+
+    Args:
+        stack: Stack that ends the ranks of one process.
+        pair: Two ranks.
+        firsts: Number of blocks on the first stage of each cut by hand.
+    """
+    alone = stack.enter_context(Ranks(PEER, [Host(0)], name="again"))
     [whole] = alone.call(f"{MODULE}:one_process")
     everyone = {ONE: Contender(ranks=alone, name="one", layers="all")}
     cuts = {_by_hand(first): {"pipeline": "1f1b", "first": first} for first in firsts}
@@ -98,6 +127,9 @@ def _arguments() -> argparse.Namespace:
         "--cuts", type=int, nargs="+", default=[*range(1, BLOCKS + 1)], metavar="BLOCKS",
         choices=range(1, BLOCKS + 1), help="blocks on the first stage of each cut by hand",
     )  # fmt: skip
+    parser.add_argument(
+        "--only-exchanges", action="store_true", help="only measure what ranks tell each other"
+    )
     return parser.parse_args()
 
 

@@ -16,6 +16,8 @@ import smdist.modelparallel.tensorflow as smp
 from benchmarks.keras_pipeline.model import MICROBATCHES, batch, gpt, loss_of, place_of
 from sagemaker_dist import ModelParallel
 from smdist.dataparallel.tensorflow.broadcast_objects import allgather_object
+from smdist.modelparallel.tensorflow.keras_fit.step_agreement import TRAIN
+from smdist.modelparallel.tensorflow.keras_stages.pipeline_batch import PipelineBatch
 
 RATE = 0.01
 LOSSES = 3  # number of steps whose losses are compared
@@ -94,6 +96,38 @@ def in_stages(name: str, pipeline: str, first: int | None = None) -> tuple[str, 
     losses = _ready(name, step)
     assert model.plan is not None
     return ", ".join(f"{units[0]} to {units[-1]}" for units in model.plan.stages), losses
+
+
+def small_steps(whole: str, bare: str) -> None:
+    """Prepare steps of a small model on two ranks, in which exchanges between ranks weigh most.
+
+    Args:
+        whole: Name for the steps of fit().
+        bare: Name for the same steps without agreement of the ranks and without logs.
+    """
+    smp.end()
+    smp.init(ModelParallel(pipeline_parallel_degree=2, microbatches=2, pipeline="1f1b"))
+    keras.utils.set_random_seed(0)
+    layers = [keras.layers.Dense(64, activation="relu") for _ in range(3)]
+    model = smp.DistributedModel(keras.Sequential([keras.Input([64]), *layers]), costs="estimate")
+    model.compile(optimizer=keras.optimizers.SGD(RATE), loss="mse")
+    x = tf.random.stateless_normal([MICROBATCHES, 64], [0, 1])
+    model.train_on_batch(x, x)
+    trainer, agreement = model._hidden["trainer"], model._hidden["agreement"]
+    batch_of_x = PipelineBatch.of(x, x)
+
+    def with_exchanges() -> float:
+        agreement.agreed(TRAIN, batch_of_x)
+        trainer.train(batch_of_x)
+        return float(trainer.logs(training=True)["loss"])
+
+    def without() -> float:
+        trainer.train(batch_of_x)
+        trainer._losses.clear()
+        return 0.0
+
+    _ready(whole, with_exchanges)
+    _ready(bare, without)
 
 
 def _ready(name: str, step: Callable[[], float]) -> list[float]:

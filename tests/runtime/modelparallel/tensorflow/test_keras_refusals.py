@@ -41,7 +41,11 @@ def refused(rank, _size, config, change):
             inner = Own(inner.inputs, inner.outputs)
         model = smp.DistributedModel(inner, costs="estimate")
         options = {"jit_compile": True} if change == "jit_compile" else {}
-        loss = keras.losses.MeanSquaredError(reduction="sum") if change == "sum" else loss_of(name)
+        sums = {
+            "sum": keras.losses.MeanSquaredError(reduction="sum"),
+            "sum_function": lambda y, outputs: keras.ops.sum(keras.ops.square(y - outputs)),
+        }
+        loss = sums.get(change, loss_of(name))
         model.compile(optimizer="sgd", loss=loss, **options)
         x, y = MODELS[name][1](10 if change == "batch" else 8)
         if change == "backup":
@@ -73,6 +77,7 @@ TWO = {"pipeline_parallel_degree": 2, "microbatches": 4}
         ({**TWO, "pipeline": "zero_bubble", "virtual_stages": 1}, "", "pipeline", "unsupported"),
         (TWO, "jit_compile", "jit_compile", "unsupported"),
         (TWO, "sum", "loss", "unsupported"),
+        (TWO, "sum_function", "loss", "unsupported"),
         (TWO, "batch", "microbatches", "indivisible"),
         (TWO, "", "microbatches", "indivisible"),
         (TWO, "call", "model", "outside"),

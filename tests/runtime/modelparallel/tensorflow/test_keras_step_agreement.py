@@ -104,6 +104,72 @@ def test_stages_of_one_pipeline_need_batches_of_one_shape(keras_world):
     assert "and [8, 6]" in first[2]
 
 
+def predicted(rank, _size, stages):
+    """Predict other numbers of batches on rank 1 than on rank 0; return lengths and errors."""
+    import tensorflow as tf
+    from keras_models import MODELS, loss_of, made
+
+    import smdist.modelparallel.tensorflow as smp
+
+    smp.init({"pipeline_parallel_degree": stages, "microbatches": 2})
+    model = smp.DistributedModel(made("residual"), costs="estimate")
+    model.compile(optimizer="sgd", loss=loss_of("residual"))
+    x, y = MODELS["residual"][1](MANY)
+
+    def batches(count, fails=False):
+        for at in range(0, count, BATCH):
+            yield x[at : at + BATCH]
+        if fails:
+            raise ValueError("the file is damaged")
+
+    def outcome(call, *args, **options):
+        try:
+            found = call(*args, verbose=0, **options)
+        except Exception as error:
+            return getattr(error, "why", f"{type(error).__name__}: {error}")
+        return len(found)
+
+    def dataset(*args):
+        spec = tf.TensorSpec([BATCH, 8])
+        return tf.data.Dataset.from_generator(lambda: batches(*args), output_signature=spec)
+
+    few, fails = (FEW, True) if rank else (MANY, False)
+    none = dataset(0) if rank else dataset(MANY)
+    return [
+        outcome(model.predict, none),  # the model is not split yet
+        outcome(model.predict, x[:few], batch_size=BATCH),
+        outcome(model.predict, dataset(few, fails)),
+        outcome(model.evaluate, x[:few], y[:few], batch_size=BATCH, return_dict=True),
+        outcome(model.predict, x[:FEW], batch_size=BATCH),
+    ]
+
+
+def test_stages_predict_as_many_batches(keras_world):
+    """Otherwise both ranks raise the same error, or that of reading; and then go on."""
+    first, second = keras_world.run(predicted, 2, size=2, deadline=60)
+
+    assert "rank 0 has batch 1 of predict()" in first[0]
+    assert "rank 1 has failed in predict()" in first[0]
+    assert "rank 0 has batch 3 of predict(), rank 1 has ended predict()" in first[1]
+    assert "rank 1 has failed in predict(): InvalidArgumentError" in first[2]
+    assert "the file is damaged" in first[2]
+    assert "rank 0 has batch 3 of epoch 1 of evaluate()" in first[3]
+    assert first[:4] == second[:4]
+    assert FEW == first[4] == second[4]
+
+
+def test_replicas_predict_their_own_numbers_of_batches(keras_world):
+    """Only the first batch needs all ranks, and evaluate() all batches."""
+    first, second = keras_world.run(predicted, 1, size=2, deadline=60)
+
+    assert "rank 1 has failed in predict()" in first[0]
+    assert (MANY, FEW) == (first[1], second[1])
+    assert MANY == first[2]
+    assert "the file is damaged" in second[2]
+    assert "rank 0 has batch 3 of epoch 1 of evaluate()" in first[3]
+    assert (first[0], first[3], FEW) == (second[0], second[3], second[4])
+
+
 def broken_data(rank, _size):
     """Train with data whose reading fails on rank 1; return this rank's error and its fault."""
     import tensorflow as tf

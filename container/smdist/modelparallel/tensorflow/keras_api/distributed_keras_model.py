@@ -21,10 +21,7 @@ replaced. The model is captured, planned and split at the first batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -32,9 +29,7 @@ import tensorflow as tf
 
 from sagemaker_dist.errors import OptionError
 from smdist.modelparallel.core.plan import Plan
-from smdist.modelparallel.tensorflow import keras_checkpoint as checkpoint
-from smdist.modelparallel.tensorflow.keras_api.compile_checks import compile_faults
-from smdist.modelparallel.tensorflow.keras_api.epoch_callback import EpochCallback, with_epochs
+from smdist.modelparallel.tensorflow.keras_api.checkpointed_model import CheckpointedModel
 from smdist.modelparallel.tensorflow.keras_api.layer_stages import marks_of
 from smdist.modelparallel.tensorflow.keras_api.model_checks import (
     check_layers,
@@ -42,14 +37,16 @@ from smdist.modelparallel.tensorflow.keras_api.model_checks import (
     check_state,
     check_subclass,
 )
-from smdist.modelparallel.tensorflow.keras_api.model_trainer import ModelTrainer, abort
-from smdist.modelparallel.tensorflow.keras_api.model_view import ModelView
-from smdist.modelparallel.tensorflow.keras_api.step_agreement import TEST, TRAIN, StepAgreement
 from smdist.modelparallel.tensorflow.keras_api.step_scope import called
 from smdist.modelparallel.tensorflow.keras_api.step_trainer import StepTrainer
-from smdist.modelparallel.tensorflow.keras_capture import automatic_names_kept, capture, graph_of
-from smdist.modelparallel.tensorflow.keras_checkpoint.optimizer_slots import build_slots, slots_of
-from smdist.modelparallel.tensorflow.keras_checkpoint.write_keras_file import SavedState
+from smdist.modelparallel.tensorflow.keras_capture import capture, graph_of
+from smdist.modelparallel.tensorflow.keras_checkpoint.optimizer_slots import build_slots
+from smdist.modelparallel.tensorflow.keras_fit.batch_loop import over_iterator, over_list
+from smdist.modelparallel.tensorflow.keras_fit.compile_checks import compile_faults
+from smdist.modelparallel.tensorflow.keras_fit.epoch_callback import EpochCallback, with_epochs
+from smdist.modelparallel.tensorflow.keras_fit.model_trainer import ModelTrainer
+from smdist.modelparallel.tensorflow.keras_fit.rank_errors import others_aborted
+from smdist.modelparallel.tensorflow.keras_fit.step_agreement import TEST, TRAIN, StepAgreement
 from smdist.modelparallel.tensorflow.keras_planning.agreed_plan import agreed_plan
 from smdist.modelparallel.tensorflow.keras_planning.cost_source import costs_by
 from smdist.modelparallel.tensorflow.keras_session import current_session, run_hooks
@@ -61,7 +58,7 @@ from smdist.modelparallel.tensorflow.keras_stages.variable_values import (
 )
 
 
-class DistributedModel(ModelView):
+class DistributedModel(CheckpointedModel):
     """A Keras model that is trained in stages, one or several on each rank of a pipeline.
 
     Args:
@@ -143,16 +140,6 @@ class DistributedModel(ModelView):
         trainer = self._hidden.get("trainer")
         return None if trainer is None else self._hidden["split"].plan
 
-    def own_values(self) -> dict[str, Any]:
-        """Return the variables of this rank's stages as arrays, by their names in the model.
-
-        Raises:
-            OptionError: The model is not split yet.
-        """
-        split = self._state().split
-        names = split.program.variable_names
-        return {names[id(each)]: each.numpy() for each in split.own_variables()}
-
     def __call__(self, inputs: Any, training: bool = False) -> Any:
         """Run the model in a function with `@smp.step`.
 
@@ -169,7 +156,7 @@ class DistributedModel(ModelView):
             batch: Its arguments that are split.
             rest: Its arguments that are passed whole.
         """
-        with _abort_others():
+        with others_aborted():
             inputs, _ = execution.inputs_of(batch.microbatch_example, rest)
             self._ready(PipelineBatch.of(inputs))
             steps = self._hidden.setdefault("steps", {})
@@ -188,6 +175,7 @@ class DistributedModel(ModelView):
         kwargs["jit_compile"] = False
         super().compile(*args, **kwargs)
         self._hidden.pop("trainer", None)
+        self._hidden["agreement"].is_ready = False
         names = ("loss", "loss_weights", "metrics", "weighted_metrics")
         given = {**dict(zip(("optimizer", *names), args, strict=False)), **kwargs}
         self._hidden["compile"] = {name: given[name] for name in names if name in given}
@@ -217,8 +205,13 @@ class DistributedModel(ModelView):
         return found
 
     def predict(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the model's outputs, as `keras.Model.predict`; every rank calls this."""
-        return super().predict(*args, **self._quiet(kwargs))
+        """Return the model's outputs, as `keras.Model.predict`; every rank calls this.
+
+        Replicas may have different numbers of batches once the model is split.
+        """
+        agreement: StepAgreement = self._hidden["agreement"]
+        with agreement.prediction():
+            return super().predict(*args, **self._quiet(kwargs))
 
     def _quiet(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         if self._hidden["session"].rank and kwargs.get("verbose", "auto") == "auto":
@@ -228,56 +221,21 @@ class DistributedModel(ModelView):
     def make_train_function(self, force: bool = False) -> None:
         """Set the function that trains batches of an iterator."""
         if self.train_function is None or force:
-            self.train_function = self._over_iterator(
-                TRAIN, lambda batch: self._ready(batch).train(batch)
-            )
+            self.train_function = self._over_iterator(TRAIN)
 
     def make_test_function(self, force: bool = False) -> None:
         """Set the function that evaluates batches of an iterator."""
         if self.test_function is None or force:
-            self.test_function = self._over_iterator(
-                TEST, lambda batch: self._ready(batch).test(batch)
-            )
+            self.test_function = self._over_iterator(TEST)
 
     def make_predict_function(self, force: bool = False) -> None:
         """Set the function that predicts a list of batches."""
-        if self.predict_function is not None and not force:
-            return
+        if self.predict_function is None or force:
+            self.predict_function = over_list(self._hidden["agreement"], self._ready)
 
-        def function(data: list[Any]) -> Any:
-            with _abort_others(), automatic_names_kept():
-                found = [self._predicted(each) for each in data]
-            return keras.tree.map_structure(lambda *each: tf.concat(each, axis=0), *found)
-
-        self.predict_function = function
-
-    def _predicted(self, data: Any) -> Any:
-        x, _, _ = keras.utils.unpack_x_y_sample_weight(data)
-        batch = PipelineBatch.of(x)
-        return self._ready(batch).predict(batch)
-
-    def _over_iterator(
-        self, call: str, step: Callable[[PipelineBatch], Any]
-    ) -> Callable[[Any], Any]:
-        """Return a function that runs `steps_per_execution` steps, and returns the last logs."""
+    def _over_iterator(self, call: str) -> Any:
         agreement: StepAgreement = self._hidden["agreement"]
-
-        def function(iterator: Any) -> Any:
-            logs, batches = None, iter(iterator)
-
-            for _ in range(self.steps_per_execution):
-                with _abort_others():
-                    batch = _next_batch(batches)
-                batch = agreement.agreed(call, batch)
-                if batch is None:
-                    break
-                with _abort_others(), automatic_names_kept():
-                    logs = step(batch)
-            if logs is None:
-                raise StopIteration
-            return logs
-
-        return function
+        return over_iterator(call, agreement, self._ready, lambda: self.steps_per_execution)
 
     def _flatten_metrics_in_order(self, logs: dict[str, Any]) -> Any:
         """Return numbers in the order of Keras, which only the rank of the last stage knows."""
@@ -301,7 +259,8 @@ class DistributedModel(ModelView):
             self._hidden["trainer"] = trainer
             self._hidden["slots"] = self._built_slots(trainer.variables)
             if "pending" in self._hidden:
-                checkpoint.load(self._state(), self._hidden.pop("pending"))
+                self.load_checkpoint(self._hidden.pop("pending"))
+            self._hidden["agreement"].is_ready = True
         ready: ModelTrainer = self._hidden["trainer"]
         return ready
 
@@ -317,105 +276,6 @@ class DistributedModel(ModelView):
                 kind="conflict",
             )
         return tuple(build_slots(self.optimizer, variables))
-
-    def _state(self, epoch: int = 0) -> SavedState:
-        """Return what a checkpoint contains."""
-        if "trainer" not in self._hidden:
-            raise OptionError(
-                "the model is not split yet",
-                "a checkpoint is written from the stages, which the first batch creates",
-                "Save after the first step",
-                kind="too_early",
-            )
-        return SavedState(
-            split=self._hidden["split"], optimizer=getattr(self, "optimizer", None),
-            slots=self._hidden["slots"], compile=self._hidden.get("compile"), epoch=epoch,
-        )  # fmt: skip
-
-    def save(self, filepath: Any, overwrite: bool = True, *, epoch: int | None = None) -> None:
-        """Write the whole model with optimizer state to one .keras file; every rank calls this.
-
-        Keras alone can load the file, and so can `load_checkpoint` under another layout.
-
-        Args:
-            filepath: Name that ends with ".keras".
-            overwrite: False to refuse an existing file.
-            epoch: Number of finished epochs, which `load_checkpoint` returns. Default: those of the
-                last fit().
-
-        Raises:
-            OptionError: The model is not split yet, or the file cannot be written.
-        """
-        state = self._state(self._hidden.get("epoch", 0) if epoch is None else epoch)
-        _require_absent(filepath, overwrite=overwrite)
-        checkpoint.save(state, filepath)
-
-    def save_weights(self, filepath: Any, overwrite: bool = True) -> None:
-        """Write the whole model's variables to one .weights.h5 file; every rank calls this.
-
-        Args:
-            filepath: Name that ends with ".weights.h5".
-            overwrite: False to refuse an existing file.
-
-        Raises:
-            OptionError: The model is not split yet, or the file cannot be written.
-        """
-        state = self._state()
-        _require_absent(filepath, overwrite=overwrite)
-        checkpoint.save_weights(state, filepath)
-
-    def save_model(self, save_path: Any = "/opt/ml/model") -> None:
-        """Write the whole model as a SavedModel of TensorFlow; every rank calls this.
-
-        TensorFlow alone can load and serve the folder. Rank 0 needs memory for the whole model. To
-        go on with the training, use `save`.
-
-        Args:
-            save_path: Folder. Default: the one that SageMaker uploads at the end of a job.
-
-        Raises:
-            OptionError: The model is not split yet.
-            KerasCheckpointError: The folder cannot be written; raised on every rank.
-        """
-        state = self._state()
-        checkpoint.export_saved_model(state, self._hidden["example"], save_path)
-
-    def saved_state(self, optimizer: Any = None) -> SavedState:
-        """Return the content of a checkpoint; `smp.CheckpointManager` calls this.
-
-        Args:
-            optimizer: Optimizer of a loop of one's own; None for the one of compile().
-
-        Raises:
-            OptionError: The model is not split yet, or the optimizer has other variables.
-        """
-        state = self._state(self._hidden.get("epoch", 0))
-        if optimizer is None or optimizer is state.optimizer:
-            return state
-        slots = tuple(slots_of(optimizer, self.trainable_variables))
-        return replace(state, optimizer=optimizer, slots=slots, compile=None)
-
-    def load_checkpoint(self, filepath: Any) -> int:
-        """Load a file of `save` or `save_weights`, written under any layout or by Keras.
-
-        Every rank calls this, after compile(). Before the first batch, the values take their
-        places when the model is split.
-
-        Returns:
-            Number of finished epochs, for `initial_epoch`; 0 if the file does not say.
-
-        Raises:
-            OptionError: The file is missing, damaged or of another model. Before the first batch,
-                errors other than a missing file are raised at that batch.
-        """
-        if "trainer" in self._hidden:
-            return checkpoint.load(self._state(), filepath)
-        self._hidden["pending"] = filepath
-        return checkpoint.epoch_of(filepath)
-
-    def load_weights(self, filepath: Any) -> None:
-        """Load a file as `load_checkpoint` does."""
-        self.load_checkpoint(filepath)
 
     def _split(self, batch: PipelineBatch) -> SplitKerasModel:
         session, model, run = self._hidden["session"], self.whole_model(), self._run
@@ -451,32 +311,3 @@ class DistributedModel(ModelView):
         if self._compile_metrics is not None:
             self._compile_metrics.update_state(y, outputs, sample_weight)
         return loss, None
-
-
-class _abort_others:  # noqa: N801  used as a function
-    """Context in which an error of this rank ends the step of all ranks."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if error is not None:
-            abort(error)
-
-
-def _next_batch(batches: Iterator[Any]) -> PipelineBatch | None:
-    try:
-        return PipelineBatch.of(*keras.utils.unpack_x_y_sample_weight(next(batches)))
-    except (StopIteration, tf.errors.OutOfRangeError):
-        return None
-
-
-def _require_absent(path: Any, *, overwrite: bool) -> None:
-    if not overwrite and Path(path).exists():
-        raise OptionError(
-            f"{path} exists",
-            "overwrite is False",
-            "Pass another name, or overwrite=True",
-            about="overwrite",
-            kind="conflict",
-        )

@@ -18,7 +18,7 @@ from smdist.modelparallel.tensorflow.keras_api.step_execution import (
 from smdist.modelparallel.tensorflow.keras_stages.gradient_update import (
     average_replicas,
     squares_of_own,
-    sum_of_world,
+    sum_of_numbers,
     sum_ties,
 )
 from smdist.modelparallel.tensorflow.keras_stages.keras_split import SplitKerasModel
@@ -121,7 +121,7 @@ class StepTrainer:
         slots = np.zeros([session.num_replicas])
         slots[session.replica] = 1.0
         mine = squares_of_own(self.split, self.variables, found)
-        norm = tf.sqrt(sum_of_world(tf.constant(slots) * mine)[session.replica])
+        norm = tf.sqrt(sum_of_numbers(tf.constant(slots) * mine)[session.replica])
         factor = limit / tf.maximum(norm, limit)
         return [None if each is None else each * tf.cast(factor, each.dtype) for each in found]
 

@@ -40,6 +40,7 @@ class KerasSession:
     is_ours: bool
     _layout: RankLayout | None = None
     _replicas: Members | None = None
+    _pipeline: Members | None = None
 
     @property
     def rank(self) -> int:
@@ -114,6 +115,12 @@ class KerasSession:
         """Group of the engine with the replicas of this rank's stages; None for one replica."""
         return self._replicas
 
+    @property
+    def pipeline_ranks(self) -> Members:
+        """Group of the engine with the ranks of this rank's pipeline."""
+        assert self._pipeline is not None  # used after the split alone
+        return self._pipeline
+
     def decide(self, pipeline_parallel_degree: int) -> None:
         """Make the groups for a pipeline degree; all ranks must call this with the same degree."""
         layout = RankLayout(
@@ -122,12 +129,18 @@ class KerasSession:
             placement_strategy=self.options.placement_strategy,
         )
         if layout.reduced_data_parallel_degree > 1:
-            groups = layout.all_members(Axis.RDP)
-            mine = layout.members(Axis.RDP, self.rank)
-            group = _FIRST_GROUP + groups.index(mine)
-            basics.engine().add_group(group, list(mine))
-            self._replicas = Members(group=group, ranks=tuple(mine), rank=mine.index(self.rank))
+            self._replicas = self._members(layout, Axis.RDP, _FIRST_GROUP)
+        self._pipeline = self._members(layout, Axis.PP, _FIRST_GROUP + self.size)
         self._layout = layout
+
+    def _members(self, layout: RankLayout, axis: Axis, first: int) -> Members:
+        """Return this rank's group of an axis, numbered from `first`; 0 if it has all ranks."""
+        mine = layout.members(axis, self.rank)
+        group = 0
+        if 1 < len(mine) < self.size:
+            group = first + layout.all_members(axis).index(mine)
+            basics.engine().add_group(group, list(mine))
+        return Members(group=group, ranks=tuple(mine), rank=mine.index(self.rank))
 
 
 _current: list[KerasSession] = []  # at most one

@@ -9,9 +9,10 @@ from typing import Any, Final
 import keras
 import tensorflow as tf
 
-from smdist.dataparallel.tensorflow import op_library
+from smdist.dataparallel.tensorflow import basics, op_library
 from smdist.dataparallel.tensorflow.fused_allreduce import ReduceOptions, all_reduce
 from smdist.dataparallel.tensorflow.reduce_op import ReduceOp
+from smdist.dataparallel.tensorflow.set_members import Members
 from smdist.modelparallel.tensorflow.keras_session import KerasSession
 from smdist.modelparallel.tensorflow.keras_stages.keras_split import SplitKerasModel
 
@@ -75,9 +76,17 @@ def squares_of_own(
     return total
 
 
-def sum_of_world(values: Any) -> Any:
-    """Return the sum of a vector over all ranks; all ranks must call this."""
-    return all_reduce([values], ReduceOptions(op=ReduceOp.SUM))[0]
+def sum_of_numbers(values: Any, members: Members | None = None) -> Any:
+    """Return the sum of a few numbers over ranks, without the work that fusion buffers need.
+
+    Args:
+        values: Tensor of float64.
+        members: Ranks that sum, which must all call this. Default: all ranks.
+    """
+    size, group = (basics.size(), 0) if members is None else (members.size, members.group)
+    if size == 1:
+        return values
+    return op_library.wait(op_library.start([values], ReduceOp.SUM.value, group), [values])[0]
 
 
 def count_step(optimizer: Any, *, is_skipped: bool) -> None:

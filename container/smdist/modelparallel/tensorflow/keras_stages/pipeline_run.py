@@ -91,6 +91,11 @@ class PipelineRun:
     _parts: list[PipelineBatch] = field(default_factory=list)
     _messages: StageMessages | None = None
 
+    @property
+    def microbatches(self) -> Sequence[PipelineBatch]:
+        """Parts of the batch, with the tensors that the stages of this rank need."""
+        return self._parts
+
     def train(self, batch: PipelineBatch, order: Sequence[Action]) -> None:
         """Run the forward and backward passes of all microbatches.
 

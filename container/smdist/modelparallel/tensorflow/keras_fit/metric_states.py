@@ -16,9 +16,8 @@ import numpy as np
 import tensorflow as tf
 
 from sagemaker_dist.errors import OptionError, raise_all
-from smdist.dataparallel.tensorflow.fused_allreduce import ReduceOptions, all_reduce
-from smdist.dataparallel.tensorflow.reduce_op import ReduceOp
 from smdist.dataparallel.tensorflow.set_members import Members
+from smdist.modelparallel.tensorflow.keras_stages.gradient_update import sum_of_numbers
 
 
 @contextmanager
@@ -44,8 +43,7 @@ def joined_states(metrics: Sequence[Any], replicas: Members | None) -> Iterator[
         np.ravel(value).astype(np.float64) * _share(each.aggregation, replicas)
         for each, value in zip(variables, own, strict=True)
     ]
-    options = ReduceOptions(op=ReduceOp.SUM, members=replicas)
-    flat = all_reduce([tf.constant(np.concatenate(sent))], options)[0].numpy()
+    flat = sum_of_numbers(tf.constant(np.concatenate(sent)), replicas).numpy()
     ends = np.cumsum([value.size for value in own])
     for variable, value, part in zip(variables, own, np.split(flat, ends[:-1]), strict=True):
         variable.assign(part.reshape(value.shape).astype(value.dtype))

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,16 +10,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from sagemaker_dist.errors import DistError, OptionError
-from smdist.dataparallel.rendezvous import engine_shutdown
-from smdist.dataparallel.tensorflow import basics
+from sagemaker_dist.errors import OptionError, raise_all
 from smdist.dataparallel.tensorflow.broadcast_objects import allgather_object
-from smdist.modelparallel.tensorflow.keras_api.metric_states import joined_states
+from smdist.modelparallel.tensorflow.keras_fit.loss_check import is_own, sum_fault
+from smdist.modelparallel.tensorflow.keras_fit.metric_states import joined_states
 from smdist.modelparallel.tensorflow.keras_stages.gradient_update import (
     average_replicas,
     count_step,
     squares_of_own,
-    sum_of_world,
+    sum_of_numbers,
     sum_ties,
 )
 from smdist.modelparallel.tensorflow.keras_stages.keras_split import SplitKerasModel
@@ -49,12 +47,20 @@ class ModelTrainer:
         self._orders: dict[tuple[str, ...], list[str]] = {}
         self._update: Any = None
         self._is_skipped = False
+        self._is_loss_checked = False
+        self._tracked = _compiled_mean(owner._loss_tracker)
+        self._losses: list[tuple[float, float]] = []  # sums of losses, and numbers of samples
         own = {id(each) for each in split.own_variables()}
         self.variables = [each for each in split.trained if id(each) in own]
         self.gradients: list[Any] = []  # last step, in the order of `variables`
 
-    def train(self, batch: PipelineBatch) -> dict[str, Any]:
-        """Train one batch, and return the logs, which are equal on all ranks."""
+    def train(self, batch: PipelineBatch) -> None:
+        """Train one batch.
+
+        Raises:
+            OptionError: The loss is a sum over the batch; raised on every rank.
+        """
+        self._check_loss(batch)
         run = self._train_run(batch)
         order = self._split.plan.actions.orders[self._session.pp_rank]
         run.train(batch, order)
@@ -64,13 +70,23 @@ class ModelTrainer:
         found = self._finished(found)
         self.gradients = found
         self._apply(found)
-        return self._logs(run.loss / run.num_microbatches, batch, training=True)
+        self._count(run, batch)
 
-    def test(self, batch: PipelineBatch) -> dict[str, Any]:
-        """Evaluate one batch, and return the logs, which are equal on all ranks."""
+    def test(self, batch: PipelineBatch) -> None:
+        """Evaluate one batch.
+
+        Raises:
+            OptionError: The loss is a sum over the batch; raised on every rank.
+        """
+        self._check_loss(batch)
         run = self._inference_run(batch)
         run.infer(batch, with_loss=True)
-        return self._logs(run.loss / run.num_microbatches, batch, training=False)
+        self._count(run, batch)
+
+    def _count(self, run: PipelineRun, batch: PipelineBatch) -> None:
+        """Add the loss of a batch, as many times as it has samples, to those not in logs yet."""
+        loss = run.loss / run.num_microbatches
+        self._losses.append((float(loss) * batch.size, float(batch.size)))
 
     def predict(self, batch: PipelineBatch) -> Any:
         """Return what the model returns for a batch, on all ranks of the pipeline."""
@@ -115,7 +131,7 @@ class ModelTrainer:
         slots = np.zeros([self._session.num_replicas])
         slots[self._session.replica] = 1.0
         mine = squares_of_own(self._split, self.variables, gradients)
-        total = sum_of_world(tf.constant(slots) * mine)[self._session.replica]
+        total = sum_of_numbers(tf.constant(slots) * mine)[self._session.replica]
         self._is_skipped = scales and not np.isfinite(total.numpy())
         factor = tf.where(tf.math.is_finite(total), tf.ones([], tf.float64), np.nan)
         if limit is not None:
@@ -155,11 +171,29 @@ class ModelTrainer:
             )
         self._update(gradients)
 
-    def _logs(self, loss: Any, batch: PipelineBatch, *, training: bool) -> dict[str, Any]:
-        """Return loss and metrics of the samples of all replicas, equal on all ranks.
+    def _check_loss(self, batch: PipelineBatch) -> None:
+        """Check once that the loss is no sum over the batch, which averages would make smaller."""
+        loss = self._owner._compile_loss
+        count = self._split.plan.num_microbatches * self._session.num_replicas
+        if self._is_loss_checked or count == 1:
+            return
+        self._is_loss_checked = True
+        if not any(allgather_object(loss is not None and is_own(loss._user_loss))):
+            return
+        run, fault = self._inference_run(batch), None
+        run.infer(batch, with_loss=False)
+        if run.outputs and loss is not None:
+            fault = sum_fault(loss, run.microbatches[0].targets, run.outputs[0])
+        raise_all([each for each in allgather_object(fault) if each is not None][:1])
 
-        Each rank adds the losses of its own stages, as many times as its batch has samples, and the
-        metrics that it computes.
+    def logs(self, *, training: bool) -> dict[str, Any]:
+        """Return loss and metrics since they were last reset, of the samples of all replicas.
+
+        They are equal on all ranks. Each rank adds the losses of its own stages and the metrics
+        that it computes.
+
+        Args:
+            training: True after `train`, False after `test`.
         """
         own = self._own_metrics()
         if training not in self._names:
@@ -167,14 +201,14 @@ class ModelTrainer:
             self._names[training] = tuple(sorted({name for names in every for name in names}))
         names = self._names[training]
         replicas = self._session.num_replicas
-        samples = float(batch.size if self._session.pp_rank == 0 else 0)  # once for each replica
-        sizes = [tf.cast(loss, tf.float64) * batch.size, tf.constant(samples, tf.float64)]
-        values = [*sizes, *(own.get(name, _number(0.0)) for name in names)]
-        total, samples, *rest = sum_of_world(tf.stack(values)).numpy()
-        tracker = self._owner._loss_tracker
-        tracker.update_state(tf.constant(total / samples), sample_weight=samples)  # may overflow
+        total, samples = map(sum, zip(*self._losses, strict=True))
+        self._losses.clear()
+        counted = samples if self._session.pp_rank == 0 else 0.0  # once for each replica
+        values = [total, counted, *(own.get(name, 0.0) for name in names)]
+        total, samples, *rest = sum_of_numbers(tf.constant(values, tf.float64)).numpy()
+        loss = self._tracked(tf.constant(total / samples), tf.constant(samples))  # may overflow
         found = {name: float(each) / replicas for name, each in zip(names, rest, strict=True)}
-        return {"loss": float(tracker.result()), **found}
+        return {"loss": float(loss), **found}
 
     def names_of_last(self, own: str | list[str]) -> list[str]:
         """Return the names of logs in the order of the last stage's rank; all ranks call this.
@@ -189,7 +223,7 @@ class ModelTrainer:
             self._orders[key] = every[self._split.rank_of[-1]]
         return self._orders[key]
 
-    def _own_metrics(self) -> dict[str, Any]:
+    def _own_metrics(self) -> dict[str, float]:
         """Return the metrics of all replicas that this rank computes, by name."""
         found: dict[str, Any] = {}
         metrics = self._metrics_here()
@@ -234,24 +268,24 @@ class ModelTrainer:
         return keras.tree.pack_sequence_as(program.outputs, joined)
 
 
-def _number(value: Any) -> Any:
-    found = tf.cast(value, tf.float64)
-    if found.shape.rank:
+def _compiled_mean(tracker: Any) -> Any:
+    """Return a function that adds a value with its weight to a mean, and returns the mean."""
+
+    def tracked(value: Any, weight: Any) -> Any:
+        tracker.update_state(value, sample_weight=weight)
+        return tracker.result()
+
+    return tf.function(tf.autograph.experimental.do_not_convert(tracked))
+
+
+def _number(value: Any) -> float:
+    found = np.asarray(value)
+    if found.ndim:
         raise OptionError(
-            f"a metric has the shape {tuple(found.shape)}",
+            f"a metric has the shape {found.shape}",
             "all ranks get the metrics of a split model as numbers",
             "Pass metrics whose result is one number",
             about="metrics",
             kind="unsupported",
         )
-    return found
-
-
-def abort(error: BaseException) -> None:
-    """Tell the other ranks that this rank failed, so that none of them waits for it.
-
-    An engine that has failed keeps its first fault, which TensorFlow's errors come from.
-    """
-    if basics.is_initialized():
-        details = json.dumps(error.as_dict()) if isinstance(error, DistError) else ""
-        engine_shutdown.abort(engine_shutdown.reason_of(f"rank {basics.rank()}", error), details)
+    return float(found)
