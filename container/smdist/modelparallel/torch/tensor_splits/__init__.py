@@ -10,6 +10,7 @@ from smdist.modelparallel.torch.tensor_splits.sequence_borders import SequenceSp
 from smdist.modelparallel.torch.tensor_splits.sequence_part import (
     SequencePart,
     sliced_sequence,
+    splitting_sequences,
     whole_sequences,
 )
 from smdist.modelparallel.torch.tensor_splits.split_dropout import (
@@ -50,6 +51,7 @@ __all__ = [
     "mark",
     "sliced_sequence",
     "split_of",
+    "splitting_sequences",
     "turn",
     "turn_dropout",
     "unmark",

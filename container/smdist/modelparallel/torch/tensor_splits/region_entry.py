@@ -81,10 +81,10 @@ class RegionEntry:
         if self._is_inside or not (torch.is_grad_enabled() and tensor.requires_grad):
             self._gathering = None
             return tensor.whole() if isinstance(tensor, SequencePart) else tensor
-        if is_silent(tensor):
-            return entered(tensor, self._peers)
         if isinstance(tensor, SequencePart):
             return self._gathered(tensor)
+        if is_silent(tensor):
+            return entered(tensor, self._peers)
         self._gathering = None
         if self._latest is not None:
             before, made = self._latest[0](), self._latest[1]()

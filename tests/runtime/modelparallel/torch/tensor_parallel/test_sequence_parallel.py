@@ -109,10 +109,10 @@ def saved_bytes(rank, size, name, sliced):
     model, _ = split(name)
     ids, kept = torch.zeros(8, LENGTH, dtype=torch.int64), Kept()
     mean_step(model, ids)  # splits the model
-    kept.ignore(list(model.parameters()))
+    kept.ignore([*model.parameters(), *model.buffers()])
     with kept.counting():
         mean_step(model, ids)
-    return kept.most
+    return kept.most, model.plan.forecast.memory[0].activation_bytes
 
 
 @pytest.mark.parametrize(
@@ -120,12 +120,13 @@ def saved_bytes(rank, size, name, sliced):
 )
 def test_each_rank_saves_a_slice_of_the_inputs_and_outputs_of_norms(world, name, size):
     """There are 5 norms; between split layers, other values are split anyway."""
-    whole, sliced = (
-        world.run(saved_bytes, name, each, size=size, deadline=80) for each in (False, True)
-    )
+    found = [world.run(saved_bytes, name, each, size=size, deadline=80) for each in (False, True)]
+    whole, sliced = ([saved for saved, _ in ranks] for ranks in found)
     value_bytes = 4 * LENGTH * WIDTH * 8
 
     assert min(whole) - max(sliced) >= 10 * value_bytes * (1 - 1 / size), (whole, sliced)
+    for saved, planned in (each for ranks in found for each in ranks):
+        assert saved == pytest.approx(planned, rel=0.05)
 
 
 class Mlps(torch.nn.Module):
