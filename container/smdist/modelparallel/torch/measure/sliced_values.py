@@ -8,7 +8,7 @@ result is a slice passes one to the calls that read it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,6 +27,10 @@ class SlicedValues:
 
     def __init__(self) -> None:
         self._splits: dict[str, SequenceSplit] = {}
+
+    def found(self) -> Mapping[str, SequenceSplit]:
+        """Return the splits by the names of values."""
+        return dict(self._splits)
 
     def splits(self, names: Iterable[str]) -> tuple[SequenceSplit | None, ...]:
         """Return the split of each value; None for a whole one."""

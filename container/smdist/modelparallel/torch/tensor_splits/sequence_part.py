@@ -82,6 +82,11 @@ def sliced_sequence(value: Any, peers: Peers) -> Any:
     return SequencePart(sliced(value, split), split)
 
 
+def own_slice(value: Tensor, split: SequenceSplit) -> Tensor:
+    """Return this rank's slice of a value that is whole on every rank, or in slices already."""
+    return value.part if isinstance(value, SequencePart) else sliced(value, split)
+
+
 def whole_sequences(value: Any) -> Any:
     """Return a nested value with whole tensors in place of slices; all ranks call this.
 

@@ -8,11 +8,17 @@ import torch
 from blocks import Kept
 from tensor_matrix import TensorCase, compared
 from tensor_matrix import alone as one_process
-from tensor_models import WIDTH, alone, split, train, worst
+from tensor_models import WIDTH, WORDS, alone, batches, made, split, train, worst
 
 import smdist.modelparallel.torch as smp
 from sagemaker_dist import ModelParallel
+from smdist.modelparallel.core.placement import place
+from smdist.modelparallel.torch.capture import capture
+from smdist.modelparallel.torch.materialization.stage_module import StageModule
+from smdist.modelparallel.torch.measure import with_slices
 from smdist.modelparallel.torch.tensor_parallel import find
+from smdist.modelparallel.torch.tensor_parallel.planned_splits import AbsentPeers
+from smdist.modelparallel.torch.tensor_parallel.split_model import split_model
 
 STEPS, LENGTH = 20, 16
 
@@ -127,6 +133,30 @@ def test_each_rank_saves_a_slice_of_the_inputs_and_outputs_of_norms(world, name,
     assert min(whole) - max(sliced) >= 10 * value_bytes * (1 - 1 / size), (whole, sliced)
     for saved, planned in (each for ranks in found for each in ranks):
         assert saved == pytest.approx(planned, rel=0.05)
+
+
+def test_stages_pass_on_slices():
+    """The value between the stages is as long as the planner counts it; outputs are whole."""
+    model, ids = made("mlp"), batches(1)[0]
+    call = (ids,), {}
+    split_model(model, find(model, call, 2, sequence_parallel=True), AbsentPeers(2))
+    plain = capture(model, ids)
+    captured = with_slices(plain)
+    stage_of = {unit.name: int(at > 4) for at, unit in enumerate(captured.graph.units)}
+    of_slices, of_wholes = (place(each.graph, stage_of).edges for each in (captured, plain))
+    first, second = (StageModule(captured, place(captured.graph, stage_of), at) for at in (0, 1))
+
+    sent = first({}, call)
+    out = second.output(second(sent, call))
+
+    assert {each.value: each.num_bytes for each in of_slices} == {
+        k: v.nbytes for k, v in sent.items()
+    }
+    assert 2 * sum(each.num_bytes for each in of_slices) == sum(
+        each.num_bytes for each in of_wholes
+    )
+    assert (*ids.shape, WORDS) == out.shape
+    assert not captured.program.splits.keys() & set(captured.graph.outputs)
 
 
 class Mlps(torch.nn.Module):
