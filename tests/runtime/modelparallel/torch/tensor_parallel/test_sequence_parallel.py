@@ -2,13 +2,16 @@
 """Sequences split between split layers: the numbers of one process, with smaller activations."""
 
 import os
+from copy import deepcopy
+from dataclasses import replace
 
 import pytest
 import torch
 from blocks import Kept
 from tensor_matrix import TensorCase, compared
 from tensor_matrix import alone as one_process
-from tensor_models import WIDTH, WORDS, alone, batches, made, split, train, worst
+from tensor_models import WIDTH, alone, batches, loss_of, made, split, train, worst
+from tensor_models import whole as whole_of
 
 import smdist.modelparallel.torch as smp
 from sagemaker_dist import ModelParallel
@@ -18,6 +21,7 @@ from smdist.modelparallel.torch.materialization.stage_module import StageModule
 from smdist.modelparallel.torch.measure import with_slices
 from smdist.modelparallel.torch.tensor_parallel import find
 from smdist.modelparallel.torch.tensor_parallel.planned_splits import AbsentPeers
+from smdist.modelparallel.torch.tensor_parallel.simulated_peers import SimulatedRanks
 from smdist.modelparallel.torch.tensor_parallel.split_model import split_model
 
 STEPS, LENGTH = 20, 16
@@ -135,28 +139,47 @@ def test_each_rank_saves_a_slice_of_the_inputs_and_outputs_of_norms(world, name,
         assert saved == pytest.approx(planned, rel=0.05)
 
 
-def test_stages_pass_on_slices():
-    """The value between the stages is as long as the planner counts it; outputs are whole."""
+def stages_trained(ranks, rank, whole, plan, captured, ids):
+    """Train one step in two stages on one of some simulated ranks; return whole gradients."""
+    model, peers = deepcopy(whole), ranks.peers(rank)
+    split_model(model, plan, peers)
+    splits = {key: replace(each, peers=peers) for key, each in captured.program.splits.items()}
+    own = replace(captured, model=model, program=replace(captured.program, splits=splits))
+    placement = place(own.graph, halves(own.graph))
+    first, second = (StageModule(own, placement, at) for at in (0, 1))
+    sent = first({}, ((ids,), {}))
+    received = {key: each.detach().requires_grad_() for key, each in sent.items()}
+    loss_of(second.output(second(received, ((ids,), {}))), ids).backward()
+    torch.autograd.backward(list(sent.values()), [received[key].grad for key in sent])
+    sizes = {key: each.nbytes for key, each in sent.items()}
+    return sizes, {key: whole_of(p.grad, p) for key, p in model.named_parameters()}
+
+
+def halves(graph):
+    return {unit.name: int(at > 4) for at, unit in enumerate(graph.units)}
+
+
+def test_stages_pass_on_slices_and_their_gradients():
+    """The value between them has the bytes that the planner counts: half of the whole ones."""
     model, ids = made("mlp"), batches(1)[0]
-    call = (ids,), {}
-    split_model(model, find(model, call, 2, sequence_parallel=True), AbsentPeers(2))
-    plain = capture(model, ids)
-    captured = with_slices(plain)
-    stage_of = {unit.name: int(at > 4) for at, unit in enumerate(captured.graph.units)}
-    of_slices, of_wholes = (place(each.graph, stage_of).edges for each in (captured, plain))
-    first, second = (StageModule(captured, place(captured.graph, stage_of), at) for at in (0, 1))
-
-    sent = first({}, call)
-    out = second.output(second(sent, call))
-
-    assert {each.value: each.num_bytes for each in of_slices} == {
-        k: v.nbytes for k, v in sent.items()
-    }
-    assert 2 * sum(each.num_bytes for each in of_slices) == sum(
-        each.num_bytes for each in of_wholes
+    plan = find(model, ((ids,), {}), 2, sequence_parallel=True)
+    copy, ranks = deepcopy(model), SimulatedRanks(2)
+    split_model(copy, plan, AbsentPeers(2))
+    recorded = capture(copy, ids)
+    captured = with_slices(recorded)
+    planned, whole = (
+        {edge.value: edge.num_bytes for edge in place(each.graph, halves(each.graph)).edges}
+        for each in (captured, recorded)
     )
-    assert (*ids.shape, WORDS) == out.shape
-    assert not captured.program.splits.keys() & set(captured.graph.outputs)
+    loss_of(model(ids), ids).backward()
+    expected = {key: p.grad for key, p in model.named_parameters()}
+
+    found = ranks.run(lambda rank: stages_trained(ranks, rank, model, plan, captured, ids))
+
+    assert whole == {key: 2 * size for key, size in planned.items()}
+    for sizes, grads in found:
+        assert planned == sizes
+        assert worst(grads, expected) < 1e-12
 
 
 class Mlps(torch.nn.Module):
