@@ -259,7 +259,7 @@ class Executor:
             placement: Stage of each recorded operation, and the values sent between stages.
         """
         rank_of, microbatches = self._schedule.rank_of, self._schedule.num_microbatches
-        self._stage_edges = StageEdges(placement, program.facts, rank_of, microbatches)
+        self._stage_edges = StageEdges(placement, program.part_facts, rank_of, microbatches)
         self._placement = placement
         edges = (wire for incoming in self._stage_edges.incoming for wire in incoming)
         if self._transfers is None and any(is_accelerator(wire.facts.device) for wire in edges):

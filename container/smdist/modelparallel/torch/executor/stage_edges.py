@@ -76,7 +76,7 @@ class StageEdges:
 
     Args:
         placement: Stage of each operation, and the values sent between stages.
-        facts: Shape, dtype, strides and device of each value, by name.
+        facts: Shape, dtype, strides and device of each value, or of this rank's part, by name.
         rank_of: Pipeline rank of each stage.
         num_microbatches: Number of microbatches in a step.
 

@@ -30,7 +30,12 @@ from smdist.modelparallel.torch.program.program import (
     Ref,
 )
 from smdist.modelparallel.torch.program.pytree import flatten
-from smdist.modelparallel.torch.tensor_splits import SequencePart, whole_sequences
+from smdist.modelparallel.torch.tensor_splits import (
+    SequencePart,
+    SequenceSplit,
+    own_slice,
+    whole_sequences,
+)
 
 Around = Callable[[Call], AbstractContextManager[None]]
 
@@ -137,24 +142,38 @@ class StageModule(Level):
 
         Args:
             received: Values that earlier stages sent, by name. All names in `route.receives` are
-                required.
+                required. Of a value in `program.splits`, it is this rank's part.
             arguments: Positional and keyword arguments of the whole model.
             around: Function that returns a context for each call that draws random numbers.
 
         Returns:
-            Values for later stages, by name. On the last stage, also the model's outputs.
+            Values for later stages, by name, in the form of `received`. On the last stage, also
+            the model's outputs, which are whole.
 
         Raises:
             OptionError: The model's arguments, or the result of a module, are not like those in the
                 recorded forward pass.
         """
-        values: dict[str, Any] = {**self._program.bind(arguments), **received}
+        values: dict[str, Any] = self._program.bind(arguments)
+        values.update((name, self._taken(name, tensor)) for name, tensor in received.items())
         self._machine(around).run(self._following(values), values)
-        return {name: _whole(values[name]) for name in self._route.keeps}
+        return {name: self._passed(name, values[name]) for name in self._route.keeps}
 
     def output(self, values: Mapping[str, Any]) -> Any:
         """Return the model's result, from the values that the last stage's `forward` returned."""
         return self._program.assemble(values, self._held)
+
+    def _taken(self, name: str, tensor: Tensor) -> Tensor:
+        """Return a received value in the form that the stage's calls take."""
+        split = self._program.splits.get(name)
+        return SequencePart(tensor, split) if isinstance(split, SequenceSplit) else tensor
+
+    def _passed(self, name: str, value: Any) -> Any:
+        """Return a value in the form in which it leaves the stage."""
+        split = self._program.splits.get(name)
+        if isinstance(split, SequenceSplit) and name not in self._route.outputs:
+            return own_slice(value, split)
+        return _whole(value)
 
     def _following(self, values: Mapping[str, Any]) -> Iterator[Call]:
         """Yield the stage's calls in order, and set `running` to each of them.

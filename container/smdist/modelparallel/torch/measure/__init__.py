@@ -17,6 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from math import prod
 
 import torch
 from torch import Tensor
@@ -24,6 +26,7 @@ from torch import Tensor
 from sagemaker_dist.errors import require
 from smdist.modelparallel.core.cluster import Device
 from smdist.modelparallel.core.cost import Costs
+from smdist.modelparallel.core.graph import Graph, Value
 from smdist.modelparallel.torch.accelerator import (
     accelerator_of,
     current_device,
@@ -36,10 +39,17 @@ from smdist.modelparallel.torch.measure.estimated import Estimating
 from smdist.modelparallel.torch.measure.measured import Measuring
 from smdist.modelparallel.torch.measure.op_counter import check_speed
 from smdist.modelparallel.torch.measure.parts import Parts
-from smdist.modelparallel.torch.program.program import GradModes, current_modes, entered
+from smdist.modelparallel.torch.measure.slice_search import SliceSearch
+from smdist.modelparallel.torch.program.program import (
+    GradModes,
+    Program,
+    current_modes,
+    entered,
+)
 from smdist.modelparallel.torch.program.pytree import flatten
+from smdist.modelparallel.torch.tensor_splits import splits_sequences
 
-__all__ = ["estimate", "measure"]
+__all__ = ["estimate", "measure", "with_slices"]
 
 
 def measure(
@@ -112,6 +122,35 @@ def estimate(captured: Captured, device: Device) -> Costs:
         parts = Parts(captured.program, captured.model, place)
         nodes = Estimating(parts, device).costs()
         return Costs(nodes=nodes, source="estimated", device=device.name)
+
+
+def with_slices(captured: Captured) -> Captured:
+    """Return a recording that says of which values each rank has a slice of the sequence.
+
+    A recording has whole values. If split layers of the model split sequences, too, the graph of
+    the result has the bytes of slices, and its program their splits.
+
+    Args:
+        captured: Recorded forward pass, with the model as one rank has it.
+    """
+    if not splits_sequences(captured.model):
+        return captured
+    place = _device(captured)
+    with _undisturbed(captured.program.base, place):
+        splits = SliceSearch(Parts(captured.program, captured.model, place)).splits()
+    program = replace(captured.program, splits=splits)
+    return replace(captured, program=program, graph=_of_parts(captured.graph, program))
+
+
+def _of_parts(graph: Graph, program: Program) -> Graph:
+    """Return a graph with the bytes of the tensors that this rank has of its values."""
+
+    def part(value: Value) -> Value:
+        shape = program.part_facts[value.name].shape
+        return replace(value, num_bytes=value.num_bytes * prod(shape) // max(1, prod(value.shape)))
+
+    nodes = (replace(node, writes=tuple(map(part, node.writes))) for node in graph.nodes)
+    return replace(graph, nodes=tuple(nodes))
 
 
 def _device(captured: Captured) -> torch.device:

@@ -76,7 +76,8 @@ class Estimating:
 
     def _try(self, call: Call, make: Making) -> Account:
         facts = self._parts.program.facts
-        inputs = [made_up(facts[name], self._parts.device) for name in call.reads]
+        device, slices = self._parts.device, self._parts.slices
+        inputs = [slices.held(name, made_up(facts[name], device)) for name in call.reads]
         with self._parts.trial(call, inputs, make) as (trial, stand_ins):
             return account(trial, stand_ins.storages)[0]
 

@@ -26,7 +26,6 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +33,7 @@ from torch import Tensor, nn
 from smdist.modelparallel.core.cost import NodeCost
 from smdist.modelparallel.torch.measure.account import Account
 from smdist.modelparallel.torch.measure.call_kinds import held, kind
+from smdist.modelparallel.torch.measure.sliced_values import SlicedValues
 from smdist.modelparallel.torch.measure.stand_in import Making, StandIns, standing_in
 from smdist.modelparallel.torch.measure.trial import Trial
 from smdist.modelparallel.torch.program.program import (
@@ -162,8 +162,10 @@ class Parts:
         device: Device to run on.
         calls: All calls in the order of execution, with their constants on the device.
         inputs: Names of the tensors of the batch.
-        kinds: Key of each call, by its name; calls with equal keys cost the same.
+        kinds: Key of each call, by its name; calls with equal keys cost the same if they read
+            slices of sequences in the same places.
         num_kinds: Number of different keys.
+        slices: Values of which this rank has a slice of the sequence, as far as calls have run.
     """
 
     def __init__(self, program: Program, model: nn.Module, device: torch.device) -> None:
@@ -174,6 +176,7 @@ class Parts:
         self._read |= {source.value for source in program.outputs if isinstance(source, Ref)}
         self.kinds: dict[str, Hashable] = {call.name: self._kind(call) for call in self.calls}
         self.num_kinds = len(set(self.kinds.values()))
+        self.slices = SlicedValues()
 
     def _kind(self, call: Call) -> Hashable:
         return kind(call, self.program, self.model, self._wanted(call))
@@ -189,9 +192,9 @@ class Parts:
 
         Args:
             call: The call.
-            inputs: Tensors that the call reads, in order.
+            inputs: Tensors that the call reads, in order; this rank's slices of `slices`.
             make: Function that gets a parameter or buffer of the model, and returns a temporary
-            replacement.
+                replacement.
 
         Yields:
             The prepared call, and the temporary parameters and buffers that it uses.
@@ -207,7 +210,7 @@ class Parts:
             )
             yield (
                 Trial(
-                    run=lambda tensors: _run(machine, call, tensors),
+                    run=lambda tensors: self.slices.run(machine, call, tensors),
                     inputs=inputs,
                     changes=frozenset(
                         i for i, name in enumerate(call.reads) if Ref(name) in changed
@@ -225,32 +228,28 @@ class Parts:
 
         Args:
             look: Function `look(call, remaining)` that runs a call and returns the result. The
-                argument `remaining` is the number of kinds that have not run yet.
+                argument `remaining` is the number of kinds that have not run yet, at least 1.
             proceed: Function that is called after each call, in order, with the call and the result
                 for its kind.
             done: First word of progress lines: "measured" or "estimated".
         """
         progress, memory = MeasureProgress(len(self.calls), done), SavedTensors(self.inputs)
-        known: dict[Hashable, TriedCall] = {}
+        known: dict[Hashable, tuple[Call, TriedCall]] = {}
         costs = {}
         try:
             for number, call in enumerate(self.calls):
-                key = self.kinds[call.name]
+                key = self.kinds[call.name], self.slices.splits(call.reads)
                 if key not in known:
                     progress.report(number, call.name)
-                    known[key] = look(call, self.num_kinds - len(known))
-                proceed(call, known[key])
-                saved, keeps = memory.saved_by(call, known[key].account)
-                costs[call.name] = replace(known[key].cost, saved_bytes=saved, keeps=keeps)
+                    known[key] = call, look(call, max(self.num_kinds - len(known), 1))
+                first, tried = known[key]
+                self.slices.repeat(first.writes, call.writes)
+                proceed(call, tried)
+                saved, keeps = memory.saved_by(call, tried.account)
+                costs[call.name] = replace(tried.cost, saved_bytes=saved, keeps=keeps)
         finally:
             progress.close(len(known))
         return costs
-
-
-def _run(machine: ProgramInterpreter, call: Call, tensors: Sequence[Tensor]) -> list[Tensor]:
-    values: dict[str, Any] = dict(zip(call.reads, tensors, strict=True))
-    machine.run([call], values)
-    return [values[name] for name in call.writes]
 
 
 def _moved(call: Call, device: torch.device) -> Call:

@@ -38,6 +38,7 @@ from smdist.modelparallel.torch import session
 from smdist.modelparallel.torch.capture import Captured, capture, signature
 from smdist.modelparallel.torch.executor import Arguments
 from smdist.modelparallel.torch.executor.failure_broadcast import Alarm
+from smdist.modelparallel.torch.measure import with_slices
 from smdist.modelparallel.torch.parallel.model_state import PartitionedModel
 from smdist.modelparallel.torch.parallel.step_function import example_of
 from smdist.modelparallel.torch.program.pytree import described
@@ -127,7 +128,7 @@ def _captured(split: PartitionedModel, example: Any) -> tuple[Captured, Placemen
         example: Arguments of the model's call: a tuple, or a dict by name.
     """
     plan = split.plan
-    found = capture(split.skeleton, example, opened=plan.opened)
+    found = with_slices(capture(split.skeleton, example, opened=plan.opened))
     _check_units(split.captured.graph, found.graph)
     known = {node.name for node in found.graph.units}
     stage_of = {name: stage for name, stage in plan.stage_of.items() if name in known}

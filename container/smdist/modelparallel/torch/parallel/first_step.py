@@ -20,11 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sagemaker_dist.errors import OptionError, require
-from smdist.modelparallel.core.cluster import Cluster
-from smdist.modelparallel.core.cost import StateBytes
-from smdist.modelparallel.core.layout import Machine
-from smdist.modelparallel.core.layout.training_needs import PRECISIONS
+from sagemaker_dist.errors import require
 from smdist.modelparallel.core.plan import Plan
 from smdist.modelparallel.core.plan.explain import summary
 from smdist.modelparallel.torch import session
@@ -45,40 +41,26 @@ from smdist.modelparallel.torch.materialization import (
 )
 from smdist.modelparallel.torch.materialization.release import keep_unused
 from smdist.modelparallel.torch.materialization.stage_module import StageModule
+from smdist.modelparallel.torch.measure import with_slices
 from smdist.modelparallel.torch.parallel.call_agreement import BEFORE, ending_all
 from smdist.modelparallel.torch.parallel.model_agreement import check_model_of_rank_0
 from smdist.modelparallel.torch.parallel.model_state import ModelState, PartitionedModel, probe
-from smdist.modelparallel.torch.parallel.not_searched import not_searched
 from smdist.modelparallel.torch.parallel.optimizers import ParameterRenaming
+from smdist.modelparallel.torch.parallel.plan_search import planned, tensor_degree
 from smdist.modelparallel.torch.parallel.settings import Settings, checked, with_plan
 from smdist.modelparallel.torch.parallel.step_function import StepFunction, example_of
-from smdist.modelparallel.torch.planning.layout_plan import FixedShards, plan_with_layout
-from smdist.modelparallel.torch.planning.local_cluster import cluster_of
-from smdist.modelparallel.torch.planning.make_plan import plan as find
 from smdist.modelparallel.torch.program.batch import Batch
 from smdist.modelparallel.torch.program.checkpointed_forward import checkpoint_modules
 from smdist.modelparallel.torch.program.pytree import flatten
 from smdist.modelparallel.torch.replicas import Replicas
-from smdist.modelparallel.torch.replicas.replicas import half_dtype
 from smdist.modelparallel.torch.session.process_groups import Groups
 from smdist.modelparallel.torch.session.rank_team import (
-    RankTeam,
-    error_text,
     raise_together,
-    rank_failure,
 )
 from smdist.modelparallel.torch.tensor_parallel import TensorPlan
 from smdist.modelparallel.torch.tensor_parallel import split as split_tensors
-from smdist.modelparallel.torch.tensor_splits import without_messages
 
 _log = logging.getLogger(__name__)
-_PLANNER_OPTIONS = (
-    "pipeline", "active_microbatches", "virtual_stages", "optimize", "memory_weight",
-    "auto_partition", "default_partition", "device_memory", "microbatches",
-    "pipeline_parallel_degree",
-)  # fmt: skip
-# Adam with 16-bit parameters: 4 bytes of master weight, 8 of moments, 4 of gradient in float32.
-_WITH_MASTERS = StateBytes(weight=2.0, gradient=2.0, optimizer=16.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,23 +101,6 @@ def given_plan(settings: Settings) -> Plan | None:
     return plan
 
 
-def planned(model: nn.Module, batch: Batch, settings: Settings) -> Plan:
-    """Find a plan on rank 0, and return it on all ranks; all ranks must call this.
-
-    Args:
-        model: Model to split into stages.
-        batch: Batch of one replica, with which the model is measured.
-        settings: Settings of the parallel model.
-
-    Raises:
-        OptionError: No plan was found; raised on every rank.
-        BaseException: The search failed on rank 0 with this error. Other ranks raise
-            DisagreementError.
-    """
-    team = RankTeam.of(session.current().world)
-    return team.run_on_first(lambda: _found(model, batch, settings), _portable, raises_own=True)
-
-
 def groups_of(plan: Plan, settings: Settings) -> Groups:
     """Return the process groups for a plan; if there are none yet, all ranks must call this.
 
@@ -166,92 +131,6 @@ def groups_of(plan: Plan, settings: Settings) -> Groups:
         about="groups",
     )
     return settings.groups
-
-
-def _portable(error: BaseException) -> OptionError:
-    """Convert an error of rank 0's search for a plan to the error that other ranks raise."""
-    if isinstance(error, OptionError):
-        return error
-    return rank_failure(0, "the search for a plan", error_text(error))
-
-
-def _found(model: nn.Module, batch: Batch, settings: Settings) -> Plan:
-    """Search for a plan with the options of the session; only rank 0 calls this.
-
-    Args:
-        model: Model to split into stages.
-        batch: Batch of one replica, with which the model is measured.
-        settings: Settings of the parallel model.
-    """
-    options = {name: getattr(settings.options, name) for name in _PLANNER_OPTIONS}
-    degree = _tensor_degree(settings)
-    is_one = session.current().size == 1 or degree > 1
-    if is_one and options["pipeline_parallel_degree"] == "auto":
-        options["pipeline_parallel_degree"] = 1
-    cluster = _cluster(model, degree)
-    with torch.enable_grad(), without_messages():
-        if settings.sharding == "auto":
-            shards = _fixed_shards(settings)
-            machine = Machine(cluster=cluster, overlaps=torch.accelerator.is_available())
-            plan = plan_with_layout(
-                model, batch, machine, costs=settings.costs, shards=shards,
-                state=StateBytes(), **options,
-            ).plan  # fmt: skip
-        else:
-            state = StateBytes() if settings.converted_dtype is None else _WITH_MASTERS
-            if settings.offloads_optimizer and _runs_on_device(model, batch):
-                state = replace(state, optimizer=0.0)  # in the host's memory
-            options["state"] = state
-            plan = find(model, batch, cluster, costs=settings.costs, **options)
-    fields = {name: getattr(plan, name) for name in Plan.__dataclass_fields__}
-    # without the planning problem, which is not sent to other ranks
-    fields["notes"] = (*plan.notes, *not_searched(settings, cluster, degree))
-    found, forecast = Plan(**{**fields, "tensor_parallel_degree": degree}), plan.forecast
-    return replace(found, forecast=forecast and replace(forecast, basis=found.basis))
-
-
-def _runs_on_device(model: nn.Module, batch: Batch) -> bool:
-    """Return True if the model's parameters will be on an accelerator.
-
-    They are there already, or move to the accelerator of the batch with which the model is split.
-    """
-    leaves, _ = flatten(batch.example)
-    moves = accelerator_of(leaf for leaf in leaves if isinstance(leaf, Tensor)) is not None
-    return moves or not is_off_accelerator(model)
-
-
-def _fixed_shards(settings: Settings) -> FixedShards:
-    """Return what the settings leave of the search for shards.
-
-    With 16 bits, replicas always divide their state: the parameters stay in float32 until FSDP2
-    gathers them, so that the model need not be converted before it is known whether it has shards.
-    """
-    half = half_dtype(bf16=settings.bf16, fp16=settings.fp16)
-    return FixedShards(
-        shard_degree=settings.shard_degree,
-        reduction=settings.gradient_reduction,
-        only_shards=half is not None,
-        precision=None if half is None else PRECISIONS[str(half).removeprefix("torch.")],
-        tensor=1,  # the model is split already, as its option says
-        offload=False if current_device() is None else None,
-    )
-
-
-def _cluster(model: nn.Module, tensor_degree: int) -> Cluster:
-    """Return the hosts and devices of this job, for the planner.
-
-    If hosts have different numbers of ranks, all ranks are described as one host. Ranks that share
-    tensors are described as one device.
-
-    Args:
-        model: Model of the user. If it is on a GPU, the devices are GPUs of the same type.
-        tensor_degree: Number of ranks over which tensors are split.
-    """
-    here = session.current()
-    size, local = here.size // tensor_degree, max(1, here.local_size // tensor_degree)
-    if size % local:
-        return cluster_of(size, model)
-    return replace(cluster_of(local, model), num_hosts=size // local)
 
 
 def cut_for_step(state: ModelState, step_function: StepFunction) -> None:
@@ -320,7 +199,7 @@ def prepare_for(state: ModelState, read: Callable[[], Batch]) -> None:
     groups = groups_of(plan, settings)
     with raise_together(session.current().world, "the capture of the model"):
         example = batch.microbatch(plan.num_microbatches)
-        captured = capture(model, example, opened=plan.opened)
+        captured = with_slices(capture(model, example, opened=plan.opened))
         if given is None:
             check_model_of_rank_0(plan, captured.graph, session.current().rank)
         plan.check(captured.graph)
@@ -447,12 +326,6 @@ def _device_of_batch(captured: Captured) -> torch.device | None:
     return accelerator_of(leaf for leaf in leaves if isinstance(leaf, Tensor))
 
 
-def _tensor_degree(settings: Settings) -> int:
-    """Return the number of ranks over which tensors are split."""
-    groups = settings.groups
-    return session.current().options.tensor_parallel_degree if groups is None else groups.tp_size
-
-
 def _split_tensors(model: nn.Module, batch: Batch, settings: Settings) -> TensorPlan | None:
     """Split the layers of the model over ranks; all ranks must call this.
 
@@ -464,7 +337,7 @@ def _split_tensors(model: nn.Module, batch: Batch, settings: Settings) -> Tensor
     Returns:
         Plan of tensor parallelism; None if tensors are whole.
     """
-    if _tensor_degree(settings) == 1:
+    if tensor_degree(settings) == 1:
         return None
     number = settings.options.microbatches
     parts = number if isinstance(number, int) else 1

@@ -18,7 +18,7 @@ from smdist.modelparallel.core.plan.number_format import size
 from smdist.modelparallel.core.planner.cost_samples import SizeError
 from smdist.modelparallel.torch.accelerator import empty_cache
 from smdist.modelparallel.torch.capture import Captured, CaptureError, capture
-from smdist.modelparallel.torch.measure import estimate, measure
+from smdist.modelparallel.torch.measure import estimate, measure, with_slices
 from smdist.modelparallel.torch.measure.memory_estimate import (
     free_bytes,
     is_out_of_memory,
@@ -139,7 +139,7 @@ class Sampler:
         """
         example = self._batch.microbatch(num_microbatches)
         try:
-            return capture(self._model, example, opened=opened)
+            return with_slices(capture(self._model, example, opened=opened))
         except CaptureError as error:
             if num_microbatches == 1 or any(many == num_microbatches for many, _ in self._known):
                 raise

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -140,6 +140,13 @@ class TensorFacts:
     requires_grad: bool
 
 
+class ValueSplit(Protocol):
+    """Split of a value over ranks, each of which has a part of it."""
+
+    def own(self, whole: Tensor) -> Tensor:
+        """Return this rank's part of a whole value, a view of it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RngCall:
     """Random functions, such as dropout, inside one recorded call of a module or function.
@@ -249,6 +256,8 @@ class Program:
         facts: Shape, type and device of every value, by its name.
         aliases: Id of each value's memory, by name; values that share memory have the same id.
         rng: Random functions of the whole forward pass.
+        splits: Splits of the values of which each rank has a part, by name. Such a value was
+            recorded whole.
     """
 
     calls: tuple[Call, ...]
@@ -260,6 +269,13 @@ class Program:
     facts: Mapping[str, TensorFacts]
     aliases: Mapping[str, int] = field(default_factory=dict)
     rng: RngCall = NOTHING_DRAWN
+    splits: Mapping[str, ValueSplit] = field(default_factory=dict)
+
+    @cached_property
+    def part_facts(self) -> Mapping[str, TensorFacts]:
+        """Facts of the tensor that this rank has of every value, by the value's name."""
+        parts = {name: _part_facts(self.facts[name], split) for name, split in self.splits.items()}
+        return {**self.facts, **parts}
 
     @cached_property
     def call(self) -> Mapping[str, Call]:
@@ -352,6 +368,12 @@ class ProgramInterpreter:
             return call.function
         module = self.unit(call.module)
         return module if call.checkpoint is None else _checkpointed(module, call.checkpoint)
+
+
+def _part_facts(facts: TensorFacts, split: ValueSplit) -> TensorFacts:
+    whole = torch.empty_strided(facts.shape, facts.stride, device="meta")
+    part = split.own(whole).clone()
+    return replace(facts, shape=tuple(part.shape), stride=part.stride())
 
 
 def _unlike(what: str, kind: str, about: str | KeyPath = ()) -> OptionError:

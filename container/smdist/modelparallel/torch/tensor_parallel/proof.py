@@ -17,7 +17,7 @@ What a run shows may correct a split, which is then tried again:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -29,9 +29,15 @@ from torch import Tensor, nn
 from smdist.modelparallel.torch.program.pytree import flatten, map_leaves
 from smdist.modelparallel.torch.randomness import generators_kept
 from smdist.modelparallel.torch.tensor_parallel.block_numbers import numbers_of_heads
+from smdist.modelparallel.torch.tensor_parallel.block_run import BlockRun, run_block
+from smdist.modelparallel.torch.tensor_parallel.equal_numbers import (
+    is_close,
+    is_same_gradient,
+    is_sum_of_gradients,
+    largest,
+)
 from smdist.modelparallel.torch.tensor_parallel.random_block import random_argument, with_values
 from smdist.modelparallel.torch.tensor_parallel.simulated_peers import (
-    NumberedDraws,
     SimulatedRanks,
 )
 from smdist.modelparallel.torch.tensor_parallel.split_model import split_region
@@ -43,14 +49,8 @@ from smdist.modelparallel.torch.tensor_parallel.tensor_plan import (
     Region,
 )
 from smdist.modelparallel.torch.tensor_splits import (
-    DropoutCalls,
     PartValues,
-    Peers,
     Role,
-    is_dropout,
-    sliced_sequence,
-    split_of,
-    whole_sequences,
 )
 
 # blocks may compute in float32 inside, so that of float64 is too small
@@ -75,27 +75,6 @@ class Refutation:
     text: str
     summed: tuple[str, ...] = ()
     values: PartValues = field(default_factory=PartValues)
-
-
-@dataclass(slots=True)
-class _Run:
-    """Numbers of one run of a block, and the random operations in it.
-
-    Attributes:
-        outputs: Tensors in the output of the block, by the numbers of their leaves.
-        input_grads: Gradients of its inputs.
-        draws: Name, and numbers of elements, of each random operation.
-        dropped: Shape of the input of each `nn.Dropout`, by its name; of the last call.
-        calls: Shape of what each call of torch's functions with dropout drops, by its number.
-        attentions: Numbers of the calls among them that are fused attention.
-    """
-
-    outputs: dict[int, Tensor]
-    input_grads: list[Tensor]
-    draws: list[Any]
-    dropped: dict[str, torch.Size]
-    calls: dict[int, torch.Size]
-    attentions: set[int]
 
 
 class WholeBlock:
@@ -134,7 +113,7 @@ class WholeBlock:
                 self._call = map_leaves(
                     partial(random_argument, block=self._copy, dtype=dtype, mask=mask), call
                 )
-                self._run = _run(self._copy, self._call, unused=self._unused)
+                self._run = run_block(self._copy, self._call, unused=self._unused)
                 if not any(each.isnan().any() for each in self._run.outputs.values()):
                     break
                 self._copy.zero_grad()
@@ -170,7 +149,7 @@ class WholeBlock:
         return first
 
     def _corrected(
-        self, region: Region, against: Refutation, of_part: _Run | None, degree: int
+        self, region: Region, against: Refutation, of_part: BlockRun | None, degree: int
     ) -> Region | None:
         """Return a split without what a run has shown to be wrong; None if there is none."""
         if against.kind == DROPOUT and of_part is not None:
@@ -190,7 +169,7 @@ class WholeBlock:
         others = [each for each in region.modules if not _is_changed(each, changes)]
         return replace(region, modules=(*others, *changes.values()))
 
-    def _corrected_dropout(self, region: Region, of_part: _Run, degree: int) -> Region | None:
+    def _corrected_dropout(self, region: Region, of_part: BlockRun, degree: int) -> Region | None:
         """Return a split whose dropout draws whole numbers: of modules, or of all calls."""
         block = _part_of(region, "")
         if block is None or block.values.dropouts:
@@ -212,16 +191,16 @@ class WholeBlock:
 
     def _tried(
         self, region: Region, degree: int
-    ) -> tuple[list[_Run], list[nn.Module]] | Refutation:
+    ) -> tuple[list[BlockRun], list[nn.Module]] | Refutation:
         """Run copies of the block in parts; return the runs and the copies."""
         ranks = SimulatedRanks(degree)
         copies = [_unrun(self._copy) for _ in range(degree)]
 
-        def work(rank: int) -> _Run:
+        def work(rank: int) -> BlockRun:
             peers = ranks.peers(rank)
             split_region(copies[rank], region, peers)
             slices = peers if region.is_sliced else None
-            return _run(copies[rank], self._call, self._unused, slices)
+            return run_block(copies[rank], self._call, self._unused, slices)
 
         try:
             with generators_kept():
@@ -261,7 +240,7 @@ class WholeBlock:
         return tuple((key, dim) for key, dim in dims.items() if dim is not None)
 
     def _compared(
-        self, runs: Sequence[_Run], copies: Sequence[nn.Module], degree: int
+        self, runs: Sequence[BlockRun], copies: Sequence[nn.Module], degree: int
     ) -> Refutation | None:
         if any(run.draws != self._run.draws for run in runs):
             return Refutation(DROPOUT, "dropout inside of it would draw other numbers on parts")
@@ -271,11 +250,11 @@ class WholeBlock:
             return Refutation(UNPROVED, why, values=self._corrected_outputs(wrong, runs[0], degree))
         for run in runs:
             grads = zip(run.input_grads, self._run.input_grads, strict=True)
-            if not all(_is_close(one, other, self._tolerance) for one, other in grads):
+            if not all(is_close(one, other, self._tolerance) for one, other in grads):
                 return Refutation(UNPROVED, "its parts give other gradients of its inputs")
         return self._compared_gradients(copies)
 
-    def _corrected_outputs(self, wrong: set[int], run: _Run, degree: int) -> PartValues:
+    def _corrected_outputs(self, wrong: set[int], run: BlockRun, degree: int) -> PartValues:
         """Return which of the wrong outputs are parts to join, and which nobody uses.
 
         Nothing if another one is wrong.
@@ -290,27 +269,27 @@ class WholeBlock:
         dropped = tuple(sorted(wrong & set(self._unused)))
         return PartValues(joined=tuple(joined), dropped=dropped)
 
-    def _other_outputs(self, run: _Run) -> Iterator[int]:
+    def _other_outputs(self, run: BlockRun) -> Iterator[int]:
         """Yield the numbers of outputs that are not those of the whole block."""
         for at, whole in self._run.outputs.items():
             found = run.outputs.get(at)
             is_dropped = found is None and at in self._unused
-            if not is_dropped and (found is None or not _is_close(found, whole, self._tolerance)):
+            if not is_dropped and (found is None or not is_close(found, whole, self._tolerance)):
                 yield at
 
     def _compared_gradients(self, copies: Sequence[nn.Module]) -> Refutation | None:
         parts = [dict(copy.named_parameters(remove_duplicate=False)) for copy in copies]
-        scale = max((_size(each.grad) for each in self._copy.parameters()), default=0.0)
-        close = partial(_is_close, tolerance=self._tolerance, scale=scale)
+        scale = max((largest(each.grad) for each in self._copy.parameters()), default=0.0)
+        close = partial(is_close, tolerance=self._tolerance, scale=scale)
         summed: list[str] = []
         against: Refutation | None = None
         for name, whole in self._copy.named_parameters(remove_duplicate=False):
             of_ranks = [of_rank[name] for of_rank in parts]
-            if _same_gradient(whole, of_ranks, close):
+            if is_same_gradient(whole, of_ranks, close):
                 continue
             why = f"its parts give another gradient of {name!r} than the whole"
             against = against or Refutation(UNPROVED, why)
-            if not _same_sum(whole, of_ranks, close):
+            if not is_sum_of_gradients(whole, of_ranks, close):
                 return against
             summed.append(name)
         return against and replace(against, summed=tuple(summed))
@@ -353,106 +332,3 @@ def _unrun(copy: nn.Module) -> nn.Module:
     for parameter in made.parameters():
         parameter.grad = None
     return made
-
-
-def _run(block: nn.Module, call: Any, unused: Collection[int], slices: Peers | None = None) -> _Run:
-    """Run a block forward and backward, and return outputs and gradients of inputs.
-
-    Outputs of these unused numbers do not count in the loss. With `slices`, the block gets this
-    rank's slices of sequences.
-    """
-    args, kwargs = map_leaves(_fresh, call)
-    given = (args, kwargs)
-    if slices is not None:
-        given = map_leaves(partial(sliced_sequence, peers=slices), given)
-    dropped: dict[str, torch.Size] = {}
-    hooks = [
-        module.register_forward_pre_hook(partial(_note, dropped, name))
-        for name, module in block.named_modules()
-        if is_dropout(module)
-    ]
-    with torch.enable_grad(), NumberedDraws() as draws, DropoutCalls({}) as calls:
-        found, _ = flatten(whole_sequences(block(*given[0], **given[1])))
-        outputs = {at: each for at, each in enumerate(found) if isinstance(each, Tensor)}
-        traced = [each for at, each in outputs.items() if each.requires_grad and at not in unused]
-        loss = sum((each.double() * _weights(each)).sum() for each in traced)
-        assert isinstance(loss, Tensor), "the block has no output with a gradient"
-        loss.backward()  # type: ignore[no-untyped-call]
-    for hook in hooks:
-        hook.remove()
-    inputs = [each for each in flatten((args, kwargs))[0] if isinstance(each, Tensor)]
-    grads = [each.grad if each.grad is not None else each.new_zeros(()) for each in inputs]
-    values = {at: each.detach() for at, each in outputs.items()}
-    return _Run(values, grads, draws.numbers, dropped, calls.shapes, calls.attentions)
-
-
-def _note(dropped: dict[str, torch.Size], name: str, _: nn.Module, inputs: Any) -> None:
-    """Forward pre-hook of a dropout: record the shape of its input."""
-    dropped[name] = inputs[0].shape
-
-
-def _fresh(leaf: Any) -> Any:
-    if not isinstance(leaf, Tensor):
-        return leaf
-    return leaf.detach().clone().requires_grad_(leaf.requires_grad)
-
-
-def _weights(output: Tensor) -> Tensor:
-    """Return fixed weights by which the elements of an output count in the loss."""
-    return torch.linspace(-1.0, 2.0, output.numel(), dtype=torch.float64).view(output.shape).cos()
-
-
-def _size(tensor: Tensor | None) -> float:
-    """Return the largest number in a tensor; 0 without any."""
-    return float(tensor.abs().max()) if tensor is not None and tensor.numel() else 0.0
-
-
-def _is_close(one: Tensor, other: Tensor, tolerance: float, scale: float = 0.0) -> bool:
-    """Return True if tensors differ by rounding, relative to the largest number or to `scale`."""
-    if one.shape != other.shape:
-        return False
-    if not one.is_floating_point():
-        return torch.equal(one, other)
-    limit = tolerance * max(1e-6, _size(other), scale)
-    return bool(((one - other).abs() <= limit).all())
-
-
-def _same_gradient(
-    whole: Tensor, parts: Sequence[Tensor], is_close: Callable[[Tensor, Tensor], bool]
-) -> bool:
-    """Return True if the parts of a parameter have the gradient of the whole one.
-
-    A gradient may be 0 but for rounding, as that of the biases of keys in attention. So differences
-    are relative to the largest gradient of all parameters.
-
-    Args:
-        whole: Parameter of the whole block.
-        parts: The parameter on each rank.
-        is_close: Comparison, relative to the largest gradient.
-    """
-    grads = [part.grad for part in parts]
-    if whole.grad is None:
-        return all(grad is None for grad in grads)
-    given = [grad for grad in grads if grad is not None]
-    if len(given) < len(grads):
-        return False
-    split = split_of(parts[0])
-    if split is not None:
-        return is_close(split.joined(given), whole.grad)
-    return all(is_close(grad, whole.grad) for grad in given)
-
-
-def _same_sum(
-    whole: Tensor, parts: Sequence[Tensor], is_close: Callable[[Tensor, Tensor], bool]
-) -> bool:
-    """Return True if the gradients of a whole parameter on all ranks sum up to that of the block.
-
-    Args:
-        whole: Parameter of the whole block.
-        parts: The parameter on each rank.
-        is_close: Comparison, relative to the largest gradient.
-    """
-    given = [part.grad for part in parts if part.grad is not None]
-    if whole.grad is None or len(given) < len(parts) or split_of(parts[0]) is not None:
-        return False
-    return is_close(torch.stack(given).sum(0), whole.grad)

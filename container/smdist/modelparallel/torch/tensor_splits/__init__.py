@@ -5,11 +5,17 @@ from smdist.modelparallel.torch.tensor_splits.custom_functions import follow_fun
 from smdist.modelparallel.torch.tensor_splits.dropout_calls import DropoutCalls
 from smdist.modelparallel.torch.tensor_splits.part_modules import PartValues
 from smdist.modelparallel.torch.tensor_splits.peers import GroupPeers, Peers, without_messages
-from smdist.modelparallel.torch.tensor_splits.region_entry import RegionEntry, Role
+from smdist.modelparallel.torch.tensor_splits.region_entry import (
+    RegionEntry,
+    Role,
+    splits_sequences,
+)
 from smdist.modelparallel.torch.tensor_splits.sequence_borders import SequenceSplit
 from smdist.modelparallel.torch.tensor_splits.sequence_part import (
     SequencePart,
+    own_slice,
     sliced_sequence,
+    splitting_sequences,
     whole_sequences,
 )
 from smdist.modelparallel.torch.tensor_splits.split_dropout import (
@@ -48,8 +54,11 @@ __all__ = [
     "is_dropout",
     "loss_parallel",
     "mark",
+    "own_slice",
     "sliced_sequence",
     "split_of",
+    "splits_sequences",
+    "splitting_sequences",
     "turn",
     "turn_dropout",
     "unmark",

@@ -21,7 +21,7 @@ from typing import Any
 from weakref import ReferenceType, ref
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from smdist.modelparallel.torch.tensor_splits.peers import Peers, is_silent
 from smdist.modelparallel.torch.tensor_splits.region_borders import entered, summed
@@ -70,6 +70,11 @@ class RegionEntry:
         """Ranks over which the region is split."""
         return self._peers
 
+    @property
+    def is_sliced(self) -> bool:
+        """True if the region's sum over ranks is split by positions of the sequence."""
+        return self._is_sliced
+
     def enter(self, tensor: Tensor) -> Tensor:
         """Return the input of a product, whose gradient is summed over ranks.
 
@@ -81,10 +86,10 @@ class RegionEntry:
         if self._is_inside or not (torch.is_grad_enabled() and tensor.requires_grad):
             self._gathering = None
             return tensor.whole() if isinstance(tensor, SequencePart) else tensor
-        if is_silent(tensor):
-            return entered(tensor, self._peers)
         if isinstance(tensor, SequencePart):
             return self._gathered(tensor)
+        if is_silent(tensor):
+            return entered(tensor, self._peers)
         self._gathering = None
         if self._latest is not None:
             before, made = self._latest[0](), self._latest[1]()
@@ -150,3 +155,9 @@ class RegionEntry:
             self._peers, is_inside=self._is_inside, is_sliced=self._is_sliced
         )
         return made
+
+
+def splits_sequences(model: nn.Module) -> bool:
+    """Return True if a split region of a model splits the sequence after it over ranks."""
+    entries = (vars(each).get("_smp_entry") for each in model.modules())
+    return any(isinstance(entry, RegionEntry) and entry.is_sliced for entry in entries)

@@ -164,14 +164,14 @@ class Gathering:
         cast = _cast_for_products(part)
         self.whole: Tensor = _Gathered.apply(cast, split)  # type: ignore[no-untyped-call]
         self._saved = _SavedSlice(self.whole.grad_fn, split)
-        self._place = self.whole.untyped_storage().data_ptr()
+        self._storage = self.whole.untyped_storage()._cdata
 
     def saving(self) -> AbstractContextManager[Any]:
         """Return a context in which views of the whole input are not saved for backward passes."""
         return saved_tensors_hooks(self._pack, _unpacked)
 
     def _pack(self, tensor: Tensor) -> Tensor | Callable[[], Tensor]:
-        if tensor.untyped_storage().data_ptr() != self._place:
+        if tensor.untyped_storage()._cdata != self._storage:
             return tensor
         return self._saved.view(tensor)
 

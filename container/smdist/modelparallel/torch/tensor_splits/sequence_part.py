@@ -12,7 +12,8 @@ more messages.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from math import prod
 from typing import Any, Final
 
@@ -33,6 +34,20 @@ from smdist.modelparallel.torch.tensor_splits.sequence_borders import (
 from smdist.modelparallel.torch.tensor_splits.split_dropout import SplitDraw
 
 _SEQUENCE: Final = 1  # dimension of positions, of (samples, positions, width)
+_splitting: list[None] = []  # one element for each open `splitting_sequences` block
+
+
+@contextmanager
+def splitting_sequences() -> Iterator[None]:
+    """Split sequences within the block as in training, also where no messages are sent.
+
+    One rank alone can then count the memory of slices. Their values have no meaning.
+    """
+    _splitting.append(None)
+    try:
+        yield
+    finally:
+        _splitting.pop()
 
 
 def summed_or_scattered(term: Tensor, peers: Peers) -> Tensor:
@@ -46,7 +61,7 @@ def summed_or_scattered(term: Tensor, peers: Peers) -> Tensor:
         peers: Ranks over which the region is split.
     """
     is_sequence = term.dim() == _SEQUENCE + 2 and term.shape[_SEQUENCE] >= peers.size
-    is_traced = is_silent(term) or torch.compiler.is_compiling()
+    is_traced = not _splitting and (is_silent(term) or torch.compiler.is_compiling())
     if not is_sequence or is_traced or not torch.is_grad_enabled():
         return summed(term, peers)
     split = SequenceSplit(peers, _SEQUENCE, term.shape[_SEQUENCE])
@@ -65,6 +80,11 @@ def sliced_sequence(value: Any, peers: Peers) -> Any:
         return value
     split = SequenceSplit(peers, _SEQUENCE, value.shape[_SEQUENCE])
     return SequencePart(sliced(value, split), split)
+
+
+def own_slice(value: Tensor, split: SequenceSplit) -> Tensor:
+    """Return this rank's slice of a value that is whole on every rank, or in slices already."""
+    return value.part if isinstance(value, SequencePart) else sliced(value, split)
 
 
 def whole_sequences(value: Any) -> Any:

@@ -2,17 +2,27 @@
 """Sequences split between split layers: the numbers of one process, with smaller activations."""
 
 import os
+from copy import deepcopy
+from dataclasses import replace
 
 import pytest
 import torch
 from blocks import Kept
 from tensor_matrix import TensorCase, compared
 from tensor_matrix import alone as one_process
-from tensor_models import WIDTH, alone, split, train, worst
+from tensor_models import WIDTH, alone, batches, loss_of, made, split, train, worst
+from tensor_models import whole as whole_of
 
 import smdist.modelparallel.torch as smp
 from sagemaker_dist import ModelParallel
+from smdist.modelparallel.core.placement import place
+from smdist.modelparallel.torch.capture import capture
+from smdist.modelparallel.torch.materialization.stage_module import StageModule
+from smdist.modelparallel.torch.measure import with_slices
 from smdist.modelparallel.torch.tensor_parallel import find
+from smdist.modelparallel.torch.tensor_parallel.planned_splits import AbsentPeers
+from smdist.modelparallel.torch.tensor_parallel.simulated_peers import SimulatedRanks
+from smdist.modelparallel.torch.tensor_parallel.split_model import split_model
 
 STEPS, LENGTH = 20, 16
 
@@ -109,10 +119,10 @@ def saved_bytes(rank, size, name, sliced):
     model, _ = split(name)
     ids, kept = torch.zeros(8, LENGTH, dtype=torch.int64), Kept()
     mean_step(model, ids)  # splits the model
-    kept.ignore(list(model.parameters()))
+    kept.ignore([*model.parameters(), *model.buffers()])
     with kept.counting():
         mean_step(model, ids)
-    return kept.most
+    return kept.most, model.plan.forecast.memory[0].activation_bytes
 
 
 @pytest.mark.parametrize(
@@ -120,12 +130,56 @@ def saved_bytes(rank, size, name, sliced):
 )
 def test_each_rank_saves_a_slice_of_the_inputs_and_outputs_of_norms(world, name, size):
     """There are 5 norms; between split layers, other values are split anyway."""
-    whole, sliced = (
-        world.run(saved_bytes, name, each, size=size, deadline=80) for each in (False, True)
-    )
+    found = [world.run(saved_bytes, name, each, size=size, deadline=80) for each in (False, True)]
+    whole, sliced = ([saved for saved, _ in ranks] for ranks in found)
     value_bytes = 4 * LENGTH * WIDTH * 8
 
     assert min(whole) - max(sliced) >= 10 * value_bytes * (1 - 1 / size), (whole, sliced)
+    for saved, planned in (each for ranks in found for each in ranks):
+        assert saved == pytest.approx(planned, rel=0.05)
+
+
+def stages_trained(ranks, rank, whole, plan, captured, ids):
+    """Train one step in two stages on one of some simulated ranks; return whole gradients."""
+    model, peers = deepcopy(whole), ranks.peers(rank)
+    split_model(model, plan, peers)
+    splits = {key: replace(each, peers=peers) for key, each in captured.program.splits.items()}
+    own = replace(captured, model=model, program=replace(captured.program, splits=splits))
+    placement = place(own.graph, halves(own.graph))
+    first, second = (StageModule(own, placement, at) for at in (0, 1))
+    sent = first({}, ((ids,), {}))
+    received = {key: each.detach().requires_grad_() for key, each in sent.items()}
+    loss_of(second.output(second(received, ((ids,), {}))), ids).backward()
+    torch.autograd.backward(list(sent.values()), [received[key].grad for key in sent])
+    sizes = {key: each.nbytes for key, each in sent.items()}
+    return sizes, {key: whole_of(p.grad, p) for key, p in model.named_parameters()}
+
+
+def halves(graph):
+    return {unit.name: int(at > 4) for at, unit in enumerate(graph.units)}
+
+
+def test_stages_pass_on_slices_and_their_gradients():
+    """The value between them has the bytes that the planner counts: half of the whole ones."""
+    model, ids = made("mlp"), batches(1)[0]
+    plan = find(model, ((ids,), {}), 2, sequence_parallel=True)
+    copy, ranks = deepcopy(model), SimulatedRanks(2)
+    split_model(copy, plan, AbsentPeers(2))
+    recorded = capture(copy, ids)
+    captured = with_slices(recorded)
+    planned, whole = (
+        {edge.value: edge.num_bytes for edge in place(each.graph, halves(each.graph)).edges}
+        for each in (captured, recorded)
+    )
+    loss_of(model(ids), ids).backward()
+    expected = {key: p.grad for key, p in model.named_parameters()}
+
+    found = ranks.run(lambda rank: stages_trained(ranks, rank, model, plan, captured, ids))
+
+    assert whole == {key: 2 * size for key, size in planned.items()}
+    for sizes, grads in found:
+        assert planned == sizes
+        assert worst(grads, expected) < 1e-12
 
 
 class Mlps(torch.nn.Module):
