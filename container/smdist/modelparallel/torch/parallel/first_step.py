@@ -48,7 +48,7 @@ from smdist.modelparallel.torch.materialization.stage_module import StageModule
 from smdist.modelparallel.torch.parallel.call_agreement import BEFORE, ending_all
 from smdist.modelparallel.torch.parallel.model_agreement import check_model_of_rank_0
 from smdist.modelparallel.torch.parallel.model_state import ModelState, PartitionedModel, probe
-from smdist.modelparallel.torch.parallel.not_searched import not_searched
+from smdist.modelparallel.torch.parallel.not_searched import not_searched, searches_splits
 from smdist.modelparallel.torch.parallel.optimizers import ParameterRenaming
 from smdist.modelparallel.torch.parallel.settings import Settings, checked, with_plan
 from smdist.modelparallel.torch.parallel.step_function import StepFunction, example_of
@@ -156,7 +156,8 @@ def groups_of(plan: Plan, settings: Settings) -> Groups:
         about="plan",
     )
     if settings.groups is None:
-        return session.current().decide(degree)
+        tensor = plan.tensor_parallel_degree if searches_splits(settings) else None
+        return session.current().decide(degree, tensor)
     require(
         settings.groups.pp_size == degree,
         what=f"the plan is for {degree} ranks in a pipeline, but the process groups in 'groups'"
@@ -193,21 +194,23 @@ def _found(model: nn.Module, batch: Batch, settings: Settings) -> Plan:
         if settings.sharding == "auto":
             shards = _fixed_shards(settings)
             machine = Machine(cluster=cluster, overlaps=torch.accelerator.is_available())
-            plan = plan_with_layout(
+            found = plan_with_layout(
                 model, batch, machine, costs=settings.costs, shards=shards,
                 state=StateBytes(), **options,
-            ).plan  # fmt: skip
+            )  # fmt: skip
+            plan, whole = found.plan, found.unsplit
         else:
             state = StateBytes() if settings.converted_dtype is None else _WITH_MASTERS
             if settings.offloads_optimizer and _runs_on_device(model, batch):
                 state = replace(state, optimizer=0.0)  # in the host's memory
             options["state"] = state
-            plan = find(model, batch, cluster, costs=settings.costs, **options)
+            plan, whole = find(model, batch, cluster, costs=settings.costs, **options), ""
     fields = {name: getattr(plan, name) for name in Plan.__dataclass_fields__}
     # without the planning problem, which is not sent to other ranks
-    fields["notes"] = (*plan.notes, *not_searched(settings, cluster, degree))
-    found, forecast = Plan(**{**fields, "tensor_parallel_degree": degree}), plan.forecast
-    return replace(found, forecast=forecast and replace(forecast, basis=found.basis))
+    fields["notes"] = (*plan.notes, *not_searched(settings, cluster, degree, whole))
+    fields["tensor_parallel_degree"] = max(degree, plan.tensor_parallel_degree)
+    portable, forecast = Plan(**fields), plan.forecast
+    return replace(portable, forecast=forecast and replace(forecast, basis=portable.basis))
 
 
 def _runs_on_device(model: nn.Module, batch: Batch) -> bool:
@@ -232,7 +235,7 @@ def _fixed_shards(settings: Settings) -> FixedShards:
         reduction=settings.gradient_reduction,
         only_shards=half is not None,
         precision=None if half is None else PRECISIONS[str(half).removeprefix("torch.")],
-        tensor=1,  # the model is split already, as its option says
+        tensor=None if searches_splits(settings) else 1,  # else it is split, or stays whole
         offload=False if current_device() is None else None,
     )
 
@@ -312,8 +315,7 @@ def prepare_for(state: ModelState, read: Callable[[], Batch]) -> None:
         renaming = ParameterRenaming(model)
     if given is None and settings.offload_horizon is not None:
         _warn_of_forecast()
-    tensor_plan = _split_tensors(model, batch, settings)
-    plan = given or planned(model, batch, settings)
+    plan, tensor_plan = _plan_and_split(model, batch, given, settings)
     with raise_together(session.current().world, "the reading of the plan"):
         settings = state.settings = with_plan(settings, plan)
         checkpoint_modules(model, plan.checkpointed)
@@ -335,6 +337,28 @@ def prepare_for(state: ModelState, read: Callable[[], Batch]) -> None:
         _show(plan, tensor_plan)
     with ending_all(groups, "the functions that run after the cut of the model"):
         state.catch_up()
+
+
+def _plan_and_split(
+    model: nn.Module, batch: Batch, given: Plan | None, settings: Settings
+) -> tuple[Plan, TensorPlan | None]:
+    """Return the plan, after splitting the layers over ranks; all ranks must call this.
+
+    Layers are split before the search for a plan if their degree is known, and else as the plan
+    that was found says.
+
+    Args:
+        model: The whole model.
+        batch: Batch of one replica.
+        given: Plan of the user; None to find one.
+        settings: Settings of the parallel model.
+    """
+    if given is None and searches_splits(settings):
+        plan = planned(model, batch, settings)
+        groups_of(plan, settings)
+        return plan, _split_tensors(model, batch, settings)
+    tensor_plan = _split_tensors(model, batch, settings)
+    return given or planned(model, batch, settings), tensor_plan
 
 
 @torch.inference_mode(False)  # parameters made here are trained later

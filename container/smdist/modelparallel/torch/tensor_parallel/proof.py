@@ -30,18 +30,13 @@ from smdist.modelparallel.torch.program.pytree import flatten, map_leaves
 from smdist.modelparallel.torch.randomness import generators_kept
 from smdist.modelparallel.torch.tensor_parallel.block_numbers import numbers_of_heads
 from smdist.modelparallel.torch.tensor_parallel.random_block import random_argument, with_values
+from smdist.modelparallel.torch.tensor_parallel.refusal_kinds import DROPOUT, UNPROVED
 from smdist.modelparallel.torch.tensor_parallel.simulated_peers import (
     NumberedDraws,
     SimulatedRanks,
 )
 from smdist.modelparallel.torch.tensor_parallel.split_model import split_region
-from smdist.modelparallel.torch.tensor_parallel.tensor_plan import (
-    DROPOUT,
-    UNPROVED,
-    DropoutSplit,
-    ModuleSplit,
-    Region,
-)
+from smdist.modelparallel.torch.tensor_parallel.tensor_plan import DropoutSplit, ModuleSplit, Region
 from smdist.modelparallel.torch.tensor_splits import (
     DropoutCalls,
     PartValues,
