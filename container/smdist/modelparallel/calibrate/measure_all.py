@@ -6,13 +6,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from typing import Final
 
 from smdist.modelparallel.calibrate.folders import measure_channel, measure_disk
 from smdist.modelparallel.calibrate.local_ranks import measure_engine
 from smdist.modelparallel.calibrate.machine_facts import machine_facts, num_cores, versions
+from smdist.modelparallel.calibrate.processor_watch import ProcessorWatch
 from smdist.modelparallel.calibrate.products import device_kind, measure_memory, measure_products
-from smdist.modelparallel.core.calibration import Calibration
+from smdist.modelparallel.core.calibration import Calibration, Disturbance
 
 _MOST_RANKS: Final = 4
 # Share of the time of each part. A rank's start and the last repetitions come on top.
@@ -32,13 +34,15 @@ def measure_all(seconds: float, channel: Path | None, say: Callable[[str], None]
         OSError: The disk is full or broken.
     """
     device, total = device_kind(), 4 + (channel is not None)
+    watch = ProcessorWatch()
     say(f"1 of {total}: matrix products on {device}")
-    products = tuple(measure_products(device, _PRODUCTS * seconds))
+    products, spreads = zip(*measure_products(device, _PRODUCTS * seconds), strict=True)
     say(f"2 of {total}: memory")
     memory = measure_memory(device, _MEMORY * seconds)
     ranks = max(2, min(_MOST_RANKS, num_cores()))
     say(f"3 of {total}: all-reduces and messages between {ranks} processes")
     all_reduce, messages = measure_engine(ranks, _ENGINE * seconds)
+    disturbance = Disturbance(busy_share=watch.busy_share(), repeat_spread=median(spreads))
     say(f"4 of {total}: disk")
     folders = [measure_disk(_FOLDER * seconds)]
     if channel is not None:
@@ -53,4 +57,5 @@ def measure_all(seconds: float, channel: Path | None, say: Callable[[str], None]
         all_reduce=all_reduce,
         messages=messages,
         folders=tuple(folders),
+        disturbance=disturbance,
     )

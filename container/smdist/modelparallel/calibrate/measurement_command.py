@@ -63,6 +63,11 @@ def _run(arguments: argparse.Namespace) -> None:
         hint = "Free space in the temporary folder, or set TMPDIR to another one"
         raise SetupError("files cannot be measured", str(error), hint) from error
     calibration_file.save(found, arguments.output)
+    if found.disturbance is not None and found.disturbance.is_large:
+        _say(
+            f"warning: {found.disturbance}. Plans that take this file have wider ranges: measure"
+            " again while nothing else runs, or for longer (--seconds)"
+        )
     if arguments.json:
         sys.stdout.write(json.dumps(calibration_file.document(found), indent=2) + "\n")
     else:

@@ -9,7 +9,7 @@ from typing import Final
 
 import torch
 
-from smdist.modelparallel.calibrate.repetition import LEAST, fastest_seconds
+from smdist.modelparallel.calibrate.repetition import LEAST, Repetitions, repeated
 from smdist.modelparallel.core.calibration import ProductSpeed
 
 _SIZES: Final = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
@@ -26,8 +26,10 @@ def device_kind() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def measure_products(device: str, limit: float) -> Iterator[ProductSpeed]:
+def measure_products(device: str, limit: float) -> Iterator[tuple[ProductSpeed, float]]:
     """Yield the speed of the product of two matrices by dtype and size, the smallest size first.
+
+    The spread of its repetitions comes with each speed.
 
     Sizes that would take longer than the rest of the time are left out; each dtype has at least one
     size.
@@ -44,10 +46,11 @@ def measure_products(device: str, limit: float) -> Iterator[ProductSpeed]:
             rest = end - perf_counter()
             if at and (LEAST + 1) * expected > rest:
                 break
-            took = _product_seconds(device, dtype, size, rest / (len(_SIZES) - at))
+            took, spread = _repeated_product(device, dtype, size, rest / (len(_SIZES) - at))
             expected = _GROWTH * took
             name = str(dtype).removeprefix("torch.")
-            yield ProductSpeed(dtype=name, size=size, flops_per_second=2 * size**3 / took)
+            speed = ProductSpeed(dtype=name, size=size, flops_per_second=2 * size**3 / took)
+            yield speed, spread
 
 
 def measure_memory(device: str, limit: float) -> float:
@@ -59,17 +62,15 @@ def measure_memory(device: str, limit: float) -> float:
     """
     source = torch.ones(_COPIED[device] // 4, device=device)
     target = torch.empty_like(source)
-    took = fastest_seconds(lambda: target.copy_(source), _wait(device), limit)
-    return 2 * source.nbytes / took
+    took = repeated(lambda: target.copy_(source), _wait(device), limit)
+    return 2 * source.nbytes / took.seconds
 
 
-def _product_seconds(device: str, dtype: torch.dtype, size: int, limit: float) -> float:
+def _repeated_product(device: str, dtype: torch.dtype, size: int, limit: float) -> Repetitions:
     left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     result = torch.empty_like(left)
     with torch.inference_mode():
-        return fastest_seconds(
-            lambda: torch.mm(left, right, out=result), _wait(device), max(limit, 0.0)
-        )
+        return repeated(lambda: torch.mm(left, right, out=result), _wait(device), max(limit, 0.0))
 
 
 def _wait(device: str) -> Callable[[], object]:

@@ -4,16 +4,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from statistics import median
 from time import perf_counter
-from typing import Final
+from typing import Final, NamedTuple
 
 LEAST: Final = 3  # repetitions of a measurement, even if its time is over
 _MOST: Final = 200
 _BATCH_SECONDS: Final = 1e-3  # calls that are shorter are timed several at once
 
 
-def fastest_seconds(call: Callable[[], object], wait: Callable[[], object], limit: float) -> float:
-    """Return the seconds of the fastest repetition of a call, after one that is not counted.
+class Repetitions(NamedTuple):
+    """Times of a call that was repeated.
+
+    Attributes:
+        seconds: Seconds of the fastest repetition.
+        spread: By how much the median repetition is slower, relative to the fastest.
+    """
+
+    seconds: float
+    spread: float
+
+
+def repeated(call: Callable[[], object], wait: Callable[[], object], limit: float) -> Repetitions:
+    """Return the times of a call, after one that is not counted.
 
     Other processes can only add to the time, so the fastest repetition is nearest to the machine's
     own speed.
@@ -33,7 +46,7 @@ def fastest_seconds(call: Callable[[], object], wait: Callable[[], object], limi
     times: list[float] = []
     while len(times) < LEAST or (perf_counter() < end and len(times) < _MOST):
         times.append(_batch(call, wait, count))
-    return min(times)
+    return Repetitions(seconds=min(times), spread=median(times) / max(min(times), 1e-12) - 1)
 
 
 def _batch(call: Callable[[], object], wait: Callable[[], object], count: int) -> float:

@@ -25,6 +25,8 @@ def _lines(found: Calibration) -> Iterator[str]:
     devices = f", {text.number(machine.num_devices, 'GPU')}" if machine.device != "cpu" else ""
     yield f"  {machine.processor}, {cores}, {memory}{devices}"
     yield f"  {', '.join(f'{name} {number}' for name, number in found.versions.items())}"
+    if found.disturbance is not None:
+        yield f"  {found.disturbance}"
     yield "\nMatrix products, GFLOP/s"
     dtypes = list(dict.fromkeys(each.dtype for each in found.products))
     speeds = {(each.size, each.dtype): each.flops_per_second for each in found.products}

@@ -37,7 +37,7 @@ from smdist.modelparallel.core.layout import (
     LayoutSearch,
     Machine,
     TrainingNeeds,
-    find_layout,
+    find_fastest,
     why_whole,
 )
 from smdist.modelparallel.core.layout.explain_layout import (
@@ -167,19 +167,19 @@ class _Sizes:
             PlanError: No layout is possible, or none fits.
         """
         whole = layers_between(*self._costs_of(1, machine.cluster.device), machine)
-        fault = None
+        first = fault = None
         try:
-            first = find_layout(whole, machine, needs)
+            first = find_fastest(whole, machine, needs)
         except PlanError as error:
             fault = error
-        else:
-            if why_whole(first):
-                self._kept_whole = True
-                return first
-        splits = list(self._splits_on(machine))
-        if splits:
-            return find_layout(with_splits(whole, splits, machine), machine, needs)
-        if fault is not None:
+        if first is not None and why_whole(first):
+            self._kept_whole = True
+            return first
+        if splits := list(self._splits_on(machine)):
+            split = with_splits(whole, splits, machine)
+            return find_fastest(split, machine, needs, known=first)
+        if first is None:
+            assert fault is not None
             raise fault
         return first
 

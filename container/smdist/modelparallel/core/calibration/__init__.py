@@ -8,6 +8,7 @@ calibration_file.py   reading, with all faults at once, and writing
 from smdist.modelparallel.core.calibration.calibration import (
     AllReduceTime,
     Calibration,
+    Disturbance,
     FolderSpeed,
     MachineFacts,
     MessageTime,
@@ -18,6 +19,7 @@ from smdist.modelparallel.core.calibration.calibration_file import load, save
 __all__ = [
     "AllReduceTime",
     "Calibration",
+    "Disturbance",
     "FolderSpeed",
     "MachineFacts",
     "MessageTime",

@@ -12,12 +12,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import date
 from math import isfinite
-from typing import Any
+from typing import Any, Final
 
-from sagemaker_dist.errors import OptionError, raise_all
+from sagemaker_dist.errors import OptionError, raise_all, require
 from smdist.modelparallel.core.cluster import Cluster
 from smdist.modelparallel.core.cost import Link
 from smdist.modelparallel.core.quantities import shown
+
+_BUSY: Final = 0.1  # part of the processors' time
+_UNSTEADY: Final = 0.25  # relative difference of repetitions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +114,52 @@ class FolderSpeed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Disturbance:
+    """Other programs, or other virtual machines, beside a measurement.
+
+    Attributes:
+        busy_share: Part of the processors' time, from 0 to 1, that they took.
+        repeat_spread: By how much the median repetition of a product of matrices was slower than
+            the fastest one, relative to it; the median of all sizes.
+
+    Raises:
+        OptionError: A number is out of its range.
+    """
+
+    busy_share: float
+    repeat_spread: float
+
+    def __post_init__(self) -> None:
+        for name, most in (("busy_share", 1.0), ("repeat_spread", float("inf"))):
+            value = getattr(self, name)
+            require(
+                0 <= value <= most,
+                what=f"{name} is {shown(value)}",
+                why=f"it is a number from 0 to {most:g}",
+                hint="Run sagemaker-dist calibrate again",
+                about=name,
+            )
+
+    @property
+    def is_large(self) -> bool:
+        """True if the measured speeds are not those of a machine of its own."""
+        return self.busy_share > _BUSY or self.repeat_spread > _UNSTEADY
+
+    @property
+    def uncertainty(self) -> float:
+        """Part of the measured seconds that may be due to others; 0 if they disturbed little."""
+        if not self.is_large:
+            return 0.0
+        return max(self.busy_share, 1 - 1 / (1 + self.repeat_spread))
+
+    def __str__(self) -> str:
+        return (
+            f"other programs took {100 * self.busy_share:.0f} % of the processors' time during the"
+            f" measurement, and repetitions differed by {100 * self.repeat_spread:.0f} %"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
     """Measured speeds of one machine.
 
@@ -123,6 +172,7 @@ class Calibration:
         all_reduce: Times of all-reduces; empty if the machine has one process only.
         messages: Times of messages between two processes, by size.
         folders: Speed of files.
+        disturbance: Other programs that ran meanwhile; None in files of earlier releases.
 
     Raises:
         OptionError: The date is not a day, there is no product or no message, or a number is not
@@ -137,6 +187,7 @@ class Calibration:
     all_reduce: tuple[AllReduceTime, ...]
     messages: tuple[MessageTime, ...]
     folders: tuple[FolderSpeed, ...]
+    disturbance: Disturbance | None = None
 
     def __post_init__(self) -> None:
         raise_all(self._faults())

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """JSON file of a calibration: the fields of `Calibration`, with kind and version of the format.
 
-{"kind": "calibration", "version": 1, "date": "2026-11-27",
+{"kind": "calibration", "version": 2, "date": "2026-11-27",
  "machine": {"processor": "AMD EPYC 7R32", "num_cores": 4, ...},
  "versions": {"torch": "2.13.0"},
  "products": [{"dtype": "float32", "size": 1024, "flops_per_second": 1.5e11}, ...],
@@ -9,7 +9,10 @@
  "all_reduce": [{"num_ranks": 2, "num_bytes": 1048576, "seconds": 7e-4}, ...],
  "messages": [{"num_bytes": 1024, "seconds": 5e-5}, ...],
  "folders": [{"folder": "disk", "num_bytes": 67108864, "write_bytes_per_second": 5e8,
-              "read_bytes_per_second": 1e9}]}
+              "read_bytes_per_second": 1e9}],
+ "disturbance": {"busy_share": 0.02, "repeat_spread": 0.05}}
+
+Version 1 has no "disturbance".
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ from smdist.modelparallel.core.plan_errors import PlanError
 from smdist.modelparallel.core.quantities import shown
 
 KIND: Final = "calibration"
-VERSION: Final = 1
+VERSION: Final = 2
+_READ: Final = (1, VERSION)
 _HINT: Final = "Pass a file that sagemaker-dist calibrate wrote"
 
 
@@ -41,9 +45,9 @@ def load(path: str | Path) -> Calibration:
         if not isinstance(found, dict) or found.get("kind") != KIND:
             what, why = f"{place} is not a calibration", f'it lacks "kind": "{KIND}"'
             raise PlanError(what, why, _HINT, about="path", kind="not_calibration")
-        if found.get("version") != VERSION or isinstance(found["version"], bool):
+        if found.get("version") not in _READ or isinstance(found["version"], bool):
             what = f"{place} has version {shown(found.get('version'))}"
-            why = f"this release reads version {VERSION} of calibrations"
+            why = f"this release reads versions {_READ[0]} to {VERSION} of calibrations"
             hint = "Run sagemaker-dist calibrate again"
             raise PlanError(what, why, hint, about="version", kind="version")
     except OptionError as error:

@@ -9,7 +9,12 @@ find_layout.py      search for the fastest layout, and for the fastest of each f
 """
 
 from smdist.modelparallel.core.layout.degrees import Layout
-from smdist.modelparallel.core.layout.find_layout import LayoutSearch, find_layout, why_whole
+from smdist.modelparallel.core.layout.find_layout import (
+    LayoutSearch,
+    find_fastest,
+    find_layout,
+    why_whole,
+)
 from smdist.modelparallel.core.layout.layer_model import Layer, LayerModel
 from smdist.modelparallel.core.layout.layout_evaluator import LayoutEvaluator
 from smdist.modelparallel.core.layout.machine_speed import Curve, Machine
@@ -38,6 +43,7 @@ __all__ = [
     "TimeParts",
     "TrainingNeeds",
     "TransformerConfig",
+    "find_fastest",
     "find_layout",
     "transformer",
     "why_whole",

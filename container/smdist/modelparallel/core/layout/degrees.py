@@ -8,6 +8,7 @@ from typing import Final
 
 from smdist.modelparallel.core.plan.number_format import number, way
 
+REPLICAS: Final = "replicas"  # family of layouts that only replicate the model
 CHECKPOINTED: Final = {
     "every_8th": "every eighth layer",
     "selective": "every second layer",
@@ -85,7 +86,7 @@ class Layout:
             parts.append("tensor")
         if self.pipeline > 1:
             parts.append("pipeline")
-        return " + ".join(parts) or "replicas"
+        return " + ".join(parts) or REPLICAS
 
     def options(self) -> dict[str, int | str | bool]:
         """Return the options of `ModelParallel` that run this layout, without those at defaults.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from textwrap import fill
 
-from smdist.modelparallel.core.layout.degrees import CHECKPOINTED, Layout
+from smdist.modelparallel.core.layout.degrees import CHECKPOINTED, REPLICAS, Layout
 from smdist.modelparallel.core.layout.find_layout import LayoutSearch
 from smdist.modelparallel.core.layout.float32_speed import float32_assumption
 from smdist.modelparallel.core.layout.machine_speed import Machine
@@ -85,7 +85,7 @@ def rule_of(search: LayoutSearch) -> Rule:
 def _simpler_fits(search: LayoutSearch) -> bool:
     """Return True if plain replicas fit as well, and are slower than a layout that is none."""
     families = {each.layout.family for each in search.families}
-    return "replicas" in families and search.best.layout.family != "replicas"
+    return REPLICAS in families and search.best.layout.family != REPLICAS
 
 
 def explain(search: LayoutSearch, machine: Machine, unsplit: str = "") -> str:

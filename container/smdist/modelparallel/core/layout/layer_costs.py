@@ -42,6 +42,17 @@ class LayerCost:
     num_parameters: float
 
     @property
+    def ahead_seconds(self) -> float:
+        """Seconds of the forward pass with its all-reduces."""
+        return self.forward_seconds + self.message_seconds / 2
+
+    @property
+    def behind_seconds(self) -> float:
+        """Seconds of the backward pass with its all-reduces and what is computed again."""
+        behind = self.backward_seconds + self.again_seconds
+        return behind + (self.message_seconds / 2 + self.again_message_seconds)
+
+    @property
     def seconds(self) -> float:
         """Seconds of both passes, without messages of shards."""
         computed = self.forward_seconds + self.backward_seconds + self.again_seconds

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from enum import Enum
 from functools import cache
-from itertools import combinations, pairwise, starmap
+from itertools import accumulate, combinations, pairwise, starmap
 from math import comb
 from typing import Final
 
@@ -38,6 +38,7 @@ from smdist.modelparallel.core.schedule import SCHEDULES
 
 _Key = tuple[int, int, str, bool]
 _FLOAT32: Final = 4  # bytes of a weight
+_ROUNDING: Final = 1e-9  # relative error of differences of sums, and more
 _FEW: Final = 40  # divisions into stages that are all tried
 
 
@@ -66,6 +67,7 @@ class LayoutEvaluator:
         self._costs: dict[_Key, tuple[LayerCost, ...]] = {}
         self._seconds: dict[_Key, list[float]] = {}
         self._totals: dict[_Key, tuple[float, float]] = {}
+        self._sums: dict[_Key, tuple[list[float], list[float]]] = {}
 
     def costs(self, layout: Layout) -> tuple[LayerCost, ...]:
         """Return the cost of each layer for one microbatch."""
@@ -79,6 +81,10 @@ class LayoutEvaluator:
             seconds = {id(cost): cost.seconds for cost in known.values()}
             times = [seconds[id(cost)] for cost in self._costs[key]]
             self._seconds[key], self._totals[key] = times, (sum(times), max(times))
+            self._sums[key] = (
+                list(accumulate((cost.ahead_seconds for cost in self._costs[key]), initial=0.0)),
+                list(accumulate((cost.behind_seconds for cost in self._costs[key]), initial=0.0)),
+            )
         return self._costs[key]
 
     def least_seconds(self, layout: Layout) -> float:
@@ -107,19 +113,22 @@ class LayoutEvaluator:
             below: Seconds of a step; a layout that takes longer is not predicted any further.
         """
         costs = self.costs(layout)
-        fitting = []
+        fitting, are_slow = [], False
 
         @cache  # divisions of one layout have many stages in common
         def time_of(start: int, end: int) -> StageTime:
             return stage_time(self.machine, costs[start:end], layout, self.needs)
 
         for ends in self._divisions(costs, layout):
+            if self._computed_least(ends, layout) >= below:
+                are_slow = True
+                continue
             memory = self._memory(_parts_of(costs, ends), layout)
             if memory.total <= self.limit:
                 times = list(starmap(time_of, pairwise((0, *ends))))
                 fitting.append((_least(times, layout), ends, memory, times))
         if not fitting:
-            return Verdict.FULL
+            return Verdict.SLOW if are_slow else Verdict.FULL
         best: Prediction | Verdict = Verdict.SLOW
         for least, ends, memory, times in sorted(fitting, key=lambda each: each[:2]):
             if least >= below:
@@ -132,6 +141,14 @@ class LayoutEvaluator:
                 )  # fmt: skip
                 below = min(below, time.step)
         return best
+
+    def _computed_least(self, ends: tuple[int, ...], layout: Layout) -> float:
+        """Return a lower bound on a step with these stages, from computation and messages alone."""
+        ahead, behind = self._sums[_key(layout)]
+        bounds = list(pairwise((0, *ends)))
+        forward = [ahead[end] - ahead[start] for start, end in bounds]
+        backward = [behind[end] - behind[start] for start, end in bounds]
+        return (1 - _ROUNDING) * _least_waiting(forward, backward, layout)
 
     def _divisions(self, costs: Sequence[LayerCost], layout: Layout) -> Iterator[tuple[int, ...]]:
         """Yield divisions into stages: all if they are few, otherwise the fastest that fits.
@@ -222,18 +239,11 @@ def _parts_of(costs: Sequence[LayerCost], ends: tuple[int, ...]) -> list[Sequenc
 def _least(times: Sequence[StageTime], layout: Layout) -> float:
     """Return a lower bound on a step with these stages, without a simulation.
 
-    A rank waits for the forward passes of the stages before its first one, computes all
-    microbatches, and waits for the backward passes of these stages, after which the first stage
-    sums its gradients.
+    After the last backward pass, the first stage sums its gradients, and all weights are updated.
     """
-    count, least = layout.num_microbatches, 0.0
-    splits = SCHEDULES[layout.schedule].splits_backward
-    for rank in range(layout.pipeline):
-        mine = stages_of(rank, layout)
-        load = count * sum(times[each].seconds for each in mine)
-        before = times[: mine[0]]
-        drain = sum(each.backward for each in before) / (2 if splits else 1)
-        least = max(least, sum(each.forward for each in before) + load + drain)
+    least = _least_waiting(
+        [each.forward for each in times], [each.backward for each in times], layout
+    )
     if layout.pipeline == 1:
         return least
     updated = min(
@@ -241,3 +251,25 @@ def _least(times: Sequence[StageTime], layout: Layout) -> float:
         for rank in range(layout.pipeline)
     )
     return least + times[0].reduced + max(each.once for each in times) + updated
+
+
+def _least_waiting(forward: Sequence[float], backward: Sequence[float], layout: Layout) -> float:
+    """Return a lower bound on the seconds until the last backward pass of a step.
+
+    A rank waits for the forward passes of the stages before its first one, computes all
+    microbatches, and waits for the backward passes of these stages.
+
+    Args:
+        forward: Seconds of the forward pass of each stage for one microbatch.
+        backward: Seconds of the backward pass.
+        layout: The layout.
+    """
+    count, least = layout.num_microbatches, 0.0
+    drained = 2 if SCHEDULES[layout.schedule].splits_backward else 1
+    before = drain = 0.0  # the first stage of a rank has the rank's number
+    for rank in range(layout.pipeline):
+        mine = stages_of(rank, layout)
+        load = count * sum(forward[each] + backward[each] for each in mine)
+        least = max(least, before + load + drain)
+        before, drain = before + forward[rank], drain + backward[rank] / drained
+    return least

@@ -114,6 +114,7 @@ class Machine:
         spread: Relative uncertainty of computed seconds.
         overlaps: True if gathers and reductions of shards overlap with computation, which takes a
             device with streams: on CPU tensors, FSDP2 (torch 2.13) waits for each of them.
+        disturbed: What disturbed the measurement of these speeds, as text; "" for nothing.
 
     Raises:
         OptionError: A fraction is not from 0 to 1.
@@ -133,6 +134,7 @@ class Machine:
     overhead_seconds: float = 0.0
     spread: float = 0.25
     overlaps: bool = True
+    disturbed: str = ""
 
     def __post_init__(self) -> None:
         faults = []
@@ -184,6 +186,8 @@ class Machine:
             found.append(f"Matrix products: {self.products.source}.")
         if not self.link.is_measured:
             found.append(f"Messages: {self.link.source}.")
+        if self.disturbed:
+            found.append(f"Ranges are wider, because of the {self.disturbed}.")
         if self.cluster.device.flops_per_second is None:
             found.append("The device's speed is not known; times are those of 1 TFLOP/s.")
         return tuple(found)

@@ -10,13 +10,15 @@ from smdist.modelparallel.core.cluster import Cluster
 from smdist.modelparallel.core.layout.machine_speed import Curve, Machine
 
 _SPREAD: Final = 0.15  # relative uncertainty of seconds that follow from measured speeds
+_MOST_SPREAD: Final = 0.9
 
 
 def measured_machine(cluster: Cluster, calibration: Calibration) -> Machine:
     """Return a machine whose speeds are those of a calibration, by size.
 
     Products of matrices have the measured speed in the calibration's `working_dtype`. Without GPUs,
-    messages inside a host have the measured speed, too. Other figures are those of `Machine`.
+    messages inside a host have the measured speed, too. Other figures are those of `Machine`. If
+    other programs disturbed the measurement, seconds are more uncertain.
 
     Args:
         cluster: Cluster with the calibration's speeds, as `Calibration.applied_to` returns it.
@@ -32,12 +34,19 @@ def measured_machine(cluster: Cluster, calibration: Calibration) -> Machine:
         points=tuple((float(size), speed / fastest) for size, speed in speeds.items()),
         source=source, is_measured=True,
     )  # fmt: skip
+    disturbance = calibration.disturbance
+    spread, disturbed = _SPREAD, ""
+    if disturbance is not None and disturbance.is_large:
+        spread = min(_MOST_SPREAD, _SPREAD + disturbance.uncertainty)
+        disturbed = f"{source}: {disturbance}"
     if calibration.machine.device == "cpu":
         return Machine(
-            cluster=cluster, products=products, memory=1.0, spread=_SPREAD,
-            link=_link(calibration, source), overlaps=False,
+            cluster=cluster, products=products, memory=1.0, spread=spread,
+            link=_link(calibration, source), overlaps=False, disturbed=disturbed,
         )  # fmt: skip
-    return Machine(cluster=cluster, products=products, memory=1.0, spread=_SPREAD)
+    return Machine(
+        cluster=cluster, products=products, memory=1.0, spread=spread, disturbed=disturbed
+    )
 
 
 def _link(calibration: Calibration, source: str) -> Curve:

@@ -22,17 +22,20 @@ from smdist.modelparallel.core.schedule import SCHEDULES
 _VIRTUAL: Final = (2, 4)  # stages on each rank that are tried, for schedules that allow several
 
 
-def bases(model: LayerModel, machine: Machine, needs: TrainingNeeds) -> Iterator[Layout]:
+def bases(
+    model: LayerModel, machine: Machine, needs: TrainingNeeds, *, least_tensor: int = 1
+) -> Iterator[Layout]:
     """Yield all layouts without sharding; `sharded` adds the shardings of each.
 
     Args:
         model: Layers of the model.
         machine: Cluster and its efficiency.
         needs: Batch and fixed options of the training.
+        least_tensor: Smallest number of ranks that split a layer.
     """
     cluster = machine.cluster
     for tensor in _chosen(needs.tensor, divisors(cluster.ranks_per_host)):
-        if not model.can_split(tensor) or cluster.ranks_per_host % tensor:
+        if tensor < least_tensor or not model.can_split(tensor) or cluster.ranks_per_host % tensor:
             continue
         num_layers = len(model.layers_on(tensor))
         for pipeline in _chosen(needs.pipeline, divisors(cluster.size // tensor)):

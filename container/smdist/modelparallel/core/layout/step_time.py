@@ -26,9 +26,8 @@ from smdist.modelparallel.core.layout.layout_memory import keeps_gathered, reduc
 from smdist.modelparallel.core.layout.machine_speed import Machine
 from smdist.modelparallel.core.layout.prediction import TimeParts
 from smdist.modelparallel.core.layout.training_needs import TrainingNeeds
-from smdist.modelparallel.core.placement import Edge
-from smdist.modelparallel.core.schedule import SCHEDULES, Schedule, make_schedule
-from smdist.modelparallel.core.simulate import simulate
+from smdist.modelparallel.core.schedule import SCHEDULES, make_schedule
+from smdist.modelparallel.core.simulate import StepClock, StepEnds
 
 _SPLIT_OVERHEAD = 0.1  # fraction of a backward pass in two parts, as in the planner of pipelines
 _OPTIMIZER_TRAFFIC = 2.0  # all state is read and written once
@@ -80,9 +79,7 @@ def stage_time(
     gathers_often = layout.sharding == "full" and not keeps_gathered(layout)
     for cost, many in _repeated(costs):
         gather, scatter = _shard_seconds(machine, cost.num_parameters, layout, needs)
-        ahead = cost.forward_seconds + cost.message_seconds / 2
-        behind = cost.backward_seconds + cost.again_seconds
-        behind += cost.message_seconds / 2 + cost.again_message_seconds
+        ahead, behind = cost.ahead_seconds, cost.behind_seconds
         if gathers_often:
             spoken = gather + (0.0 if reduces_at_end(layout, needs) else scatter)
             late = _exposed(machine, gather, ahead), _exposed(machine, spoken, behind)
@@ -254,47 +251,55 @@ def _simulated(
     machine: Machine, stages: Sequence[StageTime], sent_bytes: Sequence[int], layout: Layout,
     count: int,
 ) -> tuple[float, float]:  # fmt: skip
-    kind = SCHEDULES[layout.schedule]
-    factor = 1 + _SPLIT_OVERHEAD if kind.splits_backward else 1.0
-    schedule = _schedule(layout.schedule, layout.pipeline, count, layout.virtual_stages)
-    timeline = simulate(
-        schedule,
-        [
-            NodeCost(
-                forward_seconds=each.forward,
-                input_gradient_seconds=each.backward * factor / 2,
-                weight_gradient_seconds=each.backward * factor / 2,
-            )
-            for each in stages
-        ],
-        edges=[
-            Edge(value=f"out{at}", source=at, target=at + 1, num_bytes=size, has_gradient=True)
-            for at, size in enumerate(sent_bytes)
-        ],
-        link=pipeline_link(machine.cluster, layout),
-        stage_reduce_seconds=[each.reduced for each in stages],
-    )
-    return timeline.pipeline_seconds, timeline.step_seconds
+    clock = _clock(layout.schedule, layout.pipeline, count, layout.virtual_stages)
+    ends = _ends(
+        clock, tuple(each.forward for each in stages), tuple(each.backward for each in stages),
+        tuple(sent_bytes), pipeline_link(machine.cluster, layout),
+    )  # fmt: skip
+    return ends.pipeline_seconds, ends.step_seconds([each.reduced for each in stages])
 
 
-@lru_cache(maxsize=4)  # layouts that differ in their shards follow each other in a search
-def _schedule(name: str, ranks: int, microbatches: int, virtual: int) -> Schedule:
-    return make_schedule(
-        name, num_ranks=ranks, num_microbatches=microbatches, virtual_stages=virtual
+@lru_cache(maxsize=1024)  # layouts that differ in their shards often have the same passes
+def _ends(
+    clock: StepClock, forward: tuple[float, ...], backward: tuple[float, ...],
+    sent_bytes: tuple[int, ...], link: Callable[[int, int], Link],
+) -> StepEnds:  # fmt: skip
+    half = (1 + _SPLIT_OVERHEAD if clock.splits_backward else 1.0) / 2
+    costs = [
+        NodeCost(
+            forward_seconds=ahead,
+            input_gradient_seconds=behind * half,
+            weight_gradient_seconds=behind * half,
+        )
+        for ahead, behind in zip(forward, backward, strict=True)
+    ]
+    return clock.ends(costs, sent_bytes, link)
+
+
+@lru_cache(maxsize=16)
+def _clock(name: str, ranks: int, microbatches: int, virtual: int) -> StepClock:
+    return StepClock(
+        make_schedule(name, num_ranks=ranks, num_microbatches=microbatches, virtual_stages=virtual)
     )
 
 
 def pipeline_link(cluster: Cluster, layout: Layout) -> Callable[[int, int], Link]:
     """Return a function that gives the slowest link between two ranks of any pipeline."""
-    width = layout.pipeline * layout.tensor
+    pipelines = min(layout.data, cluster.ranks_per_host)
+    return _slowest_link(cluster, layout.tensor, layout.pipeline * layout.tensor, pipelines)
 
+
+@lru_cache(maxsize=64)
+def _slowest_link(
+    cluster: Cluster, tensor: int, width: int, pipelines: int
+) -> Callable[[int, int], Link]:
     @cache
     def link(rank: int, other: int) -> Link:
         if rank == other:
             return Link()
         found = [
-            cluster.link(start + rank * layout.tensor, start + other * layout.tensor)
-            for start in range(0, min(layout.data, cluster.ranks_per_host) * width, width)
+            cluster.link(start + rank * tensor, start + other * tensor)
+            for start in range(0, pipelines * width, width)
         ]
         return max(found, key=lambda each: (1 / each.bytes_per_second, each.latency_seconds))
 

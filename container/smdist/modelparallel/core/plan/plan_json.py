@@ -100,8 +100,10 @@ def _version_error(found: Document, where: str) -> PlanError:
     why = f"this release reads versions {plan_version.READ} of plans"
     hint = "Make a new plan"
     if plan_version.is_newer(version):
-        hint = "Update sagemaker-dist here, or the image of the job, to the release that wrote it"
-        hint = f"{hint}; or make a new plan with this release"
+        hint = (
+            "Update sagemaker-dist here, or the image of the job, to the release that wrote it; or"
+            " make a new plan with this release"
+        )
     return PlanError(
         f"{where} has version {shown(version)}", why, hint, about="version", kind="version"
     )

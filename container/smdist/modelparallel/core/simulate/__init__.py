@@ -9,6 +9,7 @@ from smdist.modelparallel.core.simulate.gradient_reduction import (
     replicas_on,
 )
 from smdist.modelparallel.core.simulate.simulation import simulate
+from smdist.modelparallel.core.simulate.step_clock import StepClock, StepEnds
 from smdist.modelparallel.core.simulate.timeline import Peak, Reduction, SimulatedEvent, Timeline
 
 __all__ = [
@@ -16,6 +17,8 @@ __all__ = [
     "Reduction",
     "ReplicaLinks",
     "SimulatedEvent",
+    "StepClock",
+    "StepEnds",
     "Timeline",
     "all_gather_seconds",
     "all_reduce_seconds",

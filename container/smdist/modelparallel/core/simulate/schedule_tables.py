@@ -131,22 +131,27 @@ def tables(
         link: Function that returns the link from one rank of the pipeline to another.
     """
     rows, cells = _numbered(schedule)
-    sends, num_channels = _sends(schedule, edges, link)
+    sends, num_channels = sends_between(schedule, edges, link)
     return Tables(
         rows=rows,
         cells=cells,
-        seconds=[
-            *(cost.forward_seconds for cost in stages),
-            *(cost.backward_seconds for cost in stages),
-            *(cost.input_gradient_seconds for cost in stages),
-            *(cost.weight_gradient_seconds for cost in stages),
-        ],
+        seconds=seconds_by_row(stages),
         sends=sends,
         missing=_missing(schedule, edges),
         rank_of=schedule.rank_of * 3,  # for F, for B or I, and for W
         num_microbatches=schedule.num_microbatches,
         num_channels=num_channels,
     )
+
+
+def seconds_by_row(stages: Sequence[NodeCost]) -> list[float]:
+    """Return the durations of the actions of each stage, as in `Tables.seconds`."""
+    return [
+        *(cost.forward_seconds for cost in stages),
+        *(cost.backward_seconds for cost in stages),
+        *(cost.input_gradient_seconds for cost in stages),
+        *(cost.weight_gradient_seconds for cost in stages),
+    ]
 
 
 def _numbered(schedule: Schedule) -> tuple[tuple[list[int], ...], tuple[list[int], ...]]:
@@ -168,7 +173,7 @@ def _numbered(schedule: Schedule) -> tuple[tuple[list[int], ...], tuple[list[int
     )
 
 
-def _sends(
+def sends_between(
     schedule: Schedule, edges: Sequence[Edge], link: Callable[[int, int], Link]
 ) -> tuple[list[tuple[Send, ...]], int]:
     """Return the messages that actions send, and the number of channels.

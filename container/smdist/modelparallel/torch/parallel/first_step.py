@@ -45,6 +45,7 @@ from smdist.modelparallel.torch.measure import with_slices
 from smdist.modelparallel.torch.parallel.call_agreement import BEFORE, ending_all
 from smdist.modelparallel.torch.parallel.model_agreement import check_model_of_rank_0
 from smdist.modelparallel.torch.parallel.model_state import ModelState, PartitionedModel, probe
+from smdist.modelparallel.torch.parallel.not_searched import searches_splits
 from smdist.modelparallel.torch.parallel.optimizers import ParameterRenaming
 from smdist.modelparallel.torch.parallel.plan_search import planned, tensor_degree
 from smdist.modelparallel.torch.parallel.settings import Settings, checked, with_plan
@@ -121,7 +122,8 @@ def groups_of(plan: Plan, settings: Settings) -> Groups:
         about="plan",
     )
     if settings.groups is None:
-        return session.current().decide(degree)
+        tensor = plan.tensor_parallel_degree if searches_splits(settings) else None
+        return session.current().decide(degree, tensor)
     require(
         settings.groups.pp_size == degree,
         what=f"the plan is for {degree} ranks in a pipeline, but the process groups in 'groups'"
@@ -191,8 +193,7 @@ def prepare_for(state: ModelState, read: Callable[[], Batch]) -> None:
         renaming = ParameterRenaming(model)
     if given is None and settings.offload_horizon is not None:
         _warn_of_forecast()
-    tensor_plan = _split_tensors(model, batch, settings)
-    plan = given or planned(model, batch, settings)
+    plan, tensor_plan = _plan_and_split(model, batch, given, settings)
     with raise_together(session.current().world, "the reading of the plan"):
         settings = state.settings = with_plan(settings, plan)
         checkpoint_modules(model, plan.checkpointed)
@@ -214,6 +215,28 @@ def prepare_for(state: ModelState, read: Callable[[], Batch]) -> None:
         _show(plan, tensor_plan)
     with ending_all(groups, "the functions that run after the cut of the model"):
         state.catch_up()
+
+
+def _plan_and_split(
+    model: nn.Module, batch: Batch, given: Plan | None, settings: Settings
+) -> tuple[Plan, TensorPlan | None]:
+    """Return the plan, after splitting the layers over ranks; all ranks must call this.
+
+    Layers are split before the search for a plan if their degree is known, and else as the plan
+    that was found says.
+
+    Args:
+        model: The whole model.
+        batch: Batch of one replica.
+        given: Plan of the user; None to find one.
+        settings: Settings of the parallel model.
+    """
+    if given is None and searches_splits(settings):
+        plan = planned(model, batch, settings)
+        groups_of(plan, settings)
+        return plan, _split_tensors(model, batch, settings)
+    tensor_plan = _split_tensors(model, batch, settings)
+    return given or planned(model, batch, settings), tensor_plan
 
 
 @torch.inference_mode(False)  # parameters made here are trained later

@@ -20,7 +20,7 @@ from smdist.modelparallel.torch.accelerator import (
     current_device,
     is_off_accelerator,
 )
-from smdist.modelparallel.torch.parallel.not_searched import not_searched
+from smdist.modelparallel.torch.parallel.not_searched import not_searched, searches_splits
 from smdist.modelparallel.torch.parallel.settings import Settings
 from smdist.modelparallel.torch.planning.layout_plan import FixedShards, plan_with_layout
 from smdist.modelparallel.torch.planning.local_cluster import cluster_of
@@ -88,21 +88,23 @@ def _found(model: nn.Module, batch: Batch, settings: Settings) -> Plan:
         if settings.sharding == "auto":
             shards = _fixed_shards(settings)
             machine = Machine(cluster=cluster, overlaps=torch.accelerator.is_available())
-            plan = plan_with_layout(
+            found = plan_with_layout(
                 model, batch, machine, costs=settings.costs, shards=shards,
                 state=StateBytes(), **options,
-            ).plan  # fmt: skip
+            )  # fmt: skip
+            plan, whole = found.plan, found.unsplit
         else:
             state = StateBytes() if settings.converted_dtype is None else _WITH_MASTERS
             if settings.offloads_optimizer and _runs_on_device(model, batch):
                 state = replace(state, optimizer=0.0)  # in the host's memory
             options["state"] = state
-            plan = find(model, batch, cluster, costs=settings.costs, **options)
+            plan, whole = find(model, batch, cluster, costs=settings.costs, **options), ""
     fields = {name: getattr(plan, name) for name in Plan.__dataclass_fields__}
     # without the planning problem, which is not sent to other ranks
-    fields["notes"] = (*plan.notes, *not_searched(settings, cluster, degree))
-    found, forecast = Plan(**{**fields, "tensor_parallel_degree": degree}), plan.forecast
-    return replace(found, forecast=forecast and replace(forecast, basis=found.basis))
+    fields["notes"] = (*plan.notes, *not_searched(settings, cluster, degree, whole))
+    fields["tensor_parallel_degree"] = max(degree, plan.tensor_parallel_degree)
+    portable, forecast = Plan(**fields), plan.forecast
+    return replace(portable, forecast=forecast and replace(forecast, basis=portable.basis))
 
 
 def _runs_on_device(model: nn.Module, batch: Batch) -> bool:
@@ -127,7 +129,7 @@ def _fixed_shards(settings: Settings) -> FixedShards:
         reduction=settings.gradient_reduction,
         only_shards=half is not None,
         precision=None if half is None else PRECISIONS[str(half).removeprefix("torch.")],
-        tensor=1,  # the model is split already, as its option says
+        tensor=None if searches_splits(settings) else 1,  # else it is split, or stays whole
         offload=False if current_device() is None else None,
     )
 

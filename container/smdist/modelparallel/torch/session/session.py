@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch.distributed as dist
 
@@ -82,22 +82,28 @@ class Session:
         """Return this rank's process group of an axis, such as its pipeline for PP."""
         return self.world if axis is Axis.WORLD else self.groups.of(axis)
 
-    def decide(self, pipeline_parallel_degree: int) -> Groups:
-        """Make the process groups for a pipeline degree, and return them; all ranks must call this.
+    def decide(
+        self, pipeline_parallel_degree: int, tensor_parallel_degree: int | None = None
+    ) -> Groups:
+        """Make the process groups for some degrees, and return them; all ranks must call this.
 
-        If the groups exist already, they must have the same degree.
+        If the groups exist already, they must have the same pipeline degree.
 
         Args:
             pipeline_parallel_degree: Number of ranks in a pipeline.
+            tensor_parallel_degree: Number of ranks that split each layer. The options of the
+                session have it afterwards. None for the degree in these options.
 
         Raises:
-            OptionError: The degree does not divide the number of ranks, differs between ranks, or
-                differs from the degree of the existing groups.
+            OptionError: The degrees do not divide the number of ranks, the pipeline degree differs
+                between ranks, or it differs from the degree of the existing groups.
         """
         if self._groups is not None:
             self._check_decided(self._groups, pipeline_parallel_degree)
             return self._groups
         self._check_agreed(pipeline_parallel_degree)
+        if tensor_parallel_degree is not None:
+            self.options = replace(self.options, tensor_parallel_degree=tensor_parallel_degree)
         layout = RankLayout(
             size=self.size,
             pipeline_parallel_degree=pipeline_parallel_degree,

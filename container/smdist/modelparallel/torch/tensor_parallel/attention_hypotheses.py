@@ -5,13 +5,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from smdist.modelparallel.torch.tensor_parallel.tensor_plan import (
-    DROPOUT,
-    INDIVISIBLE,
-    UNPROVED,
-    ModuleSplit,
-    Region,
-)
+from smdist.modelparallel.torch.tensor_parallel.refusal_kinds import DROPOUT, INDIVISIBLE, UNPROVED
+from smdist.modelparallel.torch.tensor_parallel.tensor_plan import ModuleSplit, Region
 from smdist.modelparallel.torch.tensor_splits import Role
 
 

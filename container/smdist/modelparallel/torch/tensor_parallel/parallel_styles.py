@@ -18,7 +18,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, Ro
 
 from sagemaker_dist.errors import OptionError, raise_all
 from smdist.modelparallel.torch.program.module_marks import ModuleMark
-from smdist.modelparallel.torch.tensor_parallel import tensor_plan
+from smdist.modelparallel.torch.tensor_parallel import refusal_kinds
 from smdist.modelparallel.torch.tensor_parallel.marks import set_tensor_parallelism
 from smdist.modelparallel.torch.tensor_parallel.tensor_plan import TensorPlan
 from smdist.modelparallel.torch.tensor_splits import Role
@@ -89,7 +89,7 @@ def check_styles(model: nn.Module, plan: TensorPlan) -> None:
         why = reasons[name].text if name in reasons else "no split of it was found"
         if name in roles:
             why = f"its proved split has the role {roles[name].value!r}"
-        elif name in reasons and reasons[name].kind == tensor_plan.BY_HAND:
+        elif name in reasons and reasons[name].kind == refusal_kinds.BY_HAND:
             why = "other layers of its split are not in the plan"
         faults.append(
             OptionError(

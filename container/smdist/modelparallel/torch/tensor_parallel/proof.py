@@ -37,17 +37,12 @@ from smdist.modelparallel.torch.tensor_parallel.equal_numbers import (
     largest,
 )
 from smdist.modelparallel.torch.tensor_parallel.random_block import random_argument, with_values
+from smdist.modelparallel.torch.tensor_parallel.refusal_kinds import DROPOUT, UNPROVED
 from smdist.modelparallel.torch.tensor_parallel.simulated_peers import (
     SimulatedRanks,
 )
 from smdist.modelparallel.torch.tensor_parallel.split_model import split_region
-from smdist.modelparallel.torch.tensor_parallel.tensor_plan import (
-    DROPOUT,
-    UNPROVED,
-    DropoutSplit,
-    ModuleSplit,
-    Region,
-)
+from smdist.modelparallel.torch.tensor_parallel.tensor_plan import DropoutSplit, ModuleSplit, Region
 from smdist.modelparallel.torch.tensor_splits import (
     PartValues,
     Role,

@@ -16,18 +16,24 @@ from typing import Any, Final
 from torch import nn
 
 from sagemaker_dist.errors import OptionError
-from smdist.modelparallel.torch.program.pytree import flatten
-from smdist.modelparallel.torch.tensor_parallel import hypotheses, tensor_plan
+from smdist.modelparallel.torch.tensor_parallel import hypotheses, refusal_kinds
 from smdist.modelparallel.torch.tensor_parallel.attention_hypotheses import (
     attention,
     whole_attention,
 )
 from smdist.modelparallel.torch.tensor_parallel.block_numbers import undivided_heads
-from smdist.modelparallel.torch.tensor_parallel.data_flow import Flow, TensorShape
+from smdist.modelparallel.torch.tensor_parallel.block_proofs import BlockProofs
+from smdist.modelparallel.torch.tensor_parallel.data_flow import Flow
 from smdist.modelparallel.torch.tensor_parallel.expert_hypotheses import experts, is_stack
 from smdist.modelparallel.torch.tensor_parallel.marks import chosen
+from smdist.modelparallel.torch.tensor_parallel.module_names import (
+    are_siblings,
+    around,
+    joined,
+    within,
+)
 from smdist.modelparallel.torch.tensor_parallel.parallel_styles import check_styles
-from smdist.modelparallel.torch.tensor_parallel.proof import Refutation, WholeBlock
+from smdist.modelparallel.torch.tensor_parallel.proof import Refutation
 from smdist.modelparallel.torch.tensor_parallel.sequence_slices import SequenceSlices
 from smdist.modelparallel.torch.tensor_parallel.tensor_plan import (
     ModuleSplit,
@@ -42,7 +48,6 @@ from smdist.modelparallel.torch.tensor_splits.split_modules import is_product, i
 # Smallest quotient of rows and columns of a table that is split, and of outputs and inputs of a
 # product that is split alone.
 _ROWS_PER_COLUMN: Final = 4
-_Found = Region | Refutation
 
 
 def find_plan(
@@ -65,8 +70,10 @@ def find_plan(
     Raises:
         OptionError: No module of the model can be split, or one not in its style.
     """
+    slices = SequenceSlices(model, degree) if sequence_parallel else None
+    proofs = BlockProofs(model, flow, degree, slices, on_accelerator=on_accelerator)
     search = _LayoutSearch(
-        model=model, flow=flow, degree=degree, sequence_parallel=sequence_parallel,
+        model=model, flow=flow, degree=degree, proofs=proofs, sequence_parallel=sequence_parallel,
         on_accelerator=on_accelerator,
     )  # fmt: skip
     search.pairs()
@@ -97,18 +104,18 @@ class _LayoutSearch:
         regions: Proved splits so far.
         roles: Roles of the modules in them, by name.
         reasons: Reasons why modules stay whole, by name.
-        proved: Results for kinds of blocks, by a key that is equal for blocks that are alike.
+        proofs: Proofs of splits of blocks.
     """
 
     model: nn.Module
     flow: Flow
     degree: int
+    proofs: BlockProofs
     sequence_parallel: bool = False
     on_accelerator: bool = False
     regions: list[Region] = field(default_factory=list)
     roles: dict[str, Role] = field(default_factory=dict)
     reasons: dict[str, Whole] = field(default_factory=dict)
-    proved: dict[Any, _Found] = field(default_factory=dict)
 
     def pairs(self) -> None:
         """Split products that feed each other, in the order in which they are called."""
@@ -118,15 +125,15 @@ class _LayoutSearch:
             names = (*columns, row)
             if not columns or row in columns or any(name in self.roles for name in names):
                 continue
-            if self.flow.tables.get(row) and not _are_siblings(names):
+            if self.flow.tables.get(row) and not are_siblings(names):
                 continue  # a residual connection from the first table, and no bias of attention
             if not all(wanted[name] for name in names):
-                self._keep(names, tensor_plan.BY_HAND, "the script keeps it whole")
+                self._keep(names, refusal_kinds.BY_HAND, "the script keeps it whole")
                 continue
             self._pair(columns, row, "model" if all(name in own for name in names) else "found")
 
     def _pair(self, columns: tuple[str, ...], row: str, origin: str) -> None:
-        block = _around((*columns, row))
+        block = around((*columns, row))
         feeds = {
             name: tuple(each for each in self.flow.sources.get(name, ()) if each in columns)
             for name in columns
@@ -136,15 +143,15 @@ class _LayoutSearch:
             self._keep((*columns, row), *reason)
             return
         inner = {
-            _within(name, block): tuple(_within(each, block) for each in before)
+            within(name, block): tuple(within(each, block) for each in before)
             for name, before in feeds.items()
         }
-        found = self._proved_pair(block, inner, _within(row, block), origin)
+        found = self._proved_pair(block, inner, within(row, block), origin)
         if isinstance(found, Refutation):
             kind, text = found.kind, found.text
             heads = undivided_heads(self.model.get_submodule(block), self.degree)
-            if heads is not None and kind == tensor_plan.UNPROVED:
-                kind = tensor_plan.INDIVISIBLE
+            if heads is not None and kind == refusal_kinds.UNPROVED:
+                kind = refusal_kinds.INDIVISIBLE
                 text = f"its {heads[0]}, {heads[1]}, is not divisible by {self.degree}"
             self._keep((*columns, row), kind, text)
         else:
@@ -152,29 +159,14 @@ class _LayoutSearch:
             for name in columns:
                 self.reasons.pop(name, None)
             text = "each rank needs its whole output in a split region"
-            self._keep(columns, tensor_plan.REPLICATED, text)
+            self._keep(columns, refusal_kinds.REPLICATED, text)
 
     def _proved_pair(
         self, block: str, feeds: dict[str, tuple[str, ...]], row: str, origin: str
-    ) -> _Found:
+    ) -> Region | Refutation:
         module = self.model.get_submodule(block)
         tries = hypotheses.pairs(module, feeds, row, self.degree, origin)
-        return self._proved(block, tries, (tuple(feeds.items()), row))
-
-    def _proved(self, block: str, tries: Iterable[Region], detail: Any = None) -> _Found:
-        """Return the first split of a block that is proved; blocks that are alike are tried once.
-
-        Args:
-            block: Name of the block.
-            tries: Splits to try.
-            detail: What else the splits depend on.
-        """
-        module, call = self.model.get_submodule(block), self.flow.calls[block]
-        unused = frozenset(self.flow.unused.get(block, ()))
-        key = (_kind(module), detail, _settings(module), _form(call), unused)
-        if key not in self.proved:
-            self.proved[key] = self._first_proved(module, call, tries, unused)
-        return self.proved[key]
+        return self.proofs.of(block, tries, (tuple(feeds.items()), row))
 
     def experts(self) -> None:
         """Split the hidden width of each expert, in modules of stacked experts."""
@@ -183,11 +175,11 @@ class _LayoutSearch:
             if name not in self.flow.calls or not is_stack(module) or name in self.roles:
                 continue
             if not wanted[name]:
-                self._keep([name], tensor_plan.BY_HAND, "the script keeps it whole")
+                self._keep([name], refusal_kinds.BY_HAND, "the script keeps it whole")
             elif (shared := self._shared((name,))) is not None:
                 self._keep([name], *shared)
             else:
-                found = self._proved(name, experts(module, self.degree))
+                found = self.proofs.of(name, experts(module, self.degree))
                 if isinstance(found, Refutation):
                     self._keep([name], found.kind, found.text)
                 else:
@@ -200,15 +192,15 @@ class _LayoutSearch:
             if name not in self.flow.calls or not is_attention(module):
                 continue
             assert isinstance(module, nn.MultiheadAttention)
-            names = [name, _joined(name, "out_proj")]
+            names = [name, joined(name, "out_proj")]
             reason = whole_attention(module, self.degree, on_accelerator=self.on_accelerator)
             reason = reason or self._shared(names[:1], names)
             if not all(wanted[each] for each in names):
-                reason = tensor_plan.BY_HAND, "the script keeps it whole"
+                reason = refusal_kinds.BY_HAND, "the script keeps it whole"
             if reason is not None:
                 self._keep(names, *reason)
                 continue
-            found = self._proved(name, [attention(module)])
+            found = self.proofs.of(name, [attention(module)])
             if isinstance(found, Refutation):
                 self._keep(names, found.kind, found.text)
             else:
@@ -224,14 +216,14 @@ class _LayoutSearch:
             assert isinstance(module, nn.Embedding)
             users = self._users(module.weight)
             if not all(wanted[each] for each in users):
-                self._keep(users, tensor_plan.BY_HAND, "the script keeps it whole")
+                self._keep(users, refusal_kinds.BY_HAND, "the script keeps it whole")
             elif module.num_embeddings % self.degree:
                 text = f"its {module.num_embeddings} rows are not divisible by {self.degree}"
-                self._keep(users, tensor_plan.INDIVISIBLE, text)
+                self._keep(users, refusal_kinds.INDIVISIBLE, text)
             elif len(users) == 1 and module.num_embeddings < _ROWS_PER_COLUMN * (
                 module.embedding_dim
             ):
-                self._keep(users, tensor_plan.SMALL, "it has few rows, so a split saves little")
+                self._keep(users, refusal_kinds.SMALL, "it has few rows, so a split saves little")
             else:
                 self._vocabulary(users)
 
@@ -242,7 +234,7 @@ class _LayoutSearch:
             called = name in self.flow.order
             if not called or name in self.roles or not (is_table(module) or is_product(module)):
                 text = f"its weight is shared with {name!r}, which cannot be split by rows"
-                self._keep(users, tensor_plan.SHARED, text)
+                self._keep(users, refusal_kinds.SHARED, text)
                 return
         splits: list[tuple[str, ModuleSplit]] = []
         whole: Region | None = None
@@ -254,7 +246,7 @@ class _LayoutSearch:
                 else hypotheses.column(module, "", Role.JOINED)
             )
             region = Region(block="", modules=(split,))
-            found = self._first_proved(module, self.flow.calls[name], [region])
+            found = self.proofs.first(module, self.flow.calls[name], [region])
             if isinstance(found, Refutation):
                 self._keep(users, found.kind, found.text)
                 return
@@ -271,17 +263,17 @@ class _LayoutSearch:
         for name in self.flow.order:
             module = self.model.get_submodule(name)
             reason = self.reasons.get(name)
-            is_kept = reason is not None and reason.kind != tensor_plan.UNPROVED
+            is_kept = reason is not None and reason.kind != refusal_kinds.UNPROVED
             if not is_product(module) or is_kept or name in {*self.roles, *feeding}:
                 continue
             inputs, outputs = hypotheses.widths(module)
             if outputs < _ROWS_PER_COLUMN * inputs:
                 continue
             if not wanted[name]:
-                self._keep([name], tensor_plan.BY_HAND, "the script keeps it whole")
+                self._keep([name], refusal_kinds.BY_HAND, "the script keeps it whole")
             elif outputs % self.degree:
                 text = f"its {outputs} columns are not divisible by {self.degree}"
-                self._keep([name], tensor_plan.INDIVISIBLE, text)
+                self._keep([name], refusal_kinds.INDIVISIBLE, text)
             elif (shared := self._shared((name,))) is not None:
                 self._keep([name], *shared)
             else:
@@ -289,23 +281,11 @@ class _LayoutSearch:
 
     def _head(self, name: str, module: nn.Module) -> None:
         region = Region(block="", modules=(hypotheses.column(module, "", Role.JOINED),))
-        found = self._first_proved(module, self.flow.calls[name], [region])
+        found = self.proofs.first(module, self.flow.calls[name], [region])
         if isinstance(found, Refutation):
             self._keep([name], found.kind, found.text)
         else:
             self._take(found, name)
-
-    def _first_proved(
-        self,
-        module: nn.Module,
-        call: Any,
-        tries: Iterable[Region],
-        unused: Collection[int] = (),
-    ) -> _Found:
-        slices = SequenceSlices(self.model, self.degree) if self.sequence_parallel else None
-        return _first_proved(
-            module, call, tries, self.degree, unused, slices, on_accelerator=self.on_accelerator
-        )
 
     def plan(self) -> TensorPlan:
         """Return the plan, with a reason for each product and embedding that stays whole."""
@@ -336,10 +316,10 @@ class _LayoutSearch:
                 yield self.reasons[name]
             elif name not in self.flow.order:
                 text = "the forward pass does not call it as a module"
-                yield Whole(module=name, kind=tensor_plan.NOT_CALLED, text=text)
+                yield Whole(module=name, kind=refusal_kinds.NOT_CALLED, text=text)
             else:
                 text = "no other product is its partner in a split"
-                yield Whole(module=name, kind=tensor_plan.NO_PAIR, text=text)
+                yield Whole(module=name, kind=refusal_kinds.NO_PAIR, text=text)
 
     def _undivided(self, feeds: Mapping[str, tuple[str, ...]], row: str) -> tuple[str, str] | None:
         columns = () if any(feeds.values()) else feeds  # else each layout has other columns
@@ -349,7 +329,7 @@ class _LayoutSearch:
             if count % self.degree:
                 what = "rows" if name == row else "columns"
                 text = f"the {count} {what} of {name!r} are not divisible by {self.degree}"
-                return tensor_plan.INDIVISIBLE, text
+                return refusal_kinds.INDIVISIBLE, text
         return None
 
     def _shared(self, names: Sequence[str], inside: Collection[str] = ()) -> tuple[str, str] | None:
@@ -366,7 +346,7 @@ class _LayoutSearch:
                 ]
                 if others:
                     text = f"its weight is shared with {others[0]!r}"
-                    return tensor_plan.SHARED, text
+                    return refusal_kinds.SHARED, text
         return None
 
     def _users(self, parameter: Any) -> tuple[str, ...]:
@@ -382,12 +362,12 @@ class _LayoutSearch:
         named = replace(
             region,
             block=block,
-            modules=tuple(replace(m, name=_joined(block, m.name)) for m in region.modules),
+            modules=tuple(replace(m, name=joined(block, m.name)) for m in region.modules),
             attributes=tuple(
-                replace(each, module=_joined(block, each.module)) for each in region.attributes
+                replace(each, module=joined(block, each.module)) for each in region.attributes
             ),
             dropouts=tuple(
-                replace(each, name=_joined(block, each.name)) for each in region.dropouts
+                replace(each, name=joined(block, each.name)) for each in region.dropouts
             ),
         )
         self.regions.append(named)
@@ -397,37 +377,6 @@ class _LayoutSearch:
         for name in names:
             if name not in self.roles:
                 self.reasons.setdefault(name, Whole(module=name, kind=kind, text=text))
-
-
-def _first_proved(
-    block: nn.Module,
-    call: Any,
-    regions: Iterable[Region],
-    degree: int,
-    unused: Collection[int] = (),
-    slices: SequenceSlices | None = None,
-    *,
-    on_accelerator: bool,
-) -> Region | Refutation:
-    """Return the first split that is proved; else the reason against the first one.
-
-    A reason of dropout is returned before others, since that split is right without dropout.
-    """
-    try:
-        whole = WholeBlock(block, call, unused, on_accelerator=on_accelerator)
-    except Exception as error:
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        return Refutation(tensor_plan.UNPROVED, f"its block does not run alone ({first[:120]})")
-    against: Refutation | None = None
-    for region in regions:
-        found = whole.prove(region, degree)
-        if isinstance(found, Region):
-            return found if slices is None else slices.proved(whole, found)
-        if against is None or found.kind == tensor_plan.DROPOUT:
-            against = found
-    return against or Refutation(
-        tensor_plan.INDIVISIBLE, f"its widths and sections are not divisible by {degree}"
-    )
 
 
 def _plan_of_model(model: nn.Module) -> set[str]:
@@ -441,52 +390,3 @@ def _plan_of_model(model: nn.Module) -> set[str]:
         for name, _ in model.named_modules()
         if any(fnmatchcase(name, f"*{pattern}") for pattern in plans)
     }
-
-
-def _kind(block: nn.Module) -> Any:
-    """Return a key that is equal for blocks with modules and parameters that are alike."""
-    modules = tuple((name, type(each)) for name, each in block.named_modules())
-    shapes = tuple((name, tuple(p.shape)) for name, p in block.named_parameters())
-    return modules, shapes
-
-
-def _form(call: Any) -> Any:
-    """Return a key that is equal for calls with arguments of the same shapes."""
-    leaves, form = flatten(call)
-    is_plain = (bool, int, float, str, TensorShape, type(None))
-    return form, tuple(leaf if isinstance(leaf, is_plain) else type(leaf) for leaf in leaves)
-
-
-def _settings(block: nn.Module) -> Any:
-    """Return the plain attributes of all modules of a block, such as rates of dropout."""
-    return tuple(
-        (name, key, value)
-        for name, module in block.named_modules()
-        for key, value in sorted(vars(module).items())
-        if isinstance(value, (int, float, str)) and key not in ("layer_idx", "layer_id")
-    )
-
-
-def _are_siblings(names: tuple[str, ...]) -> bool:
-    """Return True if modules are directly in the same module, which is not the model."""
-    around = {name.rpartition(".")[0] for name in names}
-    return len(around) == 1 and "" not in around
-
-
-def _around(names: tuple[str, ...]) -> str:
-    """Return the name of the smallest module that contains all of these modules."""
-    paths = [name.split(".")[:-1] for name in names]
-    shared: list[str] = []
-    for keys in zip(*paths, strict=False):
-        if len(set(keys)) > 1:
-            break
-        shared.append(keys[0])
-    return ".".join(shared)
-
-
-def _within(name: str, block: str) -> str:
-    return name.removeprefix(f"{block}.") if block else name
-
-
-def _joined(block: str, name: str) -> str:
-    return f"{block}.{name}" if block and name else block or name

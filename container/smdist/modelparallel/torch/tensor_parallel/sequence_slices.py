@@ -13,13 +13,8 @@ from typing import Final
 from torch import nn
 
 from smdist.modelparallel.torch.tensor_parallel.proof import Refutation, WholeBlock
-from smdist.modelparallel.torch.tensor_parallel.tensor_plan import (
-    COMPILED,
-    NO_SEQUENCE,
-    NO_SUM,
-    Region,
-    Unsliced,
-)
+from smdist.modelparallel.torch.tensor_parallel.refusal_kinds import COMPILED, NO_SEQUENCE, NO_SUM
+from smdist.modelparallel.torch.tensor_parallel.tensor_plan import Region, Unsliced
 from smdist.modelparallel.torch.tensor_splits import Role
 
 _ENDS: Final = (Role.ROW, Role.VOCABULARY, Role.ATTENTION)  # roles that end with a sum over ranks

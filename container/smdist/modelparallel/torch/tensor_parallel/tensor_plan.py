@@ -8,34 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from smdist.modelparallel.torch.tensor_splits import PartValues, Role
-
-INDIVISIBLE: Final = "indivisible"
-"""Kind of a reason: a number of heads, columns or rows is not divisible by the degree."""
-DROPOUT: Final = "dropout"
-"""Kind of a reason: dropout acts on the part of one rank, and would draw other numbers."""
-SHARED: Final = "shared"
-"""Kind of a reason: a parameter is shared with a module that stays whole."""
-UNPROVED: Final = "unproved"
-"""Kind of a reason: the tried splits gave other numbers than the whole block, or failed."""
-NO_PAIR: Final = "no_pair"
-"""Kind of a reason: no product before or after this one is its partner in a split."""
-NOT_CALLED: Final = "not_called"
-"""Kind of a reason: the forward pass does not call the module as a module."""
-BY_HAND: Final = "by_hand"
-"""Kind of a reason: the script chose that the module stays whole."""
-REPLICATED: Final = "replicated"
-"""Kind of a reason: each rank computes the module whole, for its part of a split region."""
-NO_SEQUENCE: Final = "no_sequence"
-"""Kind of a reason: a region's output is not of the shape (samples, positions, width)."""
-NO_SUM: Final = "no_sum"
-"""Kind of a reason: a region does not end with a sum over ranks that could be scattered."""
-COMPILED: Final = "compiled"
-"""Kind of a reason: torch.compile compiles modules, whose functions cannot be followed."""
-SMALL: Final = "small"
-"""Kind of a reason: a table has too few rows for a split to save memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ import pytest
 from smdist.modelparallel.core.calibration import (
     AllReduceTime,
     Calibration,
+    Disturbance,
     FolderSpeed,
     MachineFacts,
     MessageTime,
@@ -53,6 +54,28 @@ def test_a_file_is_read_as_it_was_written(tmp_path):
     assert calibration() == load(tmp_path / "c.json")
 
 
+def test_files_of_version_1_lack_what_disturbed_the_measurement(tmp_path):
+    path = tmp_path / "c.json"
+    save(calibration(), path)
+    document = json.loads(path.read_text())
+    del document["disturbance"]
+    path.write_text(json.dumps({**document, "version": 1}))
+
+    assert calibration() == load(path)
+
+
+@pytest.mark.parametrize(
+    ("busy_share", "repeat_spread", "uncertainty"),
+    [(0.05, 0.1, 0.0), (0.5, 0.1, 0.5), (0.05, 1.0, 0.5)],
+)
+def test_others_make_speeds_uncertain(busy_share, repeat_spread, uncertainty):
+    """By the part of the time that they took, or by how far repetitions differ."""
+    found = Disturbance(busy_share=busy_share, repeat_spread=repeat_spread)
+
+    assert uncertainty == pytest.approx(found.uncertainty)
+    assert (uncertainty > 0) == found.is_large
+
+
 def test_what_plans_take():
     """Achieved speeds: of 32 bits on a CPU with its link, of 16 bits on a GPU without."""
     cluster = Cluster(num_hosts=2, ranks_per_host=2, inside=Link(bytes_per_second=7.0))
@@ -79,7 +102,11 @@ def test_what_plans_take():
             lambda d: (d.update(speed=1), d["products"][1].update(size="big")),
             [("speed",), ("products", 1, "size")],
         ),
-        (lambda d: d.update(version=2), [("version",)]),
+        (lambda d: d.update(version=3), [("version",)]),
+        (
+            lambda d: d.update(disturbance={"busy_share": 2, "repeat_spread": 0}),
+            [("busy_share",)],
+        ),
         (lambda d: d.update(kind="plan"), [("path",)]),
     ],
 )

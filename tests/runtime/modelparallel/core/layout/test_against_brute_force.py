@@ -16,6 +16,7 @@ from smdist.modelparallel.core.layout import (
     LayoutEvaluator,
     Machine,
     TrainingNeeds,
+    find_fastest,
     find_layout,
 )
 from smdist.modelparallel.core.layout.layout_memory import in_flight, rank_memory, stage_memory
@@ -155,6 +156,7 @@ def check(seed):
             find_layout(case.model, case.machine, case.needs)
         return
     found = find_layout(case.model, case.machine, case.needs).best
+    assert found == find_fastest(case.model, case.machine, case.needs).best
 
     assert found.memory.total <= case.machine.cluster.device.memory_bytes
     assert best * (1 - 1e-9) <= found.seconds_per_sample <= NEAR * best

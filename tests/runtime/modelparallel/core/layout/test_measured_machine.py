@@ -5,6 +5,7 @@ import pytest
 
 from smdist.modelparallel.core.calibration import (
     Calibration,
+    Disturbance,
     MachineFacts,
     MessageTime,
     ProductSpeed,
@@ -16,7 +17,7 @@ from smdist.modelparallel.core.layout.measured_machine import measured_machine
 ACROSS = Link(latency_seconds=1e-4, bytes_per_second=1e8)
 
 
-def machine(device):
+def machine(device, disturbance=None):
     facts = MachineFacts(
         processor="P", num_cores=2, memory_bytes=1 << 30, device=device, device_name="D",
         num_devices=1, num_threads=1,
@@ -35,6 +36,7 @@ def machine(device):
             MessageTime(num_bytes=100_000, seconds=1.1e-4),
             MessageTime(num_bytes=10_000_000, seconds=5.01e-3),
         ),
+        disturbance=disturbance,
     )  # fmt: skip
     cluster = Cluster(
         num_hosts=2, ranks_per_host=2, across=ACROSS,
@@ -63,3 +65,11 @@ def test_messages_between_gpus_are_assumed_since_they_are_not_measured():
     assert not gpu.link.is_measured
     assert 0.25 == gpu.product_efficiency(128)
     assert ["Messages"] == [each.partition(":")[0] for each in gpu.assumptions()]
+
+
+@pytest.mark.parametrize(("share", "spread"), [(0.05, 0.15), (0.5, 0.65), (1.0, 0.9)])
+def test_ranges_are_wider_if_others_disturbed_the_measurement(share, spread):
+    found = machine("cpu", Disturbance(busy_share=share, repeat_spread=0.0))
+
+    assert pytest.approx(spread) == found.spread
+    assert (share > 0.1) == any("other programs" in each for each in found.assumptions())

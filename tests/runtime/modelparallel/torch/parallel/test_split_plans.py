@@ -16,6 +16,7 @@ from smdist.modelparallel.core.cluster import Cluster, Device
 from smdist.modelparallel.core.cost import Link, StateBytes
 from smdist.modelparallel.core.layout import Machine
 from smdist.modelparallel.core.layout.explain_layout import explain
+from smdist.modelparallel.core.note import NOT_SEARCHED
 from smdist.modelparallel.torch.parallel.settings import DEFAULT_HORIZON, Settings, with_plan
 from smdist.modelparallel.torch.planning.layout_plan import FixedShards, plan_with_layout
 from smdist.modelparallel.torch.tensor_parallel import find
@@ -114,6 +115,47 @@ def test_a_job_runs_a_plan_that_splits_layers(world, tmp_path):
     for tensor, pipeline, halves, error in world.run(from_file, path, size=4):
         assert (2, 2) == (tensor, pipeline)
         assert halves > 0
+        assert error < 1e-6
+
+
+class Wide(nn.Module):
+    """Two layers with many values between them, which one microbatch computes one after another."""
+
+    def __init__(self):
+        super().__init__()
+        self.wide, self.narrow = nn.Linear(WIDTH, 8192), nn.Linear(8192, WIDTH)
+
+    def forward(self, x):
+        return self.narrow(torch.tanh(self.wide(x))).square().mean()
+
+
+def wide():
+    torch.set_num_threads(1)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return Wide()
+
+
+def searched(rank, size, options):
+    """One step of a job that searches its layout: degrees, notes, and the error of its loss."""
+    smp.init(smp.ModelParallel(sharding="auto", microbatches=1, **options))
+    x = torch.randn(1, 512, WIDTH, generator=torch.Generator().manual_seed(1))
+    model = smp.parallelize(wide(), costs="estimate")
+    loss = train(model, x).reduce_mean()
+    notes = [note.text for note in model.plan.notes if note.kind == NOT_SEARCHED]
+    parts = model.module.wide.weight.shape[0] if smp.pp_rank() == 0 else None
+    return smp.tp_size(), model.plan, parts, notes, abs(loss - wide()(x)).item()
+
+
+@pytest.mark.parametrize(("options", "tensor"), [({}, 2), ({"pipeline_parallel_degree": 1}, 1)])
+def test_the_search_of_a_job_splits_layers(world, options, tensor):
+    """Where groups are not made before, half of the wide layer is on each rank."""
+    for degree, plan, rows, notes, error in world.run(
+        searched, {"device_memory": "16MiB", **options}, size=2
+    ):
+        assert tensor == degree == plan.tensor_parallel_degree
+        assert 8192 // tensor == rows
+        assert (tensor == 1) == ("process groups exist already" in " ".join(notes))
         assert error < 1e-6
 
 
