@@ -8,7 +8,9 @@ processors. Plain `pytest` runs everything in one process.
 """
 
 import faulthandler
+import gc
 import os
+import sys
 from contextlib import suppress
 from itertools import chain, zip_longest
 
@@ -57,6 +59,28 @@ def pytest_configure(config):
         config.stash[STDERR] = os.dup(2)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session):
+    """Collect without the collector of garbage, which would walk all imported modules many times.
+
+    Modules and items live until the end, so that later collections need not look at them, either.
+    Each process of xdist collects all tests, so none may import what few tests take.
+
+    Raises:
+        pytest.UsageError: A test module imports TensorFlow, which takes each process 7 s.
+    """
+    gc.disable()
+    try:
+        result = yield
+    finally:
+        gc.enable()
+    gc.collect()
+    gc.freeze()
+    if "tensorflow" in sys.modules:
+        raise pytest.UsageError("tests import TensorFlow in ranks, or in functions: not on top")
+    return result
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
     """In a process of xdist, put the longest tests first; plain `pytest` keeps the order of names.
@@ -72,6 +96,7 @@ def pytest_collection_modifyitems(config, items):
     )
     first = chain.from_iterable(zip_longest(computing, waiting))
     rest = [item for file, item in zip(files, items, strict=True) if file not in APART]
+    rest.sort(key=lambda item: not item.nodeid.startswith(TOGETHER))  # one process has them all
     items[:] = [item for item in first if item is not None] + rest
 
 
