@@ -228,15 +228,12 @@ $(TF216)/.made: $(RUNTIME)
 	  --force-reinstall build/wheels/sagemaker_dist_runtime-*.whl
 	@touch $@
 
-$(SITE): $(SDK)
-	$(PIP) install --quiet --group docs --group build --group test --editable .[v2,docker]
-	@touch $@
-
 # atheris has wheels for Python 3.11 to 3.13.
 $(FUZZ): $(SDK)
 	$(PIP) install --quiet --group fuzz
 	@touch $@
 
-$(LINT): $(SDK)
-	$(PIP) install --quiet --group lint --group build --group test --editable .[v2,docker]
-	@touch $@
+# In one go, since pip looks at all that is installed each time.
+$(LINT) $(SITE) &: $(SDK)
+	$(PIP) install --quiet --group lint --group docs --group build --group test --editable .[v2,docker]
+	@touch $(LINT) $(SITE)
