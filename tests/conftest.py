@@ -24,7 +24,10 @@ os.environ.setdefault("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
 
 # Files that one process takes, for the fixtures that they share: TensorFlow's ranks take 10 CPU
 # seconds to start and to trace their first functions, those of torch 5.
-TOGETHER = ("tests/runtime/tensorflow/", "tests/runtime/modelparallel/tensorflow/")
+TOGETHER = (
+    ("tests/runtime/tensorflow/", "tests/runtime/elastic/test_horovod_names.py"),
+    ("tests/runtime/modelparallel/tensorflow/",),
+)
 # Files whose tests share nothing and take minutes each, so that one process would take longer for
 # the file than the others for all the rest. They start first: a test that computes, then one that
 # mostly waits for sleeps and deadlines, and so on. So the processors always have work.
@@ -98,7 +101,8 @@ def pytest_collection_modifyitems(config, items):
     )
     first = chain.from_iterable(zip_longest(computing, waiting))
     rest = [item for file, item in zip(files, items, strict=True) if file not in APART]
-    rest.sort(key=lambda item: not item.nodeid.startswith(TOGETHER))  # they take minutes, too
+    together = tuple(chain.from_iterable(TOGETHER))
+    rest.sort(key=lambda item: not item.nodeid.startswith(together))  # they take minutes, too
     items[:] = [item for item in first if item is not None] + rest
 
 
