@@ -2,6 +2,7 @@
 # make demo   train real data on two emulated hosts: no Docker, no AWS
 # make test   the everyday proof of every feature, in several processes; TEST_WORKERS=1 for one
 # make test-slow  more of what the same tests prove: whole grids, the biggest models
+# make test-all  those of both, the sample of pipelines and a thousand random programs in one run, as CI does
 # make long   what takes longer than CI has: docs/testing.md has the last figures
 # make test-v3  the tests of ModelTrainer again, with SageMaker's SDK v3
 # make test-tf216  the tests of TensorFlow again, with the oldest that the same binary serves
@@ -41,7 +42,8 @@ V3 := build/venv-v3
 TF216 := build/venv-tf216
 # Processes that run tests, on 2 processors: each waits part of its time for sleeps and deadlines.
 TEST_WORKERS ?= 4
-SHARED_OUT := -n $(TEST_WORKERS) --dist loadscope --no-loadscope-reorder
+SHARED_OUT = $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadscope --no-loadscope-reorder --durations=40 \
+  --durations-min=5 --ignore=tests/docker --ignore=$(TORCH_SUITE) --ignore=$(KERAS_MATRIX)
 SAMPLE := tests/runtime/modelparallel/torch/test_run_matrix.py
 TORCH_SUITE := tests/torch_suite
 KERAS_MATRIX := tests/runtime/modelparallel/tensorflow/test_keras_matrix.py
@@ -50,7 +52,7 @@ unexport PYTHONDONTWRITEBYTECODE
 RUNTIME_FILES := $(shell find container -type f -not -path '*/__pycache__/*' -not -path '*/build/*' \
   -not -path '*/image/*' -not -name 'Dockerfile*')
 
-.PHONY: demo test test-device test-slow long gpu test-v3 test-tf216 test-docker programs device-programs stream-bugs split-matrix pipeline-sample blips resumable-jobs tensor-sequences faults soak \
+.PHONY: demo test test-device test-slow test-all long gpu test-v3 test-tf216 test-docker programs device-programs stream-bugs split-matrix pipeline-sample blips resumable-jobs tensor-sequences faults soak \
   torch-suite keras-matrix pipeline-matrix tensor-matrix native fuzz fuzz-sample fuzz-corpus fuzz-program docs schema site \
   lint clean
 
@@ -58,12 +60,14 @@ demo: $(RUNTIME)
 	$(BIN)/python notebooks/digits/demo.py
 
 test: $(RUNTIME) native-address test-device
-	$(BIN)/python -m pytest $(SHARED_OUT) --durations=40 --durations-min=5 -m "not slow" \
-	  --ignore=tests/docker --ignore=$(SAMPLE) --ignore=$(TORCH_SUITE) --ignore=$(KERAS_MATRIX)
+	$(SHARED_OUT) --ignore=$(SAMPLE) -m "not slow"
 
 test-slow: $(RUNTIME) test-device
-	$(BIN)/python -m pytest $(SHARED_OUT) --durations=40 --durations-min=5 -m slow \
-	  --ignore=tests/docker --ignore=$(SAMPLE) --ignore=$(TORCH_SUITE) --ignore=$(KERAS_MATRIX)
+	$(SHARED_OUT) --ignore=$(SAMPLE) -m slow
+
+# Each process collects all tests once, and tests that wait leave the processors to others.
+test-all: $(RUNTIME) test-device
+	SMDIST_TEST_PROGRAMS=1000 $(SHARED_OUT)
 
 long: split-matrix keras-matrix pipeline-matrix tensor-matrix device-programs stream-bugs blips resumable-jobs tensor-sequences
 
@@ -224,15 +228,12 @@ $(TF216)/.made: $(RUNTIME)
 	  --force-reinstall build/wheels/sagemaker_dist_runtime-*.whl
 	@touch $@
 
-$(SITE): $(SDK)
-	$(PIP) install --quiet --group docs --group build --group test --editable .[v2,docker]
-	@touch $@
-
 # atheris has wheels for Python 3.11 to 3.13.
 $(FUZZ): $(SDK)
 	$(PIP) install --quiet --group fuzz
 	@touch $@
 
-$(LINT): $(SDK)
-	$(PIP) install --quiet --group lint --group build --group test --editable .[v2,docker]
-	@touch $@
+# In one go, since pip looks at all that is installed each time.
+$(LINT) $(SITE) &: $(SDK)
+	$(PIP) install --quiet --group lint --group docs --group build --group test --editable .[v2,docker]
+	@touch $(LINT) $(SITE)

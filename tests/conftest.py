@@ -8,7 +8,9 @@ processors. Plain `pytest` runs everything in one process.
 """
 
 import faulthandler
+import gc
 import os
+import sys
 from contextlib import suppress
 from itertools import chain, zip_longest
 
@@ -17,10 +19,15 @@ import pytest
 # OpenMP's threads spin while they wait for each other: on busy processors two of them take six
 # times the seconds of one, in tests and in ranks, which inherit this.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# No test looks at machine images, and each new account of moto's would make 1,296: half a second.
+os.environ.setdefault("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
 
 # Files that one process takes, for the fixtures that they share: TensorFlow's ranks take 10 CPU
 # seconds to start and to trace their first functions, those of torch 5.
-TOGETHER = ("tests/runtime/tensorflow/",)
+TOGETHER = (
+    ("tests/runtime/tensorflow/", "tests/runtime/elastic/test_horovod_names.py"),
+    ("tests/runtime/modelparallel/tensorflow/",),
+)
 # Files whose tests share nothing and take minutes each, so that one process would take longer for
 # the file than the others for all the rest. They start first: a test that computes, then one that
 # mostly waits for sleeps and deadlines, and so on. So the processors always have work.
@@ -57,6 +64,28 @@ def pytest_configure(config):
         config.stash[STDERR] = os.dup(2)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session):
+    """Collect without the collector of garbage, which would walk all imported modules many times.
+
+    Modules and items live until the end, so that later collections need not look at them, either.
+    Each process of xdist collects all tests, so none may import what few tests take.
+
+    Raises:
+        pytest.UsageError: A test module imports TensorFlow, which takes each process 7 s.
+    """
+    gc.disable()
+    try:
+        result = yield
+    finally:
+        gc.enable()
+    gc.collect()
+    gc.freeze()
+    if "tensorflow" in sys.modules:
+        raise pytest.UsageError("tests import TensorFlow in ranks, or in functions: not on top")
+    return result
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
     """In a process of xdist, put the longest tests first; plain `pytest` keeps the order of names.
@@ -72,6 +101,8 @@ def pytest_collection_modifyitems(config, items):
     )
     first = chain.from_iterable(zip_longest(computing, waiting))
     rest = [item for file, item in zip(files, items, strict=True) if file not in APART]
+    together = tuple(chain.from_iterable(TOGETHER))
+    rest.sort(key=lambda item: not item.nodeid.startswith(together))  # they take minutes, too
     items[:] = [item for item in first if item is not None] + rest
 
 

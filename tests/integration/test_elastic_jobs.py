@@ -9,14 +9,15 @@ from sagemaker_dist import DataParallel, PyTorch, TensorFlow
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 
 
+# test_horovod_scripts.py has the job in torch that loses the first of three hosts.
 @pytest.mark.parametrize(
-    ("make", "script"),
+    ("make", "script", "num_hosts", "killed"),
     [
-        (PyTorch, "elastic_torch.py"),
-        (TensorFlow, "elastic_keras.py"),
+        (PyTorch, "elastic_torch.py", 2, 1),
+        (TensorFlow, "elastic_keras.py", 3, 0),
+        (TensorFlow, "elastic_keras.py", 2, 1),
     ],
 )
-@pytest.mark.parametrize(("num_hosts", "killed"), [(3, 0), (2, 1)])
 def test_the_job_completes_with_the_hosts_that_are_left(
     source, tmp_path, make, script, num_hosts, killed
 ):

@@ -34,7 +34,7 @@ def visit(address, greeting):
 def test_strangers_are_dropped_and_the_job_goes_on(job, channel, capfd):
     """Random bytes, or the right magic with a wrong secret, do not disturb the job."""
     distribution = DataParallel(processes_per_host=1)
-    estimator = job("train.py", distribution=distribution, hyperparameters={"epochs": 40})
+    estimator = job("train.py", distribution=distribution, hyperparameters={"epochs": 15})
     estimator.fit({"training": channel}, wait=False)
     name = estimator.latest_training_job.name
     ranks = wait_until(lambda: len(r := ranks_of(name, "train.py")) == 2 and r)

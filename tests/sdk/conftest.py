@@ -8,7 +8,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-from botocore.loaders import JSONFileLoader
+from botocore.loaders import JSONFileLoader, Loader
 
 from sagemaker_dist.runners import LocalRunner
 
@@ -26,12 +26,26 @@ runpy.run_path(str(script), {"base": base, "host": base.name}, "__main__")
 
 @pytest.fixture(autouse=True, scope="session")
 def _services_are_read_once():
-    """Cache botocore's service descriptions, megabytes of JSON, which it reads anew for each
-    session.
+    """Cache botocore's service descriptions, megabytes of JSON, and the list of their folders.
+
+    botocore reads both anew for each session.
     """
     read = cache(JSONFileLoader().load_file)
+    search = Loader.list_available_services
+
+    @cache
+    def listed(type_name, *folders):
+        loader = Loader(include_default_search_paths=False)
+        loader.search_paths[:] = folders
+        return search(loader, type_name)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(JSONFileLoader, "load_file", lambda _, path: read(path))
+        patch.setattr(
+            Loader,
+            "list_available_services",
+            lambda loader, type_name: list(listed(type_name, *loader.search_paths)),
+        )
         yield
 
 

@@ -11,7 +11,8 @@ from xdist.scheduler import LoadScopeScheduling
 class FileScheduler(LoadScopeScheduling):
     """Give each process one file after the other.
 
-    Folders in `together` count as one file, and each test in the files `apart` as a file.
+    Each tuple of folders and files in `together` counts as one file, and so does each test in the
+    files `apart`.
     """
 
     def __init__(self, config, log, together=(), apart=()):
@@ -23,7 +24,7 @@ class FileScheduler(LoadScopeScheduling):
         file = nodeid.partition("::")[0]
         if file in self._apart:
             return nodeid
-        return next((room for room in self._together if file.startswith(room)), file)
+        return next((each[0] for each in self._together if file.startswith(each)), file)
 
     def remove_node(self, node):
         """Return the test that ended its process, and let the other processes run the rest.

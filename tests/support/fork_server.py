@@ -5,6 +5,8 @@ Importing torch takes 2 CPU seconds and TensorFlow 5. The server imports modules
 (so that no thread pool exists yet), and forks a child for each request.
 """
 
+import atexit
+import functools
 import gc
 import importlib
 import multiprocessing
@@ -71,6 +73,17 @@ class ForkServer:
         self._control.close()
         self._process.join(10)
         self._process.kill()
+
+
+@functools.cache
+def shared_server(modules: tuple[str, ...], **environ: str) -> ForkServer:
+    """Return the server of this process with these modules, which ends with the process.
+
+    multiprocessing waits at exit for processes that still run, so the server is closed before.
+    """
+    server = ForkServer(modules, **environ)
+    atexit.register(server.close)
+    return server
 
 
 def _serve(control: Connection, modules: tuple[str, ...], environ: dict[str, str]) -> None:

@@ -70,6 +70,9 @@ class World:
     def _start_server(self) -> ForkServer:
         return ForkServer(_MODULES)
 
+    def _close_server(self) -> None:
+        self._server.close()
+
     def _start(self, rank: int) -> Child:
         return self._server.start(_serve, rank)
 
@@ -144,7 +147,7 @@ class World:
             child.pipe.close()
             if child.wait(10) is None:
                 child.abort()
-        self._server.close()
+        self._close_server()
         self._folder.cleanup()
 
 

@@ -1,12 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which allreduce() a call means, and what is refused before anything is sent."""
 
+from enum import Enum
+
 import numpy as np
 import pytest
 
 import smdist.dataparallel.tensorflow as sdp
 from sagemaker_dist.errors import OptionError
-from smdist.dataparallel.tensorflow.reduce_op import ReduceOp
+
+# The ReduceOp of the same name: its module imports TensorFlow, in each process that collects.
+Op = Enum("Op", "AVERAGE SUM MIN MAX")
+
+
+def with_reduce_ops(values):
+    """Return these arguments with each Op replaced."""
+    from smdist.dataparallel.tensorflow.reduce_op import ReduceOp
+
+    return {
+        name: ReduceOp[value.name] if isinstance(value, Op) else value
+        for name, value in values.items()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -23,22 +37,24 @@ NOTHING = {"average": None, "op": None, "param_index": None, "num_params": None}
 @pytest.mark.parametrize(
     ("positional", "named", "expected"),
     [
-        ((), {}, ReduceOp.AVERAGE),
-        ((), {"op": ReduceOp.MAX}, ReduceOp.MAX),
-        ((), {"op": "sum"}, ReduceOp.SUM),
-        ((True,), {}, ReduceOp.AVERAGE),
-        ((False,), {}, ReduceOp.SUM),
-        ((None,), {"op": ReduceOp.MIN}, ReduceOp.MIN),
-        ((), {"average": False}, ReduceOp.SUM),
-        ((3, 7), {}, ReduceOp.AVERAGE),
-        ((3, 7), {"op": ReduceOp.SUM}, ReduceOp.SUM),
-        ((3,), {"num_params": 7}, ReduceOp.AVERAGE),
-        ((np.int64(3), np.int32(7)), {}, ReduceOp.AVERAGE),
-        ((), {"param_index": 0, "num_params": 1}, ReduceOp.AVERAGE),
+        ((), {}, Op.AVERAGE),
+        ((), {"op": Op.MAX}, Op.MAX),
+        ((), {"op": "sum"}, Op.SUM),
+        ((True,), {}, Op.AVERAGE),
+        ((False,), {}, Op.SUM),
+        ((None,), {"op": Op.MIN}, Op.MIN),
+        ((), {"average": False}, Op.SUM),
+        ((3, 7), {}, Op.AVERAGE),
+        ((3, 7), {"op": Op.SUM}, Op.SUM),
+        ((3,), {"num_params": 7}, Op.AVERAGE),
+        ((np.int64(3), np.int32(7)), {}, Op.AVERAGE),
+        ((), {"param_index": 0, "num_params": 1}, Op.AVERAGE),
     ],
 )
 def test_each_form_is_known_by_its_arguments(forms, positional, named, expected):
-    assert expected is forms.resolve(positional, NOTHING | named)
+    (op,) = with_reduce_ops({"op": expected}).values()
+
+    assert op is forms.resolve(positional, NOTHING | with_reduce_ops(named))
 
 
 @pytest.mark.parametrize(
@@ -49,7 +65,7 @@ def test_each_form_is_known_by_its_arguments(forms, positional, named, expected)
         ((0, 1, 2), {}, "param_index", "ambiguous"),
         ((0, 1), {"average": True}, "average", "conflict"),
         ((np.bool_(True), 7), {}, "param_index", "option"),
-        ((True,), {"op": ReduceOp.SUM}, "average", "conflict"),
+        ((True,), {"op": Op.SUM}, "average", "conflict"),
         ((), {"param_index": 0}, "param_index", "option"),
         ((2, 2), {}, "param_index", "option"),
         ((), {"op": "avrage"}, "op", "unknown"),
@@ -57,7 +73,7 @@ def test_each_form_is_known_by_its_arguments(forms, positional, named, expected)
 )
 def test_a_call_that_could_be_either_is_refused(forms, positional, named, about, kind):
     with pytest.raises(OptionError) as caught:
-        forms.resolve(positional, NOTHING | named)
+        forms.resolve(positional, NOTHING | with_reduce_ops(named))
 
     assert ((about,), kind) == (caught.value.about, caught.value.kind)
 
@@ -76,14 +92,14 @@ def test_an_ambiguous_call_is_explained(forms):
 def test_the_order_of_smddp(forms):
     """compression and op stand behind index and number; the rest is left to resolve()."""
     unset = NOTHING | {"compression": sdp.Compression.none}
-    given = (0, 1, sdp.Compression.fp16, ReduceOp.SUM)
-    named = {"compression": sdp.Compression.fp16, "op": ReduceOp.SUM}
+    named = with_reduce_ops({"compression": sdp.Compression.fp16, "op": Op.SUM})
+    given = (0, 1, *named.values())
 
     assert ((0, 1), unset | named) == forms.name_last_arguments(given, unset)
     assert ((0, 1, 5), unset | named) == forms.name_last_arguments((*given, 5), unset)
     assert ((False,), unset) == forms.name_last_arguments((False,), unset)
     with pytest.raises(OptionError) as twice:
-        forms.name_last_arguments(given, unset | {"op": ReduceOp.SUM})
+        forms.name_last_arguments(given, unset | {"op": named["op"]})
     with pytest.raises(OptionError) as wrong:
         sdp.allreduce([1.0], 0, 1, 2)
 
@@ -127,10 +143,10 @@ def test_devices_are_refused(name):
         ({"groups": [[1]]}, "groups", "option"),
         ({"compression": "fp16"}, "compression", "option"),
         ({"op": "median"}, "op", "unknown"),
-        ({"op": ReduceOp.MIN}, "op", "option"),
+        ({"op": Op.MIN}, "op", "option"),
         ({"kompression": 1}, "kompression", "unknown"),
         (
-            {"op": ReduceOp.SUM, "gradient_predivide_factor": 2.0},
+            {"op": Op.SUM, "gradient_predivide_factor": 2.0},
             "gradient_predivide_factor",
             "option",
         ),
@@ -138,7 +154,7 @@ def test_devices_are_refused(name):
 )
 def test_the_tape_refuses_arguments_that_it_does_not_support(arguments, about, kind):
     with pytest.raises(OptionError) as caught:
-        sdp.DistributedGradientTape(None, **arguments)
+        sdp.DistributedGradientTape(None, **with_reduce_ops(arguments))
 
     assert ((about,), kind) == (caught.value.about, caught.value.kind)
 

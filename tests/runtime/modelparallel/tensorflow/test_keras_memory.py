@@ -2,10 +2,10 @@
 """A rank that trains a Keras model in stages has memory for its own stage."""
 
 import pytest
-from keras_memory import LAYER_BYTES
 from tf_ranks import TensorFlowWorld
 
 STAGES = 3
+LAYER_BYTES = 32 * 2**20  # checked against keras_memory, whose import loads TensorFlow
 LIMIT = 18 * LAYER_BYTES  # 12 layers, and 6 more of their 12 gradients
 OTHERS = 24 * 2**20  # bytes of code and of TensorFlow's graphs
 
@@ -42,6 +42,7 @@ def _model(kind):
 
     import smdist.modelparallel.tensorflow as smp
 
+    assert LAYER_BYTES == keras_memory.LAYER_BYTES
     if kind == "subclassed":  # it is built when it is captured
         return smp.DistributedModel(keras_memory.Subclassed())
     with smp.delay_param_initialization():
