@@ -4,9 +4,11 @@
 The engine stores its last 1,000 operations. A thread reads them while a timeline is recorded, more
 often the more operations there are, and appends those that have ended to the file:
 
-    operation    |---------- all_reduce ----------|
-                 |- WAIT_FOR_RANKS -|- TRANSFER --|
-                 submitted          started       ended
+    operation    |----- allreduce.noname.1 ------|
+                 |- WAIT_FOR_RANKS -|- TRANSFER -|
+                 submitted          started      ended
+
+An operation has the name that the script gave it and a number else, as in Horovod.
 
 An operation has started when all ranks on which it depends have called it. Times are microseconds
 since the first one. Format: "Trace Event Format", array form, nestable asynchronous events
@@ -30,6 +32,7 @@ _MIN_PAUSE: Final = 0.01
 _MANY: Final = 200  # operations of one read after which the next one comes sooner
 _WAIT: Final = "WAIT_FOR_RANKS"
 _TRANSFER: Final = "TRANSFER"
+_MAX_NAMES: Final = 4096  # of operations that were not read yet
 
 
 class TimelineFile:
@@ -48,11 +51,12 @@ class TimelineFile:
         file.write("[")
         self._add({"ph": "M", "name": "process_name", "args": {"name": f"rank {rank}"}})
 
-    def add_operation(self, operation: dict[str, Any]) -> None:
+    def add_operation(self, operation: dict[str, Any], name: str) -> None:
         """Append an operation of the engine's history that has ended.
 
         Args:
             operation: Fields of the operation, as docs/debugging.md describes them.
+            name: Name that is shown.
         """
         group = operation["group"]
         if group not in self._groups:
@@ -64,7 +68,7 @@ class TimelineFile:
         started = operation["started"] or ended
         times = ("submitted", "started", "ended")
         args = {key: value for key, value in operation.items() if key not in times}
-        self._span(operation["kind"], operation, submitted, ended, args)
+        self._span(name, operation, submitted, ended, args)
         self._span(_WAIT, operation, submitted, started, {})
         self._span(_TRANSFER, operation, started, ended, {})
 
@@ -111,11 +115,18 @@ class TimelineRecorder:
 
     def __init__(self, engine: Engine, file: TimelineFile) -> None:
         self._engine, self._file = engine, file
+        self._names: dict[tuple[int, int], str] = {}  # by group and sequence
         self._last = max((each["number"] for each in self._operations()), default=0)
         self._waiting: set[int] = set()  # operations that had not ended at the last read
         self._is_ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="smdist-timeline", daemon=True)
         self._thread.start()
+
+    def name_operation(self, group: int, sequence: int, name: str) -> None:
+        """Show an operation that is about to be submitted under a name."""
+        while len(self._names) >= _MAX_NAMES:
+            del self._names[next(iter(self._names))]
+        self._names[group, sequence] = name
 
     def stop(self) -> None:
         """Write what has ended until now, and close the file."""
@@ -138,12 +149,17 @@ class TimelineRecorder:
         due = self._waiting | {each["number"] for each in new}
         for each in operations:
             if each["number"] in due and each["ended"] is not None:
-                self._file.add_operation(each)
+                self._file.add_operation(each, self._name_of(each))
         self._waiting = {
             each["number"] for each in operations if each["number"] in due and not each["ended"]
         }
         self._last = max([self._last, *(each["number"] for each in new)])
         return len(new)
+
+    def _name_of(self, operation: dict[str, Any]) -> str:
+        given = self._names.get((operation["group"], operation["sequence"]))
+        kind = operation["kind"].replace("_", "")
+        return given or f"{kind}.noname.{operation['number']}"
 
     def _operations(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = json.loads(self._engine.history("timeline"))["operations"]
@@ -215,6 +231,20 @@ def stop() -> None:
     timeline = _current.pop()
     if timeline is not None:
         timeline.stop()
+
+
+def name_operation(group: int, sequence: int, kind: str, name: str) -> None:
+    """Show an operation that is about to be submitted as "KIND.NAME" if a timeline is recorded.
+
+    Args:
+        group: Number of the engine's group.
+        sequence: Number of the operation in the group.
+        kind: Collective, as Horovod calls it, such as "allreduce".
+        name: Name of the script, or a generated one.
+    """
+    timeline = _current[0] if _current else None
+    if timeline is not None:
+        timeline.name_operation(group, sequence, f"{kind}.{name}")
 
 
 def stop_if_started() -> None:

@@ -46,14 +46,14 @@ def first_failure(reports: Iterable[Report]) -> Report | None:
     return min(failed, key=lambda report: (report.distance, report.at_seconds), default=None)
 
 
-def describe(report: Report, label: str) -> str:
+def describe(report: Report, label: str, others: Iterable[Report] = ()) -> str:
     """Return a sentence on how one rank ended, in at most 1,024 characters.
 
     It begins with the rank that caused this, if that rank left without an error. `label` is the
-    host's name in messages.
+    host's name in messages, `others` are reports of the host's ranks.
     """
     who = label if report.rank is None else f"{label} rank {report.rank}"
-    who = _who_left(report) + who
+    who = _who_left(report, others) + who
     code, how = report.exit_code, _how(report)
     place = f" ({report.frame})" if report.frame else ""
     if cause := next((text for number, text in _SIGNAL_CAUSES.items() if code == 128 + number), ""):
@@ -70,9 +70,13 @@ def describe_end(report: Report) -> str:
     return shorten(f"{who} {_how(report)}{error}")
 
 
-def _who_left(report: Report) -> str:
+def _who_left(report: Report, others: Iterable[Report]) -> str:
     fault = report.fault
-    if fault is None or fault.kind != _LEFT or not report.is_secondary:
+    if fault is None or fault.culprit is None or not report.is_secondary:
+        return ""
+    # os._exit(0) shuts no engine down, so that the fault is a lost connection
+    has_left = (each.rank == fault.culprit and not (each.failed or each.stopped) for each in others)
+    if fault.kind != _LEFT and not any(has_left):
         return ""
     return f"rank {fault.culprit} left while other ranks needed it: "
 

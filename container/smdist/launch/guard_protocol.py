@@ -288,15 +288,22 @@ class LauncherConnection:
         output: File descriptors of the stdout and stderr to write to: those of the launcher, or
             the guard's own if there is no launcher.
         lock: Path of the file to lock while writing whole lines; None if there is no launcher.
+        has_ended: True if the launcher was there and ended before this guard could connect.
     """
 
     def __init__(self, address: str | None, rank: int | None) -> None:
         self.output = (1, 2)
         self.lock: Path | None = None
+        self.has_ended = False
         self._socket: socket.socket | None = None
-        if address:
-            with contextlib.suppress(OSError):
-                self._connect(address, rank)
+        if not address:
+            return
+        try:
+            self._connect(address, rank)
+        except (ConnectionRefusedError, FileNotFoundError):  # nobody listens, or its folder is gone
+            self.has_ended = True
+        except OSError:  # too slow to answer: go on without
+            pass
 
     def _connect(self, address: str, rank: int | None) -> None:
         caller = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -9,7 +9,8 @@ to the rank's children (a rank ends its DataLoader workers itself). When the ran
 guard kills the remaining processes of the rank's process group and sends a report to the launcher.
 A rank that is stopped, or does not run for another reason, is named in its output, and so is the
 launcher. If the guard is killed, the kernel kills the rank. If the launcher was killed, the guard
-ends the rank and removes the launcher's folder. This module imports little, to start fast.
+ends the rank, or does not start it, and removes the launcher's folder. This module imports little,
+to start fast.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ _TAIL_BYTES: Final = 1 << 16
 _PAUSE_SECONDS: Final = 0.05
 _LAST_OUTPUT_SECONDS: Final = 3.0  # less than the launcher's time limit after a failure
 _ORPHAN_SECONDS: Final = 5.0
+_LAUNCHER_GONE: Final = 1  # exit status
 _DRAIN_SECONDS: Final = 1.0  # limited, since a daemon of the rank may keep its pipes open
 
 
@@ -94,12 +96,19 @@ class Guard:
         config: The guard's configuration.
         command: The command that runs the rank.
         signals: Socket from which the numbers of this process's signals are read.
+        launcher: Connection to the launcher of this host, if there is one.
     """
 
-    def __init__(self, config: GuardConfig, command: Sequence[str], signals: socket.socket) -> None:
+    def __init__(
+        self,
+        config: GuardConfig,
+        command: Sequence[str],
+        signals: socket.socket,
+        launcher: LauncherConnection,
+    ) -> None:
         self._config = config
         self._signals = signals
-        self._launcher = LauncherConnection(config.socket, config.rank)
+        self._launcher = launcher
         self._selector = selectors.DefaultSelector()
         self._tail = bytearray()
         self._passed: set[int] = set()
@@ -293,10 +302,17 @@ class Guard:
 
 
 def main() -> None:
-    """Run the script named on the command line as a child process; exit with the child's status."""
+    """Run the script named on the command line as a child process; exit with the child's status.
+
+    A guard whose launcher was killed before starts nothing: no process would end its rank.
+    """
     config = read_guard_config()
     with signal_socket(signal.SIGTERM, signal.SIGINT, signal.SIGCHLD) as signals:
-        status = Guard(config, [sys.executable, *sys.argv[1:]], signals).run()
+        launcher = LauncherConnection(config.socket, config.rank)
+        if launcher.has_ended:
+            remove_if_abandoned(Path(config.socket or "").parent)
+            sys.exit(_LAUNCHER_GONE)
+        status = Guard(config, [sys.executable, *sys.argv[1:]], signals, launcher).run()
     if status < 0:
         end_by(-status)
     sys.exit(status)

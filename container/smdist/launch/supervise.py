@@ -314,7 +314,7 @@ class Supervisor:
         if status > 0 and culprit and culprit.distance == ENDED_ON_REQUEST:
             culprit = None  # the ranks were stopped because the starter had failed
         if culprit:
-            text = describe(culprit, self._order.label)
+            text = describe(culprit, self._order.label, self._reports.values())
             fields = fields_of(culprit, self._order.label)
             code = culprit.exit_code
             return replace(end, status=code, failure=text, fields=fields, culprit=culprit)

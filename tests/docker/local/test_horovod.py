@@ -2,29 +2,41 @@
 """Scripts written for Horovod run unchanged in containers of images with a package of its name."""
 
 import json
-import tarfile
+import shutil
 
 import pytest
+from job_results import files_of_model
 from jobs import ROOT
 
 from sagemaker_dist import DataParallel, PyTorch, TensorFlow
-from sagemaker_dist.packaging import ImageOptions, build_image
 
 pytestmark = pytest.mark.timeout(300, func_only=True)
 SOURCE = ROOT / "tests/integration/source/for_horovod"
-BY_MPI = {"mpi": {"enabled": True, "processes_per_host": 2}}  # as SageMaker's users write it
-NUM_RANKS = 4  # two hosts with two ranks each
+COMPAT = ROOT / "container/compat/horovod"
+PACKAGE = "sagemaker_dist_horovod"
+SITE = "/usr/local/lib/python3.11/dist-packages/"
+
+
+def by_mpi(processes):
+    """What SageMaker's users write."""
+    return {"mpi": {"enabled": True, "processes_per_host": processes}}
 
 
 @pytest.fixture(scope="module")
-def with_horovod(engine, offline):
-    """Makes images with the package named horovod from others, and removes them at the end."""
-    made = []
+def with_horovod(engine, tmp_path_factory):
+    """Makes images that also have the files of the package named horovod, and removes them.
+
+    test_image_builds.py builds such an image with --compat: that takes a minute.
+    """
+    made, folder = [], tmp_path_factory.mktemp("horovod")
+    shutil.copytree(COMPAT / PACKAGE, folder / "site" / PACKAGE)
+    shutil.copy(COMPAT / f"{PACKAGE}.pth", folder / "site")
 
     def make(found):
         tag = f"smdist-test-horovod:{found.framework}"
-        options = {**offline, "base_image": found.name, "compat": "horovod", "tag": tag}
-        made.append(build_image(ImageOptions(framework=found.framework, **options)).name)
+        (folder / "Dockerfile").write_text(f"FROM {found.name}\nCOPY site {SITE}\n")
+        engine.images.build(path=str(folder), tag=tag, forcerm=True)
+        made.append(tag)
         return tag
 
     yield make
@@ -46,7 +58,7 @@ def tensorflow_horovod(with_horovod, tensorflow_image):
 def files_of_job(tmp_path):
     """Runs a script on two hosts and returns the files that its ranks write."""
 
-    def run(make, image_uri, script, distribution=BY_MPI, **options):
+    def run(make, image_uri, script, distribution, **options):
         estimator = make(
             entry_point=script,
             source_dir=str(SOURCE),
@@ -59,18 +71,16 @@ def files_of_job(tmp_path):
             environment={"TF_CPP_MIN_LOG_LEVEL": "2", "OMP_NUM_THREADS": "1"},
         )
         estimator.fit()
-        with tarfile.open(estimator.model_data.removeprefix("file://")) as tar:
-            members = [member for member in tar.getmembers() if member.isfile()]
-            return {member.name: tar.extractfile(member).read().decode() for member in members}
+        return files_of_model(estimator)
 
     return run
 
 
-def check_reports(files):
+def check_reports(files, num_ranks):
     """Check that each rank has reported the same digest, and a result better than chance."""
-    reports = {name: text.split() for name, text in files.items()}
+    reports = {name: text.decode().split() for name, text in files.items()}
 
-    assert [f"{rank}-of-{NUM_RANKS}.txt" for rank in range(NUM_RANKS)] == sorted(reports)
+    assert [f"{rank}-of-{num_ranks}.txt" for rank in range(num_ranks)] == sorted(reports)
     assert 1 == len({digest for _, digest in reports.values()})
     # accuracy, of which chance is 0.1, or images a second
     assert all(float(measured) > 0.2 for measured, _ in reports.values())
@@ -78,7 +88,7 @@ def check_reports(files):
 
 def test_torch_in_containers(files_of_job, torch_horovod):
     """All ranks of both hosts have the same bits."""
-    check_reports(files_of_job(PyTorch, torch_horovod, "torch_mnist.py"))
+    check_reports(files_of_job(PyTorch, torch_horovod, "torch_mnist.py", by_mpi(2)), 4)
 
 
 def test_elastic_torch_in_containers(files_of_job, torch_horovod):
@@ -96,4 +106,5 @@ def test_elastic_torch_in_containers(files_of_job, torch_horovod):
 
 @pytest.mark.parametrize("script", ["keras_mnist.py", "tf2_synthetic.py"])
 def test_tensorflow_in_containers(files_of_job, tensorflow_horovod, script):
-    check_reports(files_of_job(TensorFlow, tensorflow_horovod, script))
+    """One rank on each host, since TensorFlow takes 10 CPU seconds to start."""
+    check_reports(files_of_job(TensorFlow, tensorflow_horovod, script, by_mpi(1)), 2)

@@ -61,6 +61,22 @@ def test_sentence(parts, text):
     assert text == describe(report(**parts), "algo-2")
 
 
+@pytest.mark.parametrize(
+    ("culprit", "start"),
+    [
+        ({"status": 0}, "rank 4 left while other ranks needed it: algo-2 rank 3 exited"),
+        ({"status": 0, "stopped": True}, "algo-2 rank 3 exited"),
+        ({"status": 0, "rank": 5}, "algo-2 rank 3 exited"),
+    ],
+)
+def test_sentence_begins_with_a_rank_that_left_by_os_exit(culprit, start):
+    """Its engine does not say that it leaves, so the other rank has lost a connection."""
+    victim = report(error="Error: x", fault=RankFault(kind="lost", culprit=4))
+    others = [victim, report(**{"rank": 4, **culprit})]
+
+    assert describe(victim, "algo-2", others).startswith(start)
+
+
 @pytest.mark.parametrize("status", [-9, 137])
 def test_out_of_memory_is_suggested(status):
     text = describe(report(status=status, error="epoch 3"), "algo-2")

@@ -3,6 +3,7 @@
 
 import os
 import signal
+import socket
 import sys
 
 import pytest
@@ -110,6 +111,20 @@ def test_rank_dies_with_its_guard(guard, stage, until):
     run.process.kill()
     run.wait()
     until(lambda: not stage.processes(), 2)
+
+
+def test_no_rank_starts_after_the_launcher_was_killed(guard, tmp_path):
+    """Its guard removes the launcher's folder, which has the job's secret."""
+    folder = tmp_path / "smdist-launch-x"
+    folder.mkdir()
+    (folder / "lock").touch()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+        server.bind(str(folder / "guards.sock"))
+    run = guard("print('ready')", SMDIST_GUARD_SOCKET=str(folder / "guards.sock"))
+
+    assert 1 == run.wait()
+    assert "ready" not in run.said()
+    assert not folder.exists()
 
 
 def test_daemon_that_holds_the_pipes_does_not_hold_the_guard(guard, stage, until):

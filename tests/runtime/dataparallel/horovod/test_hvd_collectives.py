@@ -225,6 +225,11 @@ def records(rank, size, path):
         hvd.start_timeline(path)
         for length in range(1, 6):
             hvd.allreduce(torch.ones(length), op=hvd.Sum)
+        hvd.allgather(torch.ones(1), name="rows")
+        for _ in range(2 * rank):
+            hvd.allreduce(torch.ones(1))
+        hvd.join()
+        hvd.allreduce(torch.ones(6), name="last")
         # shutdown() ends the timeline
 
 
@@ -232,8 +237,13 @@ def test_a_timeline_has_rank_0s_operations(world, tmp_path):
     """The file is whole after shutdown(), without stop_timeline()."""
     world.run(records, str(tmp_path / "timeline.json"), size=2)
     events = json.loads((tmp_path / "timeline.json").read_text())
-    sums = [each for each in events if each["name"] == "all_reduce" and each["ph"] == "b"]
+    begun = [each for each in events if each["ph"] == "b" and each["args"]]
+    sums = [each["args"]["bytes"] for each in begun if each["args"]["kind"] == "all_reduce"]
+    names = [each["name"] for each in begun]
 
-    assert [4, 8, 12, 16, 20] == [each["args"]["bytes"] for each in sums]
+    assert [4, 8, 12, 16, 20] == sums[:5]
+    assert [f"allreduce.noname.{number}" for number in range(1, 6)] == names[:5]
+    assert ["allgather.rows/negotiate", "allgather.rows"] == names[5:7]
+    assert "allreduce.last" == names[-1]
     assert {0} == {each["pid"] for each in events}
     assert all(each["ts"] >= 0 for each in events if each["ph"] != "M")

@@ -18,6 +18,7 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
+from smdist.dataparallel.horovod_timeline import name_operation
 from smdist.dataparallel.join_ranks import join_ranks, joined_rank
 from smdist.dataparallel.rendezvous.engine_shutdown import last_fault
 from smdist.dataparallel.torch import _C
@@ -84,8 +85,11 @@ class Communicator:
         self.rank = self.ranks.index(rank)
         self._engine, self._name, self._timeout_seconds = engine, name, timeout_seconds
         self._data, self._control = (self._backend(part) for part in ("data", "control"))
+        self._data_group = group_number(f"{name}/data")
         self._started: deque[Started] = deque()
         self._number = 0  # operations of `data` that were started
+        self._answered = 0  # operations of `data` that the engine answered after join()
+        self._shown = "", ""  # kind and name in timelines of the call that header() has begun
 
     def _group(self, part: str) -> int:
         number = group_number(f"{self._name}/{part}")
@@ -112,6 +116,8 @@ class Communicator:
         """
         call = _description(buffer, op, name)
         whole = buffer if name is None else marked(buffer, name)
+        self._shown = "allreduce", name or f"noname.{self._number + 1}"
+        self._show()
         with start_errors():
             work = self._data.allreduce([whole], _reduce_options(op))
         started = self._append(call, whole, work)
@@ -139,6 +145,8 @@ class Communicator:
         call = {"kind": kind, **_named(name), "signature": signature, "shown": shown}
         checksum = group_number(f"{signature} {name!r}")
         mine = torch.tensor([_KINDS.index(kind), checksum, value])
+        self._shown = kind, name or f"noname.{self._number + 1}"
+        self._show("/negotiate")
         every = torch.empty(self.size * _HEADER, dtype=torch.int64)
         self._number += 1
         try:
@@ -155,6 +163,7 @@ class Communicator:
     def gather(self, tensor: torch.Tensor) -> Started:
         """Start an all-gather of equal buffers, after header()."""
         every = tensor.new_empty(self.size * tensor.numel())
+        self._show()
         with start_errors():
             work = self._data._allgather_base(every, _flat(tensor))
         return self._append({}, every, work)
@@ -164,6 +173,7 @@ class Communicator:
     ) -> Started:
         """Start an all-to-all of `sent[i]` elements to rank i, after header()."""
         every = tensor.new_empty(sum(received))
+        self._show()
         with start_errors():
             work = self._data.alltoall_base(every, _flat(tensor), list(received), list(sent))
         return self._append({}, every, work)
@@ -172,6 +182,7 @@ class Communicator:
         """Start an all-gather of buffers of different lengths, after header()."""
         every = tensor.new_empty(sum(counts))
         parts = list(every.split(list(counts)))  # type: ignore[no-untyped-call]
+        self._show()
         with start_errors():
             work = self._data.alltoall(parts, [_flat(tensor)] * self.size)
         return self._append({}, every, work)
@@ -180,6 +191,7 @@ class Communicator:
         """Start a broadcast of a buffer of rank `root` of this set, after header()."""
         options = dist.BroadcastOptions()
         options.rootRank, options.rootTensor = root, 0
+        self._show()
         with start_errors():
             work = self._data.broadcast([buffer], options)
         return self._append({}, buffer, work)
@@ -217,7 +229,15 @@ class Communicator:
         groups, joining = [self._group("data")], self._group("joining")
         with start_errors():
             last = join_ranks(_C, self._engine, groups, joining, self._timeout_seconds)
+        self._count_answers()
         return self.ranks[last]
+
+    def _count_answers(self) -> None:
+        """Count the operations of the group `data` in which the engine has replaced this rank."""
+        operations = json.loads(self._engine.history("join"))["operations"]
+        numbers = [each["sequence"] for each in operations if each["group"] == self._data_group]
+        if numbers:
+            self._answered = max(numbers) + 1 - self._number
 
     def _failure(self, call: Call) -> HorovodInternalError:
         """Return the error of a call that has failed because ranks called different things.
@@ -270,6 +290,12 @@ class Communicator:
         )
 
     # Operations --------------------------------------------------------------------------------
+
+    def _show(self, suffix: str = "") -> None:
+        """Let timelines show the operation that is submitted next by the name of the call."""
+        kind, name = self._shown
+        sequence = self._number + self._answered
+        name_operation(self._data_group, sequence, kind, name + suffix)
 
     def _append(
         self,
