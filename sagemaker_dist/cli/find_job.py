@@ -77,7 +77,7 @@ def _sagemaker_runner(name: str) -> Runner:
 def _not_here(name: str, lacks: str, kind: str, setting: str) -> JobError:
     return JobError(
         f"this machine has no job {name!r}",
-        f"and SageMaker was not checked, because {lacks}",
+        f"SageMaker was not checked, because {lacks}",
         f"Check the name; for a job on SageMaker, {setting}",
         kind=kind,
     )

@@ -154,7 +154,7 @@ def test_a_job_of_nobody_without_aws(capsys, monkeypatch, job_file, command, mor
         monkeypatch.setenv(name, value)
     assert 1 == main([command, "nobody"])
     (said,) = capsys.readouterr().err.splitlines()
-    begin = "sagemaker-dist: this machine has no job 'nobody': and SageMaker was not checked"
+    begin = "sagemaker-dist: this machine has no job 'nobody': SageMaker was not checked"
 
     assert said.startswith(begin)
     assert lacks in said
