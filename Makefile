@@ -2,7 +2,8 @@
 # make demo   train real data on two emulated hosts: no Docker, no AWS
 # make test   the everyday proof of every feature, in several processes; TEST_WORKERS=1 for one
 # make test-slow  more of what the same tests prove: whole grids, the biggest models
-# make test-all  those of both, the sample of pipelines and a thousand random programs in one run, as CI does
+# make test TESTS=all  those of both, the sample of pipelines and a thousand random programs in one
+#             run, as CI does; without the native tests
 # make long   what takes longer than CI has: docs/testing.md has the last figures
 # make test-v3  the tests of ModelTrainer again, with SageMaker's SDK v3
 # make test-tf216  the tests of TensorFlow again, with the oldest that the same binary serves
@@ -52,22 +53,21 @@ unexport PYTHONDONTWRITEBYTECODE
 RUNTIME_FILES := $(shell find container -type f -not -path '*/__pycache__/*' -not -path '*/build/*' \
   -not -path '*/image/*' -not -name 'Dockerfile*')
 
-.PHONY: demo test test-device test-slow test-all long gpu test-v3 test-tf216 test-docker programs device-programs stream-bugs split-matrix pipeline-sample blips resumable-jobs tensor-sequences faults soak \
+.PHONY: demo test test-device test-slow long gpu test-v3 test-tf216 test-docker programs device-programs stream-bugs split-matrix pipeline-sample blips resumable-jobs tensor-sequences faults soak \
   torch-suite keras-matrix pipeline-matrix tensor-matrix native fuzz fuzz-sample fuzz-corpus fuzz-program docs schema site \
   lint clean
 
 demo: $(RUNTIME)
 	$(BIN)/python notebooks/digits/demo.py
 
-test: $(RUNTIME) native-address test-device
-	$(SHARED_OUT) --ignore=$(SAMPLE) -m "not slow"
+# With TESTS=all, each process collects all tests once, and tests that wait leave the processors to
+# others.
+test: $(RUNTIME) $(if $(filter all,$(TESTS)),,native-address) test-device
+	$(if $(filter all,$(TESTS)),SMDIST_TEST_PROGRAMS=1000 $(SHARED_OUT), \
+	  $(SHARED_OUT) --ignore=$(SAMPLE) -m "not slow")
 
 test-slow: $(RUNTIME) test-device
 	$(SHARED_OUT) --ignore=$(SAMPLE) -m slow
-
-# Each process collects all tests once, and tests that wait leave the processors to others.
-test-all: $(RUNTIME) test-device
-	SMDIST_TEST_PROGRAMS=1000 $(SHARED_OUT)
 
 long: split-matrix keras-matrix pipeline-matrix tensor-matrix device-programs stream-bugs blips resumable-jobs tensor-sequences
 

@@ -110,6 +110,7 @@ def _merged(folders: list[Path]) -> Dumps:
                 merged.histories[rank] = history
         merged.stacks |= each.stacks
         merged.states |= each.states
+        merged.notes += each.notes
     return merged
 
 

@@ -8,15 +8,18 @@ users may want to stop it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from sagemaker_dist.cli import screen
-from sagemaker_dist.errors import DistError, OptionError
+from sagemaker_dist.errors import DistError, JobError, OptionError
 from sagemaker_dist.planning.job_faults import JOB_NAME
 from sagemaker_dist.runners.protocol import TERMINAL
 
 if TYPE_CHECKING:
     from sagemaker_dist.runners import LocalRunner, Runner
+
+_SET_REGION: Final = "set AWS_DEFAULT_REGION, or pass --region"
+_SET_CREDENTIALS: Final = "run aws configure, or set AWS_PROFILE"
 
 
 def runner_of(name: str, region: str | None, profile: str | None) -> Runner:
@@ -33,6 +36,8 @@ def runner_of(name: str, region: str | None, profile: str | None) -> Runner:
 
     Raises:
         OptionError: The name cannot be a job's name.
+        JobError: This machine has no such job, and AWS's settings do not allow to look for it on
+            SageMaker.
     """
     from sagemaker_dist.packaging import boto_session
     from sagemaker_dist.runners import LocalRunner
@@ -43,8 +48,7 @@ def runner_of(name: str, region: str | None, profile: str | None) -> Runner:
     if region or profile:
         return SageMakerRunner(boto_session(region, profile))
     if not local_runner.exists(name):
-        screen.note(f"this machine has no job {name!r}; looking for it on SageMaker")
-        return SageMakerRunner(boto_session())
+        return _sagemaker_runner(name)
     if local_runner.describe(name)["TrainingJobStatus"] not in TERMINAL:
         return local_runner
     return _choose(local_runner, name)
@@ -54,6 +58,29 @@ def _check(name: str) -> None:
     if not JOB_NAME.fullmatch(name):
         why = "a job name has 1 to 63 letters, digits and hyphens, and no hyphen at either end"
         raise OptionError(f"NAME is {name!r}", why, "Pass the name that submit printed")
+
+
+def _sagemaker_runner(name: str) -> Runner:
+    """Return SageMaker's runner for the name of a job that this machine does not have."""
+    from sagemaker_dist.packaging import boto_session
+    from sagemaker_dist.runners.sagemaker import SageMakerRunner
+
+    session = boto_session()
+    if session.region_name is None:
+        raise _not_here(name, "no AWS region is set", "no_region", _SET_REGION)
+    if not _has_credentials(session):
+        raise _not_here(name, "no AWS credentials were found", "no_credentials", _SET_CREDENTIALS)
+    screen.note(f"this machine has no job {name!r}; looking for it on SageMaker")
+    return SageMakerRunner(session)
+
+
+def _not_here(name: str, lacks: str, kind: str, setting: str) -> JobError:
+    return JobError(
+        f"this machine has no job {name!r}",
+        f"SageMaker was not checked, because {lacks}",
+        f"Check the name; for a job on SageMaker, {setting}",
+        kind=kind,
+    )
 
 
 def _choose(local_runner: LocalRunner, name: str) -> Runner:

@@ -9,10 +9,12 @@ smdist-debug.request                  ranks write the files anew when this file 
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
 import tarfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -23,6 +25,7 @@ from sagemaker_dist.errors import JobError
 
 FOLDER: Final = "smdist-debug"
 MAX_BYTES: Final = 16 << 20  # maximum of one file; a rank writes less than one mebibyte
+MAX_ARCHIVE_BYTES: Final = 1 << 30  # read of an archive, uncompressed
 _NAME: Final = re.compile(r"(operations|stacks|state)-rank-(\d{1,9})\.(json|txt)")
 
 
@@ -35,11 +38,13 @@ class Dumps:
         stacks: The Python stacks of each rank, as faulthandler writes them.
         states: The last reported state of a process that did not run, by rank: a dict with the keys
             "letter", "seconds" and "text".
+        notes: Sentences about files and parts of archives that were not read.
     """
 
     histories: dict[int, RankHistory] = field(default_factory=dict)
     stacks: dict[int, str] = field(default_factory=dict)
     states: dict[int, dict[str, Any]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
     def add(self, name: str, content: bytes) -> None:
         """Add a file, of which the name counts; files with other names are ignored.
@@ -48,7 +53,10 @@ class Dumps:
             JobError: The file has the name of a rank's history, and is none.
         """
         match = _NAME.fullmatch(PurePosixPath(name).name)
-        if match is None or len(content) > MAX_BYTES:
+        if match is None:
+            return
+        if len(content) > MAX_BYTES:
+            self.notes.append(f"{name} is left out: it is longer than {MAX_BYTES:,} bytes")
             return
         kind, rank = match[1], int(match[2])
         if kind == "operations":
@@ -103,20 +111,54 @@ def _files_below(path: Path) -> Iterator[Path]:
 def read_tar(file: IO[bytes], name: str, dumps: Dumps) -> None:
     """Add the ranks' files in a compressed archive to `dumps`; `name` is for errors.
 
-    The archive is read once from its beginning to its end, and nothing is unpacked.
+    The archive is read once from its beginning, and nothing is unpacked. What comes after its
+    first GiB is left out, with a note.
 
     Raises:
         JobError: It is no such archive, or has a file that cannot be read.
     """
     try:
-        with tarfile.open(fileobj=file, mode="r|gz") as archive:
+        content: Any = _BoundedContent(file)
+        with tarfile.open(fileobj=content, mode="r:") as archive:
             for member in archive:
                 is_ours = member.isfile() and _NAME.fullmatch(PurePosixPath(member.name).name)
-                content = archive.extractfile(member) if is_ours else None
-                if content is not None:
-                    dumps.add(member.name, content.read(MAX_BYTES + 1))
-    except (tarfile.TarError, EOFError, OSError) as error:
+                found = archive.extractfile(member) if is_ours else None
+                if found is not None:
+                    dumps.add(member.name, found.read(MAX_BYTES + 1))
+    except _TooLongError:
+        dumps.notes.append(
+            f"{name} is cut: at most its first {MAX_ARCHIVE_BYTES:,} bytes, uncompressed, were read"
+        )
+    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         raise _unreadable(name, str(error)) from error
+
+
+class _TooLongError(Exception):
+    """The archive is longer than what is read of it."""
+
+
+class _BoundedContent:
+    """Uncompressed content of an archive, as tarfile reads it, up to a maximum.
+
+    A header of an archive may have any length, and tarfile reads it whole: a single read has a
+    maximum, too.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._content = gzip.GzipFile(fileobj=file, mode="rb")
+
+    def tell(self) -> int:
+        return self._content.tell()
+
+    def seek(self, position: int) -> int:
+        if position > MAX_ARCHIVE_BYTES:
+            raise _TooLongError
+        return self._content.seek(position)
+
+    def read(self, size: int) -> bytes:
+        if size > MAX_BYTES + tarfile.RECORDSIZE or self.tell() + size > MAX_ARCHIVE_BYTES:
+            raise _TooLongError
+        return self._content.read(size)
 
 
 def request_dumps(output_data: Path) -> None:

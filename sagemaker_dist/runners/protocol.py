@@ -12,6 +12,7 @@ Description: TypeAlias = dict[str, Any]  # fields of DescribeTrainingJob's answe
 NO_MODEL: Final = "[sagemaker-dist] no model was saved"  # the log line begins with this
 ROOT_CAUSE: Final = "RootCause"  # key of a local job's description: fields of the first failure
 LOST_LOG_BYTES: Final = "LostLogBytes"  # key of a local job's description: see `State`
+MAX_LOG_BYTES: Final = 1 << 30  # limit of one host's output in the log of a local job
 RESTARTS: Final = "Restarts"  # key of a local job's description: failures before its restarts
 TERMINAL: Final = frozenset({"Completed", "Failed", "Stopped"})
 

@@ -22,7 +22,14 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
 
-from sagemaker_dist.runners.protocol import LOST_LOG_BYTES, NO_MODEL, TERMINAL, Description, Runner
+from sagemaker_dist.runners.protocol import (
+    LOST_LOG_BYTES,
+    MAX_LOG_BYTES,
+    NO_MODEL,
+    TERMINAL,
+    Description,
+    Runner,
+)
 
 _PREFIX: Final = re.compile(r"\[(algo-(\d+)[^\]]*)\] ?")
 _COLOURS: Final = ("cyan", "green", "yellow", "magenta", "blue", "bright_red")
@@ -77,7 +84,8 @@ def watch(
                 describe_at_seconds = monotonic() + _DESCRIBE_SECONDS
     description = runner.describe(name)
     if lost := description.get(LOST_LOG_BYTES):
-        text = f"the logs lack {lost:,} bytes of the hosts' output: the disk was full"
+        why = f"the disk was full, or a host wrote more than {MAX_LOG_BYTES:,} bytes"
+        text = f"the logs lack {lost:,} bytes of the hosts' output: {why}"
         _console().print(text, style="yellow", highlight=False, soft_wrap=True)
     model = description.get("ModelArtifacts", {}).get(
         "S3ModelArtifacts"

@@ -79,21 +79,22 @@ void HistoryWriter::watch(const std::shared_ptr<Engine>& engine) {
 bool HistoryWriter::install(int number) {
   struct sigaction present{};
   if (sigaction(number, nullptr, &present) != 0 || present.sa_handler != SIG_DFL) return false;
-  struct sigaction own{};
-  own.sa_handler = &HistoryWriter::handle_signal;
-  own.sa_flags = SA_RESTART;
-  if (sigaction(number, &own, nullptr) != 0) return false;
+  if (!set_handler(number, nullptr)) return false;
   signal_ = number;
   return true;
 }
 
 void HistoryWriter::replace_handler() {
+  struct sigaction replaced{};
+  if (signal_ != 0 && set_handler(signal_, &replaced)) stacks_handler_ = replaced.sa_handler;
+}
+
+// Makes handle_signal() the handler of the signal. Returns false if the kernel refuses it.
+bool HistoryWriter::set_handler(int number, struct sigaction* replaced) {
   struct sigaction own{};
   own.sa_handler = &HistoryWriter::handle_signal;
   own.sa_flags = SA_RESTART;
-  struct sigaction replaced{};
-  if (signal_ == 0 || sigaction(signal_, &own, &replaced) != 0) return;
-  stacks_handler_ = replaced.sa_handler;
+  return sigaction(number, &own, replaced) == 0;
 }
 
 void HistoryWriter::handle_signal(int /*number*/) { wake(kSignal); }
@@ -167,6 +168,7 @@ bool HistoryWriter::request_stacks() {
     const ssize_t count = ::recv(requests_, &answer, 1, MSG_DONTWAIT);
     if (count == 1 && answer == last_request_) return true;  // else an answer that came late
     if (count == 0) return false;
+    if (count < 0 && errno != EAGAIN && errno != EINTR) return false;  // the socket was closed
   }
 }
 

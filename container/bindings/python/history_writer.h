@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <csignal>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -54,6 +55,7 @@ class HistoryWriter final {
 
  private:
   static void handle_signal(int number);
+  static bool set_handler(int number, struct sigaction* replaced);
 
   void run();
   bool take_events();

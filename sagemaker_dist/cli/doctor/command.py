@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from rich.text import Text
 
 from sagemaker_dist.cli import screen
 from sagemaker_dist.cli.doctor import account, file_systems, machine, vpc_checks
-from sagemaker_dist.cli.doctor.rows import Row, Status, unknown
+from sagemaker_dist.cli.doctor.rows import Row, Status, fail, unknown
 from sagemaker_dist.cli.dry_run_session import ACCOUNT, REGION, DryRunSession
 from sagemaker_dist.cli.iam_policy import fill_in, policy, role_permissions
 from sagemaker_dist.cli.job_names import code_of
@@ -27,6 +27,8 @@ from sagemaker_dist.packaging import account_of, boto_session
 from sagemaker_dist.planning.locations import S3
 
 _FAILED: Final = 1
+_UNCHECKED: Final = "account"  # name of the row for checks that need credentials
+_WAYS: Final = frozenset({"local runtime", "image here", "credentials"})  # one is enough for a job
 _COLOURS: Final[dict[Status, str]] = {
     "ok": "green",
     "warn": "yellow",
@@ -49,8 +51,9 @@ def doctor(
 ) -> int:  # fmt: skip
     """Check whether this machine and account can run the job of FILE; without FILE, any job.
 
-    Exits with 1 if a check fails. A check is "unknown" if AWS does not permit it. With --iam or
-    --iam-role, an IAM policy is printed, and nothing is checked.
+    Exits with 1 if a check fails. A check is "unknown" if AWS does not permit it. Without FILE,
+    checks of AWS can only warn, unless --region or --profile is passed. With --iam or --iam-role,
+    an IAM policy is printed, and nothing is checked.
     """
     _check_options(file, settings, iam=iam, iam_role=iam_role)
     session = boto_session(region, profile)
@@ -58,7 +61,7 @@ def doctor(
     if plan is not None and (iam or iam_role):
         _print_policy(plan, session, of_role=iam_role)
         return 0
-    rows = list(diagnosis(session, plan))
+    rows = list(diagnosis(session, plan, needs_aws=bool(plan or region or profile)))
     if as_json:
         screen.print_json([asdict(each) for each in rows])
     else:
@@ -89,18 +92,39 @@ def _planned(file: Path, settings: tuple[str, ...], region: str | None) -> Plan:
     return planned(read_job_file(file, settings).job(session=DryRunSession(region=region)))
 
 
-def diagnosis(session: Any, plan: Plan | None) -> Iterator[Row]:
+def diagnosis(session: Any, plan: Plan | None, *, needs_aws: bool = True) -> Iterator[Row]:
     """Yield the results of all checks for the job of `plan`.
 
     If `plan` is None, only checks that do not depend on a job are made. For a local job, only this
-    machine is checked, and AWS is not called.
+    machine is checked, and AWS is not called. Without `needs_aws`, checks of AWS do not fail: jobs
+    of this machine need none. It fails if no kind of job can run.
     """
     job = None if plan is None else plan.job
     here = str(job.instance_type) if job is not None and is_local(job) else None
     framework = "torch" if job is None else job.framework
-    yield from machine.machine_rows(framework=framework, local_type=here)
+    local = list(machine.machine_rows(framework=framework, local_type=here))
+    yield from local
     if here is not None:
         return
+    aws = list(_aws_rows(session, plan, framework))
+    if needs_aws:
+        yield from aws
+        return
+    yield from (_optional(each) for each in aws if each.name != _UNCHECKED)
+    ready = [each for each in local if each.status == "ok"]
+    ready += [each for each in aws if each.status != "fail"]
+    if not any(each.name in _WAYS for each in ready):
+        yield fail("jobs", "no job can run: see the rows above", "Follow one of the hints")
+
+
+def _optional(row: Row) -> Row:
+    """Return a row of AWS for a user who may want jobs of this machine alone."""
+    if row.status != "fail":
+        return row
+    return replace(row, status="warn", text=f"{row.text}; only jobs on SageMaker need it")
+
+
+def _aws_rows(session: Any, plan: Plan | None, framework: str) -> Iterator[Row]:
     yield account.region_row(session)
     known = account.credentials_row(session)
     yield known
@@ -108,7 +132,7 @@ def diagnosis(session: Any, plan: Plan | None) -> Iterator[Row]:
         yield from _account_rows(session, plan, framework)
     else:
         text = "role, image, buckets, quotas and network need credentials to be checked"
-        yield unknown("account", text)
+        yield unknown(_UNCHECKED, text)
 
 
 def _account_rows(session: Any, plan: Plan | None, framework: str) -> Iterator[Row]:

@@ -16,14 +16,13 @@ from sagemaker_dist.jobs.job_checks import job_faults
 from sagemaker_dist.jobs.job_file.json_schema import input_schema, is_file_system, job_schema
 from sagemaker_dist.jobs.job_file.origins import Origins, with_paths
 from sagemaker_dist.jobs.job_file.schema_check import (
-    DEEPEST,
     FLATTEN,
     Fault,
     depth_of,
     shape_faults,
 )
 from sagemaker_dist.jobs.job_file.settings import Setting, applied, parse_setting
-from sagemaker_dist.jobs.job_file.toml_lines import key_lines
+from sagemaker_dist.jobs.job_file.toml_lines import DEEPEST, has_long_key, key_lines
 from sagemaker_dist.jobs.training_job import TrainingJob
 from sagemaker_dist.planning.request import (
     FileSystemInput,
@@ -148,7 +147,8 @@ def _parsed(path: Path) -> tuple[dict[str, Any], str]:
         with path.open(encoding="utf-8-sig") as file:  # editors on Windows write a byte order mark
             text = file.read(_MAX_CHARACTERS + 1)
         is_whole = len(text) <= _MAX_CHARACTERS
-        values = tomllib.loads(text) if is_whole else {}
+        is_deep = has_long_key(text)
+        values = tomllib.loads(text) if is_whole and not is_deep else {}
     except OSError as error:
         why = error.strerror or str(error)
         raise OptionError(f"{path} cannot be read", why, "Pass the path of a job file") from error
@@ -171,7 +171,7 @@ def _parsed(path: Path) -> tuple[dict[str, Any], str]:
         raise _too_deep(path) from error
     if not is_whole:
         raise _too_long(path)
-    if depth_of(values) > DEEPEST:
+    if is_deep or depth_of(values) > DEEPEST:
         raise _too_deep(path)
     return values, text
 

@@ -19,7 +19,6 @@ _KINDS: Final[dict[str, tuple[type, ...]]] = {
     "array": (list,),
     "object": (dict,),
 }
-DEEPEST: Final = 100  # nested tables and arrays, far below Python's recursion limit
 FLATTEN: Final = "Use fewer levels, or move the values to a file that the script reads"
 _WORDS: Final = {
     "string": "a string",

@@ -6,16 +6,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from sagemaker_dist.errors import OptionError
-from sagemaker_dist.jobs.job_file.schema_check import DEEPEST, FLATTEN, depth_of
-from sagemaker_dist.jobs.job_file.toml_lines import key_path, split_pair
+from sagemaker_dist.jobs.job_file.schema_check import FLATTEN, depth_of
+from sagemaker_dist.jobs.job_file.toml_lines import DEEPEST, has_long_key, key_path, split_pair
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+_SHOWN: Final = 400  # characters of a setting that an error shows whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +46,11 @@ def parse_setting(text: str, schema: Mapping[str, Any]) -> Setting:
         name, written = split_pair(text)
         path = key_path(name)
     except ValueError:
+        shown = repr(text) if len(text) < _SHOWN else f"{text[:40]!r}…"
         why, hint = "it is not KEY=VALUE", "Write --set instance_count=4"
-        raise OptionError(f"--set {text!r}", why, hint) from None
+        if has_long_key(text):
+            why, hint = f"it is nested more than {DEEPEST} levels deep", FLATTEN
+        raise OptionError(f"--set {shown}", why, hint) from None
     kinds = {each.get("type") for each in _schemas_at(schema, path)}
     value = _text(written) if kinds == {"string"} else _value(written)
     if len(path) + depth_of(value) > DEEPEST:
@@ -113,7 +118,7 @@ def _text(value: str) -> Any:
 def _value(value: str) -> Any:
     """Parse a text as a TOML value. Return the text itself if it is not TOML."""
     try:
-        found = tomllib.loads(f"value = {value}")
+        found = {} if has_long_key(value) else tomllib.loads(f"value = {value}")
     except (ValueError, RecursionError):  # not TOML, too many digits, or nested too deep
         return value
     return found["value"] if len(found) == 1 else value

@@ -21,10 +21,14 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+DEEPEST: Final = 100  # nested tables and arrays, far below Python's recursion limit
 _GAP: Final = re.compile(r"(?:\s|#[^\n]*)*")
 _PART: Final = re.compile(r"""[A-Za-z0-9_-]+|"(?:\\.|[^"\\])*"|'[^']*'""")
 _DOTTED: Final = re.compile(
     rf"[ \t]*(?:{_PART.pattern})(?:[ \t]*\.[ \t]*(?:{_PART.pattern}))*[ \t]*"
+)
+_LONG_KEY: Final = re.compile(  # at the start of a line, or in an inline table
+    rf"(?:^|[\[{{,])[ \t]*(?:(?:{_PART.pattern})[ \t]*\.[ \t]*){{{DEEPEST}}}", re.MULTILINE
 )
 _STRING: Final = re.compile(
     r'''"""(?:\\.|(?!""")[^\\])*"{3,5}'''  # the text itself may end in two quotes
@@ -33,6 +37,15 @@ _STRING: Final = re.compile(
     re.DOTALL,
 )
 _SCALAR: Final = re.compile(r"[^,\]}#\n]*")
+
+
+def has_long_key(text: str) -> bool:
+    """Return whether a key of a TOML text has more than 100 parts, with dots between them.
+
+    Python's parser takes a minute for 50,000 parts, so this is checked before parsing. The text
+    need not be valid. A line of a string that looks like such a key counts, too.
+    """
+    return _LONG_KEY.search(text) is not None
 
 
 def key_lines(text: str) -> dict[KeyPath, int]:
@@ -49,9 +62,9 @@ def key_path(dotted: str) -> tuple[str, ...]:
     """Return the parts of a dotted key such as `a."b.c"`, with quotes removed.
 
     Raises:
-        ValueError: The text is not a key.
+        ValueError: The text is not a key, or has more than 100 parts.
     """
-    if "\n" in dotted or not _DOTTED.fullmatch(dotted):
+    if "\n" in dotted or not _DOTTED.fullmatch(dotted) or has_long_key(dotted):
         raise ValueError(dotted)
     found: dict[str, object] = tomllib.loads(f"{dotted} = 0")
     parts: list[str] = []

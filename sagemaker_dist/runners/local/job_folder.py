@@ -13,7 +13,7 @@ stop         a request to stop         written by any process, one of these word
              drop: as kill, and the model is discarded
 lock         locked while the supervisor runs
 secret       the random secret by which the job's ranks recognize each other, removed at the end
-logs/        algo-N.log: output of one host; all.log: output of all hosts, in the order of arrival
+logs/        all.log: output of all hosts, in the order of arrival; supervisor.log
 data/        copied data of the channels, removed at the end. NAME is the name of a channel:
              NAME for all hosts, NAME/algo-N for one host with ShardedByS3Key
 hosts/       one tree like /opt/ml per host, removed at the end
@@ -85,7 +85,7 @@ class JobFolder:
 
     @property
     def logs(self) -> Path:
-        """Directory of the logs: one file per host, and all.log."""
+        """Directory of the logs: all.log and supervisor.log."""
         return self.path / "logs"
 
     @property
@@ -282,7 +282,8 @@ class JobFolder:
 
     def _write(self, name: str, document: object) -> None:
         beside = self.path / f"{name}.new"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        beside.unlink(missing_ok=True)  # a writer that was killed may have left it
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with os.fdopen(os.open(beside, flags, 0o600), "w") as file:
             file.write(json.dumps(document, indent=1, default=str))
         beside.replace(self.path / name)

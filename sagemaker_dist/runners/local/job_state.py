@@ -27,7 +27,8 @@ class State:
         restarts: Fields of the failures after which all ranks were started again, and of the one
             that ended the job.
         losses: Hosts that an elastic job has lost, each with the reason: "algo-2: ...".
-        lost_log_bytes: Bytes of the hosts' output that all.log lacks, because the disk was full.
+        lost_log_bytes: Bytes of the hosts' output that all.log lacks, because the disk was full or
+            a host wrote more than its log may have.
         transitions: Every secondary status with the time at which it began.
     """
 

@@ -26,7 +26,8 @@ def reserve(folder: Path) -> None:
     Raises:
         OSError: The disk is full, or the folder cannot be written.
     """
-    descriptor = os.open(folder / _NAME, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(folder / _NAME, flags, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(_EMPTY + os.urandom(_BYTES - 1))
         file.flush()
@@ -54,7 +55,8 @@ def write_reserved(folder: Path, document: Mapping[str, Any]) -> None:
     text = json.dumps(document).encode()
     if len(text) > _BYTES:
         text = json.dumps({**document, "cause": {}}).encode()
-    with (folder / _NAME).open("r+b") as file:
+    flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(folder / _NAME, flags), "wb") as file:
         file.write(text.ljust(_BYTES))
         file.flush()
         os.fsync(file.fileno())

@@ -15,7 +15,7 @@ from botocore.exceptions import ClientError, EndpointConnectionError
 
 from sagemaker_dist.cli import main
 from sagemaker_dist.cli.doctor import account, command, machine
-from sagemaker_dist.cli.doctor.rows import aws_rows, fail, ok
+from sagemaker_dist.cli.doctor.rows import aws_rows, fail, ok, warn
 from sagemaker_dist.cli.hosts import Hosts
 from sagemaker_dist.packaging import gpu_faults
 from sagemaker_dist.packaging.image_labels import ImageLabels
@@ -301,6 +301,25 @@ def test_without_credentials(capsys, job_file, quiet_machine):
     assert 1 == status
     assert "fail     credentials  no credentials were found\n" in said
     assert "quotas and network" in said
+
+
+@pytest.mark.parametrize(
+    ("runtime", "more", "status", "region"),
+    [
+        (ok("local runtime", "1.0"), [], 0, "warn"),
+        (warn("local runtime", "not installed", ""), [], 1, "warn"),  # no job can run at all
+        (ok("local runtime", "1.0"), ["--profile", "default"], 1, "fail"),
+    ],
+)
+def test_aws_that_is_not_configured(capsys, monkeypatch, tmp_path, runtime, more, status, region):
+    """Without FILE, only what --profile or --region asks AWS for makes the command fail."""
+    aws_config(tmp_path, "[default]\n")
+    monkeypatch.setattr(machine, "machine_rows", lambda **_: iter([runtime]))
+
+    assert status == main(["doctor", "--json", *more])
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert region == rows["region"]["status"]
+    assert (region == "warn") == ("only jobs on SageMaker need it" in rows["credentials"]["text"])
 
 
 def test_of_this_machine(capsys, job_file, quiet_machine):

@@ -143,6 +143,23 @@ def test_a_job_of_nobody(capsys, aws, command):
     assert "nobody" in capsys.readouterr().err.splitlines()[-1]
 
 
+@pytest.mark.parametrize(
+    ("more", "lacks"), [({}, "region"), ({"AWS_DEFAULT_REGION": "eu-west-1"}, "credentials")]
+)
+@pytest.mark.parametrize("command", ["describe", "debug"])
+def test_a_job_of_nobody_without_aws(capsys, monkeypatch, job_file, command, more, lacks):
+    """The error begins with this machine, and says why SageMaker was not checked."""
+    job_file()
+    for name, value in more.items():
+        monkeypatch.setenv(name, value)
+    assert 1 == main([command, "nobody"])
+    (said,) = capsys.readouterr().err.splitlines()
+    begin = "sagemaker-dist: this machine has no job 'nobody': SageMaker was not checked"
+
+    assert said.startswith(begin)
+    assert lacks in said
+
+
 def test_local(capsys, job_file, tmp_path):
     """`local` runs a job file for SageMaker, and notes the options that it leaves out."""
     (tmp_path / "data").mkdir()

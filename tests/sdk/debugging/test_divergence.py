@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The first operation in which ranks differ is found in their histories."""
 
+import gzip
 import json
+import tarfile
 
 import pytest
 from histories import history, operation, write_histories
@@ -177,12 +179,12 @@ def test_the_report_says_it_in_sentences_and_as_data(tmp_path):
     dumps = read_dumps(tmp_path)
 
     assert [
-        "group 0: ranks differ from operation 1 on",
+        "rank 2: has been stopped",
+        "group 0: rank 1 has not called operation 1",
         "  ranks 0 and 3 called all_reduce(sum, float32, 100)",
         "  rank 1 has not called it; its last: all_reduce(sum, float32, 100), operation 0 of"
         " group 0",
         '  rank 1 is at: File "train.py", line 7 in evaluate (stacks-rank-1.txt)',
-        "rank 2: has been stopped",
         "no history: rank 2 of 4 ranks",
         "rank 0 on algo-1: in operation 1 of group 0, all_reduce(sum, float32, 100), for 98.0 s",
         "rank 3 on algo-4: in operation 1 of group 0, all_reduce(sum, float32, 100), for 98.0 s",
@@ -194,10 +196,46 @@ def test_the_report_says_it_in_sentences_and_as_data(tmp_path):
     assert 1 == report["divergences"][0]["missing"][0]["rank"]
 
 
-def test_a_file_that_is_too_long_is_ignored(tmp_path, monkeypatch):
-    monkeypatch.setattr("sagemaker_dist.debugging.dump_files.MAX_BYTES", 10)
+@pytest.mark.parametrize(
+    ("second", "first_line"),
+    [
+        ({"fault": {"text": "rank 0 is gone"}}, "rank 1 failed: rank 0 is gone"),
+        ({"written_at": 260.0}, "rank 0 on algo-1: its files are 60 s older than others"),
+        ({"size": 3}, "no history: rank 2 of 3 ranks"),
+        ({}, "all ranks that have left a history called the same operations"),
+    ],
+)
+def test_the_first_line_is_what_matters(tmp_path, second, first_line):
+    """A rank that failed, is silent or is unknown comes before the ranks that agree."""
+    write_histories(tmp_path, history(0, [operation(1)]), history(1, [operation(1)], **second))
 
-    assert {} == read_dumps(write_histories(tmp_path, history(0, []))).histories
+    assert first_line == next(sentences(read_dumps(tmp_path)))
+
+
+def test_a_file_that_is_too_long_is_left_out_with_a_note(tmp_path, monkeypatch):
+    monkeypatch.setattr("sagemaker_dist.debugging.dump_files.MAX_BYTES", 10)
+    dumps = read_dumps(write_histories(tmp_path, history(0, [])))
+
+    assert {} == dumps.histories
+    assert "is longer than 10 bytes" in list(sentences(dumps))[-1]
+
+
+@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])
+@pytest.mark.timeout(30)
+def test_an_archive_that_is_too_long_is_cut_with_a_note(tmp_path, kind):
+    """Neither a file nor a header of two gigabytes is read; what comes before it is."""
+    folder = write_histories(tmp_path / "smdist-debug", history(0, []))
+    long = tarfile.TarInfo("long")
+    long.size, long.type = 2 << 30, kind
+    with tarfile.open(tmp_path / "output.tar", "w") as archive:
+        archive.add(folder, "smdist-debug")
+        archive.fileobj.write(long.tobuf(tarfile.GNU_FORMAT))  # its content is missing
+    packed = gzip.compress((tmp_path / "output.tar").read_bytes())
+    (tmp_path / "job.tar.gz").write_bytes(packed)
+    dumps = read_dumps(tmp_path / "job.tar.gz")
+
+    assert [0] == list(dumps.histories)
+    assert "is cut" in dumps.notes[0]
 
 
 def test_links_are_not_followed(tmp_path):

@@ -234,9 +234,15 @@ DEEP = "[" * 3000 + "]" * 3000
 
 @pytest.mark.parametrize(
     "more",
-    [f"hyperparameters.a = {DEEP}", "hyperparameters" + ".a" * 3000 + " = 1"],
-    ids=["arrays", "tables"],
+    [
+        f"hyperparameters.a = {DEEP}",
+        "hyperparameters" + ".a" * 60_000 + " = 1",
+        f"[hyperparameters{'.a' * 60_000}]\nb = 1",
+        f"hyperparameters = {{ a = 1, b{'.a' * 60_000} = 1 }}",
+    ],
+    ids=["arrays", "tables", "header", "inline"],
 )
+@pytest.mark.timeout(20)
 def test_too_deep(job_file, more):
     """A value nested thousands of levels deep is an error, not a crash."""
     path = job_file(f'entry_point = "train.py"\n{more}\n')

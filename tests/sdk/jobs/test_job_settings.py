@@ -71,7 +71,7 @@ def test_faults_of_settings(job_file):
 
 @pytest.mark.parametrize(
     "setting",
-    ["hyperparameters" + ".a" * 3000 + "=1", "hyperparameters.a=" + "[" * 99 + "]" * 99],
+    ["hyperparameters" + ".a" * 60_000 + "=1", "hyperparameters.a=" + "[" * 99 + "]" * 99],
     ids=["key", "value"],
 )
 def test_too_deep_a_setting(job_file, setting):

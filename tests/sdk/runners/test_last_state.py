@@ -6,11 +6,13 @@ import os
 import resource
 import signal
 import time
+from contextlib import suppress
 
 import pytest
 from channels import log, run
 
 from sagemaker_dist.planning import plan_local_job
+from sagemaker_dist.runners.local import output
 from sagemaker_dist.runners.local.job_folder import JobFolder, append
 from sagemaker_dist.runners.local.job_state import State
 
@@ -18,7 +20,7 @@ pytestmark = pytest.mark.timeout(30)
 
 FILL = """
     folder = base.parents[1]
-    (folder / "state.json.new").symlink_to("/dev/full")  # every write: no space left on device
+    (folder / "state.json.new").mkdir()  # every write fails
 """
 
 
@@ -29,7 +31,7 @@ def full(tmp_path, request_for):
     folder = JobFolder(tmp_path / "jobs/job")
     folder.create(request, plan_local_job(request))
     os.close(folder.lock())
-    (folder.path / "state.json.new").symlink_to("/dev/full")
+    (folder.path / "state.json.new").mkdir()  # every write fails
     return folder
 
 
@@ -70,8 +72,24 @@ def test_an_end_that_cannot_be_written_is_no_kill(full):
     with pytest.raises(OSError) as caught:  # noqa: PT011 - its number says which
         full.write_state(State().become("Completed", "Completed"))
 
-    assert errno.ENOSPC == caught.value.errno
+    assert errno.EISDIR == caught.value.errno
     assert ("Failed", {"kind": "not_writable"}) == (full.state().status, full.state().cause)
+
+
+@pytest.mark.parametrize("name", ["state.json.new", "state.reserve"])
+def test_links_are_not_followed(full, tmp_path, name):
+    """Neither the next state nor the reserved space is written through a link."""
+    other = tmp_path / "other"
+    other.write_text("mine")
+    if name == "state.json.new":
+        (full.path / name).rmdir()
+    else:
+        (full.path / name).unlink()
+    (full.path / name).symlink_to(other)
+    with suppress(OSError):
+        full.write_state(State().become("Completed", "Completed"))
+
+    assert "mine" == other.read_text()
 
 
 def test_a_supervisor_that_was_killed_is_told_from_that(full):
@@ -113,3 +131,27 @@ def test_a_write_that_is_cut_loses_the_rest(tmp_path):
         signal.signal(signal.SIGXFSZ, ignored)
 
     assert (50, 100) == (lost, (tmp_path / "log").stat().st_size)
+
+
+def test_output_beyond_the_limit_is_cut_in_the_middle(tmp_path, monkeypatch):
+    """The log keeps the beginning and the end of a host's output, and says what it lacks."""
+    monkeypatch.setattr(output, "MAX_LOG_BYTES", 1000)
+    monkeypatch.setattr(output, "_LAST_BYTES", 100)
+    read_end, write_end = os.pipe()
+    (tmp_path / "logs").mkdir()
+    copied = output.Output.of(read_end, "algo-1", JobFolder(tmp_path))
+    lines = [f"line {number:03}\n" for number in range(200)]
+    for each in lines:
+        os.write(write_end, each.encode())
+        copied.read()
+    os.close(write_end)
+    copied.drain()
+    os.close(read_end)
+    kept = (tmp_path / "logs/all.log").read_text().splitlines()
+    own = [each.removeprefix("[algo-1] ") for each in kept if each.startswith("[algo-1]")]
+    notes = [each for each in kept if each.startswith("[sagemaker-dist] algo-1 ")]
+
+    assert ["line 000", "line 199"] == [own[0], own[-1]]
+    assert (200 - len(own)) * 18 == copied.num_lost > 0
+    assert f"wrote {copied.num_lost:,} more bytes, which were left out" in notes[1]
+    assert kept.index(notes[0]) + 1 == kept.index(notes[1]) == 1000 // 18 + 1
