@@ -147,12 +147,13 @@ def searched(rank, size, options):
     return smp.tp_size(), model.plan, parts, notes, abs(loss - wide()(x)).item()
 
 
-@pytest.mark.parametrize(("options", "tensor"), [({}, 2), ({"pipeline_parallel_degree": 1}, 1)])
+@pytest.mark.parametrize(
+    ("options", "tensor"),
+    [({"device_memory": "32MiB"}, 2), ({"pipeline_parallel_degree": 1}, 1)],
+)
 def test_the_search_of_a_job_splits_layers(world, options, tensor):
     """Where groups are not made before, half of the wide layer is on each rank."""
-    for degree, plan, rows, notes, error in world.run(
-        searched, {"device_memory": "16MiB", **options}, size=2
-    ):
+    for degree, plan, rows, notes, error in world.run(searched, options, size=2):
         assert tensor == degree == plan.tensor_parallel_degree
         assert 8192 // tensor == rows
         assert (tensor == 1) == ("process groups exist already" in " ".join(notes))
