@@ -124,10 +124,8 @@ class Guard:
         self._connected_file = Path(self._scratch.name, CONNECTED)
         self._rank = self._start(command)
         self._states = [StateWatch(self._rank.pid, self._say, config.state_file)]
-        if config.is_first and (launcher := self._launcher.pid):
-            self._states.append(
-                StateWatch(launcher, self._say, subject="the launcher of this host")
-            )
+        if config.is_first and (pid := self._launcher.pid):
+            self._states.append(StateWatch(pid, self._say, subject="the launcher of this host"))
 
     def run(self) -> int:
         """Watch until the rank ends; return its exit code, or -n if signal n ended it."""
