@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -51,7 +51,7 @@ from smdist.modelparallel.torch.parallel.model_state import ModelState, Partitio
 from smdist.modelparallel.torch.parallel.not_searched import not_searched, searches_splits
 from smdist.modelparallel.torch.parallel.optimizers import ParameterRenaming
 from smdist.modelparallel.torch.parallel.settings import Settings, checked, with_plan
-from smdist.modelparallel.torch.parallel.step_function import StepFunction, example_of
+from smdist.modelparallel.torch.parallel.step_function import SlicedBatch, StepFunction, example_of
 from smdist.modelparallel.torch.planning.layout_plan import FixedShards, plan_with_layout
 from smdist.modelparallel.torch.planning.local_cluster import cluster_of
 from smdist.modelparallel.torch.planning.make_plan import plan as find
@@ -79,28 +79,6 @@ _PLANNER_OPTIONS = (
 )  # fmt: skip
 # Adam with 16-bit parameters: 4 bytes of master weight, 8 of moments, 4 of gradient in float32.
 _WITH_MASTERS = StateBytes(weight=2.0, gradient=2.0, optimizer=16.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlicedBatch(Batch):
-    """Batch of a step function, which computes the model's arguments from this batch.
-
-    Attributes:
-        cut_into: Function that gets a number of microbatches, splits the batch, and returns the
-            model's arguments in the first microbatch.
-    """
-
-    cut_into: Callable[[int], Any]
-
-    def microbatch(self, num_microbatches: int, index: int = 0) -> Any:
-        """Return the model's arguments in the first of `num_microbatches` microbatches.
-
-        Args:
-            num_microbatches: Number of equal parts of the batch.
-            index: Number of the microbatch; only 0 is possible.
-        """
-        assert index == 0
-        return self.cut_into(num_microbatches)
 
 
 def given_plan(settings: Settings) -> Plan | None:
