@@ -19,14 +19,7 @@ def report(calibration: Calibration) -> str:
 
 
 def _lines(found: Calibration) -> Iterator[str]:
-    machine = found.machine
-    yield f"{machine.device_name}, measured on {found.date}"
-    cores, memory = text.number(machine.num_cores, "core"), text.size(machine.memory_bytes)
-    devices = f", {text.number(machine.num_devices, 'GPU')}" if machine.device != "cpu" else ""
-    yield f"  {machine.processor}, {cores}, {memory}{devices}"
-    yield f"  {', '.join(f'{name} {number}' for name, number in found.versions.items())}"
-    if found.disturbance is not None:
-        yield f"  {found.disturbance}"
+    yield from _machine_lines(found)
     yield "\nMatrix products, GFLOP/s"
     dtypes = list(dict.fromkeys(each.dtype for each in found.products))
     speeds = {(each.size, each.dtype): each.flops_per_second for each in found.products}
@@ -61,6 +54,18 @@ def _lines(found: Calibration) -> Iterator[str]:
     yield from table(
         ["folder", "size", "GB/s written", "GB/s read"], rows, left=("folder",), width=_WIDTH
     )
+
+
+def _machine_lines(found: Calibration) -> Iterator[str]:
+    """Yield the machine, its programs, and what disturbed the measurement."""
+    machine = found.machine
+    yield f"{machine.device_name}, measured on {found.date}"
+    cores, memory = text.number(machine.num_cores, "core"), text.size(machine.memory_bytes)
+    devices = f", {text.number(machine.num_devices, 'GPU')}" if machine.device != "cpu" else ""
+    yield f"  {machine.processor}, {cores}, {memory}{devices}"
+    yield f"  {', '.join(f'{name} {number}' for name, number in found.versions.items())}"
+    if found.disturbance is not None:
+        yield f"  {found.disturbance}"
 
 
 def _giga(number: float | None) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -49,7 +49,7 @@ from smdist.modelparallel.torch.parallel.not_searched import searches_splits
 from smdist.modelparallel.torch.parallel.optimizers import ParameterRenaming
 from smdist.modelparallel.torch.parallel.plan_search import planned, tensor_degree
 from smdist.modelparallel.torch.parallel.settings import Settings, checked, with_plan
-from smdist.modelparallel.torch.parallel.step_function import StepFunction, example_of
+from smdist.modelparallel.torch.parallel.step_function import SlicedBatch, StepFunction, example_of
 from smdist.modelparallel.torch.program.batch import Batch
 from smdist.modelparallel.torch.program.checkpointed_forward import checkpoint_modules
 from smdist.modelparallel.torch.program.pytree import flatten
@@ -62,28 +62,6 @@ from smdist.modelparallel.torch.tensor_parallel import TensorPlan
 from smdist.modelparallel.torch.tensor_parallel import split as split_tensors
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlicedBatch(Batch):
-    """Batch of a step function, which computes the model's arguments from this batch.
-
-    Attributes:
-        cut_into: Function that gets a number of microbatches, splits the batch, and returns the
-            model's arguments in the first microbatch.
-    """
-
-    cut_into: Callable[[int], Any]
-
-    def microbatch(self, num_microbatches: int, index: int = 0) -> Any:
-        """Return the model's arguments in the first of `num_microbatches` microbatches.
-
-        Args:
-            num_microbatches: Number of equal parts of the batch.
-            index: Number of the microbatch; only 0 is possible.
-        """
-        assert index == 0
-        return self.cut_into(num_microbatches)
 
 
 def given_plan(settings: Settings) -> Plan | None:

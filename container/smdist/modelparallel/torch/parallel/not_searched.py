@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which options the search of a job leaves as they are given, and notes that say so."""
+"""Options that the search of a job leaves as they are given, and notes that say so."""
 
 from __future__ import annotations
 

@@ -19,8 +19,31 @@ from torch import Tensor, nn
 
 from sagemaker_dist.errors import OptionError, require
 from smdist.modelparallel.torch.executor import Arguments, Roots
+from smdist.modelparallel.torch.program.batch import Batch
 from smdist.modelparallel.torch.program.pytree import flatten, unflatten
 from smdist.modelparallel.torch.tensor_splits import VocabParallelLogits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlicedBatch(Batch):
+    """Batch of a step function, which computes the model's arguments from this batch.
+
+    Attributes:
+        cut_into: Function that gets a number of microbatches, splits the batch, and returns the
+            model's arguments in the first microbatch.
+    """
+
+    cut_into: Callable[[int], Any]
+
+    def microbatch(self, num_microbatches: int, index: int = 0) -> Any:
+        """Return the model's arguments in the first of `num_microbatches` microbatches.
+
+        Args:
+            num_microbatches: Number of equal parts of the batch.
+            index: Number of the microbatch; only 0 is possible.
+        """
+        assert index == 0
+        return self.cut_into(num_microbatches)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
