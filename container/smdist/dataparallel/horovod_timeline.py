@@ -32,7 +32,7 @@ _MIN_PAUSE: Final = 0.01
 _MANY: Final = 200  # operations of one read after which the next one comes sooner
 _WAIT: Final = "WAIT_FOR_RANKS"
 _TRANSFER: Final = "TRANSFER"
-_MAX_NAMES: Final = 4096  # of operations that were not read yet
+_MAX_NAMES: Final = 4096  # names of operations that may not be read yet
 
 
 class TimelineFile:
