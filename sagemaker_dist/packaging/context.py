@@ -83,7 +83,7 @@ def _made(place: Path) -> int | None:
         lock = os.open(place.with_name(f"{place.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(place, ignore_errors=True)  # of a build that was killed
+            shutil.rmtree(place, ignore_errors=True)  # left by a build that was killed
             place.mkdir(mode=0o700)
         except OSError:
             os.close(lock)

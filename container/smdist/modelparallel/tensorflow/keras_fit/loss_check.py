@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check of losses of one's own: a sum over the batch is told from a mean by a batch taken twice.
+"""Check of losses of one's own: a batch taken twice shows whether a loss is a sum or a mean.
 
 A loss with every sample twice is as large as before if it is a mean, and twice as large if it is a
 sum. Gradients are averages over microbatches and replicas, which are wrong for a sum. A loss that
@@ -39,7 +39,7 @@ def sum_fault(compiled: Any, targets: Any, outputs: Any) -> OptionError | None:
     except Exception:  # any error: code of one's own may need this number of samples
         return None
     finally:
-        for metric in compiled.metrics:  # those of the first call have no states from before
+        for metric in compiled.metrics:  # metrics of the first call have no earlier states
             metric.reset_state()
         for variable, value in states:
             variable.assign(value)

@@ -43,7 +43,7 @@ class SliceSearch:
 
     def _run(self, call: Call) -> None:
         if call.is_probed:
-            return  # it reads values, which fake tensors have not
+            return  # reads values, and fake tensors have none
         device, facts = self._parts.device, self._parts.program.facts
         try:
             with self._fakes:

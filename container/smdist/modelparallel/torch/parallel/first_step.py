@@ -43,11 +43,11 @@ from smdist.modelparallel.torch.materialization.release import keep_unused
 from smdist.modelparallel.torch.materialization.stage_module import StageModule
 from smdist.modelparallel.torch.measure import with_slices
 from smdist.modelparallel.torch.parallel.call_agreement import BEFORE, ending_all
+from smdist.modelparallel.torch.parallel.job_plan import planned, tensor_degree
 from smdist.modelparallel.torch.parallel.model_agreement import check_model_of_rank_0
 from smdist.modelparallel.torch.parallel.model_state import ModelState, PartitionedModel, probe
 from smdist.modelparallel.torch.parallel.not_searched import searches_splits
 from smdist.modelparallel.torch.parallel.optimizers import ParameterRenaming
-from smdist.modelparallel.torch.parallel.plan_search import planned, tensor_degree
 from smdist.modelparallel.torch.parallel.settings import Settings, checked, with_plan
 from smdist.modelparallel.torch.parallel.step_function import SlicedBatch, StepFunction, example_of
 from smdist.modelparallel.torch.program.batch import Batch
