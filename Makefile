@@ -62,7 +62,7 @@ demo: $(RUNTIME)
 
 # With TESTS=all, each process collects all tests once, and tests that wait leave the processors to
 # others.
-test: $(RUNTIME) $(if $(filter all,$(TESTS)),,native-address) test-device
+test: $(RUNTIME) native-address test-device
 	$(if $(filter all,$(TESTS)),SMDIST_TEST_PROGRAMS=1000 $(SHARED_OUT), \
 	  $(SHARED_OUT) --ignore=$(SAMPLE) -m "not slow")
 

@@ -18,6 +18,7 @@ since the first one. Format: "Trace Event Format", array form, nestable asynchro
 from __future__ import annotations
 
 import json
+import os
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -33,6 +34,9 @@ _MANY: Final = 200  # operations of one read after which the next one comes soon
 _WAIT: Final = "WAIT_FOR_RANKS"
 _TRANSFER: Final = "TRANSFER"
 _MAX_NAMES: Final = 4096  # names of operations that may not be read yet
+_FILE: Final = "HOROVOD_TIMELINE"
+_MARK_CYCLES: Final = "HOROVOD_TIMELINE_MARK_CYCLES"
+_BY_CALL: Final = "DYNAMIC"  # value of HOROVOD_TIMELINE: start_timeline() begins the timeline
 
 
 class TimelineFile:
@@ -212,6 +216,24 @@ def start(engine: Engine, rank: int, file_path: str, mark_cycles: bool) -> None:
     if not _registered:
         _registered.append(True)
         call_before_shutdown(stop_if_started)
+
+
+def start_if_requested(engine: Engine, rank: int) -> None:
+    """Begin the timeline that the variable HOROVOD_TIMELINE of the environment requests.
+
+    Its value is the path of the file. Variables: Horovod 0.28, "Analyze Performance".
+
+    Args:
+        engine: The connected engine.
+        rank: This rank's number.
+
+    Raises:
+        OptionError: The file cannot be written, or HOROVOD_TIMELINE_MARK_CYCLES is on.
+    """
+    path = os.environ.get(_FILE)
+    if not path or path == _BY_CALL or _current:
+        return
+    start(engine, rank, path, os.environ.get(_MARK_CYCLES, "0") not in ("", "0"))
 
 
 def stop() -> None:

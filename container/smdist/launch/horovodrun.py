@@ -43,6 +43,7 @@ Start N ranks of COMMAND on this machine, such as: horovodrun -np 4 python train
   --hostfile FILE           the same, one host a line: localhost slots=4
   --start-timeout SECONDS   longest wait of ranks for each other
   --fusion-threshold-mb N   size of the fusion buffer, in MiB
+  --timeline-filename FILE  file of rank 0's operations, for chrome://tracing
   --verbose                 print the command of the ranks
   --gloo                    no effect: ranks start without MPI
   -cb, --check-build        print what is built in
@@ -141,6 +142,8 @@ def _environment(request: RunOptions, environ: Mapping[str, str], secret: Path) 
     }
     if request.start_timeout_seconds is not None:
         found["SMDIST_START_TIMEOUT_SECONDS"] = str(request.start_timeout_seconds)
+    if request.timeline_file is not None:
+        found["HOROVOD_TIMELINE"] = request.timeline_file
     if request.fusion_mib is not None:
         found["SMDIST_FUSION_BYTES"] = str(request.fusion_mib << 20)
     return found

@@ -28,10 +28,7 @@ _ELASTIC: Final = (
 )
 _NO_MPI: Final = ("ranks are started without MPI", "Leave it out")
 _LOG: Final = ("all output goes to this terminal", "Redirect it: horovodrun ... > FILE")
-_NO_TIMELINE: Final = (
-    "ranks begin a timeline by a function",
-    "Call hvd.start_timeline(path) in the script",
-)
+_NO_CYCLES: Final = ("operations do not start in cycles", "Leave it out")
 _REFUSED: Final[dict[str, tuple[bool, tuple[str, str]]]] = {  # takes a value; why, hint
     **dict.fromkeys(
         (
@@ -68,8 +65,7 @@ _REFUSED: Final[dict[str, tuple[bool, tuple[str, str]]]] = {  # takes a value; w
     **dict.fromkeys(("--mpi", "--js", "--tcp", "--mpi-threads-disable"), (False, _NO_MPI)),
     **dict.fromkeys(("--output-filename",), (True, _LOG)),
     **dict.fromkeys(("--prefix-output-with-timestamp",), (False, _LOG)),
-    **dict.fromkeys(("--timeline-filename",), (True, _NO_TIMELINE)),
-    **dict.fromkeys(("--timeline-mark-cycles",), (False, _NO_TIMELINE)),
+    **dict.fromkeys(("--timeline-mark-cycles",), (False, _NO_CYCLES)),
 }  # fmt: skip
 _VALUES: Final = {  # option with a value -> field of RunOptions
     "-np": "num_ranks",
@@ -81,6 +77,7 @@ _VALUES: Final = {  # option with a value -> field of RunOptions
     "--hostfile": "host_file",
     "--start-timeout": "start_timeout_seconds",
     "--fusion-threshold-mb": "fusion_mib",
+    "--timeline-filename": "timeline_file",
 }
 _SWITCHES: Final = {
     "--verbose": "is_verbose",
@@ -106,6 +103,7 @@ class RunOptions:
         host_file: File with one host a line, `--hostfile`.
         start_timeout_seconds: Longest wait of ranks for each other, `--start-timeout`.
         fusion_mib: Size of the fusion buffer in MiB, `--fusion-threshold-mb`.
+        timeline_file: File of rank 0's timeline, `--timeline-filename`.
         is_verbose: Whether the command of the ranks is printed.
         shows_version: Whether only the version is printed.
         shows_build: Whether only what is built in is printed.
@@ -119,6 +117,7 @@ class RunOptions:
     host_file: str | None = None
     start_timeout_seconds: int | None = None
     fusion_mib: int | None = None
+    timeline_file: str | None = None
     is_verbose: bool = False
     shows_version: bool = False
     shows_build: bool = False

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`horovodrun`: its command line, ranks of a script, and the package named horovod beside it."""
 
+import json
 import os
 import signal
 import subprocess
@@ -72,6 +73,7 @@ def read(*words, file=""):
             "-np 1 --verbose --start-timeout 9 --fusion-threshold-mb 4 -- a",
             {"num_ranks": 1, "is_verbose": True, "start_timeout_seconds": 9, "fusion_mib": 4},
         ),
+        ("-np 1 --timeline-filename t.json a", {"num_ranks": 1, "timeline_file": "t.json"}),
         ("--check-build", {"shows_build": True, "command": ()}),
         ("-v", {"shows_version": True, "command": ()}),
     ],
@@ -94,6 +96,7 @@ def test_options_that_are_carried_out(words, expected):
         (["-np", "2", "--cycle-time-ms", "3", "a"], "--cycle-time-ms", "option"),
         (["-np", "2", "--min-np", "1", "a"], "--min-np", "option"),
         (["-np", "2", "--mpi", "a"], "--mpi", "option"),
+        (["-np", "2", "--timeline-mark-cycles", "a"], "--timeline-mark-cycles", "option"),
         (["-np", "2", "--verbos", "a"], "--verbos", "option"),
     ],
 )
@@ -169,12 +172,13 @@ def test_a_wrong_environment_or_program_starts_nothing(tmp_path):
 def test_a_script_for_horovod_runs_unchanged(tmp_path):
     """Under the package that has Horovod's name."""
     (tmp_path / "train.py").write_text("import sagemaker_dist_horovod\n" + SUM)  # as its *.pth does
-    status, lines, errors = run(
-        "-np", "2", sys.executable, "train.py", cwd=tmp_path, PYTHONPATH=str(COMPAT)
-    )
+    words = ["-np", "2", "--timeline-filename", "timeline.json", sys.executable, "train.py"]
+    status, lines, errors = run(*words, cwd=tmp_path, PYTHONPATH=str(COMPAT))
+    events = json.loads((tmp_path / "timeline.json").read_text())
 
     assert 0 == status, errors
     assert 2 == sum("sum [2.0, 2.0] of 2" in line for line in lines)
+    assert any(each["name"].startswith("allreduce.") for each in events)
 
 
 @pytest.mark.slow
@@ -221,6 +225,26 @@ def test_modules_that_are_missing_say_why(tmp_path, name):
     done = _python(f"import horovod.{name}", tmp_path)
 
     assert f"ImportError: horovod.{name} is not available in sagemaker-dist: " in done.stderr
+
+
+def test_names_of_all_frameworks(tmp_path):
+    """Process sets are those of the framework that was imported before."""
+    code = """
+from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+try:
+    from horovod.common.process_sets import ProcessSet
+except ImportError as error:
+    print(error)
+import horovod.torch as hvd
+from horovod.common.process_sets import ProcessSet, global_process_set
+print(HorovodInternalError is hvd.HorovodInternalError, ProcessSet is hvd.ProcessSet)
+print(global_process_set is hvd.global_process_set, HostsUpdatedInterrupt().skip_sync)
+"""
+    done = _python(code, tmp_path)
+    refused, *others = done.stdout.splitlines()
+
+    assert refused.endswith("Import horovod.torch or horovod.tensorflow before it."), done.stderr
+    assert ["True True", "True False"] == others
 
 
 def test_both_apis_of_keras_are_there(tmp_path):

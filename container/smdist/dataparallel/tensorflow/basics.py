@@ -14,6 +14,7 @@ from functools import cache
 from sagemaker_dist.contract import DataParallel
 from sagemaker_dist.errors import OptionError, require
 from smdist.config import RankConfig, read_rank_config
+from smdist.dataparallel.horovod_timeline import start_if_requested as start_timeline_if_requested
 from smdist.dataparallel.horovod_timeline import stop_if_started as stop_timeline_if_started
 from smdist.dataparallel.rendezvous.connect import rank_name
 from smdist.dataparallel.rendezvous.engine_interface import Engine
@@ -63,8 +64,8 @@ def init() -> None:
     not started as a rank becomes the only rank of a job of size 1.
 
     Raises:
-        OptionError: Some environment variables of the rank are missing or wrong, or this process
-            was forked from a rank.
+        OptionError: Some environment variables of the rank are missing or wrong, the file that
+            HOROVOD_TIMELINE names cannot be written, or this process was forked from a rank.
         LaunchError: A rank was missing after the start timeout, or was lost.
         SkewError: Ranks run different releases of the runtime.
         SetupError: This runtime was built without TensorFlow.
@@ -75,6 +76,7 @@ def init() -> None:
     config = read_rank_config()
     _connect(world_of(config), config)
     _register_exit_handler()
+    start_timeline_if_requested(engine(), rank())
     if config.hosts_without_ranks:
         setup_hints.warn(
             "the script runs as one plain process on each of the"

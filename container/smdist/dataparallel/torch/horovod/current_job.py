@@ -18,6 +18,7 @@ import torch.distributed as dist
 from sagemaker_dist.contract import DataParallel
 from sagemaker_dist.errors import OptionError, require
 from smdist.config import RankConfig, read_rank_config
+from smdist.dataparallel.horovod_timeline import start_if_requested as start_timeline_if_requested
 from smdist.dataparallel.horovod_timeline import stop_if_started as stop_timeline_if_started
 from smdist.dataparallel.process_sets import check_init_arguments, new_process_set
 from smdist.dataparallel.rendezvous.engine_interface import Engine
@@ -75,7 +76,8 @@ def init(comm: Any = None, process_sets: Iterable[ProcessSet] | str | None = Non
 
     Raises:
         OptionError: An argument is wrong, some environment variables of the rank are missing or
-            wrong, or this process was forked from a rank.
+            wrong, the file that HOROVOD_TIMELINE names cannot be written, or this process was
+            forked from a rank.
         LaunchError: A rank was missing after the start timeout, or was lost.
     """
     if _current:
@@ -90,6 +92,7 @@ def init(comm: Any = None, process_sets: Iterable[ProcessSet] | str | None = Non
     _begin(world, engine, shared is None, seconds)
     for each in sets:
         add_process_set(each)
+    start_timeline_if_requested(engine, world.rank)
 
 
 def rejoin(world: World, store: Store) -> None:
