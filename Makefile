@@ -3,7 +3,7 @@
 # make test   the everyday proof of every feature, in several processes; TEST_WORKERS=1 for one
 # make test-slow  more of what the same tests prove: whole grids, the biggest models
 # make test TESTS=all  those of both, the sample of pipelines and a thousand random programs in one
-#             run, as CI does; without the native tests
+#             run
 # make long   what takes longer than CI has: docs/testing.md has the last figures
 # make test-v3  the tests of ModelTrainer again, with SageMaker's SDK v3
 # make test-tf216  the tests of TensorFlow again, with the oldest that the same binary serves
