@@ -68,7 +68,6 @@ def pytest_configure(config):
 def pytest_collection(session):
     """Collect without the collector of garbage, which would walk all imported modules many times.
 
-    Modules and items live until the end, so that later collections need not look at them, either.
     Each process of xdist collects all tests, so none may import what few tests take.
 
     Raises:
@@ -79,8 +78,6 @@ def pytest_collection(session):
         result = yield
     finally:
         gc.enable()
-    gc.collect()
-    gc.freeze()
     if "tensorflow" in sys.modules:
         raise pytest.UsageError("tests import TensorFlow in ranks, or in functions: not on top")
     return result

@@ -300,6 +300,18 @@ def read_fault_file(environ: Mapping[str, str] | None = None) -> Path | None:
     return Path(path) if path else None
 
 
+def read_timeline_variables(environ: Mapping[str, str] | None = None) -> tuple[str | None, bool]:
+    """Return the path in HOROVOD_TIMELINE, and whether HOROVOD_TIMELINE_MARK_CYCLES is on.
+
+    The path is None if the variable is not set, or is DYNAMIC: then start_timeline() begins the
+    timeline. `environ` is os.environ by default. Variables: Horovod 0.28, "Analyze Performance".
+    """
+    environ = _environment(environ)
+    path = environ.get("HOROVOD_TIMELINE")
+    marks_cycles = environ.get("HOROVOD_TIMELINE_MARK_CYCLES", "0") not in ("", "0")
+    return (path if path != "DYNAMIC" else None) or None, marks_cycles
+
+
 def read_secret_variables(
     environ: Mapping[str, str] | None = None,
 ) -> tuple[Path | None, str | None]:

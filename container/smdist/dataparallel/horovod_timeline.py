@@ -18,13 +18,13 @@ since the first one. Format: "Trace Event Format", array form, nestable asynchro
 from __future__ import annotations
 
 import json
-import os
 import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Final
 
 from sagemaker_dist.errors import OptionError, raise_all, require
+from smdist.config import read_timeline_variables
 from smdist.dataparallel.rendezvous.engine_interface import Engine
 from smdist.dataparallel.rendezvous.engine_shutdown import call_before_shutdown
 
@@ -34,9 +34,6 @@ _MANY: Final = 200  # operations of one read after which the next one comes soon
 _WAIT: Final = "WAIT_FOR_RANKS"
 _TRANSFER: Final = "TRANSFER"
 _MAX_NAMES: Final = 4096  # names of operations that may not be read yet
-_FILE: Final = "HOROVOD_TIMELINE"
-_MARK_CYCLES: Final = "HOROVOD_TIMELINE_MARK_CYCLES"
-_BY_CALL: Final = "DYNAMIC"  # value of HOROVOD_TIMELINE: start_timeline() begins the timeline
 
 
 class TimelineFile:
@@ -221,8 +218,6 @@ def start(engine: Engine, rank: int, file_path: str, mark_cycles: bool) -> None:
 def start_if_requested(engine: Engine, rank: int) -> None:
     """Begin the timeline that the variable HOROVOD_TIMELINE of the environment requests.
 
-    Its value is the path of the file. Variables: Horovod 0.28, "Analyze Performance".
-
     Args:
         engine: The connected engine.
         rank: This rank's number.
@@ -230,10 +225,9 @@ def start_if_requested(engine: Engine, rank: int) -> None:
     Raises:
         OptionError: The file cannot be written, or HOROVOD_TIMELINE_MARK_CYCLES is on.
     """
-    path = os.environ.get(_FILE)
-    if not path or path == _BY_CALL or _current:
-        return
-    start(engine, rank, path, os.environ.get(_MARK_CYCLES, "0") not in ("", "0"))
+    path, marks_cycles = read_timeline_variables()
+    if path is not None and not _current:
+        start(engine, rank, path, marks_cycles)
 
 
 def stop() -> None:
