@@ -2,10 +2,10 @@
 """Test the command as a whole: help, errors without a traceback, exit statuses, completion."""
 
 import io
+import os
 import re
 import subprocess
 import sys
-import time
 from importlib.metadata import version
 from pathlib import Path
 
@@ -108,13 +108,14 @@ def test_starts_without_aws_and_docker():
 
 
 def test_starts_fast():
-    """`--help` takes less than half a second, in the best of three runs."""
+    """`--help` takes less than half a second of a processor, in the best of three runs."""
     command = [sys.executable, "-m", "sagemaker_dist.cli", "--help"]
     times = []
     for _ in range(3):
-        begun = time.monotonic()
+        before = os.times()
         subprocess.run(command, check=True, capture_output=True)
-        times.append(time.monotonic() - begun)
+        after = os.times()
+        times.append(sum(after[2:4]) - sum(before[2:4]))  # of ended children
 
     assert 0.5 > min(times)
 
