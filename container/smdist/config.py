@@ -307,9 +307,9 @@ def read_timeline_variables(environ: Mapping[str, str] | None = None) -> tuple[s
     timeline. `environ` is os.environ by default. Variables: Horovod 0.28, "Analyze Performance".
     """
     environ = _environment(environ)
-    path = environ.get("HOROVOD_TIMELINE")
+    path = environ.get("HOROVOD_TIMELINE", "")
     marks_cycles = environ.get("HOROVOD_TIMELINE_MARK_CYCLES", "0") not in ("", "0")
-    return (path if path != "DYNAMIC" else None) or None, marks_cycles
+    return None if path in ("", "DYNAMIC") else path, marks_cycles
 
 
 def read_secret_variables(

@@ -18,7 +18,7 @@ SITE = "/usr/local/lib/python3.11/dist-packages/"
 
 
 def by_mpi(processes):
-    """What SageMaker's users write."""
+    """Return the distribution as SageMaker's users write it."""
     return {"mpi": {"enabled": True, "processes_per_host": processes}}
 
 
