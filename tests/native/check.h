@@ -12,6 +12,17 @@
 #include <sstream>
 #include <string>
 
+namespace smdist::testing {
+
+// Sanitizers are slower, by a factor that grows with what else the processors do.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr unsigned kSecondsToHang = 270;
+#else
+constexpr unsigned kSecondsToHang = 90;
+#endif
+
+}  // namespace smdist::testing
+
 #ifdef __SANITIZE_THREAD__
 // Suppress reports of the end of an exception that several threads hold: libstdc++ counts its
 // references by atomic operations that ThreadSanitizer does not see.
@@ -39,7 +50,7 @@ inline void on_alarm(int) {
 }
 
 template <typename Test>
-void run(const char* name, Test test, unsigned limit_seconds = 90) {
+void run(const char* name, Test test, unsigned limit_seconds = kSecondsToHang) {
   current_test = name;
   ::signal(SIGALRM, on_alarm);
   ::alarm(limit_seconds);

@@ -215,9 +215,14 @@ void a_rank_that_left_fails_the_operations_that_need_it() {
 
 // The last operation ends on some ranks earlier than on others, and those may leave at once.
 void leaving_early_fails_no_other_rank() {
+#ifdef __SANITIZE_THREAD__
+  constexpr int kRounds = 15;
+#else
+  constexpr int kRounds = 45;
+#endif
   const auto pausing = [](Options& options) { options.pause = std::chrono::microseconds(50); };
   for (const Network network : kNetworks) {
-    for (int round = 0; round < 45; ++round) {
+    for (int round = 0; round < kRounds; ++round) {
       Cluster cluster(3, network, pausing);
       Data data = data_of(3, round % 3 == 0 ? 10'000 : 200'000);
       auto results = start_sums(cluster, data, {0, 1, 2});
