@@ -61,14 +61,13 @@ def test_layers_take_turns_and_keep_their_values(keras_world):
 
 def ended(_rank, _size):
     """Run turns whose time is over; return the number of runs that a layer had in them."""
-    import time
     from contextlib import ExitStack
 
     import keras
     import numpy as np
 
     from smdist.modelparallel.tensorflow.keras_capture import capture
-    from smdist.modelparallel.tensorflow.keras_planning.layer_times import LayerTurns
+    from smdist.modelparallel.tensorflow.keras_planning.layer_times import LayerTurns, TimeBudget
 
     inputs = keras.Input([8])
     model = keras.Model(inputs, keras.layers.Dense(2)(inputs))
@@ -78,10 +77,30 @@ def ended(_rank, _size):
     with ExitStack() as kept:
         turns = LayerTurns(kept)
         timer = turns.first_runs(step, program)
-        turns.run(lambda: ticks.append(None), time.monotonic() - 1)
+        turns.run(lambda: ticks.append(None), TimeBudget(0.0))
     return len(ticks), timer.seconds < float("inf")
 
 
 def test_no_turn_begins_after_the_time_for_all_measurements(keras_world):
     """The first runs count by themselves then."""
     assert [(0, True)] == keras_world.run(ended, size=1, deadline=60)
+
+
+def spent(_rank, _size):
+    """Sleep, then compute; return whether a budget is left after each."""
+    import time
+
+    from smdist.modelparallel.tensorflow.keras_planning.layer_times import TimeBudget
+
+    budget, short = TimeBudget(0.25), TimeBudget(0.05)
+    time.sleep(0.3)
+    after_sleep = budget.is_left(), short.is_left()
+    end = time.process_time() + 0.3
+    while time.process_time() < end:
+        pass
+    return after_sleep, budget.is_left()
+
+
+def test_waiting_spends_a_budget_five_times_as_slowly(keras_world):
+    """Waiting is how a busy host looks; the wall time has a limit of five times the budget."""
+    assert [((True, False), False)] == keras_world.run(spent, size=1, deadline=60)

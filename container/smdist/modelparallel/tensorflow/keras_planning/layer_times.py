@@ -35,6 +35,7 @@ from smdist.modelparallel.tensorflow.keras_planning.layer_timer import FunctionT
 _RUNS: Final = (3, 20)  # fewest and most runs of a layer; the fastest counts
 _RUN_SECONDS: Final = 0.05  # after so long, there are no more runs than the fewest
 _BUDGET_SECONDS: Final = 60.0  # for all measurements; further layers get estimated costs
+_WALL_FACTOR: Final = 5.0  # wall time of a budget, on a host that is busy with other work
 _TURN_SECONDS: Final = 0.05  # longest forward and backward pass of a layer that takes turns
 _KEPT_BYTES: Final = 32 * 2**20  # largest inputs and variables of all layers that take turns
 
@@ -46,16 +47,16 @@ def measure(program: LayerProgram, tick: Callable[[], None] = lambda: None) -> C
         program: Program of the model.
         tick: Function that is called before each measurement, which may take seconds.
     """
-    end = time.monotonic() + _BUDGET_SECONDS
+    budget = TimeBudget(_BUDGET_SECONDS)
     known: dict[str, LayerTimer | None] = {}
     with ExitStack() as kept:
         turns = LayerTurns(kept)
         for step in program.steps:
             kind = _kind(step, program)
-            if step.is_layer and kind not in known and time.monotonic() < end:
+            if step.is_layer and kind not in known and budget.is_left():
                 tick()
                 known[kind] = turns.first_runs(step, program)
-        turns.run(tick, end)
+        turns.run(tick, budget)
     guessed: dict[str, NodeCost] = {}
     found: dict[str, NodeCost] = {}
     for step in program.steps:
@@ -69,6 +70,27 @@ def measure(program: LayerProgram, tick: Callable[[], None] = lambda: None) -> C
     nodes = {**found, **{name: _scaled(cost, factor) for name, cost in guessed.items()}}
     add_loss(nodes, program, factor=factor)
     return Costs(nodes=nodes, source="measured", device="cpu")
+
+
+class TimeBudget:
+    """Time of which the lesser of wall and processor time is spent, as for the times of layers.
+
+    A process that waits for the processors of a busy host has spent little: its layers are still
+    measured, up to five times the seconds of wall time.
+
+    Args:
+        seconds: Seconds that may be spent from now on.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._wall, self._used = time.monotonic(), time.process_time()
+
+    def is_left(self) -> bool:
+        """Return True while some of the budget is left."""
+        wall = time.monotonic() - self._wall
+        spent = min(wall, time.process_time() - self._used)
+        return spent < self._seconds and wall < self._seconds * _WALL_FACTOR
 
 
 class LayerTurns:
@@ -111,16 +133,16 @@ class LayerTurns:
         is_small = self._num_bytes + timer.num_bytes <= _KEPT_BYTES
         return is_small and timer.seconds <= _TURN_SECONDS
 
-    def run(self, tick: Callable[[], None], end: float) -> None:
+    def run(self, tick: Callable[[], None], budget: TimeBudget) -> None:
         """Run the layers in turns, until they had as many runs as one after the other.
 
         Args:
             tick: Function that is called before each round of turns.
-            end: Time of time.monotonic() after which no round begins.
+            budget: Budget of all measurements, after which no round begins.
         """
-        end = min(end, time.monotonic() + _RUN_SECONDS * len(self._timers))
+        rounds = TimeBudget(_RUN_SECONDS * len(self._timers))
         for _ in range(_RUNS[1] - _RUNS[0]):
-            if time.monotonic() > end:
+            if not (rounds.is_left() and budget.is_left()):
                 break
             tick()
             self.empty.run_once()
