@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # make demo   train real data on two emulated hosts: no Docker, no AWS
 # make test   the everyday proof of every feature, in several processes; TEST_WORKERS=1 for one
-# make test-slow  more of what the same tests prove: whole grids, the biggest models
+# make test-slow  more of what the same tests prove: whole grids, the biggest models; CASES=first for
+#             one case of each
 # make test TESTS=all  those of both, the sample of pipelines and a thousand random programs in one
 #             run
 # make long   what takes longer than CI has: docs/testing.md has the last figures
@@ -43,6 +44,7 @@ V3 := build/venv-v3
 TF216 := build/venv-tf216
 # Processes that run tests, on 2 processors: each waits part of its time for sleeps and deadlines.
 TEST_WORKERS ?= 4
+CASES ?= all
 SHARED_OUT = $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadscope --no-loadscope-reorder --durations=40 \
   --durations-min=5 --ignore=tests/docker --ignore=$(TORCH_SUITE) --ignore=$(KERAS_MATRIX)
 SAMPLE := tests/runtime/modelparallel/torch/test_run_matrix.py
@@ -67,9 +69,9 @@ test: $(RUNTIME) native-address test-device
 	  $(SHARED_OUT) --ignore=$(SAMPLE) -m "not slow")
 
 test-slow: $(RUNTIME) test-device
-	$(SHARED_OUT) --ignore=$(SAMPLE) -m slow
+	$(SHARED_OUT) --ignore=$(SAMPLE) -m slow --cases=$(CASES)
 
-long: split-matrix keras-matrix pipeline-matrix tensor-matrix device-programs stream-bugs blips resumable-jobs tensor-sequences
+long: test-slow split-matrix keras-matrix pipeline-matrix tensor-matrix device-programs stream-bugs blips resumable-jobs tensor-sequences
 
 test-device: $(RUNTIME)
 	@echo "building the device of torch on which tests run what GPUs do"

@@ -51,6 +51,16 @@ STDERR = pytest.StashKey[int]()
 SHRINKING_SECONDS = 60
 
 
+def pytest_addoption(parser):
+    """Add the option by which CI runs a sample of the slow tests."""
+    parser.addoption(
+        "--cases",
+        choices=["all", "first"],
+        default="all",
+        help="run all cases of each slow test, or the first one",
+    )
+
+
 def pytest_configure(config):
     """Keep what nobody captures: pytest-timeout's own stacks are lost in a process of xdist.
 
@@ -89,6 +99,11 @@ def pytest_collection_modifyitems(config, items):
 
     At the end of a run each process then has a short file left, and none waits for the others.
     """
+    if config.getoption("cases") == "first":
+        further = further_slow_cases(items)
+        config.hook.pytest_deselected(items=further)
+        left_out = set(further)
+        items[:] = [item for item in items if item not in left_out]
     if not hasattr(config, "workerinput"):
         return
     files = [item.nodeid.partition("::")[0] for item in items]
@@ -101,6 +116,19 @@ def pytest_collection_modifyitems(config, items):
     together = tuple(chain.from_iterable(TOGETHER))
     rest.sort(key=lambda item: not item.nodeid.startswith(together))  # they take minutes, too
     items[:] = [item for item in first if item is not None] + rest
+
+
+def further_slow_cases(items):
+    """Return the slow cases of each test but its first one."""
+    seen, further = set(), []
+    for item in items:
+        if item.get_closest_marker("slow") is None:
+            continue
+        test = item.nodeid.partition("[")[0]
+        if test in seen:
+            further.append(item)
+        seen.add(test)
+    return further
 
 
 @pytest.hookimpl(optionalhook=True)
