@@ -103,7 +103,8 @@ class EndJob:
 
     def on_end(self, report: Report, *, is_stopping: bool) -> None:
         """Tell the other launchers how a rank has ended that was not stopped."""
-        if self._ends is not None and report.rank is not None and not report.stopped:
+        was_stopped = report.stopped or is_stopping
+        if self._ends is not None and report.rank is not None and not was_stopped:
             self._ends.add_own(report.rank, report.exit_code)
 
     def on_failure(self, report: Report) -> None:

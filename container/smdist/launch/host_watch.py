@@ -118,7 +118,7 @@ def watch_hosts(place: WatchPlace, print_line: PrintLine) -> Iterator[RankEnds |
     """
     watch = _started(place, print_line)
     try:
-        yield watch and watch.ends
+        yield None if watch is None else watch.ends
     finally:
         if watch is not None:
             watch.close()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from typing import Any
 
 from smdist.launch.launcher_link import LinkError
 
@@ -62,7 +63,7 @@ def decode(found: object) -> dict[int, int]:
     Raises:
         LinkError: The field is not what `encode` returns.
     """
-    pairs = found if isinstance(found, list) else [None]
+    pairs: list[Any] = found if isinstance(found, list) else [None]
     for pair in pairs:
         if not isinstance(pair, list) or [int, int] != [type(each) for each in pair]:
             raise LinkError("a message is not of this release")
