@@ -170,7 +170,7 @@ def _run(place: HostPlace, print_line: PrintLine) -> Outcome:
             print_line(verbose)
         start = time.monotonic()
         with watch_hosts(watch, print_line) if watch else nullcontext() as ends:
-            outcome = _run_ranks(place, addresses, script, order, print_line, ends)
+            outcome = _run_ranks(place, addresses, script, order, print_line, ends=ends)
         print_line(f"{_result_line(outcome, place.label)} after {time.monotonic() - start:.0f} s")
     return outcome
 
@@ -272,6 +272,7 @@ def _run_ranks(
     script: Path,
     order: Order,
     print_line: PrintLine,
+    *,
     ends: RankEnds | None,
 ) -> Outcome:
     """Run this host's ranks as the job's options say: until they end, elastic, or with restarts.

@@ -60,7 +60,7 @@ class Scaling:
 
 def start(
     tensors: Sequence[torch.Tensor], scaling: Scaling, finish: Callable[[list[torch.Tensor]], Any],
-    name: str | None = None, function: str = "allreduce", shown: str | None = None,
+    name: str | None = None, function: str = "allreduce", *, shown: str | None = None,
 ) -> int:  # fmt: skip
     """Start one all-reduce of several tensors and return its handle.
 
