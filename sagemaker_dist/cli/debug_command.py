@@ -23,6 +23,23 @@ if TYPE_CHECKING:
 _ANSWER_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.2
 _MOST_LINES: Final = 50
+_FILES_WRITTEN: Final = (
+    "ranks that have connected, as in init_process_group or init(), write them when an operation"
+    " fails, after SIGUSR2, or on a request"
+)
+_FILES_SAVED: Final = (
+    "SageMaker keeps a job's output data when the job has ended, and its ranks may not have written"
+    " them"
+)
+_WAIT: Final = (
+    "Look at sagemaker-dist logs: a script that makes no process group never has them; another one"
+    " has them once its ranks have connected"
+)
+_READ_LOGS: Final = "Look at sagemaker-dist logs: no operation between its ranks has failed"
+_LOOK_ELSEWHERE: Final = (
+    "For a job that runs, docs/debugging.md has the commands for a shell in its container; or pass"
+    " the folder or the output.tar.gz that you have downloaded"
+)
 _OURS: Final = "smdist: "  # lines of the engine and of the launcher begin with this
 
 
@@ -60,19 +77,22 @@ def _collect(job: str, region: str | None, profile: str | None) -> tuple[Dumps, 
     """
     from sagemaker_dist.debugging import read_dumps
     from sagemaker_dist.runners import LocalRunner
+    from sagemaker_dist.runners.protocol import TERMINAL
 
     path = Path(job).expanduser()
     if "/" in job or path.exists():
         dumps = read_dumps(path)
         if not dumps.histories:
-            raise _no_files(job, is_local=True)
+            raise _no_files(job, _FILES_WRITTEN, _LOOK_ELSEWHERE)
         return dumps, []
     runner = runner_of(job, region, profile)
-    is_local = isinstance(runner, LocalRunner)
     dumps = _local(runner, job) if isinstance(runner, LocalRunner) else _remote(runner, job)
     lines = list(_own_lines(runner, job))
-    if not dumps.histories and (is_local or not lines):
-        raise _no_files(job, is_local=is_local)
+    if not dumps.histories and isinstance(runner, LocalRunner):
+        has_ended = runner.describe(job)["TrainingJobStatus"] in TERMINAL
+        raise _no_files(job, _FILES_WRITTEN, _READ_LOGS if has_ended else _WAIT)
+    if not dumps.histories and not lines:
+        raise _no_files(job, _FILES_SAVED, _LOOK_ELSEWHERE)
     return dumps, lines
 
 
@@ -132,18 +152,7 @@ def _own_lines(runner: Runner, job: str) -> Iterator[str]:
     yield from lines[-_MOST_LINES:]
 
 
-def _no_files(job: str, *, is_local: bool) -> JobError:
+def _no_files(job: str, why: str, hint: str) -> JobError:
     from sagemaker_dist.errors import JobError
 
-    return JobError(
-        f"{job} has no files of its ranks",
-        "ranks write them when an operation fails, after SIGUSR2, or on a request"
-        if is_local
-        else "SageMaker keeps a job's output data when the job has ended, and its ranks may not"
-        " have written them",
-        "Wait until the ranks have connected, and look at sagemaker-dist logs"
-        if is_local
-        else "For a job that runs, docs/debugging.md has the commands for a shell in its container;"
-        " or pass the folder or the output.tar.gz that you have downloaded",
-        kind="no_files",
-    )
+    return JobError(f"{job} has no files of its ranks", why, hint, kind="no_files")

@@ -135,6 +135,18 @@ def test_an_exception_is_the_failure_reason(job, capfd):
 
 
 @pytest.mark.slow
+def test_a_rank_of_another_host_that_leaves_is_named_first(job):
+    """Its own launcher tells the other host's, which knows only of a lost connection."""
+    estimator = job("boom.py", hyperparameters={"leave": ""}, **ONE_EACH)
+    with pytest.raises(JobError) as caught:
+        estimator.fit(logs=False)
+    cause = caught.value.cause
+
+    assert "failed: rank 1 left while other ranks needed it: algo-1 rank 0" in str(caught.value)
+    assert ("left", 1) == (cause["kind"], cause["culprit"])
+
+
+@pytest.mark.slow
 def test_stopped_ranks_agree_on_a_step_and_a_second_run_resumes(job, channel, tmp_path, capfd):
     """After SIGTERM there is one checkpoint, every launcher exits with 143, and the next run
     resumes.

@@ -34,6 +34,8 @@ _MANY: Final = 200  # operations of one read after which the next one comes soon
 _WAIT: Final = "WAIT_FOR_RANKS"
 _TRANSFER: Final = "TRANSFER"
 _MAX_NAMES: Final = 4096  # names of operations that may not be read yet
+_ARGUMENTS: Final = ("file_path", "mark_cycles")
+_VARIABLES: Final = ("HOROVOD_TIMELINE", "HOROVOD_TIMELINE_MARK_CYCLES")
 
 
 class TimelineFile:
@@ -171,7 +173,14 @@ _current: list[TimelineRecorder | None] = []  # at most one; None on ranks that 
 _registered: list[bool] = []  # True once the exit of the process closes the file
 
 
-def start(engine: Engine, rank: int, file_path: str, mark_cycles: bool) -> None:
+def start(
+    engine: Engine,
+    rank: int,
+    file_path: str,
+    mark_cycles: bool,
+    *,
+    names: tuple[str, str] = _ARGUMENTS,
+) -> None:
     """Begin a timeline: on rank 0 write the file, on other ranks only check the arguments.
 
     Args:
@@ -179,6 +188,7 @@ def start(engine: Engine, rank: int, file_path: str, mark_cycles: bool) -> None:
         rank: This rank's number.
         file_path: The file, which is replaced; its folder must exist.
         mark_cycles: Must be False.
+        names: Names of the last two arguments in errors.
 
     Raises:
         OptionError: An argument is wrong, the file cannot be written, or a timeline is recorded
@@ -188,10 +198,10 @@ def start(engine: Engine, rank: int, file_path: str, mark_cycles: bool) -> None:
     if mark_cycles:
         faults.append(
             OptionError(
-                f"mark_cycles is {mark_cycles!r}",
+                f"{names[1]} is {mark_cycles!r}",
                 "operations start as soon as they are called, and not in cycles",
-                "Leave mark_cycles out",
-                about="mark_cycles",
+                f"Leave {names[1]} out",
+                about=names[1],
                 kind="unsupported",
             )
         )
@@ -206,9 +216,10 @@ def start(engine: Engine, rank: int, file_path: str, mark_cycles: bool) -> None:
             )
         )
     raise_all(faults)
-    timeline = (
-        TimelineRecorder(engine, TimelineFile(_opened(file_path), rank)) if rank == 0 else None
-    )
+    timeline = None
+    if rank == 0:
+        file = TimelineFile(_opened(file_path, names[0]), rank)
+        timeline = TimelineRecorder(engine, file)
     _current.append(timeline)
     if not _registered:
         _registered.append(True)
@@ -227,7 +238,7 @@ def start_if_requested(engine: Engine, rank: int) -> None:
     """
     path, marks_cycles = read_timeline_variables()
     if path is not None and not _current:
-        start(engine, rank, path, marks_cycles)
+        start(engine, rank, path, marks_cycles, names=_VARIABLES)
 
 
 def stop() -> None:
@@ -269,13 +280,13 @@ def stop_if_started() -> None:
         stop()
 
 
-def _opened(path: str) -> IO[str]:
+def _opened(path: str, name: str) -> IO[str]:
     try:
         return Path(path).open("w", encoding="utf-8")
     except (OSError, TypeError, ValueError) as error:
         raise OptionError(
-            f"file_path is {path!r}",
+            f"{name} is {path!r}",
             f"the file cannot be written: {error}",
-            "Pass a file in a folder that exists and is writable",
-            about="file_path",
+            "Name a file in a folder that exists and is writable on the host of rank 0",
+            about=name,
         ) from error

@@ -47,6 +47,7 @@ from smdist.launch.mpi_request import verbose_line
 from smdist.launch.nonblocking_writer import write_whole
 from smdist.launch.outcome import Outcome
 from smdist.launch.private_folder import private_folder
+from smdist.launch.rank_ends import RankEnds
 from smdist.launch.readiness import require_framework, require_port
 from smdist.launch.redact import shown_command
 from smdist.launch.supervise import Order
@@ -159,7 +160,7 @@ def _run(place: HostPlace, print_line: PrintLine) -> Outcome:
         addresses = wait_for_hosts(place.world, timeout, print_line)
         place = _ready(place, addresses)
         watch = _watch_place(place, addresses, folder)
-        if watch:
+        if watch and watch.can_lose_network:
             place = _with_variable(place, "SMDIST_ENDED_HOSTS_FILE", str(watch.file))
         order = plan(place, addresses, script, folder)
         for warning in config.warnings:
@@ -168,8 +169,8 @@ def _run(place: HostPlace, print_line: PrintLine) -> Outcome:
         if verbose := verbose_line(config, order.command):
             print_line(verbose)
         start = time.monotonic()
-        with watch_hosts(watch, print_line) if watch else nullcontext():
-            outcome = _run_ranks(place, addresses, script, order, print_line)
+        with watch_hosts(watch, print_line) if watch else nullcontext() as ends:
+            outcome = _run_ranks(place, addresses, script, order, print_line, ends=ends)
         print_line(f"{_result_line(outcome, place.label)} after {time.monotonic() - start:.0f} s")
     return outcome
 
@@ -266,16 +267,25 @@ def _place() -> HostPlace:
 
 
 def _run_ranks(
-    place: HostPlace, addresses: dict[str, str], script: Path, order: Order, print_line: PrintLine
+    place: HostPlace,
+    addresses: dict[str, str],
+    script: Path,
+    order: Order,
+    print_line: PrintLine,
+    *,
+    ends: RankEnds | None,
 ) -> Outcome:
-    """Run this host's ranks as the job's options say: until they end, elastic, or with restarts."""
+    """Run this host's ranks as the job's options say: until they end, elastic, or with restarts.
+
+    `ends` are exit statuses of ranks, which the launchers tell each other.
+    """
     options = place.config.options
     if options and options.elastic_min is not None:
         elastic = _elastic_place(place, options.elastic_min, addresses, order.directory)
         return run_elastic(order, elastic, place.config.base, print_line)
     if options and options.max_restarts:
         return run_attempts(_attempts(place, addresses, script, order), print_line)
-    return run_once(order, print_line)
+    return run_once(order, print_line, ends)
 
 
 def _elastic_place(

@@ -33,6 +33,7 @@ from smdist.launch.job_attempts import RestartRules
 from smdist.launch.launcher_link import LauncherLink, join, pair
 from smdist.launch.outcome import Outcome
 from smdist.launch.process_control import LAUNCHER_SIGNALS, signal_socket
+from smdist.launch.rank_ends import RankEnds
 from smdist.launch.restart_coordinator import RestartCoordinator
 from smdist.launch.restart_policy import Finish, GiveUp, RestartPolicy, Start
 from smdist.launch.result_file import write_result
@@ -76,10 +77,13 @@ class AttemptPlan:
         return self.host == self.rules.hosts[0]
 
 
-def run_once(order: Order, print_line: PrintLine) -> Outcome:
-    """Run the ranks of this host once; a failure ends the job."""
+def run_once(order: Order, print_line: PrintLine, ends: RankEnds | None = None) -> Outcome:
+    """Run the ranks of this host once; a failure ends the job.
+
+    `ends` are exit statuses of ranks, which the launchers tell each other.
+    """
     with signal_socket(*LAUNCHER_SIGNALS) as signals:
-        return Supervisor(order, print_line, EndJob(), signals).run()
+        return Supervisor(order, print_line, EndJob(ends), signals).run()
 
 
 def run_attempts(plan: AttemptPlan, print_line: PrintLine) -> Outcome:

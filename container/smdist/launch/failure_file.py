@@ -13,16 +13,18 @@ import contextlib
 import json
 import signal
 import stat
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
 from smdist.launch.guard_protocol import Report, exit_status, signal_name
 from smdist.launch.result_file import write_result
 
+HasLeft = Callable[[int], bool]
+
 MAX_CHARACTERS: Final = 1024
-_LEFT: Final = "left"  # kind of a fault whose culprit has shut its engine down without an error
+_LEFT: Final = "left"  # kind of a fault whose culprit has ended without an error
 _SIGNAL_CAUSES: Final = {
     signal.SIGKILL: "the host may have run out of memory; use smaller batches or a bigger instance",
     signal.SIGBUS: "shared memory may be full; use fewer DataLoader workers or a bigger /dev/shm",
@@ -46,14 +48,14 @@ def first_failure(reports: Iterable[Report]) -> Report | None:
     return min(failed, key=lambda report: (report.distance, report.at_seconds), default=None)
 
 
-def describe(report: Report, label: str, others: Iterable[Report] = ()) -> str:
+def describe(report: Report, label: str) -> str:
     """Return a sentence on how one rank ended, in at most 1,024 characters.
 
     It begins with the rank that caused this, if that rank left without an error. `label` is the
-    host's name in messages, `others` are reports of the host's ranks.
+    host's name in messages.
     """
     who = label if report.rank is None else f"{label} rank {report.rank}"
-    who = _who_left(report, others) + who
+    who = _who_left(report) + who
     code, how = report.exit_code, _how(report)
     place = f" ({report.frame})" if report.frame else ""
     if cause := next((text for number, text in _SIGNAL_CAUSES.items() if code == 128 + number), ""):
@@ -70,13 +72,27 @@ def describe_end(report: Report) -> str:
     return shorten(f"{who} {_how(report)}{error}")
 
 
-def _who_left(report: Report, others: Iterable[Report]) -> str:
+def with_left_rank(report: Report, others: Iterable[Report], elsewhere: HasLeft) -> Report:
+    """Return `report` with a fault of kind "left" if the fault's culprit left without an error.
+
+    os._exit(0) shuts no engine down, so that the rank itself knows only of a lost connection.
+
+    Args:
+        report: Report of the rank whose failure is the cause on this host.
+        others: Reports of this host's ranks.
+        elsewhere: Function that returns True if a rank of another host has left.
+    """
     fault = report.fault
     if fault is None or fault.culprit is None or not report.is_secondary:
-        return ""
-    # os._exit(0) shuts no engine down, so that the fault is a lost connection
-    has_left = (each.rank == fault.culprit and not (each.failed or each.stopped) for each in others)
-    if fault.kind != _LEFT and not any(has_left):
+        return report
+    here = {each.rank: each for each in others}.get(fault.culprit)
+    has_left = elsewhere(fault.culprit) if here is None else not (here.failed or here.stopped)
+    return replace(report, fault=replace(fault, kind=_LEFT)) if has_left else report
+
+
+def _who_left(report: Report) -> str:
+    fault = report.fault
+    if fault is None or fault.culprit is None or fault.kind != _LEFT or not report.is_secondary:
         return ""
     return f"rank {fault.culprit} left while other ranks needed it: "
 

@@ -11,9 +11,12 @@ The supervisor of the ranks ends the other ranks of a host with every policy.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 from smdist.launch.guard_protocol import Report
+from smdist.launch.rank_ends import RankEnds
+
+_NEWS_SECONDS: Final = 1.0  # longest wait for the end of a rank on another host
 
 
 class FailurePolicy(Protocol):
@@ -54,6 +57,13 @@ class FailurePolicy(Protocol):
         """Take note that this host received a signal that ends the job."""
         ...
 
+    def has_left(self, rank: int) -> bool:
+        """Return True if a rank of another host is known to have ended with exit code 0.
+
+        The supervisor calls it after the end of its ranks; it may wait a second for the news.
+        """
+        ...
+
     def has_succeeded(self) -> bool:
         """Return True if this host has succeeded, whatever the command that started the ranks does.
 
@@ -63,10 +73,18 @@ class FailurePolicy(Protocol):
 
 
 class EndJob:
-    """Policy of a job without restarts: a failure ends this host's ranks, and tells no other host.
+    """Policy of a job without restarts: a failure ends this host's ranks, and those of no other.
 
     Ranks of other hosts fail because they lose their peer.
+
+    Args:
+        ends: Exit statuses of ranks, which the launchers tell each other; None if they do not.
     """
+
+    _ends: RankEnds | None = None  # also of policies derived from this one, which tell nothing
+
+    def __init__(self, ends: RankEnds | None = None) -> None:
+        self._ends = ends
 
     def environment(self) -> Mapping[str, str]:
         """Return no variables."""
@@ -84,13 +102,20 @@ class EndJob:
         return False
 
     def on_end(self, report: Report, *, is_stopping: bool) -> None:
-        """Do nothing."""
+        """Tell the other launchers how a rank has ended that was not stopped."""
+        was_stopped = report.stopped or is_stopping
+        if self._ends is not None and report.rank is not None and not was_stopped:
+            self._ends.add_own(report.rank, report.exit_code)
 
     def on_failure(self, report: Report) -> None:
         """Do nothing: the supervisor ends the other ranks of this host by itself."""
 
     def on_stop(self) -> None:
         """Do nothing: each host receives the signal by itself."""
+
+    def has_left(self, rank: int) -> bool:
+        """Return True if the launcher of another host has said so, within a second."""
+        return self._ends is not None and self._ends.wait(rank, _NEWS_SECONDS) == 0
 
     def has_succeeded(self) -> bool:
         """Return False: the command that started the ranks decides."""

@@ -1,15 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watch over the launchers of a job: which of them have ended.
+"""Watch over the launchers of a job: which of them have ended, and which ranks.
 
     first host   HubWatch ◀── LauncherLink ──▶ MemberWatch   every other host
-                    │  ──▶ {"ended": ["algo-3"]}  │
-                    ▼                             ▼
-               EndedHosts, a file          EndedHosts, a file ──▶ the engines of this host's ranks
+                    │                  {"ends": [[2, 0]]} ◀──  │   ranks and their exit statuses
+                    │  ──▶ {"ended": ["algo-3"], "ends": ...}  │
+                    ▼                                          ▼
+               RankEnds, EndedHosts                     RankEnds, EndedHosts
+
+EndedHosts is a file for the engines of the host's ranks, RankEnds tells the launcher how ranks of
+other hosts ended (rank_ends.py).
 
 If the processes of a host end together with its network, as in a container that is removed, nothing
 refuses the connections that other ranks open again, and they would wait for the network to come
 back. But the kernel of that host has closed the connection of its launcher in order. An engine that
-waits for a lane to such a host looks into the file, and counts the rank as lost.
+waits for a lane to such a host looks into the file, and counts the rank as lost. Emulated hosts
+have one network, which always refuses connections to processes that have ended; their engines do
+without the file.
 
 A connection that fails in another way proves nothing: it is made again, and nobody is counted as
 ended. A launcher that does not answer, because it was stopped or its network is gone, is not
@@ -31,6 +37,7 @@ from typing import Final
 
 from smdist.launch.launcher_link import LauncherLink, LinkClosedError, LinkError, join
 from smdist.launch.launcher_reception import LauncherReception
+from smdist.launch.rank_ends import RankEnds, decode, encode
 
 PrintLine = Callable[[str], None]
 
@@ -70,14 +77,17 @@ class WatchPlace:
 
     @property
     def is_useful(self) -> bool:
-        """True if a host of this job can lose its network, and the watch is protected.
+        """True if the hosts can be told apart, and the watch is protected.
 
-        Emulated hosts with loopback addresses have one network, which always refuses connections to
-        processes that have ended. Without a secret, anybody could say that a launcher has ended.
+        Without a secret, anybody could say that a launcher has ended.
         """
         own = {self.addresses[host] for host in self.hosts}
-        is_local = any(ip_address(address).is_loopback for address in own)
-        return len(own) == len(self.hosts) > 1 and not is_local and bool(self.secret)
+        return len(own) == len(self.hosts) > 1 and bool(self.secret)
+
+    @property
+    def can_lose_network(self) -> bool:
+        """True unless a host is emulated, with a loopback address."""
+        return not any(ip_address(self.addresses[host]).is_loopback for host in self.hosts)
 
 
 class EndedHosts:
@@ -97,8 +107,10 @@ class EndedHosts:
 
 
 @contextmanager
-def watch_hosts(place: WatchPlace, print_line: PrintLine) -> Iterator[None]:
+def watch_hosts(place: WatchPlace, print_line: PrintLine) -> Iterator[RankEnds | None]:
     """Watch the other launchers during a `with` block; on every host, if `place.is_useful`.
+
+    Yields the exit statuses of ranks, to read and to add to; None if there is no watch.
 
     Args:
         place: Place of this host in the job.
@@ -106,7 +118,7 @@ def watch_hosts(place: WatchPlace, print_line: PrintLine) -> Iterator[None]:
     """
     watch = _started(place, print_line)
     try:
-        yield
+        yield None if watch is None else watch.ends
     finally:
         if watch is not None:
             watch.close()
@@ -121,7 +133,7 @@ def _started(place: WatchPlace, print_line: PrintLine) -> HubWatch | MemberWatch
         print_line(
             f"cannot watch the launchers of the other hosts at port {place.port}"
             f" ({error.strerror or error}): a host that ends together with its network is known"
-            " only after silence_seconds"
+            " only after silence_seconds, and no failure names a rank that left without an error"
         )
         return None
 
@@ -142,12 +154,17 @@ class HubWatch:
         place: Place of this host in the job.
         listener: Listening socket for the other launchers.
         print_line: Function that prints a line in this host's log.
+
+    Attributes:
+        ends: Exit statuses of ranks.
     """
 
     def __init__(self, place: WatchPlace, listener: socket.socket, print_line: PrintLine) -> None:
         self._file = EndedHosts(place)
+        self.ends = RankEnds()
         self._links: dict[str, LauncherLink] = {}
         self._ended: set[str] = set()
+        self._told: dict[int, int] = {}  # exit statuses that the members know
         self._selector = selectors.DefaultSelector()
         self._reception = LauncherReception(
             "the watch over launchers",
@@ -173,6 +190,8 @@ class HubWatch:
                 for key, _ in self._selector.select(_TICK_SECONDS):
                     key.data()
                 self._reception.check()
+                self._tell_ends()
+            self._tell_ends()
         finally:
             self._selector.close()
             self._reception.close()
@@ -187,14 +206,15 @@ class HubWatch:
         if host in self._ended:  # the host was replaced, and has a new launcher
             self._ended.discard(host)
             self._publish()
-        elif self._ended:
+        elif self._ended or self._told:
             self._send(link)
 
     def _receive(self, host: str, link: LauncherLink) -> None:
         if self._links.get(host) is not link:
             return
         try:
-            link.receive()
+            for message in link.receive():
+                self.ends.add(decode(message.get("ends")))
         except LinkClosedError:
             self._drop(host)
             self._ended.add(host)
@@ -207,14 +227,24 @@ class HubWatch:
         self._selector.unregister(link)
         link.reset()
 
+    def _tell_ends(self) -> None:
+        """Tell the members how ranks ended, if there is news."""
+        known = self.ends.known()
+        if known != self._told:
+            self._told = known
+            self._send_all()
+
     def _publish(self) -> None:
         self._file.write(self._ended)
+        self._send_all()
+
+    def _send_all(self) -> None:
         for link in self._links.values():
             self._send(link)
 
     def _send(self, link: LauncherLink) -> None:
         with suppress(LinkError):  # the loss is noticed when the link is read
-            link.send({"ended": sorted(self._ended)})
+            link.send({"ended": sorted(self._ended), "ends": encode(self._told)})
 
 
 class MemberWatch:
@@ -224,9 +254,13 @@ class MemberWatch:
 
     Args:
         place: Place of this host in the job.
+
+    Attributes:
+        ends: Exit statuses of ranks.
     """
 
     def __init__(self, place: WatchPlace) -> None:
+        self.ends = RankEnds()
         self._place = place
         self._file = EndedHosts(place)
         self._ended: set[str] = set()
@@ -250,12 +284,15 @@ class MemberWatch:
     def _follow(self, link: LauncherLink) -> None:
         """Read what the hub sends, until the connection or this launcher ends."""
         self._set_ended(self._ended - {self._place.hosts[0]})
+        told: dict[int, int] = {}
         with selectors.DefaultSelector() as selector:
             selector.register(link, selectors.EVENT_READ)
             try:
                 while not self._closing.is_set():
                     if selector.select(_TICK_SECONDS):
                         self._read(link)
+                    told = self._tell_ends(link, told)
+                self._tell_ends(link, told)
             except LinkClosedError:
                 link.reset()
                 self._set_ended(self._ended | {self._place.hosts[0]})
@@ -264,8 +301,20 @@ class MemberWatch:
             else:
                 link.close()
 
+    def _tell_ends(self, link: LauncherLink, told: dict[int, int]) -> dict[int, int]:
+        """Tell the hub how ranks of this host ended, if that is not `told`; return what it knows.
+
+        Raises:
+            LinkError: The connection has failed.
+        """
+        own = self.ends.own()
+        if own != told:
+            link.send({"ends": encode(own)})
+        return own
+
     def _read(self, link: LauncherLink) -> None:
         for message in link.receive():
+            self.ends.add(decode(message.get("ends")))
             ended = message.get("ended")
             if not isinstance(ended, list):
                 raise LinkError("a message is not of this release")

@@ -26,7 +26,13 @@ from typing import Any, Final
 
 from sagemaker_dist.errors import LaunchError
 from smdist.dataparallel.starter_report import read_report
-from smdist.launch.failure_file import describe, fields_of, first_failure, shorten
+from smdist.launch.failure_file import (
+    describe,
+    fields_of,
+    first_failure,
+    shorten,
+    with_left_rank,
+)
 from smdist.launch.failure_policy import FailurePolicy
 from smdist.launch.guard_protocol import (
     ENDED_ON_REQUEST,
@@ -314,7 +320,8 @@ class Supervisor:
         if status > 0 and culprit and culprit.distance == ENDED_ON_REQUEST:
             culprit = None  # the ranks were stopped because the starter had failed
         if culprit:
-            text = describe(culprit, self._order.label, self._reports.values())
+            culprit = with_left_rank(culprit, self._reports.values(), self._policy.has_left)
+            text = describe(culprit, self._order.label)
             fields = fields_of(culprit, self._order.label)
             code = culprit.exit_code
             return replace(end, status=code, failure=text, fields=fields, culprit=culprit)

@@ -116,6 +116,18 @@ def gather(
         pack(data, output / ("output.tar.gz" if job.compress else "data"), check)
 
 
+def has_model(folder: JobFolder, job: LocalJob) -> bool:
+    """Return whether a job that has ended has written a model that is not empty."""
+    path = folder.model(job)
+    try:
+        if not job.compress:
+            return any(path.iterdir())
+        with tarfile.open(path) as archive:
+            return archive.next() is not None
+    except (OSError, tarfile.TarError):
+        return False
+
+
 def _same(first: TreeEntry, second: TreeEntry, check: Callable[[], None]) -> bool:
     kinds = [(each.is_directory, each.is_link, each.target) for each in (first, second)]
     if kinds[0] != kinds[1]:

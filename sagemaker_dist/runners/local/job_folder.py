@@ -28,6 +28,7 @@ import os
 import shutil
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from threading import get_native_id
 from time import time
 from typing import Any, Final
 
@@ -44,6 +45,9 @@ from sagemaker_dist.runners.local.state_reserve import (
     write_reserved,
 )
 
+_APPEND: Final = (
+    os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+)
 _LOCK_SECONDS: Final = 10.0
 _KILLED: Final = "The supervisor of the job was killed."
 _UNWRITTEN: Final = (
@@ -68,10 +72,11 @@ def _hidden(document: dict[str, Any]) -> dict[str, Any]:
 def append(log: Path, data: bytes) -> int:
     """Append `data` to the file `log`, and return the number of bytes that could not be written.
 
-    A full disk is no error: training continues even if its output cannot be written.
+    A full disk is no error: training continues even if its output cannot be written. Nothing is
+    written through a link.
     """
     left = memoryview(data)
-    with contextlib.suppress(OSError), log.open("ab", buffering=0) as file:
+    with contextlib.suppress(OSError), os.fdopen(os.open(log, _APPEND, 0o600), "ab", 0) as file:
         while left:
             left = left[file.write(left) :]
     return len(left)
@@ -281,7 +286,7 @@ class JobFolder:
             return ""
 
     def _write(self, name: str, document: object) -> None:
-        beside = self.path / f"{name}.new"
+        beside = self.path / f"{name}.{get_native_id()}"  # of this writer alone
         beside.unlink(missing_ok=True)  # a writer that was killed may have left it
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with os.fdopen(os.open(beside, flags, 0o600), "w") as file:

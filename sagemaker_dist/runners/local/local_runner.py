@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from importlib.util import find_spec
 from pathlib import Path
 from time import sleep
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from sagemaker_dist.errors import JobError, OptionError, SetupError, raise_all, require
 from sagemaker_dist.packaging.docker_engine import connected
@@ -22,12 +22,14 @@ from sagemaker_dist.planning.job_faults import JOB_NAME, JOB_NAME_RULE
 from sagemaker_dist.planning.local_job import PROGRAM
 from sagemaker_dist.planning.service.hyperparameter_checks import hyperparameter_faults
 from sagemaker_dist.planning.service.terms import Terms
+from sagemaker_dist.runners.local.artifacts import has_model
 from sagemaker_dist.runners.local.job_folder import JobFolder
 from sagemaker_dist.runners.local.job_state import State
 from sagemaker_dist.runners.local.machine_checks import check_setup, sweep_leftovers
 from sagemaker_dist.runners.local.opt_ml_tree import OUTPUT_DATA
 from sagemaker_dist.runners.local.output import Segments
 from sagemaker_dist.runners.local.private_input import PrivateInput
+from sagemaker_dist.runners.local.tree_reader import open_file
 from sagemaker_dist.runners.protocol import (
     LOST_LOG_BYTES,
     RESTARTS,
@@ -210,11 +212,11 @@ class LocalRunner:
         new output. With `new_only`, leave out the output before this call.
 
         Raises:
-            JobError: The job does not exist.
+            JobError: The job does not exist, or its log was replaced by a link.
         """
         folder = self._existing(name)
         segments = Segments()
-        with folder.all_log.open("rb") as log:
+        with _opened_log(folder) as log:
             if new_only:
                 log.seek(0, os.SEEK_END)
             while True:
@@ -243,6 +245,20 @@ class LocalRunner:
                 kind="not_found",
             )
         return self._folder(name)
+
+
+def _opened_log(folder: JobFolder) -> BinaryIO:
+    try:
+        return os.fdopen(open_file(folder.path, "logs/all.log"), "rb")
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise JobError(
+            f"the log {folder.all_log} is not read",
+            "it or its folder is a link or no regular file: a process of the job has replaced it",
+            "Look at that file and at the job's code: such a link could show files of other users",
+            kind="link",
+        ) from error
 
 
 def _is_name(name: str) -> bool:
@@ -286,6 +302,12 @@ def _terms(job: LocalJob) -> Terms:
     )
 
 
+def _model_uri(job: LocalJob, state: State, folder: JobFolder) -> str:
+    """Return where the model is or will be; "" if a job has failed or was stopped without one."""
+    is_incomplete = state.is_terminal and state.status != "Completed"
+    return "" if is_incomplete and not has_model(folder, job) else f"file://{folder.model(job)}"
+
+
 def _description(
     request: dict[str, Any], job: LocalJob, state: State, folder: JobFolder
 ) -> Description:
@@ -305,7 +327,7 @@ def _description(
         "TrainingJobStatus": state.status,
         "SecondaryStatus": state.secondary,
         "SecondaryStatusTransitions": _transitions(state),
-        "ModelArtifacts": {"S3ModelArtifacts": f"file://{folder.model(job)}"},
+        "ModelArtifacts": {"S3ModelArtifacts": _model_uri(job, state, folder)},
         **({"FailureReason": state.reason} if state.reason else {}),
         **({ROOT_CAUSE: state.cause} if state.cause else {}),
         **({LOST_LOG_BYTES: state.lost_log_bytes} if state.lost_log_bytes else {}),

@@ -72,6 +72,11 @@ class Failure:
         return bool(self.fields.get("is_secondary"))
 
     @property
+    def names_left(self) -> bool:
+        """Return whether the failure is due to a rank that left without an error."""
+        return self.is_secondary and self.fields.get("kind") == "left"
+
+    @property
     def reason(self) -> str:
         """Return the text for FailureReason, at most 1,024 characters."""
         return (self.text or self.ending)[:MAX_CHARACTERS]
@@ -81,10 +86,13 @@ def root_cause(failures: Sequence[Failure]) -> Failure:
     """Return the root cause among the failures of a job's hosts, in the order of their reports.
 
     When one rank fails, ranks of other hosts fail because of that, and their hosts often report
-    first. The root cause is the first reported failure that no other rank caused.
+    first. The root cause is the first reported failure that no other rank caused, else the first
+    one that names a rank which left without an error.
     """
     candidates = [failure for failure in failures if failure.text or not failure.was_stopped]
-    ordered = sorted(candidates, key=lambda failure: (failure.is_secondary, failure.was_stopped))
+    ordered = sorted(
+        candidates, key=lambda each: (each.is_secondary, not each.names_left, each.was_stopped)
+    )
     return ordered[0] if ordered else Failure(text="A host failed.")
 
 

@@ -13,10 +13,13 @@ from smdist.launch.failure_file import (
     fields_of,
     first_failure,
     shorten,
+    with_left_rank,
     write_failure,
     write_loss,
 )
+from smdist.launch.failure_policy import EndJob
 from smdist.launch.guard_protocol import RankFault, Report, exit_status, parse_message, read_fault
+from smdist.launch.rank_ends import RankEnds
 
 
 def report(**parts):
@@ -62,19 +65,36 @@ def test_sentence(parts, text):
 
 
 @pytest.mark.parametrize(
-    ("culprit", "start"),
+    ("culprit", "elsewhere", "kind", "start"),
     [
-        ({"status": 0}, "rank 4 left while other ranks needed it: algo-2 rank 3 exited"),
-        ({"status": 0, "stopped": True}, "algo-2 rank 3 exited"),
-        ({"status": 0, "rank": 5}, "algo-2 rank 3 exited"),
+        ({"status": 0}, set(), "left", "rank 4 left while other ranks needed it: algo-2 rank 3"),
+        ({"status": 0, "stopped": True}, {4}, "lost", "algo-2 rank 3 exited"),
+        ({"status": 0, "rank": 5}, {6}, "lost", "algo-2 rank 3 exited"),
+        ({"rank": 5}, {4}, "left", "rank 4 left while other ranks needed it: algo-2 rank 3"),
     ],
 )
-def test_sentence_begins_with_a_rank_that_left_by_os_exit(culprit, start):
-    """Its engine does not say that it leaves, so the other rank has lost a connection."""
+def test_sentence_begins_with_a_rank_that_left_by_os_exit(culprit, elsewhere, kind, start):
+    """Its engine does not say that it leaves, so the other rank has lost a connection.
+
+    The launcher of another host says so, if the rank was there.
+    """
     victim = report(error="Error: x", fault=RankFault(kind="lost", culprit=4))
     others = [victim, report(**{"rank": 4, **culprit})]
+    found = with_left_rank(victim, others, elsewhere.__contains__)
 
-    assert describe(victim, "algo-2", others).startswith(start)
+    assert kind == fields_of(found, "algo-2")["kind"]
+    assert describe(found, "algo-2").startswith(start)
+
+
+def test_launchers_tell_each_other_how_their_ranks_ended():
+    """A rank that was stopped says nothing about who left."""
+    ends = RankEnds()
+    for rank, parts in enumerate([{"status": 0}, {"status": 0, "stopped": True}, {"status": 1}]):
+        EndJob(ends).on_end(report(rank=rank, **parts), is_stopping=False)
+
+    assert {0: 0, 2: 1} == ends.own()
+    assert [True, False] == [EndJob(ends).has_left(rank) for rank in (0, 2)]
+    assert not EndJob().has_left(0)
 
 
 @pytest.mark.parametrize("status", [-9, 137])

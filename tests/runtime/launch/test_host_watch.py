@@ -12,6 +12,7 @@ import pytest
 
 from smdist.launch.host_watch import HubWatch, MemberWatch, WatchPlace, watch_hosts
 from smdist.launch.launcher_link import LinkClosedError, LinkError, join
+from smdist.launch.rank_ends import decode, encode
 
 SECRET = b"secret of the job"
 HOSTS = ("algo-1", "algo-2", "algo-3")
@@ -39,9 +40,8 @@ class Job:
         listener = socket.create_server(("127.0.0.1", 0))
         self.folder, self.port, self.lines = folder, listener.getsockname()[1], []
         self._open = ExitStack()
-        hub = HubWatch(place_of("algo-1", self.port, folder), listener, self.lines.append)
-        self.close_hub = hub.close
-        self._open.callback(hub.close)
+        self.hub = HubWatch(place_of("algo-1", self.port, folder), listener, self.lines.append)
+        self._open.callback(self.hub.close)
 
     def member(self, host):
         found = MemberWatch(place_of(host, self.port, self.folder))
@@ -78,7 +78,7 @@ def test_a_launcher_that_ends_is_known_to_all_until_it_is_back(job, until):
     until(lambda: ["10.0.0.3"] == job.ended("algo-2"))
     job.link("algo-3")
     until(lambda: [] == job.ended("algo-1") == job.ended("algo-2"))
-    job.close_hub()
+    job.hub.close()
     until(lambda: ["127.0.0.1"] == job.ended("algo-2"))
 
 
@@ -162,12 +162,47 @@ def test_a_hub_that_cannot_listen_or_does_not_exist_ends_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "is_useful"),
     [
-        ({}, False),  # algo-1 has a loopback address here
-        ({"addresses": {**ADDRESSES, "algo-1": "10.0.0.1"}}, True),
+        ({}, True),
         ({"addresses": {**ADDRESSES, "algo-1": "10.0.0.2"}}, False),
-        ({"addresses": {**ADDRESSES, "algo-1": "10.0.0.1"}, "secret": b""}, False),
+        ({"secret": b""}, False),
         ({"hosts": ("algo-2",)}, False),
     ],
 )
-def test_it_is_used_where_a_host_can_lose_its_network(tmp_path, changes, is_useful):
+def test_it_is_used_where_hosts_can_be_told_apart_and_have_a_secret(tmp_path, changes, is_useful):
     assert is_useful == place_of("algo-2", 1, tmp_path, **changes).is_useful
+
+
+def test_emulated_hosts_do_not_lose_their_network(tmp_path):
+    own = {**ADDRESSES, "algo-1": "10.0.0.1"}
+
+    assert not place_of("algo-2", 1, tmp_path).can_lose_network
+    assert place_of("algo-2", 1, tmp_path, addresses=own).can_lose_network
+
+
+def test_launchers_tell_each_other_how_ranks_ended(job):
+    """Also one that comes later, and one that ends at once after its last rank."""
+    second = job.member("algo-2")
+    second.ends.add_own(1, 0)
+
+    assert 0 == job.hub.ends.wait(1, 20)
+
+    third = job.member("algo-3")
+    third.ends.add_own(2, 137)
+    third.close()
+
+    assert 137 == second.ends.wait(2, 20)
+    assert 0 == job.member("algo-3").ends.wait(1, 20)
+
+    job.hub.ends.add_own(0, 3)
+    job.hub.close()
+
+    assert 3 == second.ends.wait(0, 20)
+    assert second.ends.wait(7, 0) is None
+
+
+@pytest.mark.parametrize("found", [None, {}, [1], [[1]], [[1, 2, 3]], [["1", 0]], [[True, 0]]])
+def test_ends_of_another_release_are_refused(found):
+    assert {2: 0, 3: 1} == decode(encode({3: 1, 2: 0}))
+
+    with pytest.raises(LinkError):
+        decode(found)

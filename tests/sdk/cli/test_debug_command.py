@@ -12,7 +12,7 @@ import pytest
 from histories import history, operation, write_histories
 from moto import mock_aws
 
-from sagemaker_dist.cli import main
+from sagemaker_dist.cli import debug_command, main
 from sagemaker_dist.runners import LocalRunner
 
 DIFFERENT = (
@@ -92,6 +92,25 @@ def test_a_job_that_runs_here_writes_its_files_anew(tmp_path, monkeypatch, capsy
     assert "group 0: ranks differ from operation 1 on\n" in said
     assert "rank 1 has not come after 10 s\n" in said
     assert "other" not in said
+
+
+@pytest.mark.parametrize(
+    ("status", "hint"),
+    [
+        ("Failed", "no operation between its ranks has failed"),
+        ("InProgress", "a script that makes no process group never has them"),
+    ],
+)
+def test_a_job_here_without_files_is_not_told_to_wait_in_vain(
+    tmp_path, monkeypatch, capsys, status, hint
+):
+    RunningJob(tmp_path, monkeypatch)
+    monkeypatch.setattr(LocalRunner, "describe", lambda *_: {"TrainingJobStatus": status})
+    monkeypatch.setattr(LocalRunner, "output_folder", lambda *_: tmp_path)
+    monkeypatch.setattr(debug_command, "_ANSWER_SECONDS", 0.1)
+
+    assert 1 == main(["debug", "here", "--json"])
+    assert hint in json.loads(capsys.readouterr().out)["error"]["hint"]
 
 
 @pytest.fixture

@@ -90,6 +90,7 @@ def test_first_failure_is_told_and_ends_the_job_soon(runner, request_for, script
 
     assert "Failed" == described["TrainingJobStatus"]
     assert "algo-2 rank 1: ValueError: nope" == described["FailureReason"]
+    assert "" == described["ModelArtifacts"]["S3ModelArtifacts"]  # none was saved
     assert time.monotonic() - began < 10
 
 

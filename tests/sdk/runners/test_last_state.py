@@ -6,11 +6,13 @@ import os
 import resource
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
 from channels import log, run
 
+from sagemaker_dist import JobError
 from sagemaker_dist.planning import plan_local_job
 from sagemaker_dist.runners.local import output
 from sagemaker_dist.runners.local.job_folder import JobFolder, append
@@ -18,9 +20,11 @@ from sagemaker_dist.runners.local.job_state import State
 
 pytestmark = pytest.mark.timeout(30)
 
+NEXT_STATE = f"state.json.{os.getpid()}"  # each writer has a name of its own for the next state
 FILL = """
+    import os
     folder = base.parents[1]
-    (folder / "state.json.new").mkdir()  # every write fails
+    (folder / f"state.json.{os.getppid()}").mkdir()  # every write of the supervisor fails
 """
 
 
@@ -31,7 +35,7 @@ def full(tmp_path, request_for):
     folder = JobFolder(tmp_path / "jobs/job")
     folder.create(request, plan_local_job(request))
     os.close(folder.lock())
-    (folder.path / "state.json.new").mkdir()  # every write fails
+    (folder.path / NEXT_STATE).mkdir()  # every write fails
     return folder
 
 
@@ -76,12 +80,12 @@ def test_an_end_that_cannot_be_written_is_no_kill(full):
     assert ("Failed", {"kind": "not_writable"}) == (full.state().status, full.state().cause)
 
 
-@pytest.mark.parametrize("name", ["state.json.new", "state.reserve"])
+@pytest.mark.parametrize("name", [NEXT_STATE, "state.reserve"])
 def test_links_are_not_followed(full, tmp_path, name):
     """Neither the next state nor the reserved space is written through a link."""
     other = tmp_path / "other"
     other.write_text("mine")
-    if name == "state.json.new":
+    if name == NEXT_STATE:
         (full.path / name).rmdir()
     else:
         (full.path / name).unlink()
@@ -90,6 +94,27 @@ def test_links_are_not_followed(full, tmp_path, name):
         full.write_state(State().become("Completed", "Completed"))
 
     assert "mine" == other.read_text()
+
+
+def test_two_writers_of_a_state_have_names_of_their_own(full):
+    """The name of one of them is taken, and the other one writes."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(full.write_state, State().become("Completed", "Completed")).result()
+
+    assert "Completed" == full.state().status
+
+
+def test_logs_are_neither_written_nor_read_through_a_link(full, runner, tmp_path):
+    """What the link points to may be a file that the container's user could not read."""
+    other = tmp_path / "other"
+    other.write_text("mine")
+    full.all_log.unlink()
+    full.all_log.symlink_to(other)
+
+    assert 4 == append(full.all_log, b"line")
+    assert "mine" == other.read_text()
+    with pytest.raises(JobError, match=r"all\.log is not read: it or its folder is a link"):
+        next(runner.logs("job"))
 
 
 def test_a_supervisor_that_was_killed_is_told_from_that(full):

@@ -16,6 +16,7 @@ CAUSE = failure("rank 1: ValueError: nope")
 LATER = failure("rank 2: ValueError: later")
 KILLED = failure(ending="The launcher of algo-2 was killed by SIGKILL.")
 STOPPED = failure(was_stopped=True)
+LEFT = failure("rank 1 left", was_stopped=True, is_secondary=True, kind="left", culprit=1)
 
 
 @pytest.mark.parametrize(
@@ -26,6 +27,8 @@ STOPPED = failure(was_stopped=True)
         ([failure("rank 1 closed its connection"), ECHO], "rank 1 closed its connection"),
         ([LATER, CAUSE], LATER.text),
         ([ECHO, STOPPED], ECHO.text),
+        ([ECHO, LEFT], LEFT.text),
+        ([LEFT, CAUSE], CAUSE.text),
         ([ECHO, KILLED], KILLED.ending),
         ([STOPPED], "A host failed."),
         ([failure("x" * 2000)], "x" * 1024),

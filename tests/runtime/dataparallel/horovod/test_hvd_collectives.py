@@ -229,8 +229,21 @@ def records(rank, size, path):
         for _ in range(2 * rank):
             hvd.allreduce(torch.ones(1))
         hvd.join()
+        for named in (True, False):
+            reduces(hvd, named)
         hvd.allreduce(torch.ones(6), name="last")
         # shutdown() ends the timeline
+
+
+def reduces(hvd, named):
+    """Reduce the gradients of a layer, of which only the bias is in a group."""
+    layers = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 1))
+    names = layers.named_parameters() if named else None
+    inner = torch.optim.SGD(layers.parameters(), 0.1)
+    groups = [[layers[1].bias]]
+    optimizer = hvd.DistributedOptimizer(inner, names, groups=groups)
+    layers(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
 
 
 def test_a_timeline_has_rank_0s_operations(world, tmp_path):
@@ -244,6 +257,12 @@ def test_a_timeline_has_rank_0s_operations(world, tmp_path):
     assert [4, 8, 12, 16, 20] == sums[:5]
     assert [f"allreduce.noname.{number}" for number in range(1, 6)] == names[:5]
     assert ["allgather.rows/negotiate", "allgather.rows"] == names[5:7]
-    assert "allreduce.last" == names[-1]
+    assert [
+        "allreduce.1.bias",
+        "allreduce.1.weight..0.weight (3)",
+        "allreduce.noname.3",
+        "allreduce.noname.2..noname.0 (3)",
+        "allreduce.last",
+    ] == names[-5:]
     assert {0} == {each["pid"] for each in events}
     assert all(each["ts"] >= 0 for each in events if each["ph"] != "M")

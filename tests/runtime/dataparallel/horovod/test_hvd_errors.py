@@ -10,6 +10,7 @@ import torch
 from hvd_ranks import caught, initialized
 
 from sagemaker_dist.errors import OptionError
+from smdist.dataparallel.horovod_timeline import start_if_requested
 
 
 def wrong_arguments(rank, size):
@@ -176,3 +177,23 @@ def test_lost_rank(world):
     answers = world.outcomes(loses_a_rank, size=3)
 
     assert [(True, ("lost", 2, 2))] * 2 == answers[:2]
+
+
+@pytest.mark.parametrize(
+    ("variables", "about"),
+    [
+        ({"HOROVOD_TIMELINE": "/none/x.json"}, "HOROVOD_TIMELINE"),
+        (
+            {"HOROVOD_TIMELINE": "x.json", "HOROVOD_TIMELINE_MARK_CYCLES": "1"},
+            "HOROVOD_TIMELINE_MARK_CYCLES",
+        ),
+    ],
+)
+def test_a_timeline_that_cannot_begin_names_the_variable(monkeypatch, variables, about):
+    """The user has set the variable, and called no function with an argument."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(OptionError, match=f"^{about} is ") as caught:
+        start_if_requested(None, 0)
+
+    assert (about,) == caught.value.about

@@ -60,7 +60,7 @@ class Scaling:
 
 def start(
     tensors: Sequence[torch.Tensor], scaling: Scaling, finish: Callable[[list[torch.Tensor]], Any],
-    name: str | None = None, function: str = "allreduce",
+    name: str | None = None, function: str = "allreduce", *, shown: str | None = None,
 ) -> int:  # fmt: skip
     """Start one all-reduce of several tensors and return its handle.
 
@@ -70,6 +70,7 @@ def start(
         finish: Function from the reduced tensors to the result of synchronize().
         name: Name that no other operation has until the handle is synchronized.
         function: Name of the caller, for errors.
+        shown: Name in timelines of an operation without a name.
 
     Raises:
         OptionError: An argument is wrong.
@@ -81,7 +82,8 @@ def start(
     started: list[Started] = []
     combines: list[Combine] = []
     for positions in groups:
-        part, combine = _start([tensors[each] for each in positions], scaling, communicator, name)
+        members = [tensors[each] for each in positions]
+        part, combine = _start(members, scaling, communicator, name, shown)
         started.append(part)
         combines.append(combine)
 
@@ -96,14 +98,15 @@ def start(
 
 
 def _start(
-    tensors: list[torch.Tensor], scaling: Scaling, communicator: Communicator, name: str | None
-) -> tuple[Started, Combine]:
+    tensors: list[torch.Tensor], scaling: Scaling, communicator: Communicator, name: str | None,
+    shown: str | None,
+) -> tuple[Started, Combine]:  # fmt: skip
     """Start the all-reduce of tensors of one dtype; return it and what makes results of it."""
     contribution = scaled(packed(tensors), scaling.before)
     if scaling.reduction is Adasum:
         return _start_adasum(tensors, contribution, communicator, scaling, name)
     dtype, size = tensors[0].dtype, communicator.size
-    started = communicator.reduce(contribution, engine_op(scaling.reduction, dtype), name)
+    started = communicator.reduce(contribution, engine_op(scaling.reduction, dtype), name, shown)
 
     def combine(buffer: torch.Tensor) -> list[torch.Tensor]:
         if scaling.reduction is Average and not is_fraction(dtype):

@@ -109,14 +109,17 @@ class Communicator:
 
     # Collectives -------------------------------------------------------------------------------
 
-    def reduce(self, buffer: torch.Tensor, op: Any, name: str | None = None) -> Started:
+    def reduce(
+        self, buffer: torch.Tensor, op: Any, name: str | None = None, shown: str | None = None
+    ) -> Started:
         """Start an all-reduce of a flat buffer, which may become the result.
 
-        With a name, the operation fails if other ranks have given other names, or none.
+        With a name, the operation fails if other ranks have given other names, or none. `shown` is
+        its name in timelines, if it has no name.
         """
         call = _description(buffer, op, name)
         whole = buffer if name is None else marked(buffer, name)
-        self._shown = "allreduce", name or f"noname.{self._number + 1}"
+        self._shown = "allreduce", name or shown or f"noname.{self._number + 1}"
         self._show()
         with start_errors():
             work = self._data.allreduce([whole], _reduce_options(op))

@@ -7,7 +7,7 @@ ready: each begins when its gradients are there and the bucket before it has beg
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import RLock
 from typing import Any, Final
@@ -61,6 +61,7 @@ class GradientReducer:
         densify: True converts sparse gradients to dense ones for the way.
         bucket_bytes: Size of the buckets of parameters that are in no group; the first one has at
             most 1 MiB.
+        names: Names of parameters in timelines, by id(parameter); others have a number.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class GradientReducer:
         passes: int,
         densify: bool,
         bucket_bytes: int,
+        names: Mapping[int, str],
     ) -> None:
         self._scaling, self._compression = scaling, compression
         self._passes, self._densify, self._bytes = passes, densify, bucket_bytes
@@ -83,6 +85,7 @@ class GradientReducer:
         self._place: dict[int, _Bucket] = {}
         self._next = 0  # position of the first bucket that has not begun
         self._grouped = [list(group) for group in groups]
+        self._names = dict(names)
         self.adopt(params)
 
     def adopt(self, params: Iterable[torch.Tensor]) -> list[torch.Tensor]:
@@ -91,6 +94,8 @@ class GradientReducer:
         if self._is_single:
             return []
         ids = {id(each) for each in new}
+        for each in new:
+            self._names.setdefault(id(each), f"noname.{len(self._names)}")
         in_groups = {id(each) for group in self._grouped for each in group}
         buckets = [[each for each in group if id(each) in ids] for group in self._grouped]
         buckets += self._by_size([each for each in reversed(new) if id(each) not in in_groups])
@@ -197,7 +202,13 @@ class GradientReducer:
             sent.append(small)
             contexts.append(context)
         if dense:
-            bucket.dense = start(sent, self._scaling, list), contexts, dense
+            handle = start(sent, self._scaling, list, shown=self._shown(dense))
+            bucket.dense = handle, contexts, dense
+
+    def _shown(self, params: Sequence[torch.Tensor]) -> str:
+        """Return the name in timelines of gradients that travel together: "b..a (2)"."""
+        first, last = (self._names[id(each)] for each in (params[0], params[-1]))
+        return first if len(params) == 1 else f"{first}..{last} ({len(params)})"
 
     def _gradient(self, param: torch.Tensor) -> torch.Tensor:
         if param.grad is None:

@@ -150,7 +150,7 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
     Args:
         optimizer: The optimizer of a model that is the same on all ranks.
         named_parameters: Names and parameters, such as model.named_parameters(); all of the
-            optimizer's, each name once. None if they need no names.
+            optimizer's, each name once, for timelines. None if they need no names.
         compression: `Compression.none`, `.fp16` or `.bf16` for the way.
         backward_passes_per_step: Backward passes whose gradients are added before they are
             reduced. Default 1.
@@ -179,8 +179,9 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
         kind="conflict",
     )
     params = [each for group in optimizer.param_groups for each in group["params"]]
+    named = [] if named_parameters is None else list(named_parameters)
     if named_parameters is not None:
-        _check_names(list(named_parameters), params)
+        _check_names(named, params)
     if reduction is Adasum:
         _check_no_buckets(groups, num_groups, sparse_as_dense)
         return _combining(
@@ -199,6 +200,7 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
         passes=backward_passes_per_step,
         densify=sparse_as_dense,
         bucket_bytes=read_rank_config().fusion_bytes or DataParallel().fusion_bytes,
+        names={id(each): name for name, each in named},
     )
     return made
 
