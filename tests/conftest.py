@@ -57,7 +57,7 @@ def pytest_addoption(parser):
         "--cases",
         choices=["all", "first"],
         default="all",
-        help="run all cases of each slow test, or the first one",
+        help="run all cases of each slow test, or the first one, and none that is marked long",
     )
 
 
@@ -95,14 +95,14 @@ def pytest_collection(session):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
-    """In a process of xdist, put the longest tests first; plain `pytest` keeps the order of names.
+    """Leave out what `--cases=first` does not run, and choose the order of the rest.
 
+    A process of xdist runs the longest tests first; plain `pytest` keeps the order of names.
     At the end of a run each process then has a short file left, and none waits for the others.
     """
     if config.getoption("cases") == "first":
-        further = further_slow_cases(items)
-        config.hook.pytest_deselected(items=further)
-        left_out = set(further)
+        left_out = set(further_slow_cases(items))
+        config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
     if not hasattr(config, "workerinput"):
         return
@@ -119,16 +119,15 @@ def pytest_collection_modifyitems(config, items):
 
 
 def further_slow_cases(items):
-    """Return the slow cases of each test but its first one."""
-    seen, further = set(), []
+    """Yield the slow cases of each test but its first one, and all of those marked `long`."""
+    seen = set()
     for item in items:
         if item.get_closest_marker("slow") is None:
             continue
         test = item.nodeid.partition("[")[0]
-        if test in seen:
-            further.append(item)
+        if test in seen or item.get_closest_marker("long") is not None:
+            yield item
         seen.add(test)
-    return further
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -22,7 +22,7 @@ from safetensors.torch import load
 from sagemaker_dist import DataParallel, ModelParallel, PyTorch, TensorFlow
 from sagemaker_dist.runners import TERMINAL, LocalRunner
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.slow, pytest.mark.long]
 RANKS = DataParallel(processes_per_host=1, max_restarts=2)
 SPLIT = ModelParallel(pipeline_parallel_degree=2, microbatches=2, engine=RANKS)
 STEP = "smdist.checkpoint.step()"

@@ -100,6 +100,7 @@ def test_pictures_train_save_and_resume(run, channel):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_sentences_resume_as_if_they_had_never_stopped(run):
     """A GPT-2 with dropout: a partial checkpoint after 4 of 8 steps and 4 more steps equal the 8
     steps of the run that saved it.

@@ -113,6 +113,7 @@ def test_keras_fit_over_four_ranks(job, channel):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_notebooks_script_needs_no_model_dir(channel, tmp_path):
     """The script runs without --model_dir, which only the estimator passes."""
     job = TrainingJob(
@@ -181,6 +182,7 @@ def test_mirrored_workers_train_together(job):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_mirrored_strategy_of_one_host_needs_no_distribution(job):
     estimator = job("tf_mirrored.py", None, instance_count=1)
     estimator.fit()

@@ -50,6 +50,7 @@ def test_nothing_is_captured_twice():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_thousand_ranks_with_units_that_open_are_planned_in_seconds():
     """Every one of a hundred layers may be opened, and several lengths of pipeline are tried."""
     model = Model((1e-2,) * 96, batch=64, elements=400 * MIB, saved=100 * MIB, opens=range(96))

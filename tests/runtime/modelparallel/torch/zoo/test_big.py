@@ -43,6 +43,7 @@ print(json.dumps({{
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "layers"), [("llama70b", 80), ("gpt3_175b", 96)])
 def test_big_models_are_planned_in_seconds(name, layers):
     """Captured, estimated and planned for 128 GPUs in seconds of one core and 2 GiB."""
