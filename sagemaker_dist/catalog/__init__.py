@@ -20,6 +20,7 @@ from sagemaker_dist.catalog.prices import (
     write_prices,
 )
 from sagemaker_dist.catalog.refresh import Refresh, refresh_table
+from sagemaker_dist.catalog.regions import check_region
 from sagemaker_dist.catalog.table import (
     SHIPPED,
     Table,
@@ -46,6 +47,7 @@ __all__ = [
     "accelerator_of",
     "accelerators",
     "all_prices",
+    "check_region",
     "fetch_prices",
     "is_price",
     "price_of",

@@ -13,7 +13,7 @@ from typing import Any, Final
 import click
 from rich.table import Table
 
-from sagemaker_dist.catalog import prices_for
+from sagemaker_dist.catalog import check_region, prices_for
 from sagemaker_dist.cli import screen
 from sagemaker_dist.cli.advice import (
     Advice,
@@ -153,6 +153,7 @@ def _read(values: dict[str, Any], plot: Path | None) -> dict[str, Any]:
     keep("counts", _counts(values["counts"]), f"numbers of hosts up to {_MOST_HOSTS}, such as 1,2")
     faults.extend(_plot_faults(plot))
     try:
+        check_region(values["region"])
         read["prices"] = prices_for(values["region"], values["prices"])
     except OptionError as error:
         faults.append(error)

@@ -20,6 +20,7 @@ from sagemaker_dist.catalog import (
     PastSpotJobs,
     Price,
     all_prices,
+    check_region,
     fetch_prices,
     prices,
     read_prices,
@@ -71,6 +72,7 @@ def instances() -> None:
 @json_option
 def list_types(accelerated: bool, region: str | None, as_json: bool) -> None:
     """List all instance types, or those with accelerators."""
+    check_region(region)
     priced = {
         name: tuple(each for each in known if region in (None, each.region))
         for name, known in all_prices().items()

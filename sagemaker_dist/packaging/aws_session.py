@@ -4,15 +4,14 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from sagemaker_dist.errors import OptionError, SetupError, require
+from sagemaker_dist.catalog import check_region
+from sagemaker_dist.errors import OptionError, SetupError
 
 _REGION: Final = "AWS_REGION"
-_NAME: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")  # names of regions
 _ALLOW: Final = "Allow these credentials {action} (an IAM policy), or use others"
 _EXPIRED: Final = ("Expired", "InvalidClientTokenId", "InvalidAccessKeyId", "Signature", "Unrecog")
 _BUSY: Final = ("Throttl", "SlowDown", "TooManyRequests", "ServiceUnavailable", "InternalError")
@@ -24,15 +23,9 @@ def boto_session(region: str | None = None, profile: str | None = None) -> Any:
 
     Raises:
         SetupError: The profile does not exist, or AWS's own files cannot be read.
-        OptionError: The region is no name of a region.
+        OptionError: The region is unknown.
     """
-    require(
-        region is None or _NAME.fullmatch(region) is not None,
-        what=f"the region is {region!r}",
-        why="names of AWS's regions have small letters, digits and hyphens",
-        hint="Pass a name such as eu-west-1, or leave it out for AWS's own settings",
-        about="region",
-    )
+    check_region(region)
     import boto3
     from botocore.exceptions import ConfigParseError, ProfileNotFound
 

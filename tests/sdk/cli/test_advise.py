@@ -191,6 +191,7 @@ def test_all_faults_at_once(capsys):
         (["--samples=1e400"], "samples", "from 1 to 1e+15"),
         (["--samples=1e16"], "samples", "from 1 to 1e+15"),
         (["--samples=9", "--prices=gone.json"], "prices", "it does not exist"),
+        (["--samples=9", "--region=mars-1"], "region", "a region of this name"),
         (["--samples=9", "--plot=gone/front.svg"], "plot", "the folder gone does not exist"),
         (["--samples=9", "--plot=folder.svg"], "plot", "it is a folder"),
     ],

@@ -102,6 +102,15 @@ def test_list_of_another_region(capsys):
     assert not any(each["prices"] for each in json.loads(capsys.readouterr().out))
 
 
+def test_list_of_an_unknown_region(capsys):
+    """A misspelt region is an error that names the likely one, and no list without prices."""
+    assert 2 == main(["instances", "list", "--region", "eu-nort-1", "--json"])
+    error = json.loads(capsys.readouterr().out)["error"]
+
+    assert ("region", "unknown") == (error["about"], error["kind"])
+    assert "'eu-north-1'" in error["hint"]
+
+
 def test_show_for_programs(capsys):
     """`show --json` has the values that Python's catalog has."""
     main(["instances", "show", "ml.p5.48xlarge", "--json"])
@@ -177,9 +186,9 @@ def test_refresh_where_nothing_can_be_written(capsys, tmp_path):
     assert "Pass --output" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("region", ["", "eu west 1", "EU-WEST-1", "eu-west-1/"])
+@pytest.mark.parametrize("region", ["", "eu west 1", "EU-WEST-1", "eu-west-1/", "mars-1"])
 def test_refresh_in_a_region_of_no_such_name(capsys, tmp_path, region):
-    """A text that cannot be the name of a region is refused before AWS is called."""
+    """A text that is no name of a region is refused before AWS is called."""
     status = main(["instances", "refresh", f"--region={region}", f"--output={tmp_path / 't.json'}"])
 
     assert 2 == status
