@@ -80,7 +80,7 @@ def test_an_end_that_cannot_be_written_is_no_kill(full):
     assert ("Failed", {"kind": "not_writable"}) == (full.state().status, full.state().cause)
 
 
-@pytest.mark.parametrize("name", [NEXT_STATE, "state.reserve"])
+@pytest.mark.parametrize("name", [NEXT_STATE, "state.reserve"], ids=["next", "reserve"])
 def test_links_are_not_followed(full, tmp_path, name):
     """Neither the next state nor the reserved space is written through a link."""
     other = tmp_path / "other"
