@@ -23,7 +23,9 @@
 
 namespace smdist {
 
-constexpr size_t kMaxDialsUnderWay = 64;
+// On busy processors dials wait for each other: 64 under way on each of 256 ranks that shared two
+// processors took longer than one dial's time, and most of them had to begin again.
+constexpr size_t kMaxDialsUnderWay = 16;
 constexpr int kRefusalsOfEndedPeer = 10;
 constexpr int kRefusalsOfCrashedPeer = 3;  // after the end of a connection
 constexpr std::chrono::milliseconds kPauseAfterRefusal{80};
