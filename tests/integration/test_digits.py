@@ -142,7 +142,6 @@ def test_a_rank_of_another_host_that_leaves_is_named_first(job):
         estimator.fit(logs=False)
     cause = caught.value.cause
 
-    assert "failed: rank 1 left while other ranks needed it: algo-1 rank 0" in str(caught.value)
     assert ("left", 1) == (cause["kind"], cause["culprit"])
 
 

@@ -77,7 +77,7 @@ class WatchPlace:
 
     @property
     def is_useful(self) -> bool:
-        """True if the hosts can be told apart, and the watch is protected.
+        """True if the hosts have addresses of their own, and the watch is protected.
 
         Without a secret, anybody could say that a launcher has ended.
         """
@@ -164,7 +164,7 @@ class HubWatch:
         self.ends = RankEnds()
         self._links: dict[str, LauncherLink] = {}
         self._ended: set[str] = set()
-        self._told: dict[int, int] = {}  # exit statuses that the members know
+        self._sent: dict[int, int] = {}  # exit statuses that the members know
         self._selector = selectors.DefaultSelector()
         self._reception = LauncherReception(
             "the watch over launchers",
@@ -190,8 +190,8 @@ class HubWatch:
                 for key, _ in self._selector.select(_TICK_SECONDS):
                     key.data()
                 self._reception.check()
-                self._tell_ends()
-            self._tell_ends()
+                self._send_ends()
+            self._send_ends()
         finally:
             self._selector.close()
             self._reception.close()
@@ -206,7 +206,7 @@ class HubWatch:
         if host in self._ended:  # the host was replaced, and has a new launcher
             self._ended.discard(host)
             self._publish()
-        elif self._ended or self._told:
+        elif self._ended or self._sent:
             self._send(link)
 
     def _receive(self, host: str, link: LauncherLink) -> None:
@@ -227,11 +227,11 @@ class HubWatch:
         self._selector.unregister(link)
         link.reset()
 
-    def _tell_ends(self) -> None:
-        """Tell the members how ranks ended, if there is news."""
+    def _send_ends(self) -> None:
+        """Send the members how ranks ended, if there is news."""
         known = self.ends.known()
-        if known != self._told:
-            self._told = known
+        if known != self._sent:
+            self._sent = known
             self._send_all()
 
     def _publish(self) -> None:
@@ -244,7 +244,7 @@ class HubWatch:
 
     def _send(self, link: LauncherLink) -> None:
         with suppress(LinkError):  # the loss is noticed when the link is read
-            link.send({"ended": sorted(self._ended), "ends": encode(self._told)})
+            link.send({"ended": sorted(self._ended), "ends": encode(self._sent)})
 
 
 class MemberWatch:
@@ -284,15 +284,15 @@ class MemberWatch:
     def _follow(self, link: LauncherLink) -> None:
         """Read what the hub sends, until the connection or this launcher ends."""
         self._set_ended(self._ended - {self._place.hosts[0]})
-        told: dict[int, int] = {}
+        sent: dict[int, int] = {}
         with selectors.DefaultSelector() as selector:
             selector.register(link, selectors.EVENT_READ)
             try:
                 while not self._closing.is_set():
                     if selector.select(_TICK_SECONDS):
                         self._read(link)
-                    told = self._tell_ends(link, told)
-                self._tell_ends(link, told)
+                    sent = self._send_ends(link, sent)
+                self._send_ends(link, sent)
             except LinkClosedError:
                 link.reset()
                 self._set_ended(self._ended | {self._place.hosts[0]})
@@ -301,14 +301,14 @@ class MemberWatch:
             else:
                 link.close()
 
-    def _tell_ends(self, link: LauncherLink, told: dict[int, int]) -> dict[int, int]:
-        """Tell the hub how ranks of this host ended, if that is not `told`; return what it knows.
+    def _send_ends(self, link: LauncherLink, sent: dict[int, int]) -> dict[int, int]:
+        """Send the hub how ranks of this host ended, if that is not what was `sent`; return it.
 
         Raises:
             LinkError: The connection has failed.
         """
         own = self.ends.own()
-        if own != told:
+        if own != sent:
             link.send({"ends": encode(own)})
         return own
 

@@ -286,7 +286,7 @@ class JobFolder:
             return ""
 
     def _write(self, name: str, document: object) -> None:
-        beside = self.path / f"{name}.{get_native_id()}"  # of this writer alone
+        beside = self.path / f"{name}.{get_native_id()}"  # a name for this writer alone
         beside.unlink(missing_ok=True)  # a writer that was killed may have left it
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with os.fdopen(os.open(beside, flags, 0o600), "w") as file:

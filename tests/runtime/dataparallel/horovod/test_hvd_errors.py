@@ -193,7 +193,7 @@ def test_a_timeline_that_cannot_begin_names_the_variable(monkeypatch, variables,
     """The user has set the variable, and called no function with an argument."""
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(OptionError, match=f"^{about} is ") as caught:
+    with pytest.raises(OptionError) as caught:
         start_if_requested(None, 0)
 
     assert (about,) == caught.value.about
