@@ -105,7 +105,7 @@ def test_two_writers_of_a_state_have_names_of_their_own(full):
 
 
 def test_logs_are_neither_written_nor_read_through_a_link(full, runner, tmp_path):
-    """What the link points to may be a file that the container's user could not read."""
+    """A link could show a file that the user of the container could not read."""
     other = tmp_path / "other"
     other.write_text("mine")
     full.all_log.unlink()
