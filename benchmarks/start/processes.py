@@ -93,22 +93,13 @@ def _serve() -> None:
 
 def _start(backend: str, size: int, is_crowded: bool, is_faulty: bool) -> None:
     os.environ["SMDIST_FAULTY_SOCKETS"] = str(FAULTY_OF_1000 if is_faulty else 0)
-    listener = socket.create_server(("127.0.0.1", 0))
-    port = listener.getsockname()[1]
-    store = TCPStore(
-        "127.0.0.1",
-        port,
-        is_master=True,
-        wait_for_workers=False,
-        timeout=_TIMEOUT,
-        master_listen_fd=listener.detach(),
-    )
+    port, store = _fork_store()
     begin = time.monotonic()
     children = [_fork(backend, rank, size, port, begin) for rank in range(size)]
     ports = _ports_of([pid for pid, _ in children], str(port)) if is_crowded else []
     with crowd(ports, is_crowded):
         rows = [json.loads(os.fdopen(pipe).readline()) for _, pipe in children]
-    for pid, _ in children:
+    for pid in [pid for pid, _ in children] + [store]:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
     result = ProcessStart(
@@ -117,8 +108,30 @@ def _start(backend: str, size: int, is_crowded: bool, is_faulty: bool) -> None:
         mebibytes=sum(row["kib"] for row in rows) / 1024,
         reason=next((row["error"] for row in rows if row["error"]), ""),
     )
-    del store
     print(json.dumps(vars(result)), flush=True)
+
+
+def _fork_store() -> tuple[int, int]:
+    """Fork a process with the store of all ranks; return its port and the process.
+
+    The store's thread may hold a lock of libc at any time: no rank is forked beside it.
+    """
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    if pid := os.fork():
+        listener.close()
+        return port, pid
+    store = TCPStore(
+        "127.0.0.1",
+        port,
+        is_master=True,
+        wait_for_workers=False,
+        timeout=_TIMEOUT,
+        master_listen_fd=listener.detach(),
+    )
+    signal.pause()  # until all ranks have finished
+    del store
+    os._exit(0)
 
 
 def _fork(backend: str, rank: int, size: int, port: int, begin: float) -> tuple[int, int]:

@@ -160,6 +160,30 @@ def test_corners_of_the_optimizer(world):
     assert [expected] * 2 == world.run(corners, size=2)
 
 
+def held_gradients(rank, size):
+    with initialized() as hvd:
+        model = network()
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1))
+        first, second, *_ = params = list(model.parameters())
+        flat = torch.zeros(first.numel() + second.numel())
+        first.grad = flat[: first.numel()].view_as(first)
+        second.grad = flat[first.numel() :].view_as(second)
+        model(batch(rank)).sum().backward()
+        held = [each.grad for each in params]
+        optimizer.synchronize()
+        assert all(each.grad is mine for each, mine in zip(params, held, strict=True))
+        expected = network()
+        sum(expected(batch(each)).sum() for each in range(size)).backward()
+        means = [each.grad / size for each in expected.parameters()]
+        assert torch.allclose(torch.cat([each.reshape(-1) for each in means[:2]]), flat)
+        assert all(map(torch.allclose, means, held))
+
+
+def test_gradients_are_reduced_where_they_are(world):
+    """A script that holds a gradient finds its mean in it, and in a tensor of which it is a view."""
+    world.run(held_gradients, size=2)
+
+
 def adaptive_steps(rank, size):
     with initialized() as hvd:
         shared, own = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))

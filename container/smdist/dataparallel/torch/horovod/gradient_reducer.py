@@ -227,9 +227,21 @@ class GradientReducer:
             for param, result, context in zip(params, results, contexts, strict=True):
                 whole = self._compression.decompress(result, context)
                 assert param.grad is not None
-                if (
-                    param.grad.is_sparse
-                ):  # sparse again after the way, for optimizers such as SparseAdam
+                if param.grad.is_sparse:  # again after the way, for optimizers such as SparseAdam
                     param.grad = whole.to_sparse(param.grad.sparse_dim())
                 else:
-                    param.grad.copy_(whole)
+                    _replace(param.grad, whole)
+
+
+def _replace(gradient: torch.Tensor, result: torch.Tensor) -> None:
+    """Give the gradient the memory of the result, as Horovod does, which copies nothing.
+
+    The result is copied if the gradient has another layout or is a view of a larger tensor, since
+    that tensor has to change with it.
+    """
+    own_bytes = gradient.numel() * gradient.element_size()
+    is_whole = gradient.untyped_storage().nbytes() == own_bytes
+    if is_whole and gradient.dtype == result.dtype and gradient.stride() == result.stride():
+        gradient.set_(result)  # type: ignore[call-overload]
+    else:
+        gradient.copy_(result)
