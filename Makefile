@@ -89,7 +89,7 @@ test-tf216: $(TF216)/.made
 	$(TF216)/bin/python -m pytest tests/runtime/tensorflow
 
 test-docker: $(RUNTIME)
-	SMDIST_REQUIRE_DOCKER=1 $(BIN)/python -m pytest tests/docker --durations=10
+	SMDIST_REQUIRE_DOCKER=1 $(BIN)/python -m pytest tests/docker --durations=10 --timeout=600
 
 programs: $(RUNTIME)
 	SMDIST_TEST_PROGRAMS=1000 $(BIN)/python -m pytest -n 2 tests/runtime/dataparallel/test_programs.py

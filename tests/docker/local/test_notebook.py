@@ -18,7 +18,7 @@ def test_notebook_runs(image):
     notebook = nbformat.read(path, as_version=4)
     NotebookClient(
         notebook,
-        timeout=150,
+        timeout=300,
         kernel_name="python3",
         resources={"metadata": {"path": str(path.parent)}},
     ).execute()

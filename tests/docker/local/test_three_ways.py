@@ -21,7 +21,7 @@ def drive(instance_type, folder):
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert 0 == done.returncode, done.stdout + done.stderr
