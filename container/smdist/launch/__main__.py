@@ -190,12 +190,12 @@ def _make_folders(base: Path) -> None:
 def _with_secret(place: HostPlace, directory: Path, print_line: PrintLine) -> HostPlace:
     """Write the job's secret to a private file for the ranks, and return `place` with its path.
 
-    If the job has ranks and no secret, the first host logs why.
+    If the job has ranks, and no secret or not its own, the first host logs why.
     """
     config, world = place.config, place.world
     secret = take_secret(config)
     is_first = config.resources.current_host == world.hosts[0]
-    if secret.value is None and config.options is not None and is_first and world.size > 1:
+    if secret.warning and config.options is not None and is_first and world.size > 1:
         print_line(secret.warning)
     return replace(place, config=hand_over(config, secret, directory))
 

@@ -23,6 +23,7 @@ class _Newcomer:
     """Connection of a process that is, or claims to be, a launcher of the job."""
 
     connection: socket.socket
+    address: str
     handshake: Handshake
     deadline: float
     received: bytes = b""
@@ -80,13 +81,14 @@ class LauncherReception:
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
-            connection, _ = self._listener.accept()
+            connection, source = self._listener.accept()
             connection.setblocking(False)
             if len(self._newcomers) >= max(_MAX_UNPROVEN, len(self._hosts)):
                 oldest = next(iter(self._newcomers.values()))
                 self._refuse(oldest, "too many connections have not proven the secret")
             deadline = time.monotonic() + _PROOF_SECONDS
-            newcomer = _Newcomer(connection, Handshake(self._secret), deadline)
+            address = f"{source[0]}:{source[1]}"
+            newcomer = _Newcomer(connection, address, Handshake(self._secret), deadline)
             self._newcomers[connection] = newcomer
             self._selector.register(connection, selectors.EVENT_READ, lambda: self._greet(newcomer))
 
@@ -124,7 +126,8 @@ class LauncherReception:
     def _refuse(self, newcomer: _Newcomer, why: str) -> None:
         self._num_refused += 1
         if self._num_refused <= _MAX_LINES:
-            self._print_line(f"refused a connection to {self._name}: {why}")
+            source = newcomer.address
+            self._print_line(f"refused a connection from {source} to {self._name}: {why}")
         self._drop(newcomer)
 
     def _drop(self, newcomer: _Newcomer) -> None:

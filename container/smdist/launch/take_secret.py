@@ -48,14 +48,20 @@ class JobSecret:
     Attributes:
         value: The secret; None if the job has none.
         missing: Reason why it has none; "" if it has one.
+        is_users: True if it is that of the environment in place of the job's own.
     """
 
     value: bytes | None = None
     missing: str = ""
+    is_users: bool = False
 
     @property
     def warning(self) -> str:
-        """Return the line for the log of a job without a secret."""
+        """Return the line for the log about a secret that is not the job's own, or ""."""
+        if self.is_users:
+            return "ranks use the secret of the environment, not the job's own"
+        if self.value is not None:
+            return ""
         return (
             "the start of this job is not protected: a process that reaches the port of the first"
             f" host can join it. The reason: {self.missing}. {_HINT}"
@@ -71,9 +77,11 @@ def take_secret(config: RuntimeConfig) -> JobSecret:
     """
     own = _taken(config.base / "input" / "config" / FILE)
     path = None if config.secret_file is None else Path(config.secret_file)
-    value = read_secret(path, config.secret) or own
-    if value:
-        return JobSecret(value=value)
+    if users := read_secret(path, config.secret):
+        has_own = bool(own) or config.source.submit_directory.startswith("s3://")
+        return JobSecret(value=users, is_users=has_own)
+    if own:
+        return JobSecret(value=own)
     drivers = config.base / "input" / "data" / "sm_drivers" / "distributed_drivers"
     sent, missing = drivers / FILE, ""
     uploaded = read_secret(sent) if sent.is_file() else None

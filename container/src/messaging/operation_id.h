@@ -36,10 +36,15 @@ inline OperationId call_of(OperationId id) {
   return id;
 }
 
-// Return a text such as "operation 5 of group 0" or "message 5 with tag 0 of group 0".
+// Group of the operations by which ranks choose settings at the start.
+constexpr uint32_t kStartGroup = UINT32_MAX;
+
+// Return a text such as "operation 5 of group 0", "operation 0 of the start" or "message 5 with tag
+// 0 of group 0".
 inline std::string text_of(const OperationId& id) {
   const std::string number = std::to_string(id.sequence);
-  const std::string group = " of group " + std::to_string(id.group);
+  const std::string group =
+      id.group == kStartGroup ? " of the start" : " of group " + std::to_string(id.group);
   if (id.role == Role::kCollective) return "operation " + number + group;
   return "message " + number + " with tag " + std::to_string(id.channel) + group;
 }

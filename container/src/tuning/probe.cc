@@ -7,12 +7,12 @@
 #include <numeric>
 #include <set>
 
+#include "messaging/operation_id.h"
 #include "tuning/all_reduce_timer.h"
 
 namespace smdist {
 namespace {
 
-constexpr uint32_t kProbeGroup = UINT32_MAX;
 constexpr size_t kKiB = 1 << 10;
 constexpr double kFineTuningSeconds =
     1;  // time limit of the fine tuning; values not measured by then keep their defaults
@@ -45,7 +45,7 @@ Tuning tuning_of(const Fixed& fixed) {
 class Probe final {
  public:
   Probe(Engine& engine, const World& world, const Fixed& fixed, std::chrono::milliseconds timeout)
-      : timer_(engine, kProbeGroup, timeout), world_(world), fixed_(fixed) {
+      : timer_(engine, kStartGroup, timeout), world_(world), fixed_(fixed) {
     tuning_ = tuning_of(fixed);
   }
 
@@ -216,9 +216,9 @@ Findings probe(Engine& engine, const World& world, const Fixed& fixed,
   if (world.size > 1 && !fixed.is_all()) {
     std::vector<int> all_ranks(static_cast<size_t>(world.size));
     std::iota(all_ranks.begin(), all_ranks.end(), 0);
-    engine.add_group(kProbeGroup, all_ranks);
+    engine.add_group(kStartGroup, all_ranks);
     findings = Probe(engine, world, fixed, timeout).run();
-    engine.remove_group(kProbeGroup);
+    engine.remove_group(kStartGroup);
   }
   engine.tune(findings.tuning, true);
   return findings;

@@ -111,7 +111,8 @@ def test_a_build_without_openssl_refuses(options, about):
 @pytest.mark.parametrize(
     ("options", "hosts", "parts"),
     [
-        ({}, [0, 1], []),
+        ({}, [0, 0], []),
+        ({}, [0, 1], ["data between hosts is not encrypted, and checked by TCP alone"]),
         ({"integrity": "crc32c"}, [0, 1], ["data between hosts is checked by CRC-32C"]),
         (
             {"integrity": "mac", "encrypt": True},

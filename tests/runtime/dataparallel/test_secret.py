@@ -13,7 +13,12 @@ from engine_faults import fault_fields
 from ports import free_port
 
 from sagemaker_dist.errors import LaunchError
-from smdist.dataparallel.rendezvous.protection import UNPROTECTED, warn_unprotected, warn_weak
+from smdist.dataparallel.rendezvous.protection import (
+    UNPROTECTED,
+    warn_readable,
+    warn_short,
+    warn_unprotected,
+)
 from smdist.dataparallel.rendezvous.secret import read_secret
 
 
@@ -106,7 +111,8 @@ def test_a_weak_secret_is_named_in_the_log(tmp_path, capsys, mode, secret, lines
     path.touch(mode)
     path.chmod(mode)
 
-    warn_weak(secret, path)
+    warn_readable(path, "algo-2")
+    warn_short(secret)
 
     logged = capsys.readouterr().err.splitlines()
     assert len(lines) == len(logged)
@@ -144,11 +150,13 @@ def test_ranks_with_different_secrets_do_not_talk(world, secrets, capfd):
     assert "secret number" not in first + second + shown.out + shown.err
 
 
-@pytest.mark.parametrize("content", [None, "", "  \n"])
+@pytest.mark.parametrize("content", [None, "", "  \n", os.mkfifo, os.mkdir])
 def test_no_secret_in_the_file_is_said(tmp_path, content):
-    """A missing or empty file."""
+    """A missing or empty file, a folder, and a FIFO, which nobody may ever write."""
     path = tmp_path / "secret"
-    if content is not None:
+    if callable(content):
+        content(path)
+    elif content is not None:
         path.write_text(content)
 
     with pytest.raises(LaunchError) as caught:

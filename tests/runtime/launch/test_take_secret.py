@@ -69,11 +69,14 @@ def test_a_local_jobs_secret_is_taken_and_its_file_is_gone(config):
 
 
 def test_the_users_secret_comes_first(config, tmp_path):
+    """The log says so where the job has a secret of its own."""
     (config.base / "input/config" / FILE).write_text("of this job")
     (tmp_path / "mine").write_text("mine\n")
 
-    assert b"mine" == take_secret(replace(config, secret_file=str(tmp_path / "mine"))).value
-    assert b"value" == take_secret(replace(config, secret="value")).value
+    found = take_secret(replace(config, secret_file=str(tmp_path / "mine")))
+    assert (b"mine", True) == (found.value, bool(found.warning))
+    found = take_secret(replace(config, secret="value"))
+    assert (b"value", False) == (found.value, bool(found.warning))
     assert not list(config.base.rglob(FILE))
 
 

@@ -25,7 +25,8 @@ OPEN_START: Final = (
     " too\n"
 )
 READABLE: Final = (
-    "smdist: other users can read the secret of this job: the file {path!r} has mode {mode:04o}."
+    "smdist: other users of {host} can read the secret of this job: the file {path!r} has mode"
+    " {mode:04o}."
     " Change the mode to 0600\n"
 )
 SHORT: Final = (
@@ -51,17 +52,21 @@ def warn_unprotected(secret_options: tuple[str, ...]) -> None:
         sys.stderr.write(OPEN_START.format(options=" and ".join(secret_options)))
 
 
-def warn_weak(secret: bytes, path: Path | None) -> None:
-    """Log that other users can read the secret's file, or that the secret is easy to guess."""
-    mode = path.stat().st_mode if path else 0
+def warn_readable(path: Path, host: str) -> None:
+    """Log that other users of a host can read the secret's file."""
+    mode = path.stat().st_mode
     if mode & (stat.S_IRGRP | stat.S_IROTH):
-        sys.stderr.write(READABLE.format(path=str(path), mode=stat.S_IMODE(mode)))
+        sys.stderr.write(READABLE.format(host=host, path=str(path), mode=stat.S_IMODE(mode)))
+
+
+def warn_short(secret: bytes) -> None:
+    """Log that the secret is easy to guess."""
     if len(secret) < _MIN_SECRET_BYTES:
         sys.stderr.write(SHORT.format(length=len(secret)))
 
 
 def log_protection(config: RankConfig, hosts: Sequence[int]) -> None:
-    """Log how the data between hosts is protected, if an option protects it.
+    """Log how the data between hosts is protected.
 
     Args:
         config: This rank's configuration.
@@ -69,9 +74,12 @@ def log_protection(config: RankConfig, hosts: Sequence[int]) -> None:
     """
     encrypted = "encrypted with TLS 1.3" if config.encrypt else ""
     measures = " and ".join(filter(None, (encrypted, _CHECKED[config.integrity])))
-    if not measures:
+    is_one_host = len(set(hosts)) == 1
+    if not measures and is_one_host:
         return
-    if len(set(hosts)) == 1:
+    if not measures:
+        line = "data between hosts is not encrypted, and checked by TCP alone"
+    elif is_one_host:
         line = f"no data is {measures.replace(' and ', ' or ')}: all ranks are on one host"
     else:
         line = f"data between hosts is {measures}"

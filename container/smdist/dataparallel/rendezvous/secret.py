@@ -7,6 +7,8 @@ SMDIST_SECRET        the secret itself
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 
 from sagemaker_dist.errors import LaunchError
@@ -20,7 +22,8 @@ def read_secret(path: Path | None, value: str | None = None) -> bytes | None:
         value: Value of SMDIST_SECRET, or None.
 
     Raises:
-        LaunchError: The file cannot be read, or is empty, or contains another secret than `value`.
+        LaunchError: The file cannot be read, is empty or no regular file, or contains another
+            secret than `value`.
     """
     given = value.strip().encode() if value else b""
     if path is None:
@@ -39,15 +42,29 @@ def read_secret(path: Path | None, value: str | None = None) -> bytes | None:
 
 def _content(path: Path) -> bytes:
     try:
-        secret, why = path.read_bytes().strip(), "it is empty"
+        secret, why = _read_regular(path).strip(), "it is empty"
     except OSError as error:
         secret, why = b"", error.strerror or str(error)
     if not secret:
         raise LaunchError(
             f"the secret of the job cannot be read from {str(path)!r}",
             why,
-            "Write the same random text to this file on every host, or unset SMDIST_SECRET_FILE;"
-            " the start is then not protected",
+            "Write the same random text to this file on every host, or unset SMDIST_SECRET_FILE: a"
+            " job of sagemaker-dist then has its own secret, and the start of plain torchrun is not"
+            " protected",
             about="SMDIST_SECRET_FILE",
         )
     return secret
+
+
+def _read_regular(path: Path) -> bytes:
+    """Return the content of a regular file; each rank would wait for a writer of a FIFO.
+
+    Raises:
+        OSError: The file cannot be opened, or is no regular file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError("it is no regular file, and every rank of the host has to read it")
+        return file.read()
