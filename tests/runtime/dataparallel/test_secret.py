@@ -13,11 +13,11 @@ from engine_faults import fault_fields
 from ports import free_port
 
 from sagemaker_dist.errors import LaunchError
+from smdist.config import RankConfig
 from smdist.dataparallel.rendezvous.protection import (
     UNPROTECTED,
-    warn_readable,
-    warn_short,
     warn_unprotected,
+    warn_weak,
 )
 from smdist.dataparallel.rendezvous.secret import read_secret
 
@@ -98,21 +98,23 @@ def test_without_a_secret_rank_0_says_so_once_and_its_own_is_gone_once_read(worl
 
 
 @pytest.mark.parametrize(
-    ("mode", "secret", "lines"),
+    ("mode", "secret", "rank", "lines"),
     [
-        (0o600, b"s" * 16, []),
-        (0o640, b"s" * 16, ["mode 0640. Change the mode to 0600"]),
-        (0o600, b"abc", ["only 3 bytes"]),
-        (0o604, b"", ["mode 0604", "only 0 bytes"]),
+        (0o600, b"s" * 16, 0, []),
+        (0o640, b"s" * 16, 0, ["mode 0640. Change the mode to 0600"]),
+        (0o600, b"abc", 0, ["only 3 bytes"]),
+        (0o604, b"", 0, ["mode 0604", "only 0 bytes"]),
+        (0o604, b"", 1, []),
+        (0o604, b"", 2, ["users of algo-2"]),
     ],
 )
-def test_a_weak_secret_is_named_in_the_log(tmp_path, capsys, mode, secret, lines):
+def test_a_weak_secret_is_named_in_the_log(tmp_path, capsys, mode, secret, rank, lines):
+    """A short one by rank 0, a file that others can read by the first rank of its host."""
     path = tmp_path / "secret"
     path.touch(mode)
     path.chmod(mode)
 
-    warn_readable(path, "algo-2")
-    warn_short(secret)
+    warn_weak(secret, RankConfig(host_label="algo-2", secret_file=path), rank, [0, 0, 1, 1])
 
     logged = capsys.readouterr().err.splitlines()
     assert len(lines) == len(logged)

@@ -38,9 +38,8 @@ from smdist.dataparallel.rendezvous.protection import (
     log_protection,
     openssl_faults,
     secret_options,
-    warn_readable,
-    warn_short,
     warn_unprotected,
+    warn_weak,
 )
 from smdist.dataparallel.rendezvous.secret import read_secret
 from smdist.dataparallel.rendezvous.store import Store
@@ -155,14 +154,12 @@ def connect(store: Store, rank: int, size: int, config: RankConfig, module: Engi
     """
     view = _view(store, rank, size, config.start_timeout_seconds)
     given = read_secret(config.secret_file, config.secret)
-    if given and rank == 0:
-        warn_short(given)
     session, secret = _session_and_secret(view, given, config)
     others = _introduce(view, config, given is not None, [*openssl_faults(config, module)])
     names = [other["label"] for other in others]
     hosts = host_numbers([other["host"] for other in others])
-    if config.secret_file and rank == hosts.index(hosts[rank]):
-        warn_readable(config.secret_file, config.host_label)
+    if given:
+        warn_weak(given, config, rank, hosts)
     machine = machine_identity()
     neighbours = sum(other["machine"] == machine for other in others)
     engine = module.Engine(

@@ -52,16 +52,25 @@ def warn_unprotected(secret_options: tuple[str, ...]) -> None:
         sys.stderr.write(OPEN_START.format(options=" and ".join(secret_options)))
 
 
-def warn_readable(path: Path, host: str) -> None:
-    """Log that other users of a host can read the secret's file."""
-    mode = path.stat().st_mode
+def warn_weak(secret: bytes, config: RankConfig, rank: int, hosts: Sequence[int]) -> None:
+    """Log that the secret is easy to guess, and that other users of this host can read its file.
+
+    The first is logged by rank 0, the second by the first rank of each host.
+
+    Args:
+        secret: The job's secret.
+        config: This rank's configuration.
+        rank: This rank's number.
+        hosts: Host number of each rank.
+    """
+    is_first = rank == hosts.index(hosts[rank])
+    mode = config.secret_file.stat().st_mode if config.secret_file and is_first else 0
     if mode & (stat.S_IRGRP | stat.S_IROTH):
-        sys.stderr.write(READABLE.format(host=host, path=str(path), mode=stat.S_IMODE(mode)))
-
-
-def warn_short(secret: bytes) -> None:
-    """Log that the secret is easy to guess."""
-    if len(secret) < _MIN_SECRET_BYTES:
+        line = READABLE.format(
+            host=config.host_label, path=str(config.secret_file), mode=stat.S_IMODE(mode)
+        )
+        sys.stderr.write(line)
+    if rank == 0 and len(secret) < _MIN_SECRET_BYTES:
         sys.stderr.write(SHORT.format(length=len(secret)))
 
 

@@ -180,7 +180,7 @@ def held_gradients(rank, size):
 
 
 def test_gradients_are_reduced_where_they_are(world):
-    """A script finds the mean in a gradient that it holds, and in the tensor of which it is a view."""
+    """A script finds the mean in a gradient that it holds, and in the tensor that it views."""
     world.run(held_gradients, size=2)
 
 
