@@ -16,7 +16,7 @@ from sagemaker_dist import DataParallel, LocalSession, PyTorch
 from sagemaker_dist.packaging import ImageOptions, build_image
 from sagemaker_dist.runners.local.containers.container_arguments import FOLDER_LABEL
 
-pytestmark = pytest.mark.timeout(300, func_only=True)
+pytestmark = pytest.mark.timeout(400, func_only=True)
 
 PLACES = ("/opt/ml", "/tmp", "/etc", "/home", "/root", "/run", "/var")  # of a container
 WAIT = """

@@ -11,7 +11,7 @@ from hyperparameters import READ, TEXTS, VALUES, commands, differences, read_by
 
 from sagemaker_dist import DataParallel, Estimator, OptionError, PyTorch
 
-pytestmark = pytest.mark.timeout(300, func_only=True)
+pytestmark = pytest.mark.timeout(400, func_only=True)
 
 CANARY = PurePosixPath("/opt/ml/model/canary")  # what is made there is kept with the model
 

@@ -3,7 +3,7 @@
 
 import pytest
 
-pytestmark = pytest.mark.timeout(60, func_only=True)
+pytestmark = pytest.mark.timeout(300, func_only=True)
 
 UNPACK = """
 import io, sys, tarfile

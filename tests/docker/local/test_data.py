@@ -11,7 +11,7 @@ from sagemaker.inputs import FileSystemInput, TrainingInput
 
 from sagemaker_dist import LocalSession
 
-pytestmark = pytest.mark.timeout(120, func_only=True)
+pytestmark = pytest.mark.timeout(300, func_only=True)
 
 READ = """
     import json, os

@@ -16,7 +16,7 @@ from jobs import DIGITS, ROOT, wait_until
 from sagemaker_dist import DataParallel, JobError, LocalSession, PyTorch
 from sagemaker_dist.runners.local.containers.container_arguments import FOLDER_LABEL, HOST_LABEL
 
-pytestmark = pytest.mark.timeout(150, func_only=True)
+pytestmark = pytest.mark.timeout(300, func_only=True)
 
 SLEEP = "import time; print('asleep', flush=True); time.sleep(600)"
 

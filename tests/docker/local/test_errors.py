@@ -13,7 +13,7 @@ import pytest
 from sagemaker_dist import DataParallel, JobError, SetupError, SkewError, TorchDistributed
 from sagemaker_dist.packaging.docker_engine import connect
 
-pytestmark = pytest.mark.timeout(90, func_only=True)
+pytestmark = pytest.mark.timeout(300, func_only=True)
 
 
 def built(engine, image, name, *lines, **options):

@@ -10,7 +10,7 @@ from jobs import ROOT
 
 from sagemaker_dist import DataParallel, PyTorch, TensorFlow
 
-pytestmark = pytest.mark.timeout(300, func_only=True)
+pytestmark = pytest.mark.timeout(400, func_only=True)
 SOURCE = ROOT / "tests/integration/source/for_horovod"
 COMPAT = ROOT / "container/compat/horovod"
 PACKAGE = "sagemaker_dist_horovod"

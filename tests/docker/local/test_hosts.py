@@ -20,7 +20,7 @@ from sagemaker_dist.runners.local.containers.container_fleet import ContainerFle
 from sagemaker_dist.runners.local.data.channels import Data
 from sagemaker_dist.runners.local.job_folder import JobFolder
 
-pytestmark = pytest.mark.timeout(120, func_only=True)
+pytestmark = pytest.mark.timeout(300, func_only=True)
 
 # Bits of CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_PTRACE, CAP_SYS_ADMIN and CAP_MKNOD (Linux's
 # include/uapi/linux/capability.h).

@@ -8,7 +8,7 @@ import pytest
 from jobs import ROOT
 from nbclient import NotebookClient
 
-pytestmark = pytest.mark.timeout(240, func_only=True)
+pytestmark = pytest.mark.timeout(400, func_only=True)
 
 
 def test_notebook_runs(image):

@@ -11,7 +11,7 @@ import pytest
 
 from sagemaker_dist import DataParallel, ModelParallel, SMPv1, TensorFlow
 
-pytestmark = pytest.mark.timeout(180, func_only=True)
+pytestmark = pytest.mark.timeout(400, func_only=True)
 SOURCE = Path(__file__).parents[2] / "integration/source"
 SCRIPT = SOURCE / "split.py"
 ASKED = {

@@ -18,7 +18,7 @@ from sagemaker_dist import (
     TensorFlow,
 )
 
-pytestmark = pytest.mark.timeout(180, func_only=True)
+pytestmark = pytest.mark.timeout(400, func_only=True)
 DEMO = ROOT / "notebooks/keras_digits/source"
 SCRIPTS = ROOT / "tests/integration/source"
 TWO_RANKS = DataParallel(processes_per_host=2)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from jobs import DIGITS
 
-pytestmark = pytest.mark.timeout(150, func_only=True)
+pytestmark = pytest.mark.timeout(600, func_only=True)
 
 
 def drive(instance_type, folder):
