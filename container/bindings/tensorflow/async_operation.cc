@@ -166,7 +166,8 @@ void AsyncOperation::fail(const std::exception_ptr& error) const {
   } catch (const UsageError& usage) {
     const char* const names =
         has_mark(results_) ? "for variables of the same names in the same order, " : "";
-    const std::string text = std::string(usage.what()) + ". This rank " + own_call() + ". All ranks must pass tensors of the same dtype and shapes, " +
+    const std::string text = std::string(usage.what()) + ". This rank " + own_call() +
+                             ". All ranks must pass tensors of the same dtype and shapes, " +
                              names + "and call the same operations in the same order.";
     if (usage.fault() == nullptr) throw UsageError(text);
     Fault fault = *usage.fault();

@@ -8,7 +8,6 @@ called in any order (operation_names.py).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from sagemaker_dist.errors import require
@@ -33,7 +32,7 @@ from smdist.dataparallel.tensorflow.reduce_op import (
     check_number,
     times,
 )
-from smdist.dataparallel.tensorflow.set_members import Members, ProcessSet, members_of
+from smdist.dataparallel.tensorflow.set_members import ProcessSet, members_of
 
 
 @without_autograph
@@ -85,9 +84,9 @@ def allreduce(
     chosen = call_forms.resolve(positional, named)
     call_forms.check_devices(device_dense=device_dense, device_sparse=device_sparse)
     factors = Factors(before=prescale_factor, after=postscale_factor)
-    reduction = _reduction(
-        chosen, named["compression"], factors, members_of(process_set, "allreduce")
-    )
+    compression = check_compression(named["compression"])
+    members = members_of(process_set, "allreduce")
+    reduction = ReduceOptions(op=chosen, compression=compression, factors=factors, members=members)
     with match_by_name(name, "smdist_allreduce"):
         return _reduced(tensor, reduction)
 
@@ -128,13 +127,18 @@ def grouped_allreduce(
         OptionError: A dtype cannot be reduced, the op is unknown, or both op and average are given.
         tf.errors.OpError: Shapes differ between ranks, or a rank is lost.
     """
-    members = members_of(process_set, "grouped_allreduce")
     setup_hints.note(setup_hints.MANUAL)
     call_forms.check_devices(device_dense=device_dense, device_sparse=device_sparse)
     unused = {"param_index": None, "num_params": None}
     chosen = call_forms.resolve((), {"average": average, "op": op, **unused})
     factors = Factors(before=prescale_factor, after=postscale_factor)
-    reduction = replace(_reduction(chosen, compression, factors, members), is_group=True)
+    reduction = ReduceOptions(
+        op=chosen,
+        compression=check_compression(compression),
+        factors=factors,
+        is_group=True,
+        members=members_of(process_set, "grouped_allreduce"),
+    )
     with match_by_name(name, "smdist_grouped_allreduce"):
         return indexed_slices.reduce_group(tensors, reduction)
 
@@ -316,15 +320,6 @@ def barrier(process_set: ProcessSet | None = None, name: str | None = None) -> A
     if not tf.executing_eagerly():  # the assertion keeps TensorFlow from pruning the barrier
         tf.debugging.assert_non_negative(tf.size(done))
     return None
-
-
-def _reduction(op: ReduceOp, compression: Any, factors: Factors, members: Members) -> ReduceOptions:
-    return ReduceOptions(
-        op=op,
-        compression=check_compression(compression),
-        factors=factors,
-        members=members,
-    )
 
 
 def _reduced(tensor: Any, reduction: ReduceOptions) -> Any:
