@@ -76,7 +76,8 @@ def reducing_clone(
         kind="unsupported",
     )
     made = copy.copy(optimizer)  # the slots' dict is shared, as if the object were wrapped
-    made.__class__ = _class(type(optimizer))
+    base: Any = type(optimizer)
+    made.__class__ = _class(base)
     made.smdist_reduction = options
     made.smdist_scope = name or f"Distributed{optimizer.get_name()}"
     return made
