@@ -65,7 +65,7 @@ class AsyncOperation final {
 
  private:
   [[noreturn]] void fail(const std::exception_ptr& error) const;
-  std::string own_call() const;  // what this rank has called, as the rest of a sentence
+  std::string own_call() const;  // The call of this rank, as the rest of a sentence.
 
   const Results results_;
   const Collective kind_;
