@@ -18,6 +18,8 @@ struct Table {
   std::unordered_map<int64_t, AsyncOperationPtr> open;  // by handle; guarded by mutex, like `next`
   int64_t next = 1;
   std::atomic<int64_t> under_way{0};
+  std::atomic<int64_t> called{0};
+  std::atomic<int64_t> failed{0};
 };
 
 Table& table() {
@@ -129,6 +131,7 @@ void AsyncOperation::finish() {
 }
 
 void AsyncOperation::end(const std::exception_ptr& error) {
+  if (error) ++table().failed;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     error_ = error;
@@ -148,6 +151,13 @@ bool AsyncOperation::ends_within(std::chrono::milliseconds timeout) {
   return changed_.wait_for(lock, timeout, [this] { return has_ended_; });
 }
 
+std::string AsyncOperation::own_call() const {
+  if (label_.empty()) return "expected the results " + title_of(results_);
+  // other kinds may be one of several operations of the call, and their label has its tensors
+  const bool is_whole = kind_ == Collective::kAllReduce || kind_ == Collective::kBroadcast;
+  return "called " + label_ + (is_whole ? " of " + title_of(results_) : "");
+}
+
 // Throws the error. Adds this rank's own shapes to a mismatch, because ranks exchange only a hash
 // of them.
 void AsyncOperation::fail(const std::exception_ptr& error) const {
@@ -156,8 +166,7 @@ void AsyncOperation::fail(const std::exception_ptr& error) const {
   } catch (const UsageError& usage) {
     const char* const names =
         has_mark(results_) ? "for variables of the same names in the same order, " : "";
-    const std::string text = std::string(usage.what()) + ". This rank expected the results " +
-                             title_of(results_) +
+    const std::string text = std::string(usage.what()) + ". This rank " + own_call() +
                              ". All ranks must pass tensors of the same dtype and shapes, " +
                              names + "and call the same operations in the same order.";
     if (usage.fault() == nullptr) throw UsageError(text);
@@ -169,8 +178,9 @@ void AsyncOperation::fail(const std::exception_ptr& error) const {
 
 void submit(TF_OpKernelContext* context, const EngineContext& current, Operation operation,
             Results results, std::vector<TensorPtr> read, const SubmissionAttributes& where) {
-  const auto pending = std::make_shared<AsyncOperation>(std::move(results));
   const Collective kind = operation.kind;
+  if (!is_point_to_point(kind)) ++table().called;
+  const auto pending = std::make_shared<AsyncOperation>(std::move(results), kind, where.label);
   operation.timeout = current.timeout;
   operation.ended = [pending, kind](const std::exception_ptr& error) {
     activity().end(kind);
@@ -221,5 +231,9 @@ int64_t open_handles() {
 }
 
 int64_t under_way() { return table().under_way; }
+
+int64_t num_called() { return table().called; }
+
+int64_t num_failed() { return table().failed; }
 
 }  // namespace smdist::tensorflow_binding

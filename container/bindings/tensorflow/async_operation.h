@@ -37,6 +37,7 @@ struct SubmissionAttributes {
   uint32_t group = 0;  // number of a group that was added to the engine; 0 has all ranks
   // Name by which ranks match the operation (name_order.h); empty: by the order of submission.
   std::string key;
+  std::string label;  // the call of the script that it is a part of, for errors; may be empty
 };
 
 // An operation that the engine runs, and its results.
@@ -44,7 +45,9 @@ struct SubmissionAttributes {
 // Thread safety: all methods may be called from any thread.
 class AsyncOperation final {
  public:
-  explicit AsyncOperation(Results results) : results_(std::move(results)) {}
+  // label: the call of the script for errors; empty: they have only the results.
+  AsyncOperation(Results results, Collective kind, std::string label)
+      : results_(std::move(results)), kind_(kind), label_(std::move(label)) {}
 
   const Results& results() const { return results_; }  // contents are valid after wait()
 
@@ -62,8 +65,11 @@ class AsyncOperation final {
 
  private:
   [[noreturn]] void fail(const std::exception_ptr& error) const;
+  std::string own_call() const;  // The call of this rank, as the rest of a sentence.
 
   const Results results_;
+  const Collective kind_;
+  const std::string label_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool has_ended_ = false;      // guarded by mutex_
@@ -91,5 +97,7 @@ bool ends_within(int64_t handle, std::chrono::milliseconds timeout);
 
 int64_t open_handles();  // number of handles not yet used or dropped
 int64_t under_way();     // number of operations in flight
+int64_t num_called();    // number of collectives that were submitted, whether or not they succeeded
+int64_t num_failed();    // number of operations that have failed
 
 }  // namespace smdist::tensorflow_binding

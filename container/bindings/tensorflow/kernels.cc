@@ -227,7 +227,8 @@ SubmissionAttributes submission_attributes(TF_OpKernelConstruction* context) {
   TF_OpKernelConstruction_GetAttrInt32(context, "group", &group, status.get());
   status.check();
   if (group < 0) throw UsageError("group is " + std::to_string(group) + ", which is below 0");
-  return {static_cast<uint32_t>(group), text_attribute(context, "key")};
+  return {static_cast<uint32_t>(group), text_attribute(context, "key"),
+          text_attribute(context, "label")};
 }
 
 void register_kernels() {

@@ -16,7 +16,7 @@ std::string text_attribute(TF_OpKernelConstruction* context, const char* name);
 // Return the attribute "op" of an op. Throws StatusError, UsageError.
 ReduceOp reduce_op_attribute(TF_OpKernelConstruction* context);
 
-// Return the attributes "group" and "key" of an op. Throws StatusError, UsageError.
+// Return the attributes "group", "key" and "label" of an op. Throws StatusError, UsageError.
 SubmissionAttributes submission_attributes(TF_OpKernelConstruction* context);
 
 // Attributes of the op SmdistMove.

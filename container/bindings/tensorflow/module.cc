@@ -44,4 +44,6 @@ PYBIND11_MODULE(_C, module) {
   module.def("live_buffers", &binding::live_buffers);
   module.def("open_handles", &binding::open_handles);
   module.def("under_way", &binding::under_way);
+  module.def("num_called", &binding::num_called);
+  module.def("num_failed", &binding::num_failed);
 }

@@ -60,7 +60,7 @@ void register_ops() {
        {"values: N * T"},
        {"handle: int64"},
        {"T: " SMDIST_SUMMED, "N: int >= 1", reduce_op, "scale: float = 1.0", "group: int = 0",
-        "key: string = ''"},
+        "key: string = ''", "label: string = ''"},
        true});
   add({"SmdistWait",
        {"handle: int64"},
@@ -70,7 +70,8 @@ void register_ops() {
   add({"SmdistMove",
        {"value: T", "sent: int64", "received: int64"},
        {"handle: int64"},
-       {"T: type", kind, reduce_op, "root: int = 0", "group: int = 0", "key: string = ''"},
+       {"T: type", kind, reduce_op, "root: int = 0", "group: int = 0", "key: string = ''",
+        "label: string = ''"},
        true});
   add({"SmdistSend",
        {"value: T", "peer: int64", "tag: int64"},

@@ -50,7 +50,8 @@ Start N ranks of COMMAND on this machine, such as: horovodrun -np 4 python train
   -v, --version             print the version
   -h, --help                print this help
 
-All other options of Horovod are refused with the reason.
+Options of Horovod's speed and log, such as --cycle-time-ms, are accepted without effect, with a
+line that says why. All others are refused with the reason.
 """
 _ADDRESS: Final = "127.0.0.1"
 _RUN_PROGRAM: Final = "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
@@ -76,6 +77,8 @@ def run(request: RunOptions) -> int:
         OptionError: A variable SMDIST_* of this environment is wrong.
         LaunchError: The program of the ranks does not exist.
     """
+    for line in request.notes:
+        _print_line(line)
     config = read_guard_config()
     environ = config.inherited
     raise_all([*misspelt(environ), *value_faults(environ)])

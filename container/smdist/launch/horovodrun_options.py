@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command line of `horovodrun`: the options that are carried out, every other one refused by name.
+"""Command line of `horovodrun`: each option is carried out, accepted without effect, or refused.
 
 Source of the options: `horovodrun --help` of Horovod 0.28.1.
 """
@@ -29,6 +29,22 @@ _ELASTIC: Final = (
 _NO_MPI: Final = ("ranks are started without MPI", "Leave it out")
 _LOG: Final = ("all output goes to this terminal", "Redirect it: horovodrun ... > FILE")
 _NO_CYCLES: Final = ("operations do not start in cycles", "Leave it out")
+_STALLS: Final = (
+    "a rank waits for the others as long as SMDIST_TIMEOUT_SECONDS, after a line in the log",
+    "Set the environment variable SMDIST_TIMEOUT_SECONDS of horovodrun instead",
+)
+_IN_ORDER: Final = "operations start as they are called, without cycles, and need no cache"
+_ONE_WAY: Final = "the engine chooses how data travel by measuring this machine"
+_OWN_LOG: Final = "smdist prints its warnings and errors always, and nothing below them"
+_IGNORED: Final[dict[str, tuple[bool, str]]] = {  # takes a value; why it has no effect
+    **dict.fromkeys(("--cycle-time-ms", "--cache-capacity"), (True, _IN_ORDER)),
+    "--disable-cache": (False, _IN_ORDER),
+    "--num-nccl-streams": (True, _ONE_WAY),
+    **dict.fromkeys(("--hierarchical-allreduce", "--hierarchical-allgather"), (False, _ONE_WAY)),
+    "--log-level": (True, _OWN_LOG),
+    **dict.fromkeys(("--log-hide-timestamp", "--log-with-timestamp"), (False, _OWN_LOG)),
+}
+_LEVELS: Final = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
 _REFUSED: Final[dict[str, tuple[bool, tuple[str, str]]]] = {  # takes a value; why, hint
     **dict.fromkeys(
         (
@@ -39,20 +55,20 @@ _REFUSED: Final[dict[str, tuple[bool, tuple[str, str]]]] = {  # takes a value; w
     ),
     **dict.fromkeys(
         (
-            "--cycle-time-ms", "--cache-capacity", "--num-nccl-streams", "--thread-affinity",
-            "--gloo-timeout-seconds", "--autotune-log-file", "--autotune-warmup-samples",
-            "--stall-check-warning-time-seconds", "--stall-check-shutdown-time-seconds",
-            "--log-level", "--config-file",
+            "--thread-affinity", "--autotune-log-file", "--autotune-warmup-samples",
+            "--config-file",
         ),
         (True, _NO_EFFECT),
     ),
+    "--autotune": (False, _NO_EFFECT),
     **dict.fromkeys(
         (
-            "--autotune", "--disable-cache", "--hierarchical-allreduce", "--hierarchical-allgather",
-            "--no-stall-check", "--log-hide-timestamp", "--log-with-timestamp",
+            "--stall-check-warning-time-seconds", "--stall-check-shutdown-time-seconds",
+            "--gloo-timeout-seconds",
         ),
-        (False, _NO_EFFECT),
+        (True, _STALLS),
     ),
+    "--no-stall-check": (False, _STALLS),
     **dict.fromkeys(
         (
             "--min-np", "--min-num-proc", "--max-np", "--max-num-proc", "--slots-per-host",
@@ -89,6 +105,11 @@ _SWITCHES: Final = {
     "--help": "shows_help",
     "--gloo": "uses_gloo",
 }
+_WITH_VALUE: Final = {
+    *_VALUES,
+    *(name for name, (takes_value, _) in _REFUSED.items() if takes_value),
+    *(name for name, (takes_value, _) in _IGNORED.items() if takes_value),
+}
 _NUMBERS: Final = ("num_ranks", "start_timeout_seconds", "fusion_mib")
 _MOST_RANKS: Final = 1024
 
@@ -109,6 +130,7 @@ class RunOptions:
         shows_build: Whether only what is built in is printed.
         shows_help: Whether only the help is printed.
         uses_gloo: `--gloo`; ranks start without MPI in any case.
+        notes: A line for each option without effect.
         command: Program of the ranks, and its arguments.
     """
 
@@ -123,6 +145,7 @@ class RunOptions:
     shows_build: bool = False
     shows_help: bool = False
     uses_gloo: bool = False
+    notes: tuple[str, ...] = ()
     command: tuple[str, ...] = field(default=())
 
     @property
@@ -159,26 +182,40 @@ def _split(arguments: Sequence[str]) -> tuple[dict[str, Any], list[str], list[Op
     words = list(arguments)
     while words and words[0].startswith("-"):
         word = words.pop(0)
-        name, equals, value = word.partition("=")
+        name, equals, text = word.partition("=")
         if word == "--":
             break
-        if name in _SWITCHES and not equals:
-            values[_SWITCHES[name]] = True
-        elif name in _VALUES or (name in _REFUSED and _REFUSED[name][0]):
-            if not equals and not words:
+        if name in _WITH_VALUE and not equals:
+            if not words:
                 faults.append(_fault(f"{name} has no value", "a value follows it", "Add it", name))
                 continue
-            text = value if equals else words.pop(0)
-            if name in _VALUES:
-                values[_VALUES[name]] = text
-            else:
-                faults.append(_fault(f"{name} is {text!r}", *_REFUSED[name][1], name))
+            text = words.pop(0)
+        has_value = name in _WITH_VALUE or bool(equals)
+        if name in _SWITCHES and not has_value:
+            values[_SWITCHES[name]] = True
+        elif name in _VALUES:
+            values[_VALUES[name]] = text
         elif name in _REFUSED:
-            faults.append(_fault(f"{name} is set", *_REFUSED[name][1], name))
+            shown = f"{name} is {text!r}" if has_value else f"{name} is set"
+            faults.append(_fault(shown, *_REFUSED[name][1], name))
+        elif name in _IGNORED and has_value is _IGNORED[name][0]:
+            faults += _value_faults(name, text)
+            line = f"{name} has no effect: {_IGNORED[name][1]}"
+            values["notes"] = (*values.get("notes", ()), line)
         else:
             hint = closest(name, (*_VALUES, *_SWITCHES))
             faults.append(_fault(f"there is {word}", "horovodrun has no such option", hint, name))
     return values, words, faults
+
+
+def _value_faults(name: str, text: str) -> Iterator[OptionError]:
+    """Return the faults of the value of an option without effect, as far as Horovod has them."""
+    is_level = name == "--log-level"
+    if is_level and text.upper() not in _LEVELS:
+        hint = f"Pass one of {', '.join(_LEVELS)}"
+        yield _fault(f"{name} is {text!r}", "Horovod has no such level", hint, name)
+    elif name in _WITH_VALUE and not is_level and not text.replace(".", "", 1).isdecimal():
+        yield _fault(f"{name} is {text!r}", "it is not a number", "Leave it out", name)
 
 
 def _number(name: str, text: str, faults: list[OptionError]) -> int | None:

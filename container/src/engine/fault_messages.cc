@@ -100,7 +100,8 @@ Fault descriptor_mismatch(const RankNames& names, const OperationId& id, const D
   const bool is_lower = names.own_rank() < peer;
   return {FaultKind::kUsage, peer,
           (is_lower ? their_call : our_call) + " while " + (is_lower ? our_call : their_call) +
-              " as " + text_of(id),
+              " as " + text_of(id) +
+              (have_other_layouts(ours, theirs) ? "; the layouts (dtypes and shapes) differ" : ""),
           name_of(ours.kind)};
 }
 

@@ -71,6 +71,12 @@ bool agree(const Descriptor& ours, const Descriptor& theirs) {
          ours.to_bytes == theirs.from_bytes && ours.from_bytes == theirs.to_bytes;
 }
 
+bool have_other_layouts(const Descriptor& ours, const Descriptor& theirs) {
+  if (ours.kind != theirs.kind || is_point_to_point(ours.kind)) return false;
+  const bool is_all_to_all = ours.kind == Collective::kAllToAll;
+  return is_all_to_all ? ours.bytes != theirs.bytes : ours.to_bytes != theirs.to_bytes;
+}
+
 std::string text_of(const Descriptor& descriptor) {
   std::ostringstream text;
   text << name_of(descriptor.kind) << "(";
@@ -88,9 +94,6 @@ std::string text_of(const Descriptor& descriptor) {
       if (is_part) text << " of " << descriptor.call_bytes / width;
     }
     if (is_rooted(descriptor.kind)) text << ", root " << descriptor.root;
-    const bool is_all_to_all = descriptor.kind == Collective::kAllToAll;
-    const uint64_t layout = is_all_to_all ? descriptor.bytes : descriptor.to_bytes;
-    if (layout != 0) text << ", layout " << std::hex << layout << std::dec;
   }
   text << ")";
   return text.str();

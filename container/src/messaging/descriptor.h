@@ -39,6 +39,9 @@ Descriptor decode_descriptor(const DescriptorBytes& bytes);
 // Return whether two ranks with these descriptors can run the operation together.
 bool agree(const Descriptor& ours, const Descriptor& theirs);
 
+// Return whether both ranks call the same collective and describe other contents of the buffers.
+bool have_other_layouts(const Descriptor& ours, const Descriptor& theirs);
+
 // Return a text such as "all_reduce(sum, float32, 6553600)"; the number counts elements.
 std::string text_of(const Descriptor& descriptor);
 

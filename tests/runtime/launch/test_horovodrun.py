@@ -93,7 +93,9 @@ def test_options_that_are_carried_out(words, expected):
         (["-np", "2", "-H", "other:2", "a"], "-H", "unsupported"),
         (["-np", "2", "-H", "localhost:x", "a"], "-H", "option"),
         (["-np", "2", "--autotune", "a"], "--autotune", "option"),
-        (["-np", "2", "--cycle-time-ms", "3", "a"], "--cycle-time-ms", "option"),
+        (["-np", "2", "--cycle-time-ms", "x", "a"], "--cycle-time-ms", "option"),
+        (["-np", "2", "--log-level", "LOUD", "a"], "--log-level", "option"),
+        (["-np", "2", "--no-stall-check", "a"], "--no-stall-check", "option"),
         (["-np", "2", "--min-np", "1", "a"], "--min-np", "option"),
         (["-np", "2", "--mpi", "a"], "--mpi", "option"),
         (["-np", "2", "--timeline-mark-cycles", "a"], "--timeline-mark-cycles", "option"),
@@ -102,6 +104,17 @@ def test_options_that_are_carried_out(words, expected):
 )
 def test_everything_else_is_refused_by_name(words, about, kind):
     assert (about, kind) in fields_raised(lambda: read(*words))
+
+
+def test_settings_of_speed_and_log_have_no_effect_but_a_line():
+    """Results do not depend on them; the options after them are read."""
+    words = "--cycle-time-ms 3.5 --disable-cache --log-level=debug -np 2 a"
+    lines = read(*words.split()).notes
+
+    assert RunOptions(num_ranks=2, command=("a",), notes=lines) == read(*words.split())
+    assert ["--cycle-time-ms", "--disable-cache", "--log-level"] == [
+        line.partition(" has no effect: ")[0] for line in lines
+    ]
 
 
 @pytest.mark.parametrize("words", [["-np", "0", "a"], ["-n", "two", "a"], ["a.py", "-np"]])
@@ -220,11 +233,22 @@ def test_horovod_itself_is_not_shadowed(tmp_path):
     assert ("0.28.1\n", "") == (ours.stdout, ours.stderr)
 
 
-@pytest.mark.parametrize("name", ["spark", "ray", "mxnet", "runner"])
-def test_modules_that_are_missing_say_why(tmp_path, name):
-    done = _python(f"import horovod.{name}", tmp_path)
+def test_modules_that_are_missing_say_why(tmp_path):
+    names = ["spark", "ray", "mxnet", "runner", "data"]
+    code = """
+import importlib
+for name in {names}:
+    try:
+        importlib.import_module(f"horovod.{{name}}")
+    except ImportError as error:
+        print(error)
+"""
+    done = _python(code.format(names=[*names, "data.data_loader_base"]), tmp_path)
 
-    assert f"ImportError: horovod.{name} is not available in sagemaker-dist: " in done.stderr
+    assert [f"horovod.{name}" for name in [*names, "data"]] == [
+        line.partition(" is not available in sagemaker-dist: ")[0]
+        for line in done.stdout.splitlines()
+    ], done.stderr
 
 
 def test_names_of_all_frameworks(tmp_path):
@@ -239,21 +263,30 @@ import horovod.torch as hvd
 from horovod.common.process_sets import ProcessSet, global_process_set
 print(HorovodInternalError is hvd.HorovodInternalError, ProcessSet is hvd.ProcessSet)
 print(global_process_set is hvd.global_process_set, HostsUpdatedInterrupt().skip_sync)
+from horovod.common.util import cuda_built, gloo_built, nccl_built
+print(cuda_built() is hvd.cuda_built(), gloo_built(verbose=True), nccl_built())
 """
     done = _python(code, tmp_path)
     refused, *others = done.stdout.splitlines()
 
     assert refused.endswith("Import horovod.torch or horovod.tensorflow before it."), done.stderr
-    assert ["True True", "True False"] == others
+    assert ["True True", "True False", "True False 0"] == others
 
 
 def test_both_apis_of_keras_are_there(tmp_path):
     code = """
 import horovod.keras as a, horovod.tensorflow.keras as b, horovod.tensorflow as c
 from horovod.keras.callbacks import MetricAverageCallback
+from horovod.tensorflow.sync_batch_norm import SyncBatchNormalization
+try:
+    import horovod.tensorflow.data.compute_service
+except ImportError as error:
+    print(error)
 print(a.size is b.size, a.callbacks.MetricAverageCallback is MetricAverageCallback, c.rank.__name__)
 """
     pytest.importorskip("tensorflow", reason="the names of Keras need TensorFlow")
     done = _python(code, tmp_path)
+    refused, others = done.stdout.splitlines()
 
-    assert done.stdout == "True True rank\n", done.stderr
+    assert refused.startswith("horovod.tensorflow.data is not available"), done.stderr
+    assert others == "True True rank"

@@ -258,7 +258,7 @@ def _refused(rank, size):
     assert ("use_locking",) == wrapping(use_locking=True).about
     both = wrapping(fusion_bytes=2**20, bucket_cap_mb=1)
     assert (("fusion_bytes",), "conflict") == (both.about, both.kind)
-    assert ("num_groups",) == wrapping(num_groups=1).about
+    assert ("num_groups",) == wrapping(num_groups=-1).about
     for misspelt, meant in (
         ("bucket_cap", "bucket_cap_mb"),
         ("backward_pases_per_step", "backward_passes_per_step"),

@@ -174,17 +174,33 @@ def _other_shapes(rank, size):
     import tensorflow as tf
 
     sdp = _joined()
-    with pytest.raises(tf.errors.FailedPreconditionError) as told:
-        tf.function(sdp.allreduce)(tf.zeros([2 + rank]))
-    return str(told.value), fault_fields("kind", "operation")
+    calls = [
+        lambda: tf.function(sdp.allreduce)(tf.zeros([2 + rank])),
+        lambda: sdp.allreduce(tf.zeros([2, 3] if rank == 0 else [3, 2]), name="x"),
+        lambda: (sdp.allgather if rank == 0 else sdp.allreduce)(tf.zeros([2, 5]), name="y"),
+    ]
+    said = []
+    for call in calls:
+        with pytest.raises(tf.errors.FailedPreconditionError) as told:
+            call()
+        said.append(str(told.value))
+    return said, fault_fields("kind", "operation")
 
 
-def test_shapes_that_differ_are_told_by_the_rank(tf_world):
-    """The result is neither wrong nor a hang: both ranks' errors name the shapes of each rank."""
-    for told, fields in tf_world.run(_other_shapes, size=2):
-        assert ("usage", "all_reduce") == fields
-        assert "rank 1" in told
-        assert "rank 0" in told
+def test_calls_that_differ_are_told_by_each_rank(tf_world):
+    """The result is neither wrong nor a hang: an error has both ranks' calls, and its own whole."""
+    own = [
+        ["allreduce() of float32 [2]", "allreduce() of float32 [3]"],
+        ["allreduce(name='x') of float32 [2, 3]", "allreduce(name='x') of float32 [3, 2]"],
+        ["allgather(name='y') of float32 [?, 5]", "allreduce(name='y') of float32 [2, 5]"],
+    ]
+    for rank, (said, fields) in enumerate(tf_world.run(_other_shapes, size=2)):
+        assert ("usage", "all_gather" if rank == 0 else "all_reduce") == fields
+        for text, calls in zip(said, own, strict=True):
+            assert "rank 1" in text
+            assert "rank 0" in text
+            assert f". This rank called {calls[rank]}. All ranks must pass" in text
+        assert "the layouts (dtypes and shapes) differ" in said[1]
 
 
 def _other_rows(rank, size, name):

@@ -139,8 +139,8 @@ def test_devices_are_refused(name):
 @pytest.mark.parametrize(
     ("arguments", "about", "kind"),
     [
-        ({"num_groups": 2}, "num_groups", "option"),
-        ({"groups": [[1]]}, "groups", "option"),
+        ({"num_groups": -1}, "num_groups", "option"),
+        ({"groups": "all"}, "groups", "option"),
         ({"compression": "fp16"}, "compression", "option"),
         ({"op": "median"}, "op", "unknown"),
         ({"op": Op.MIN}, "op", "option"),

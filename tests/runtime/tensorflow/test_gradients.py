@@ -126,7 +126,7 @@ def _grouped(rank, size):
     import tensorflow as tf
 
     sdp = _joined()
-    small = tf.IndexedSlices(tf.constant([[3], [4]]), tf.constant([rank, 1]), tf.constant([2, 1]))
+    small = tf.IndexedSlices([[3], [4]], [rank, 1], tf.constant([2, 1]))  # lists, as Horovod takes
     large = tf.IndexedSlices(tf.constant([[5.0]]), tf.constant([0]), tf.constant([1, 1]))
     found = sdp.grouped_allreduce([small, tf.constant([1.0, rank]), large])
     halves = sdp.grouped_allreduce([tf.constant([3.0], tf.float16)], prescale_factor=0.7, op="sum")

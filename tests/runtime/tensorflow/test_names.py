@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collectives that ranks match by name: of threads, and in the graphs of sessions."""
 
+import contextlib
+import io
 import threading
 import time
 
@@ -151,19 +153,24 @@ def _only_here(rank, size):
     import tensorflow as tf
 
     import smdist.dataparallel.tensorflow as sdp
+    from smdist.dataparallel.tensorflow import setup_hints
 
-    with joined(timeout_seconds=2):
+    setup_hints._facts.clear()
+    setup_hints._printed.clear()
+    with contextlib.redirect_stderr(io.StringIO()) as hints, joined(timeout_seconds=2):
         if rank == 1:
             meeting().hear("failed")
             return "waited"
         with pytest.raises(tf.errors.OpError) as caught:
             sdp.allreduce(tf.constant(1.0), name="of rank 0")
         meeting().tell("failed", True)
-    return str(caught.value)
+    return str(caught.value), hints.getvalue()
 
 
 def test_a_name_of_one_rank_ends_the_job_after_the_timeout(tf_world):
-    said, other = tf_world.run(_only_here, size=2)
+    """After the error there is no hint that rank 0 has called nothing."""
+    (said, hints), other = tf_world.run(_only_here, size=2)
 
+    assert "called no collective" not in hints
     assert "'of rank 0/1' was not called on all ranks within 2 s" in said
     assert "waited" == other

@@ -45,22 +45,34 @@ def test_ranks_join_and_leave_and_join_again(tf_world):
     assert [(1, 2, 1, 2), (True, True, [3.0]), False] * 2 == other
 
 
-def ask_before(rank, size):
-    from smdist.dataparallel.tensorflow import basics
+_CALLS = {  # name of a function -> arguments
+    **dict.fromkeys(("rank", "size", "local_rank", "local_size", "join", "barrier"), ()),
+    **{name: ([1.0],) for name in ("allreduce", "allgather", "alltoall", "reducescatter")},
+    **{name: ([[1.0]],) for name in ("grouped_allreduce", "grouped_allgather")},
+    "broadcast": ([1.0], 0),
+    "broadcast_object": (1, 0),
+    "add_process_set": ([0],),
+    "start_timeline": ("none",),
+}
 
-    said = [basics.is_initialized()]
-    for ask in (basics.rank, basics.size, basics.local_rank, basics.local_size, basics.engine):
+
+def ask_before(rank, size):
+    import smdist.dataparallel.tensorflow as sdp
+
+    said = [sdp.is_initialized()]
+    for name, args in _CALLS.items():
         try:
-            ask()
+            getattr(sdp, name)(*args)
         except OptionError as error:
-            said.append((*error.about, error.kind))
+            called = str(error).partition("()")[0]
+            said.append((called, *error.about, error.kind, "hvd.init()" in error.hint))
     return said
 
 
 def test_before_init_every_question_is_refused_by_name(tf_world):
-    names = ["rank", "size", "local_rank", "local_size", "engine"]
+    said = [(name, name, "too_early", True) for name in _CALLS]
 
-    assert [[False, *((name, "too_early") for name in names)]] == tf_world.run(ask_before, size=1)
+    assert [[False, *said]] == tf_world.run(ask_before, size=1)
 
 
 def join_alone(rank, size):

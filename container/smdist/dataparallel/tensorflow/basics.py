@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from sagemaker_dist.contract import DataParallel
-from sagemaker_dist.errors import OptionError, require
+from sagemaker_dist.errors import OptionError
 from smdist.config import RankConfig, read_rank_config
 from smdist.dataparallel.horovod_timeline import start_if_requested as start_timeline_if_requested
 from smdist.dataparallel.horovod_timeline import stop_if_started as stop_timeline_if_started
@@ -22,9 +22,14 @@ from smdist.dataparallel.rendezvous.engine_setup import connect_world
 from smdist.dataparallel.rendezvous.store import Store
 from smdist.dataparallel.rendezvous.world import World, world_of
 from smdist.dataparallel.tensorflow import setup_hints
-from smdist.dataparallel.tensorflow.interrupts import Watch, num_ended
+from smdist.dataparallel.tensorflow.interrupts import Watch
 from smdist.dataparallel.tensorflow.op_library import compiled
-from smdist.dataparallel.tensorflow.set_members import Members, ProcessSet, global_process_set
+from smdist.dataparallel.tensorflow.set_members import (
+    Members,
+    ProcessSet,
+    called_too_early,
+    global_process_set,
+)
 
 _FORKED = 'Call it in the rank\'s own process, or start the child process with "spawn"'
 
@@ -38,7 +43,8 @@ class _Joined:
         engine: The connected engine.
         watch: Thread that aborts the engine after Ctrl-C.
         process: The process id at init(); a forked child has another id and cannot use the engine.
-        calls: Number of collectives that had ended before init().
+        calls: Number of collectives that had been called before init().
+        failures: Number of operations that had failed before init().
         timeout_seconds: Seconds that an operation waits for a rank.
         sets: The registered process sets, by number.
         next_set: The number of the next process set, as the only element.
@@ -49,6 +55,7 @@ class _Joined:
     watch: Watch
     process: int
     calls: int
+    failures: int
     timeout_seconds: float
     sets: dict[int, ProcessSet]
     next_set: list[int]
@@ -130,8 +137,8 @@ def _connect(world: World, config: RankConfig, store: Store | None = None) -> No
     everyone = Members(group=0, ranks=tuple(range(world.size)), rank=world.rank)
     global_process_set.bind(0, list(everyone.ranks), world.rank, everyone)
     sets = {0: global_process_set}
-    calls = num_ended(module)
-    _joined.append(_Joined(world, engine, watch, os.getpid(), calls, timeout_seconds, sets, [1]))
+    counts = module.num_called(), module.num_failed()
+    _joined.append(_Joined(world, engine, watch, os.getpid(), *counts, timeout_seconds, sets, [1]))
 
 
 def is_initialized() -> bool:
@@ -204,14 +211,17 @@ def is_homogeneous() -> bool:
     return _world("is_homogeneous").is_even
 
 
-def engine() -> Engine:
+def engine(function: str = "engine") -> Engine:
     """Return the engine that all ops of this process use.
+
+    Args:
+        function: Name of the function that the script has called, for the error.
 
     Raises:
         OptionError: init() was not called, or this process was forked from a rank.
     """
-    _world("engine")
-    _check_process("engine")
+    _world(function)
+    _check_process(function)
     return _joined[0].engine
 
 
@@ -225,13 +235,16 @@ def timeout_seconds() -> float:
     return _joined[0].timeout_seconds
 
 
-def process_sets() -> dict[int, ProcessSet]:
+def process_sets(function: str = "process_sets") -> dict[int, ProcessSet]:
     """Return the registered process sets by number; the caller may change it.
+
+    Args:
+        function: Name of the function that the script has called, for the error.
 
     Raises:
         OptionError: init() was not called.
     """
-    _world("process_sets")
+    _world(function)
     return _joined[0].sets
 
 
@@ -252,8 +265,11 @@ def _print_setup_hints() -> None:
 
     shutdown() calls this function, and so does the exit handler of the process.
     """
-    if is_initialized() and _joined[0].world.rank == 0:
-        setup_hints.hint_at_exit(_joined[0].world.size, num_ended(compiled()) - _joined[0].calls)
+    if not is_initialized() or _joined[0].world.rank != 0:
+        return
+    joined, module = _joined[0], compiled()
+    if module.num_failed() == joined.failures:  # after an error, the script is not complete
+        setup_hints.hint_at_exit(joined.world.size, module.num_called() - joined.calls)
 
 
 def _world(function: str) -> World:
@@ -267,14 +283,8 @@ def _world(function: str) -> World:
     Raises:
         OptionError: init() was not called.
     """
-    require(
-        bool(_joined),
-        what=f"smdist's function {function}() was called before init()",
-        why="this process is not connected to the other ranks, or has called shutdown()",
-        hint="Call smdist.dataparallel.tensorflow.init() first",
-        about=function,
-        kind="too_early",
-    )
+    if not _joined:
+        raise called_too_early(function)
     return _joined[0].world
 
 

@@ -43,7 +43,7 @@ def broadcast_object(
             tf.function, or the root rank does not exist.
     """
     _check_eager("broadcast_object")
-    members_of(process_set).place_of(root_rank)
+    members_of(process_set, "broadcast_object").place_of(root_rank)
     is_root = basics.rank() == root_rank
     packed, fault = _pack(obj) if is_root else (b"", None)
     with named(name, "smdist_broadcast_object"):
@@ -80,7 +80,7 @@ def broadcast_object_fn(
         hint="Leave session out",
         about="session",
     )
-    members_of(process_set).place_of(root_rank)
+    members_of(process_set, "broadcast_object_fn").place_of(root_rank)
     return partial(broadcast_object, root_rank=root_rank, name=name, process_set=process_set)
 
 
@@ -104,6 +104,7 @@ def allgather_object(
             is inside a tf.function.
     """
     _check_eager("allgather_object")
+    members_of(process_set, "allgather_object")
     packed, fault = _pack(obj)
     with named(name, "smdist_allgather_object"):
         size = np.array([_FAILED if fault else len(packed)], np.int64)

@@ -8,7 +8,6 @@ called in any order (operation_names.py).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from sagemaker_dist.errors import require
@@ -21,8 +20,9 @@ from smdist.dataparallel.tensorflow import (
 )
 from smdist.dataparallel.tensorflow.call_forms import Factors
 from smdist.dataparallel.tensorflow.compression import Compression, check_compression
-from smdist.dataparallel.tensorflow.fused_allreduce import ReduceOptions, all_reduce, check_factors
+from smdist.dataparallel.tensorflow.fused_allreduce import ReduceOptions, all_reduce
 from smdist.dataparallel.tensorflow.op_library import tf, without_autograph
+from smdist.dataparallel.tensorflow.operation_names import add_rows_to_label
 from smdist.dataparallel.tensorflow.operation_names import named as match_by_name
 from smdist.dataparallel.tensorflow.reduce_op import (
     ReduceOp,
@@ -84,7 +84,9 @@ def allreduce(
     chosen = call_forms.resolve(positional, named)
     call_forms.check_devices(device_dense=device_dense, device_sparse=device_sparse)
     factors = Factors(before=prescale_factor, after=postscale_factor)
-    reduction = _reduction(chosen, named["compression"], factors, process_set)
+    compression = check_compression(named["compression"])
+    members = members_of(process_set, "allreduce")
+    reduction = ReduceOptions(op=chosen, compression=compression, factors=factors, members=members)
     with match_by_name(name, "smdist_allreduce"):
         return _reduced(tensor, reduction)
 
@@ -130,7 +132,13 @@ def grouped_allreduce(
     unused = {"param_index": None, "num_params": None}
     chosen = call_forms.resolve((), {"average": average, "op": op, **unused})
     factors = Factors(before=prescale_factor, after=postscale_factor)
-    reduction = replace(_reduction(chosen, compression, factors, process_set), is_group=True)
+    reduction = ReduceOptions(
+        op=chosen,
+        compression=check_compression(compression),
+        factors=factors,
+        is_group=True,
+        members=members_of(process_set, "grouped_allreduce"),
+    )
     with match_by_name(name, "smdist_grouped_allreduce"):
         return indexed_slices.reduce_group(tensors, reduction)
 
@@ -166,7 +174,7 @@ def allgather(tensor: Any, name: str | None = None, process_set: ProcessSet | No
     Raises:
         OptionError: The tensor is a scalar, which has no rows, or contains strings.
     """
-    members = members_of(process_set)
+    members = members_of(process_set, "allgather")
     with match_by_name(name, "smdist_allgather"):
         value = check_rows(tensor, "allgather")
         return value if members.size == 1 else row_collectives.gather([value], members)[0]
@@ -191,7 +199,7 @@ def broadcast(
     Raises:
         OptionError: The root rank does not exist, or the tensor contains strings.
     """
-    members = members_of(process_set)
+    members = members_of(process_set, "broadcast")
     members.place_of(root_rank)
     with match_by_name(name, "smdist_broadcast"):
         value = _movable(tensor)
@@ -224,7 +232,7 @@ def alltoall(
         tf.errors.InvalidArgumentError: The sum of `splits` is not the number of rows; without
             `splits`, the number of ranks does not divide the number of rows.
     """
-    members = members_of(process_set)
+    members = members_of(process_set, "alltoall")
     with match_by_name(name, "smdist_alltoall"):
         value = check_rows(tensor, "alltoall")
         size = members.size
@@ -270,7 +278,7 @@ def reduce_scatter(
         OptionError: The tensor is a scalar, the op is unknown or Adasum, or the dtype cannot be
             reduced.
     """
-    members, chosen = members_of(process_set), as_op(op)
+    members, chosen = members_of(process_set, "reducescatter"), as_op(op)
     call_forms.check_devices(device_dense=device_dense)
     require(
         chosen is not ReduceOp.ADASUM,
@@ -280,7 +288,7 @@ def reduce_scatter(
         about="op",
         kind="unsupported",
     )
-    with match_by_name(name, "smdist_reduce_scatter"):
+    with match_by_name(name, "smdist_reducescatter"):
         value = check_rows(tensor, "reduce_scatter")
         check_number(chosen, value.dtype)
         for factor in (prescale_factor, postscale_factor):
@@ -304,7 +312,7 @@ def barrier(process_set: ProcessSet | None = None, name: str | None = None) -> A
     Returns:
         A tensor in the graph of a session, which must fetch it; otherwise None.
     """
-    members = members_of(process_set)
+    members = members_of(process_set, "barrier")
     with match_by_name(name, "smdist_barrier"):
         done = tf.zeros([0]) if members.size == 1 else row_collectives.barrier(members)
     if not tf.compat.v1.executing_eagerly_outside_functions():
@@ -314,17 +322,6 @@ def barrier(process_set: ProcessSet | None = None, name: str | None = None) -> A
     return None
 
 
-def _reduction(
-    op: ReduceOp, compression: Any, factors: Factors, process_set: ProcessSet | None
-) -> ReduceOptions:
-    return ReduceOptions(
-        op=op,
-        compression=check_compression(compression),
-        factors=factors,
-        members=members_of(process_set),
-    )
-
-
 def _reduced(tensor: Any, reduction: ReduceOptions) -> Any:
     if not indexed_slices.is_sparse(tensor):
         dense = tf.convert_to_tensor(tensor)
@@ -332,8 +329,7 @@ def _reduced(tensor: Any, reduction: ReduceOptions) -> Any:
             setup_hints.note(setup_hints.MANUAL)
         return all_reduce([dense], reduction)[0]
     setup_hints.note(setup_hints.MANUAL)
-    check_factors(reduction, tensor.values.dtype)
-    return indexed_slices.gather([tensor], reduction)[0]
+    return indexed_slices.reduce_group([tensor], reduction)[0]
 
 
 def _movable(tensor: Any) -> Any:
@@ -363,6 +359,7 @@ def check_rows(tensor: Any, name: str) -> Any:
         about="tensor",
         kind="shape",
     )
+    add_rows_to_label(value)
     return value
 
 

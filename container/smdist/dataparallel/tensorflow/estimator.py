@@ -38,7 +38,7 @@ def broadcast_global_variables(root_rank: int) -> Any:
         f"broadcast_global_variables({root_rank!r})",
         "Call broadcast_variables(model.variables, root_rank=0) and the same for the optimizer's",
     )
-    members = members_of(None)
+    members = members_of(None, "broadcast_global_variables")
     members.place_of(root_rank)
     variables = tf.compat.v1.global_variables()
     if members.size == 1:

@@ -25,7 +25,7 @@ from smdist.dataparallel.tensorflow.call_forms import Factors
 from smdist.dataparallel.tensorflow.compression import Compression
 from smdist.dataparallel.tensorflow.fusion_options import fusion_bytes as fusion_of_job
 from smdist.dataparallel.tensorflow.op_library import tf
-from smdist.dataparallel.tensorflow.operation_names import next_key
+from smdist.dataparallel.tensorflow.operation_names import label, next_key
 from smdist.dataparallel.tensorflow.reduce_op import (
     ReduceOp,
     check_factor,
@@ -130,7 +130,9 @@ def _exchange(tensors: list[Any], reduction: ReduceOptions, checksum: int) -> li
         contents[0].append(tf.zeros([0, 0, 0, checksum], contents[0][0].dtype))
     keys = [next_key() for _ in contents]
     handles = [
-        op_library.start(content, engine_op(reduction.op, content[0].dtype), members.group, key)
+        op_library.start(
+            content, engine_op(reduction.op, content[0].dtype), members.group, key, label()
+        )
         for content, key in zip(contents, keys, strict=True)
     ]
     results: list[Any] = [None] * len(tensors)

@@ -34,7 +34,7 @@ def grouped_allgather(
     Raises:
         OptionError: A tensor is a scalar, which has no rows, or contains strings.
     """
-    members = members_of(process_set)
+    members = members_of(process_set, "grouped_allgather")
     with named(name, "smdist_grouped_allgather"):
         values = [check_rows(tensor, "grouped_allgather") for tensor in tensors]
         if members.size == 1 or not values:
@@ -71,6 +71,7 @@ def grouped_reducescatter(
         OptionError: A tensor is a scalar, the op is unknown or Adasum, or a dtype cannot be
                 reduced.
     """
+    members_of(process_set, "grouped_reducescatter")
     with named(name, "smdist_grouped_reducescatter"):
         return [
             reduce_scatter(

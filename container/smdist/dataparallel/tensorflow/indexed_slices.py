@@ -14,6 +14,7 @@ from smdist.dataparallel.tensorflow.fused_allreduce import (
     check_factors,
 )
 from smdist.dataparallel.tensorflow.op_library import tf
+from smdist.dataparallel.tensorflow.operation_names import add_rows_to_label
 from smdist.dataparallel.tensorflow.reduce_op import ReduceOp, check_number, times
 from smdist.dataparallel.tensorflow.set_members import Members, members_of
 
@@ -65,13 +66,21 @@ def reduce_group(tensors: Sequence[Any], reduction: ReduceOptions) -> list[Any]:
     Raises:
         OptionError: A dtype cannot be reduced, or IndexedSlices are reduced with Adasum.
     """
-    slices = [each for each in tensors if is_sparse(each)]
+    slices = [_as_tensors(each) for each in tensors if is_sparse(each)]
     for each in slices:
         check_factors(reduction, each.values.dtype)
     whole = [tf.convert_to_tensor(each) for each in tensors if not is_sparse(each)]
     dense = iter(all_reduce(whole, reduction))
     sparse = iter(gather(slices, reduction) if slices else ())
     return [next(sparse if is_sparse(each) else dense) for each in tensors]
+
+
+def _as_tensors(slices: Any) -> Any:
+    """Return IndexedSlices of tensors: TensorFlow accepts lists, which have no dtype."""
+    if tf.is_tensor(slices.values) and tf.is_tensor(slices.indices):
+        return slices
+    values, indices = map(tf.convert_to_tensor, (slices.values, slices.indices))
+    return tf.IndexedSlices(values, indices, slices.dense_shape)
 
 
 def gather(sparse: Sequence[Any], reduction: ReduceOptions) -> list[Any]:
@@ -98,6 +107,7 @@ def gather(sparse: Sequence[Any], reduction: ReduceOptions) -> list[Any]:
     )
     for each in sparse:
         check_number(reduction.op, each.values.dtype)
+        add_rows_to_label(each.values)
     members = reduction.members or members_of(None)
     scaled = [_scaled(each, reduction, members.size) for each in sparse]
     is_alone = members.size == 1 or not scaled

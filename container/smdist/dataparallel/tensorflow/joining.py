@@ -33,7 +33,7 @@ def join() -> int:
             called.
         RuntimeError: A rank was lost, or has not joined within the job's timeout_seconds.
     """
-    engine, size = basics.engine(), basics.size()
+    engine, size = basics.engine("join"), basics.size()
     if not tf.executing_eagerly():
         raise OptionError(
             "join() was called in a graph",

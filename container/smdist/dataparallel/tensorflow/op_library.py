@@ -94,7 +94,7 @@ def compiled() -> Any:
     return importlib.import_module(_COMPILED)
 
 
-def start(tensors: list[Any], op: str, group: int = 0, key: str = "") -> Any:
+def start(tensors: list[Any], op: str, group: int = 0, key: str = "", label: str = "") -> Any:
     """Start one all-reduce of `tensors`, which must all have the same dtype.
 
     Args:
@@ -102,12 +102,13 @@ def start(tensors: list[Any], op: str, group: int = 0, key: str = "") -> Any:
         op: Value of a ReduceOp, such as "sum".
         group: Number of a group of the engine; 0 for all ranks.
         key: Name by which ranks match it (operation_names.py); "" for the order of the calls.
+        label: The script's call, for errors; "" if they name only the results.
 
     Returns:
         A handle, an int64 scalar, which must be passed to wait() once.
     """
     check_context()
-    return operations().smdist_start(values=tensors, op=op, group=group, key=key)
+    return operations().smdist_start(values=tensors, op=op, group=group, key=key, label=label)
 
 
 def wait(handle: Any, tensors: list[Any], key: str = "") -> list[Any]:
@@ -136,6 +137,7 @@ def start_move(
     root: int = 0,
     group: int = 0,
     key: str = "",
+    label: str = "",
 ) -> Any:
     """Start a collective that moves rows (along axis 0) between ranks.
 
@@ -149,6 +151,7 @@ def start_move(
         root: Rank of the group that sends, for broadcast.
         group: Number of a group of the engine; 0 for all ranks.
         key: Name by which ranks match it (operation_names.py); "" for the order of the calls.
+        label: The script's call, for errors; "" if they name only the results.
 
     Returns:
         A handle, an int64 scalar, which must be passed to wait_move() once.
@@ -163,6 +166,7 @@ def start_move(
         root=root,
         group=group,
         key=key,
+        label=label,
     )
 
 

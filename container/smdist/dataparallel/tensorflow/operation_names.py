@@ -12,10 +12,12 @@ import threading
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 from smdist.dataparallel.tensorflow.op_library import tf
 
+_PREFIX: Final = "smdist_"
+_OF: Final = " of "
 _MAX_LENGTH: Final = 200  # characters; the op's attribute has room for 511 bytes
 
 
@@ -24,6 +26,7 @@ class _Current(threading.local):
 
     name: str | None = None
     count: int = 0
+    label: str = ""  # the script's call, for errors
 
 
 _current = _Current()
@@ -35,16 +38,37 @@ def named(name: str | None, default: str) -> Iterator[None]:
 
     Args:
         name: The argument of the script, the same on all ranks; None for none.
-        default: Name in the graph of a collective without a name.
+        default: Name in the graph of a collective without a name: "smdist_" and its function.
     """
-    before = _current.name, _current.count
+    before = _current.name, _current.count, _current.label
+    if not _current.label:  # an outer call is the script's own
+        own = default.removeprefix(_PREFIX)
+        _current.label = f"{own}()" if name is None else f"{own}(name={_short(name)!r})"
     if name is not None:
         _current.name, _current.count = name, 0
     try:
         with tf.name_scope(_scope(name or default)):
             yield
     finally:
-        _current.name, _current.count = before
+        _current.name, _current.count, _current.label = before
+
+
+def label() -> str:
+    """Return the script's call for errors, such as "allgather(name='x')"; "" outside of named()."""
+    return _current.label
+
+
+def add_rows_to_label(value: Any) -> None:
+    """Add the dtype and the shape of a tensor of rows to label(), without the number of rows.
+
+    TensorFlow keeps a kernel for each label, so labels must not differ from step to step.
+    """
+    if not _current.label or value.shape.rank is None:
+        return
+    sizes = ", ".join("?" if each is None else str(each) for each in (None, *value.shape[1:]))
+    before = f"{_current.label}, " if _OF in _current.label else f"{_current.label}{_OF}"
+    if len(before) < _MAX_LENGTH:
+        _current.label = f"{before}{value.dtype.name} [{sizes}]"
 
 
 def next_key() -> str:

@@ -53,7 +53,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
         OptionError: A rank does not exist, or a registered set has the same ranks.
         tf.errors.FailedPreconditionError: The ranks of the set differ between ranks.
     """
-    sets = basics.process_sets()
+    sets = basics.process_sets("add_process_set")
     added = new_process_set(process_set, basics.size(), sets)
     number = basics.next_process_set()
     _agree(f"add {number} {added.ranks}")
@@ -69,7 +69,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     Returns:
         True if the set was removed; False for the set of all ranks and for unregistered sets.
     """
-    number, sets = process_set.process_set_id, basics.process_sets()
+    number, sets = process_set.process_set_id, basics.process_sets("remove_process_set")
     if not number or sets.get(number) is not process_set:
         return False
     _agree(f"remove {number}")
@@ -89,7 +89,7 @@ def process_set_included_op(process_set: ProcessSet | int = 0, name: str | None 
         OptionError: No registered set has this number.
     """
     number = process_set.process_set_id if isinstance(process_set, ProcessSet) else process_set
-    sets = basics.process_sets()
+    sets = basics.process_sets("process_set_included_op")
     require(
         number in sets,
         what=f"process_set is {process_set!r}",

@@ -22,7 +22,7 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
         OptionError: An argument is wrong, the file cannot be written, a timeline is recorded
             already, or init() was not called.
     """
-    horovod_timeline.start(basics.engine(), basics.rank(), file_path, mark_cycles)
+    horovod_timeline.start(basics.engine("start_timeline"), basics.rank(), file_path, mark_cycles)
 
 
 def stop_timeline() -> None:
@@ -31,5 +31,5 @@ def stop_timeline() -> None:
     Raises:
         OptionError: No timeline is recorded, or init() was not called.
     """
-    basics.engine()
+    basics.engine("stop_timeline")
     horovod_timeline.stop()

@@ -8,7 +8,7 @@ from typing import Any
 
 from smdist.dataparallel.tensorflow import op_library, setup_hints
 from smdist.dataparallel.tensorflow.op_library import tf
-from smdist.dataparallel.tensorflow.operation_names import next_key
+from smdist.dataparallel.tensorflow.operation_names import label, next_key
 from smdist.dataparallel.tensorflow.reduce_op import (
     ReduceOp,
     check_gradient,
@@ -156,7 +156,7 @@ def _padded(value: Any, shares: Any) -> Any:
 
 def _reduced(value: Any, op: ReduceOp, members: Members) -> Any:
     key = next_key()
-    handle = op_library.start([value], op.value, members.group, key)
+    handle = op_library.start([value], op.value, members.group, key, label())
     return op_library.wait(handle, [value], key)[0]
 
 
@@ -190,5 +190,5 @@ def _moved_rows(value: Any, kind: str, members: Members, **rows: Any) -> Any:
 
 def _moved(value: Any, kind: str, shape: Any, members: Members, **rows: Any) -> Any:
     key = next_key()
-    handle = op_library.start_move(value, kind, group=members.group, key=key, **rows)
+    handle = op_library.start_move(value, kind, group=members.group, key=key, label=label(), **rows)
     return op_library.wait_move(handle, value.dtype, shape, key)

@@ -52,11 +52,27 @@ class Members:
 global_process_set: Final = ProcessSet([])
 
 
-def members_of(process_set: ProcessSet | None) -> Members:
+def called_too_early(function: str) -> OptionError:
+    """Return the error of a function, given by its name, that was called before init()."""
+    return OptionError(
+        f"{function}() was called before init()",
+        "this process is not connected to the other ranks, or has called shutdown()",
+        "Call init() of the same module first, such as hvd.init()",
+        about=function,
+        kind="too_early",
+    )
+
+
+def members_of(process_set: ProcessSet | None, function: str = "a collective") -> Members:
     """Return the members of a process set, of which this rank must be one; all ranks for None.
 
+    Args:
+        process_set: The process set.
+        function: Name of the function that the script has called, for the error.
+
     Raises:
-        OptionError: The set is not registered, or is no process set, or this rank is not in it.
+        OptionError: The set is not registered, or is no process set, or this rank is not in it;
+            init() was not called.
     """
     chosen = global_process_set if process_set is None else process_set
     if not isinstance(chosen, ProcessSet):
@@ -66,5 +82,7 @@ def members_of(process_set: ProcessSet | None) -> Members:
             "Pass a ProcessSet that add_process_set() has returned, or global_process_set",
             about="process_set",
         )
+    if chosen is global_process_set and chosen.process_set_id is None:
+        raise called_too_early(function)
     members: Members = chosen.communicator()
     return members

@@ -54,7 +54,7 @@ def hint_at_exit(size: int, calls: int) -> None:
 
     Args:
         size: Number of ranks of the job.
-        calls: Number of collectives of this process that have ended.
+        calls: Number of collectives that this process has called, whether or not they ended.
     """
     has_raised = sys.exc_info()[0] or getattr(sys, "last_value", None) is not None
     if size == 1 or _printed or has_raised:

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+import logging
+from functools import cache
+from typing import Any, Final
 
 from sagemaker_dist.errors import require
+from smdist.dataparallel.tensorflow import basics
 from smdist.dataparallel.tensorflow.call_forms import Factors, check_devices, suggest_argument_names
 from smdist.dataparallel.tensorflow.compression import Compression, check_compression
 from smdist.dataparallel.tensorflow.fused_allreduce import ReduceOptions
@@ -15,6 +18,8 @@ from smdist.dataparallel.tensorflow.local_sources import LocalSources
 from smdist.dataparallel.tensorflow.op_library import tf, without_autograph
 from smdist.dataparallel.tensorflow.reduce_op import ReduceOp, as_op
 from smdist.dataparallel.tensorflow.set_members import ProcessSet, members_of
+
+_LOG: Final = logging.getLogger("smdist.dataparallel.tensorflow")
 
 
 class DistributedGradientTape:
@@ -33,15 +38,16 @@ class DistributedGradientTape:
         op: AVERAGE, the default, SUM or ADASUM.
         gradient_predivide_factor: Divide gradients by this before the sum over ranks, and the
             sum by the number of ranks / this factor.
-        num_groups: Horovod's argument; must be 0.
-        groups: Horovod's argument; must be None.
+        num_groups: Horovod's argument; has no effect but a line in the log: see groups.
+        groups: Horovod's argument; has no effect but a line in the log, because fusion_bytes
+            determines which gradients travel together. Results are the same.
         process_set: Ranks over which gradients are reduced; by default all.
         fusion_bytes: Bytes per bucket; by default the job's value, which is 25 MiB if not set.
         scale_local_gradients: True to divide the gradients of local variables
             (`register_local_source`) by the number of ranks.
 
     Raises:
-        OptionError: A value is out of range, or num_groups or groups is given.
+        OptionError: A value is out of range.
     """
 
     @suggest_argument_names
@@ -62,7 +68,7 @@ class DistributedGradientTape:
         process_set: ProcessSet | None = None,
     ) -> None:
         check_devices(device_dense=device_dense, device_sparse=device_sparse)
-        refuse_groups(num_groups, groups)
+        check_groups(num_groups, groups)
         self._local = LocalSources(scale_local_gradients)
         self._tape = gradtape
         self._sparse_as_dense = sparse_as_dense
@@ -189,18 +195,32 @@ def reduction_of(
     )
 
 
-def refuse_groups(num_groups: Any, groups: Any) -> None:
-    """Check that Horovod's arguments num_groups and groups are not used.
+def check_groups(num_groups: Any, groups: Any) -> None:
+    """Check Horovod's arguments num_groups and groups, and log once that they have no effect.
 
     They determine which gradients are sent together; in smdist `fusion_bytes` does.
 
     Raises:
-        OptionError: num_groups or groups is given.
+        OptionError: A value is one that Horovod does not accept either.
     """
-    require(
-        not num_groups and groups is None,
-        what=f"num_groups is {num_groups!r} and groups is {groups!r}",
-        why="smdist packs gradients into buckets of fusion_bytes bytes",
-        hint="Leave both out, and pass fusion_bytes to change the size of the buckets",
-        about="num_groups" if num_groups else "groups",
-    )
+    for name, value in (("num_groups", num_groups), ("groups", groups)):
+        is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+        is_list = name == "groups" and isinstance(value, (list, tuple))
+        require(
+            value is None or is_count or is_list,
+            what=f"{name} is {value!r}",
+            why="it is a number of groups, or for groups a list of lists of variables",
+            hint=f"Leave {name} out: fusion_bytes packs gradients",
+            about=name,
+        )
+    if num_groups or groups:
+        _log_groups()
+
+
+@cache
+def _log_groups() -> None:
+    if basics.is_initialized() and basics.rank() == 0:
+        _LOG.warning(
+            "num_groups and groups have no effect, and results are the same without them: gradients"
+            " travel in buckets of fusion_bytes bytes"
+        )

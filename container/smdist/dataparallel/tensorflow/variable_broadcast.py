@@ -60,7 +60,7 @@ def broadcast_variables(
     every = tf.nest.flatten(variables() if is_function else variables)
     given = [each for each in every if not _is_seed(_variable(each))]
     flat = [_variable(each) for each in given]
-    members = members_of(process_set)
+    members = members_of(process_set, "broadcast_variables")
     members.place_of(root_rank)
     if members.size == 1 or not flat:
         return tf.no_op() if is_session_graph() else None
@@ -101,7 +101,7 @@ def broadcast_(
     Raises:
         OptionError: It is no variable, or the root rank does not exist.
     """
-    members = members_of(process_set)
+    members = members_of(process_set, "broadcast_")
     members.place_of(root_rank)
     is_list = isinstance(variables, (list, tuple))
     results = []

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizers of Keras 3 that reduce gradients over all ranks before they apply them.
+"""Function DistributedOptimizer(): optimizers that reduce gradients before they apply them.
 
-DistributedOptimizer() clones the given optimizer: it makes a subclass of the optimizer's class and
-returns an object of the subclass with the same configuration. The clone reduces gradients before
-it clips them and before a LossScaleOptimizer checks that they are finite, so that all ranks act
-alike. If gradients are accumulated over several passes, the clone reduces the accumulated sums
-once, before the update.
+It clones an optimizer of Keras 3: it makes a subclass of the optimizer's class and returns an
+object of the subclass with the same configuration. The clone reduces gradients before it clips
+them and before a LossScaleOptimizer checks that they are finite, so that all ranks act alike. If
+gradients are accumulated over several passes, the clone reduces the accumulated sums once, before
+the update.
 
 Keras saves the clone under the name of the given class, so a saved model can be loaded without
-smdist.
+smdist. For optimizers of tf.compat.v1.train see graph_optimizer.py.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from smdist.dataparallel.tensorflow.keras.clone_optimizer import (
     copy_state,
     innermost,
 )
+from smdist.dataparallel.tensorflow.keras.graph_optimizer import is_graph_optimizer, reducing_clone
 from smdist.dataparallel.tensorflow.keras.reducing_mixins import (
     OptimizerReduction,
     Reduced,
@@ -43,7 +44,7 @@ from smdist.dataparallel.tensorflow.keras.reducing_mixins import (
     is_distributed,
 )
 from smdist.dataparallel.tensorflow.set_members import ProcessSet
-from smdist.dataparallel.tensorflow.tape import reduction_of, refuse_groups
+from smdist.dataparallel.tensorflow.tape import check_groups, reduction_of
 
 _ANY: Final = object()
 # argument of SMDDP or Horovod -> (accepted value, reason why others are refused)
@@ -52,7 +53,7 @@ _OTHER_ARGUMENTS: Final[dict[str, tuple[Any, str]]] = {
     "groups": (_ANY, ""),
     "num_groups": (_ANY, ""),
     "scale_local_gradients": (True, "all gradients are reduced, so there are no local ones"),
-    "use_locking": (False, "optimizers of Keras 3 have no locks"),
+    "use_locking": (False, "optimizers of Keras 3 have no locks, and others have an own argument"),
 }
 
 
@@ -78,7 +79,8 @@ def DistributedOptimizer(  # noqa: N802  Horovod's and SMDDP's name
 
     Args:
         optimizer: A Keras 3 optimizer, whose state is copied; with loss scaling, the
-            LossScaleOptimizer.
+            LossScaleOptimizer. Or an optimizer of tf.compat.v1.train, whose variables are shared:
+            then compute_gradients() reduces, and with it minimize().
         name: Name of the clone; by default that of the optimizer.
         device_dense: Horovod's argument; must be empty.
         device_sparse: Horovod's argument; must be empty.
@@ -89,7 +91,7 @@ def DistributedOptimizer(  # noqa: N802  Horovod's and SMDDP's name
             sum by the number of ranks / this factor.
         op: AVERAGE, the default, SUM or ADASUM.
         backward_passes_per_step: Number of backward passes whose gradients are added on each
-            rank before they are reduced and applied.
+            rank before they are reduced and applied; 1 for optimizers of tf.compat.v1.train.
         average_aggregated_gradients: True to divide the sum by the number of passes, as Keras's
             own gradient_accumulation_steps does.
         fusion_bytes: Bytes per bucket; by default the job's value, which is 25 MiB if not set.
@@ -100,10 +102,15 @@ def DistributedOptimizer(  # noqa: N802  Horovod's and SMDDP's name
     Raises:
         OptionError: A value is out of range or not supported, or the optimizer cannot be cloned.
     """
-    _check_optimizer(optimizer)
+    is_of_graph = is_graph_optimizer(optimizer)
+    if not is_of_graph:
+        _check_optimizer(optimizer)
     check_devices(device_dense=device_dense, device_sparse=device_sparse)
     fusion = _fusion_bytes(fusion_bytes, other_arguments)
     reduction = reduction_of(op, compression, gradient_predivide_factor, fusion, process_set)
+    if is_of_graph:
+        plain = OptimizerReduction(reduction=reduction, sparse_as_dense=sparse_as_dense)
+        return reducing_clone(optimizer, plain, backward_passes_per_step, name)
     passes = _passes(optimizer, backward_passes_per_step)
     is_sum = backward_passes_per_step > 1 and not average_aggregated_gradients
     factor = float(passes) if is_sum else 1.0
@@ -163,7 +170,7 @@ def _check_optimizer(optimizer: Any) -> None:
     require(
         isinstance(optimizer, keras.optimizers.Optimizer),
         what=f"the optimizer is {optimizer!r}",
-        why="DistributedOptimizer supports only optimizers of Keras 3",
+        why="DistributedOptimizer supports optimizers of Keras 3 and of tf.compat.v1.train",
         hint="Pass an optimizer such as keras.optimizers.SGD(0.01)",
         about="optimizer",
     )
@@ -197,7 +204,7 @@ def _fusion_bytes(fusion_bytes: int | None, other_arguments: dict[str, Any]) -> 
             hint=f"Leave {name} out",
             about=name,
         )
-    refuse_groups(other_arguments.get("num_groups"), other_arguments.get("groups"))
+    check_groups(other_arguments.get("num_groups"), other_arguments.get("groups"))
     bucket_cap_mb = other_arguments.get("bucket_cap_mb")
     require(
         fusion_bytes is None or bucket_cap_mb is None,
