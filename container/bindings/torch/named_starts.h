@@ -18,7 +18,7 @@
 
 namespace smdist::torch_binding {
 
-// What take() returns: the number of an operation, and why it cannot start.
+// Number of an operation that take() returns, and why it cannot start.
 struct Event {
   int64_t number = 0;
   std::optional<std::string> error = std::nullopt;  // none: it starts now

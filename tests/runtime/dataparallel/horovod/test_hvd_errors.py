@@ -79,9 +79,7 @@ def test_before_init():
     for function, *arguments in calls:
         error = caught(OptionError, function, *arguments)
         assert ("too_early", (function.__name__,)) == (error.kind, error.about)
-        assert f"{function.__name__}() was called before init()" == error.what
-        assert "Call hvd.init() first" == error.hint
-    assert "SyncBatchNorm() was" in caught(OptionError, hvd.SyncBatchNorm(1), one[None]).what
+    assert ("SyncBatchNorm",) == caught(OptionError, hvd.SyncBatchNorm(1), one[None]).about
     with pytest.raises(AttributeError):
         _ = hvd.check_extension
 

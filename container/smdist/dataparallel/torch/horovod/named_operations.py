@@ -144,7 +144,7 @@ class NamedOperations:
             with operation.on_stream():
                 operation.parts, operation.finish = operation.begin(self._communicator)
             last = operation.parts[-1].work.get_future()
-        except Exception as error:  # it belongs to the caller, on another thread
+        except Exception as error:  # raised by wait(), on another thread
             self._fail(number, error)
             return
         last.add_done_callback(lambda _: self._starts.put(-number))

@@ -37,8 +37,7 @@ from smdist.dataparallel.torch.horovod.reductions import (
     is_fraction,
     scaled,
 )
-
-_INDEX_DTYPES = (torch.int32, torch.int64)
+from smdist.dataparallel.torch.horovod.row_splits import row_splits
 
 
 def _signature(tensors: Sequence[torch.Tensor]) -> str:
@@ -203,44 +202,6 @@ def grouped_allgather_async(
 # alltoall --------------------------------------------------------------------------------------
 
 
-def _splits(tensor: torch.Tensor, splits: Any, size: int) -> list[int]:
-    """Return the number of rows for each rank.
-
-    Raises:
-        OptionError: `splits` does not fit the tensor, or is missing and rows cannot be divided.
-    """
-    rows = tensor.shape[0]
-    if splits is None:
-        require(
-            rows % size == 0,
-            what=f"alltoall() was called with {rows} rows and without splits",
-            why=f"they cannot be divided by {size} ranks",
-            hint="Pass splits",
-            about="splits",
-        )
-        return [rows // size] * size
-    if not isinstance(splits, torch.Tensor):
-        splits = torch.tensor(list(splits))
-    fits = splits.dtype in _INDEX_DTYPES and splits.dim() == 1 and splits.numel() == size
-    numbers: list[int] = splits.tolist() if fits else []
-    require(
-        fits,
-        what=f"splits is {splits}",
-        why=f"it has a number of rows for each of {size} ranks",
-        hint="Pass a tensor of int32 or int64 with one dimension",
-        about="splits",
-    )
-    require(
-        min(numbers) >= 0 and sum(numbers) <= rows,
-        what=f"splits is {numbers}, together {sum(numbers)}",
-        why=f"the tensor has {rows} rows, and no number of rows is below 0",
-        hint=f"Pass numbers from 0 whose sum is at most {rows}",
-        about="splits",
-        kind="difference",
-    )
-    return numbers
-
-
 def _start_exchange(
     tensor: torch.Tensor,
     sent: list[int],
@@ -321,7 +282,7 @@ def alltoall(
         HorovodInternalError: A rank was lost.
     """
     _check_rows([tensor], "alltoall")
-    sent = _splits(tensor, splits, process_set.size())
+    sent = row_splits(tensor, splits, process_set.size())
     result, received = _ExchangeFunction.apply(  # type: ignore[no-untyped-call]
         tensor, sent, name, process_set
     )
@@ -337,7 +298,7 @@ def alltoall_async(
 ) -> int:
     """Start alltoall() without a gradient, and return its handle."""
     _check_rows([tensor], "alltoall")
-    sent = _splits(tensor, splits, process_set.size())
+    sent = row_splits(tensor, splits, process_set.size())
     has_splits = splits is not None
 
     def finish(result: torch.Tensor, received: list[int]) -> Any:
