@@ -123,7 +123,7 @@ class Backend final : public c10d::Backend {
     int root = 0;
     int peer = 0;
     int tag = 0;
-    uint64_t layout = 0;  // hash of what the buffers have, which ranks compare
+    uint64_t layout = 0;   // hash of what the buffers have, which ranks compare
     bool is_async = true;  // false: the caller waits for the operation at once
     std::shared_ptr<CallNumber> number = nullptr;  // null: the operation is the whole call
   };

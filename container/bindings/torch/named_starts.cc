@@ -64,8 +64,7 @@ void EventQueue::close() {
 NamedStarts::NamedStarts(const std::shared_ptr<Engine>& engine, uint32_t group,
                          std::vector<int> members, int rank, std::chrono::milliseconds timeout)
     : events_(std::make_shared<EventQueue>()),
-      order_(
-          NameOrder::create({engine, group, std::move(members), rank, timeout, &log_name})) {}
+      order_(NameOrder::create({engine, group, std::move(members), rank, timeout, &log_name})) {}
 
 void NamedStarts::bring(const std::string& name, int64_t number) {
   order_->bring(
