@@ -97,8 +97,8 @@ void one_line_names_the_late_ranks_of_all_hosts() {
   auto results = start_sums(cluster, data, {0, 1, 3, 4});
   const std::string log = wait_for_log(cluster, "not come");
   CHECK_CONTAINS(
-      ": rank 2 on algo-3 (no operation yet), rank 5 on algo-6 (no operation yet) have not come "
-      "after 3 s",
+      ": rank 2 on algo-3 (has called no collective yet), rank 5 on algo-6 (has called no "
+      "collective yet) have not come after 3 s",
       log);
   for (Result& result : start_sums(cluster, data, {2, 5})) CHECK(text_of(result).empty());
   for (Result& result : results) CHECK(text_of(result).empty());
@@ -108,7 +108,7 @@ void a_late_rank_0_is_named_by_another_rank() {
   Cluster cluster(3, Network::kTcp, after(milliseconds(200)));
   Data data = data_of(3, 50);
   auto results = start_sums(cluster, data, {1, 2});
-  CHECK_CONTAINS("rank 0 on algo-1 (no operation yet) has not come",
+  CHECK_CONTAINS("rank 0 on algo-1 (has called no collective yet) has not come",
                  wait_for_log(cluster, "not come"));
   for (Result& result : start_sums(cluster, data, {0})) CHECK(text_of(result).empty());
   for (Result& result : results) CHECK(text_of(result).empty());
@@ -148,7 +148,7 @@ void a_line_has_a_bounded_length() {
   auto results = start_sums(cluster, data, {0, 1});
   const std::string log = wait_for_log(cluster, "not come");
   CHECK_CONTAINS("rank 9 on algo-10 and 4 more have not come", log);
-  CHECK_EQ(size_t{4}, count_of(log, "(no operation yet)"));
+  CHECK_EQ(size_t{4}, count_of(log, "(has called no collective yet)"));
   std::vector<int> others;
   for (int rank = 2; rank < kSize; ++rank) others.push_back(rank);
   for (Result& result : start_sums(cluster, data, others)) CHECK(text_of(result).empty());

@@ -80,6 +80,12 @@ Backend::WorkPtr Backend::broadcast(Tensors& tensors, const c10d::BroadcastOptio
 Backend::WorkPtr Backend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
   at::Tensor& tensor = only(tensors);
   if (tensor.is_sparse()) return allreduce_sparse_tensor(tensor, options);
+  return allreduce_of_layout(tensor, options, 0);
+}
+
+Backend::WorkPtr Backend::allreduce_of_layout(at::Tensor& tensor,
+                                              const c10d::AllreduceOptions& options,
+                                              uint64_t layout) {
   check_arithmetic(tensor);
   return start({c10d::OpType::ALLREDUCE, "smdist:all_reduce"},
                {.kind = Collective::kAllReduce,
@@ -87,6 +93,7 @@ Backend::WorkPtr Backend::allreduce(Tensors& tensors, const c10d::AllreduceOptio
                 .inputs = {tensor},
                 .outputs = {tensor},
                 .reduction = reduction_of(options.reduceOp),
+                .layout = layout,
                 .is_async = options.asyncOp});
 }
 

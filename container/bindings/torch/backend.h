@@ -56,6 +56,10 @@ class Backend final : public c10d::Backend {
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  // Do the same. The call fails on all ranks if `layout`, a hash of what the buffer has, differs
+  // among them.
+  WorkPtr allreduce_of_layout(at::Tensor& tensor, const c10d::AllreduceOptions& options,
+                              uint64_t layout);
   WorkPtr allgather(TensorLists& outputs, Tensors& inputs,
                     const c10d::AllgatherOptions& options) override;
   WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
@@ -119,6 +123,7 @@ class Backend final : public c10d::Backend {
     int root = 0;
     int peer = 0;
     int tag = 0;
+    uint64_t layout = 0;   // hash of what the buffers have, which ranks compare
     bool is_async = true;  // false: the caller waits for the operation at once
     std::shared_ptr<CallNumber> number = nullptr;  // null: the operation is the whole call
   };

@@ -197,6 +197,7 @@ Operation Backend::operation_of(const Call& call, int* source) const {
   operation.root = call.root;
   operation.peer = call.peer;
   operation.tag = static_cast<uint32_t>(call.tag);
+  operation.layout = call.layout;
   operation.source = source;
   operation.call = call.number;
   operation.timeout = is_set ? call.timeout : options_->timeout;

@@ -6,6 +6,7 @@
 
 #include "../python/engine_bindings.h"
 #include "backend.h"
+#include "named_starts.h"
 #include "staging/host_registration.h"
 #include "staging/registry.h"
 #include "staging/stream_memory.h"
@@ -63,6 +64,15 @@ PYBIND11_MODULE(_C, module) {
              py::arg("wait_blocks_host") = false, py::arg("decide_levels") = py::none(),
              py::arg("two_level_bytes") = 64 << 10, py::arg("two_level_piece_bytes") = 16 << 20,
              py::arg("owns_engine"), py::arg("before_shutdown") = py::none());
+  module.def(
+      "allreduce_of_layout",
+      [](const c10::intrusive_ptr<c10d::Backend>& backend, at::Tensor tensor,
+         const c10d::AllreduceOptions& options, uint64_t layout) {
+        return dynamic_cast<Backend&>(*backend).allreduce_of_layout(tensor, options, layout);
+      },
+      py::arg("backend"), py::arg("tensor"), py::arg("options"), py::arg("layout"),
+      py::call_guard<py::gil_scoped_release>());
+  smdist::torch_binding::bind_named_starts(module);
   module.def(
       "register_stream_memory",
       [](const std::string& device_type, uintptr_t address) {

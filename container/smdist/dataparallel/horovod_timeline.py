@@ -151,7 +151,8 @@ class TimelineRecorder:
             self._file.add_gap(new[0]["number"] - self._last - 1, new[0]["submitted"])
         due = self._waiting | {each["number"] for each in new}
         for each in operations:
-            if each["number"] in due and each["ended"] is not None:
+            is_shown = each["number"] in due and each["group"] not in _hidden
+            if is_shown and each["ended"] is not None:
                 self._file.add_operation(each, self._name_of(each))
         self._waiting = {
             each["number"] for each in operations if each["number"] in due and not each["ended"]
@@ -170,6 +171,7 @@ class TimelineRecorder:
 
 
 _current: list[TimelineRecorder | None] = []  # at most one; None on ranks that write no file
+_hidden: set[int] = set()  # groups of messages that are no operations of the script
 _registered: list[bool] = []  # True once the exit of the process closes the file
 
 
@@ -272,6 +274,11 @@ def name_operation(group: int, sequence: int, kind: str, name: str) -> None:
     timeline = _current[0] if _current else None
     if timeline is not None:
         timeline.name_operation(group, sequence, f"{kind}.{name}")
+
+
+def hide_group(group: int) -> None:
+    """Leave the operations of a group of the engine out of timelines."""
+    _hidden.add(group)
 
 
 def stop_if_started() -> None:

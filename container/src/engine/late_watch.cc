@@ -141,7 +141,10 @@ std::string text_of(const RankNames& names, const LateRanks& ranks) {
     if (++count > kMaxNamed) break;
     text += (count > 1 ? ", " : "") + names.of(rank);
     if (count > kMaxDescribed) continue;
-    text += late.last ? " (last operation: " + text_of(*late.last) + ")" : " (no operation yet)";
+    // operations by which ranks choose settings are no calls of the script
+    const bool has_called = late.last && late.last->group != kStartGroup;
+    text += has_called ? " (last operation: " + text_of(*late.last) + ")"
+                       : " (has called no collective yet)";
   }
   return text + more_text(ranks.size(), kMaxNamed);
 }

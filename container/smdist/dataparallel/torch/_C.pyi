@@ -3,6 +3,7 @@
 
 from collections.abc import Callable
 
+import torch
 import torch.distributed as dist
 
 from smdist.dataparallel.torch.two_levels import LevelDecider
@@ -79,6 +80,18 @@ class JoinedRank:
     @property
     def last(self) -> int: ...
 
+class NamedStarts:
+    """Operations with names, and the events that they cause: all ranks have brought a name."""
+
+    def __init__(
+        self, engine: Engine, group: int, members: list[int], rank: int, timeout_seconds: float
+    ) -> None: ...
+    def bring(self, name: str, number: int) -> None: ...
+    def join(self) -> None: ...
+    def put(self, number: int) -> None: ...
+    def take(self) -> tuple[int, str | None] | None: ...  # (number, error); None: closed
+    def close(self) -> None: ...
+
 class HistoryWriter:
     def __init__(self, folder: str, stacks: int, requests: int, writes_failures: bool) -> None: ...
     def watch(self, engine: Engine) -> None: ...
@@ -103,6 +116,11 @@ def make_backend(
     owns_engine: bool,
     before_shutdown: Callable[[], None] | None = None,
 ) -> dist.Backend: ...
+def allreduce_of_layout(
+    backend: dist.Backend, tensor: torch.Tensor, options: dist.AllreduceOptions, layout: int
+) -> dist.Work:
+    """Start an all-reduce that fails on all ranks if `layout` differs among them."""
+
 def register_host_registration(device_type: str, address: int) -> None:
     """Let tensors of a type of device be staged in the engine's shared memory.
 

@@ -66,7 +66,7 @@ def groups_and_handles(rank, size):
         assert [4, 4, 1] == [each.numel() for each in results]
         assert torch.equal(torch.full((2, 2), total), results[1])
         assert 1.5 * size == results[2].item()
-        first = hvd.allreduce_async(mixed[0], op=hvd.Sum, name="one")
+        first = hvd.allreduce_async(mixed[0], op=hvd.Sum)
         second = hvd.grouped_allreduce_async_(mixed, op=hvd.Sum)
         assert {float(total)} == set(hvd.synchronize(second)[0].tolist())
         assert hvd.poll(first)

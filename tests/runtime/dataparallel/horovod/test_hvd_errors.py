@@ -33,6 +33,7 @@ def wrong_arguments(rank, size):
             caught(ValueError, hvd.broadcast_object, lambda: 0),
             caught(ValueError, hvd.allgather_object, (lambda: 0) if rank == 1 else 0),
             caught(ValueError, hvd.synchronize, 10**9),
+            caught(ValueError, hvd.synchronize, len),
             caught(ValueError, hvd.broadcast_parameters, 3, 0),
             caught(ValueError, hvd.ProcessSet, [0, 0]),
             caught(ValueError, hvd.add_process_set, [size]),
@@ -54,7 +55,7 @@ def test_wrong_arguments(world):
         ("tensor", "option"), ("root_rank", "option"), ("splits", "option"),
         ("splits", "difference"), ("splits", "option"), ("tensor", "scalar"), ("op", "option"),
         ("tensor", "option"), ("obj", "not_picklable"), ("obj", "not_picklable"),
-        ("handle", "unknown"),
+        ("handle", "unknown"), ("handle", "function"),
         ("params", "option"), ("ranks", "option"), ("process_set", "option"),
         ("process_set", "twice"),
     ]  # fmt: skip
@@ -62,15 +63,23 @@ def test_wrong_arguments(world):
 
 
 def test_before_init():
-    """A function that needs the other ranks says that init() is missing."""
+    """A function that needs the other ranks says that init() is missing, and has its own name."""
     import smdist.dataparallel.torch.horovod as hvd
 
-    for function in (hvd.rank, hvd.size, hvd.local_rank, hvd.cross_size):
-        with pytest.raises(OptionError) as caught_error:
-            function()
-        assert "too_early" == caught_error.value.kind
-    with pytest.raises(OptionError):
-        hvd.allreduce(torch.ones(1))
+    one = torch.ones(1)
+    layer = torch.nn.Parameter(one)
+    calls = [
+        (hvd.rank,), (hvd.cross_size,), (hvd.allreduce, one), (hvd.grouped_allreduce_async_, [one]),
+        (hvd.allgather, one), (hvd.broadcast_, one, 0), (hvd.alltoall, one), (hvd.barrier,),
+        (hvd.reducescatter_async, one), (hvd.join,), (hvd.broadcast_object, 1),
+        (hvd.allgather_object, 1), (hvd.broadcast_parameters, {}, 0),
+        (hvd.DistributedOptimizer, torch.optim.SGD([layer], 0.1)), (hvd.add_process_set, [0]),
+        (hvd.sparse_allreduce_async, one.to_sparse(), None, hvd.Sum),
+    ]  # fmt: skip
+    for function, *arguments in calls:
+        error = caught(OptionError, function, *arguments)
+        assert ("too_early", (function.__name__,)) == (error.kind, error.about)
+    assert ("SyncBatchNorm",) == caught(OptionError, hvd.SyncBatchNorm(1), one[None]).about
     with pytest.raises(AttributeError):
         _ = hvd.check_extension
 

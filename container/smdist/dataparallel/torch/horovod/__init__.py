@@ -8,8 +8,8 @@
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 
-All ranks must call collectives in the same order; names do not change the order. The page "From
-Horovod" has all names and the differences.
+Ranks match collectives with a name by it, and must call all others in the same order. The page
+"From Horovod" has all names and the differences.
 """
 
 from __future__ import annotations

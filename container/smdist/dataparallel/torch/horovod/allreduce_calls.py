@@ -26,7 +26,12 @@ from smdist.dataparallel.torch.horovod.flat_buffers import (
     unpacked,
 )
 from smdist.dataparallel.torch.horovod.handles import synchronize
-from smdist.dataparallel.torch.horovod.process_set import ProcessSet, global_process_set
+from smdist.dataparallel.torch.horovod.named_operations import Finish
+from smdist.dataparallel.torch.horovod.process_set import (
+    ProcessSet,
+    after_init,
+    global_process_set,
+)
 from smdist.dataparallel.torch.horovod.reductions import (
     Adasum,
     Average,
@@ -59,7 +64,7 @@ class Scaling:
 
 
 def start(
-    tensors: Sequence[torch.Tensor], scaling: Scaling, finish: Callable[[list[torch.Tensor]], Any],
+    tensors: Sequence[torch.Tensor], scaling: Scaling, finish: Finish,
     name: str | None = None, function: str = "allreduce", *, shown: str | None = None,
 ) -> int:  # fmt: skip
     """Start one all-reduce of several tensors and return its handle.
@@ -76,42 +81,55 @@ def start(
         OptionError: An argument is wrong.
     """
     check_tensors(tensors, function)
-    key = handles.claim(function, name, scaling.process_set)
-    communicator = scaling.process_set.communicator()
+    process_set = scaling.process_set
+    if scaling.reduction is Adasum:
+        check_world(process_set.size())
     groups = by_kind(tensors)
-    started: list[Started] = []
-    combines: list[Combine] = []
-    for positions in groups:
-        members = [tensors[each] for each in positions]
-        part, combine = _start(members, scaling, communicator, name, shown)
-        started.append(part)
-        combines.append(combine)
+    packs = [[tensors[each] for each in positions] for positions in groups]
+    buffers = [scaled(packed(members), scaling.before) for members in packs]
 
-    def collect(buffers: list[torch.Tensor]) -> Any:
-        results: list[Any] = [None] * len(tensors)
-        for positions, combine, buffer in zip(groups, combines, buffers, strict=True):
-            for position, result in zip(positions, combine(buffer), strict=True):
-                results[position] = result
-        return finish(results)
+    def begin(communicator: Communicator) -> tuple[list[Started], Finish]:
+        begun = [
+            _start(members, buffer, scaling, communicator, name, shown)
+            for members, buffer in zip(packs, buffers, strict=True)
+        ]
 
-    return handles.add(key, communicator, started, collect)
+        def collect(reduced: list[torch.Tensor]) -> Any:
+            results: list[Any] = [None] * len(tensors)
+            for positions, (_, combine), buffer in zip(groups, begun, reduced, strict=True):
+                for position, result in zip(positions, combine(buffer), strict=True):
+                    results[position] = result
+            return finish(results)
+
+        return [started for started, _ in begun], collect
+
+    return handles.start(function, name, process_set, tensors, begin, scaling.reduction.value)
 
 
 def _start(
-    tensors: list[torch.Tensor], scaling: Scaling, communicator: Communicator, name: str | None,
-    shown: str | None,
+    tensors: list[torch.Tensor], buffer: torch.Tensor, scaling: Scaling, communicator: Communicator,
+    name: str | None, shown: str | None,
 ) -> tuple[Started, Combine]:  # fmt: skip
-    """Start the all-reduce of tensors of one dtype; return it and what makes results of it."""
-    contribution = scaled(packed(tensors), scaling.before)
-    if scaling.reduction is Adasum:
-        return _start_adasum(tensors, contribution, communicator, scaling, name)
-    dtype, size = tensors[0].dtype, communicator.size
-    started = communicator.reduce(contribution, engine_op(scaling.reduction, dtype), name, shown)
+    """Start the all-reduce of tensors of one dtype; return it and what makes results of it.
 
-    def combine(buffer: torch.Tensor) -> list[torch.Tensor]:
+    Args:
+        tensors: The tensors.
+        buffer: Their elements, with the factor before the reduction; it may be changed.
+        scaling: The reduce operation and its factors.
+        communicator: Where it runs.
+        name: Name of the operation; None if it has none.
+        shown: Name in timelines of an operation without a name.
+    """
+    if scaling.reduction is Adasum:
+        return _start_adasum(tensors, buffer, communicator, scaling, name)
+    dtype, size = tensors[0].dtype, communicator.size
+    shapes = [tuple(each.shape) for each in tensors]
+    started = communicator.reduce(buffer, engine_op(scaling.reduction, dtype), shapes, name, shown)
+
+    def combine(reduced: torch.Tensor) -> list[torch.Tensor]:
         if scaling.reduction is Average and not is_fraction(dtype):
-            buffer = divided(buffer, size)
-        return unpacked(scaled(buffer, scaling.after), tensors)
+            reduced = divided(reduced, size)
+        return unpacked(scaled(reduced, scaling.after), tensors)
 
     return started, combine
 
@@ -120,7 +138,6 @@ def _start_adasum(
     tensors: list[torch.Tensor], buffer: torch.Tensor, communicator: Communicator, scaling: Scaling,
     name: str | None,
 ) -> tuple[Started, Combine]:  # fmt: skip
-    check_world(communicator.size)
     signature = f"{[tuple(each.shape) for each in tensors]} {buffer.dtype}"
     communicator.header("adasum", signature, name=name)
     started = communicator.gather(buffer)
@@ -155,21 +172,27 @@ def _written(
     return tensors
 
 
+def gradient_name(name: str | None) -> str | None:
+    """Return the name of the collective of gradients: they come in another order, too."""
+    return None if name is None else f"{name}/gradient"
+
+
 class _ReduceFunction(torch.autograd.Function):
     """All-reduce with a gradient: the all-reduce of the gradients with the same operation."""
 
     @staticmethod
     def forward(ctx: Any, scaling: Scaling, name: str | None, *tensors: torch.Tensor) -> Any:
         """Return the reduced tensors."""
-        ctx.scaling = scaling
+        ctx.scaling, ctx.name = scaling, gradient_name(name)
         return tuple(synchronize(start(tensors, scaling, list, name)))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         """Return the reduced gradients."""
-        return (None, None, *synchronize(start(gradients, ctx.scaling, list)))
+        return (None, None, *synchronize(start(gradients, ctx.scaling, list, ctx.name)))
 
 
+@after_init
 def allreduce(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -202,6 +225,7 @@ def allreduce(
     return _reduced([tensor], scaling, name, compression)[0]
 
 
+@after_init
 def grouped_allreduce(
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,
@@ -226,6 +250,7 @@ def _reduced(
     return [compression.decompress(*pair) for pair in zip(results, contexts, strict=True)]
 
 
+@after_init
 def allreduce_async(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -240,6 +265,7 @@ def allreduce_async(
     return start([tensor], scaling, _first, name)
 
 
+@after_init
 def allreduce_(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -254,6 +280,7 @@ def allreduce_(
     return _in_place([tensor], scaling, name)[0]
 
 
+@after_init
 def allreduce_async_(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -268,6 +295,7 @@ def allreduce_async_(
     return start([tensor], scaling, lambda results: _written([tensor], results)[0], name)
 
 
+@after_init
 def grouped_allreduce_async(
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,
@@ -282,6 +310,7 @@ def grouped_allreduce_async(
     return start(tensors, scaling, list, name)
 
 
+@after_init
 def grouped_allreduce_(
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,
@@ -296,6 +325,7 @@ def grouped_allreduce_(
     return _in_place(tensors, scaling, name)
 
 
+@after_init
 def grouped_allreduce_async_(
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,

@@ -7,7 +7,10 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from sagemaker_dist.errors import require
-from smdist.dataparallel.torch.horovod.process_set import global_process_set
+from smdist.dataparallel.torch.horovod.process_set import (
+    check_initialized,
+    global_process_set,
+)
 from smdist.dataparallel.torch.horovod.row_calls import allgather_with_summed_gradient
 
 
@@ -27,6 +30,8 @@ class SyncBatchNorm(_BatchNorm):
             HorovodInternalError: A rank was lost.
         """
         self._check_input_dim(input)
+        if self.training:
+            check_initialized("SyncBatchNorm")
         if not self.training or global_process_set.size() == 1:
             return super().forward(input)
         channels = input.transpose(0, 1).flatten(1)  # one row for each channel

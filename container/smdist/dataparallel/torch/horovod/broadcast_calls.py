@@ -2,7 +2,7 @@
 """Broadcasts, barriers and join() with the names and arguments of Horovod.
 
 Before a broadcast ranks exchange a checksum of the shapes and the root. Functions with "async"
-return after that exchange, so they wait until all ranks have called them.
+return after that exchange, so they wait until all ranks have called them, unless they have a name.
 """
 
 from __future__ import annotations
@@ -14,16 +14,23 @@ import torch
 
 from sagemaker_dist.errors import OptionError, require
 from smdist.dataparallel.torch.horovod import handles
-from smdist.dataparallel.torch.horovod.allreduce_calls import Scaling
+from smdist.dataparallel.torch.horovod.allreduce_calls import Scaling, gradient_name
 from smdist.dataparallel.torch.horovod.allreduce_calls import start as start_allreduce
+from smdist.dataparallel.torch.horovod.communicator import Communicator, Started
 from smdist.dataparallel.torch.horovod.flat_buffers import (
     by_kind,
     check_tensors,
     packed,
+    shown,
     unpacked,
 )
 from smdist.dataparallel.torch.horovod.handles import synchronize
-from smdist.dataparallel.torch.horovod.process_set import ProcessSet, global_process_set
+from smdist.dataparallel.torch.horovod.named_operations import Finish
+from smdist.dataparallel.torch.horovod.process_set import (
+    ProcessSet,
+    after_init,
+    global_process_set,
+)
 from smdist.dataparallel.torch.horovod.reductions import Average
 
 
@@ -62,22 +69,20 @@ def start_broadcast(
         is_in_place: True writes the result into the tensors.
     """
     check_tensors(tensors, "broadcast")
-    key = handles.claim("broadcast", name, process_set)
-    communicator = process_set.communicator()
     root = root_in(process_set, root_rank)
     shapes = " ".join(f"{tuple(each.shape)}{each.dtype}" for each in tensors)
-    communicator.header("broadcast", f"root {root} {shapes}", name=name)
     groups = by_kind(tensors)
-    started = [
-        communicator.broadcast(packed([tensors[each] for each in positions]), root)
-        for positions in groups
-    ]
+    packs = [[tensors[each] for each in positions] for positions in groups]
+
+    def begin(communicator: Communicator) -> tuple[list[Started], Finish]:
+        text = f"{shown(tensors)}, root {root_rank}"
+        communicator.header("broadcast", f"root {root} {shapes}", name=name, shown=text)
+        return [communicator.broadcast(packed(members), root) for members in packs], collect
 
     def collect(buffers: list[torch.Tensor]) -> Any:
         results = list(tensors)
-        for positions, buffer in zip(groups, buffers, strict=True):
-            parts = unpacked(buffer, [tensors[each] for each in positions])
-            for position, part in zip(positions, parts, strict=True):
+        for positions, members, buffer in zip(groups, packs, buffers, strict=True):
+            for position, part in zip(positions, unpacked(buffer, members), strict=True):
                 results[position] = part
         if not is_in_place:
             return results
@@ -86,7 +91,7 @@ def start_broadcast(
                 tensor.copy_(result)
         return list(tensors)
 
-    return handles.add(key, communicator, started, collect)
+    return handles.start("broadcast", name, process_set, tensors, begin, f"root {root_rank}")
 
 
 class _BroadcastFunction(torch.autograd.Function):
@@ -98,6 +103,7 @@ class _BroadcastFunction(torch.autograd.Function):
     ) -> Any:
         """Return the tensor of the root."""
         ctx.root, ctx.process_set = root_in(process_set, root_rank), process_set
+        ctx.name = gradient_name(name)
         handle = start_broadcast([tensor], root_rank, name, process_set, is_in_place=False)
         return synchronize(handle)[0]
 
@@ -105,11 +111,12 @@ class _BroadcastFunction(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         """Return the gradient, averaged over the ranks, on the root, and zeros elsewhere."""
         scaling = Scaling(Average, 1.0, 1.0, ctx.process_set)
-        mean = synchronize(start_allreduce([gradient], scaling, lambda results: results[0]))
+        mean = synchronize(start_allreduce([gradient], scaling, lambda all_: all_[0], ctx.name))
         is_root = ctx.process_set.communicator().rank == ctx.root
         return (mean if is_root else torch.zeros_like(mean)), None, None, None
 
 
+@after_init
 def broadcast(
     tensor: torch.Tensor,
     root_rank: int,
@@ -135,6 +142,7 @@ def broadcast(
     return result
 
 
+@after_init
 def broadcast_async(
     tensor: torch.Tensor,
     root_rank: int,
@@ -145,6 +153,7 @@ def broadcast_async(
     return _single(tensor, root_rank, name, process_set, is_in_place=False)
 
 
+@after_init
 def broadcast_(
     tensor: torch.Tensor,
     root_rank: int,
@@ -158,6 +167,7 @@ def broadcast_(
     return result
 
 
+@after_init
 def broadcast_async_(
     tensor: torch.Tensor,
     root_rank: int,
@@ -180,6 +190,7 @@ def _single(
     return handles.then(handle, lambda results: results[0])
 
 
+@after_init
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Wait until all ranks of the process set have called this.
 
@@ -190,6 +201,7 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
     process_set.communicator().header("barrier", "")
 
 
+@after_init
 def join(device: int = -1) -> int:
     """Wait until all ranks have joined; meanwhile take part in their all-reduces with zeros.
 

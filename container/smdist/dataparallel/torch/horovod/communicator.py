@@ -5,11 +5,15 @@ A communicator has three groups of the engine. All collectives run in the group 
 `control` is used only after a call of `data` has failed because ranks called different things:
 there, the ranks exchange what each has called. In the group `joining`, ranks tell that they have
 joined (join_ranks.py); the engine of such a rank answers the all-reduces of the others.
+
+Operations that carry a name run in a communicator of their own (named_operations.py).
 """
 
 from __future__ import annotations
 
 import json
+import re
+import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,9 +22,8 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-from smdist.dataparallel.horovod_timeline import name_operation
-from smdist.dataparallel.join_ranks import join_ranks, joined_rank
-from smdist.dataparallel.rendezvous.engine_shutdown import last_fault
+from smdist.dataparallel.horovod_timeline import hide_group, name_operation
+from smdist.dataparallel.join_ranks import join_ranks
 from smdist.dataparallel.torch import _C
 from smdist.dataparallel.torch.horovod.hvd_errors import (
     CallFailed,
@@ -29,18 +32,16 @@ from smdist.dataparallel.torch.horovod.hvd_errors import (
     engine_errors,
     start_errors,
 )
-from smdist.dataparallel.torch.horovod.name_marks import (
-    NUM_MARKS,
-    have_all_contributed,
-    have_differed,
-    marked,
-)
+from smdist.dataparallel.torch.horovod.named_operations import NamedOperations
 from smdist.dataparallel.torch.two_levels import group_number
 
 _HEADER: Final = 3  # numbers of a header: the kind, a checksum of the signature, a value
+_LAYOUT: Final = (1 << 64) - 1  # largest hash that ranks compare
+_JOINED: Final = re.compile(r"\brank (\d+)[^:]* has joined, and takes part only")
+_MAX_SHAPES: Final = 4  # shapes of one call in an error
 _KINDS: Final = ("allgather", "broadcast", "alltoall", "reducescatter", "adasum", "barrier")
 
-Call = dict[str, Any]  # description of a call: kind, op, dtype, count, device
+Call = dict[str, Any]  # description of a call: kind, op, dtype, shapes, device
 
 
 @dataclass(eq=False)
@@ -52,7 +53,6 @@ class Started:
         call: Description for ranks that have called something else.
         buffer: The contribution, and then the result.
         work: torch's handle of the operation.
-        marked_op: The reduce operation, if the buffer ends with the marks of a name; else None.
         is_done: True if the result is in `buffer`, or `error` is set.
         error: Error of the operation, raised by each wait() for it.
     """
@@ -61,7 +61,6 @@ class Started:
     call: Call
     buffer: torch.Tensor
     work: Any
-    marked_op: Any = None
     is_done: bool = False
     error: Exception | None = field(default=None, repr=False)
 
@@ -88,6 +87,8 @@ class Communicator:
         self._data_group = group_number(f"{name}/data")
         self._started: deque[Started] = deque()
         self._number = 0  # operations of `data` that were started
+        self._named: NamedOperations | None = None
+        self._lock = threading.Lock()
         self._answered = 0  # operations of `data` that the engine answered after join()
         self._shown = "", ""  # kind and name in timelines of the call that header() has begun
 
@@ -110,22 +111,25 @@ class Communicator:
     # Collectives -------------------------------------------------------------------------------
 
     def reduce(
-        self, buffer: torch.Tensor, op: Any, name: str | None = None, shown: str | None = None
-    ) -> Started:
-        """Start an all-reduce of a flat buffer, which may become the result.
+        self, buffer: torch.Tensor, op: Any, shapes: Sequence[tuple[int, ...]],
+        name: str | None = None, shown: str | None = None,
+    ) -> Started:  # fmt: skip
+        """Start an all-reduce of a flat buffer, which becomes the result.
 
-        With a name, the operation fails if other ranks have given other names, or none. `shown` is
-        its name in timelines, if it has no name.
+        Args:
+            buffer: The elements of all tensors.
+            op: The reduce operation of torch.
+            shapes: Shapes of the tensors, which are the same on all ranks.
+            name: Name of the operation; None if it has none.
+            shown: Name in timelines of an operation without a name.
         """
-        call = _description(buffer, op, name)
-        whole = buffer if name is None else marked(buffer, name)
+        call = _description(buffer, op, shapes, name)
         self._shown = "allreduce", name or shown or f"noname.{self._number + 1}"
         self._show()
+        layout = hash(tuple(shapes)) & _LAYOUT
         with start_errors():
-            work = self._data.allreduce([whole], _reduce_options(op))
-        started = self._append(call, whole, work)
-        started.marked_op = None if name is None else op
-        return started
+            work = _C.allreduce_of_layout(self._data, buffer, _reduce_options(op), layout)
+        return self._append(call, buffer, work)
 
     def header(
         self, kind: str, signature: str, value: int = 0, *, name: str | None = None, shown: str = ""
@@ -155,8 +159,8 @@ class Communicator:
         try:
             with engine_errors():
                 self._data._allgather_base(every, mine).wait()
-        except CallFailed:
-            raise self._failure(call) from None
+        except CallFailed as error:
+            raise self._failure(call, str(error)) from None
         rows = every.view(self.size, _HEADER).tolist()
         others = [rank for rank, row in enumerate(rows) if row[:2] != mine.tolist()[:2]]
         if others:
@@ -217,6 +221,29 @@ class Communicator:
         while self._started:
             self._end(self._started.popleft())
 
+    # Operations with names ---------------------------------------------------------------------
+
+    def named(self) -> NamedOperations:
+        """Return the operations of these ranks that carry names; any thread may call it."""
+        with self._lock:
+            if self._named is None:
+                names = self._group("names")
+                hide_group(names)
+                starts = _C.NamedStarts(
+                    self._engine, names, list(self.ranks), self.rank, self._timeout_seconds
+                )
+                rank = self.ranks[self.rank]
+                communicator = Communicator(
+                    self._engine, f"{self._name}/named", self.ranks, rank, self._timeout_seconds
+                )
+                self._named = NamedOperations(starts, communicator)
+            return self._named
+
+    def close(self) -> None:
+        """End the thread of named operations."""
+        if self._named is not None:
+            self._named.close()
+
     # Ranks that join, and calls that differ ------------------------------------------------------
 
     def join(self) -> int:
@@ -229,10 +256,12 @@ class Communicator:
         self.drain()
         if self.size == 1:
             return self.ranks[0]
-        groups, joining = [self._group("data")], self._group("joining")
+        named: Communicator = self.named().join()
+        groups, joining = [self._data_group, named._data_group], self._group("joining")
         with start_errors():
             last = join_ranks(_C, self._engine, groups, joining, self._timeout_seconds)
-        self._count_answers()
+        for each in (self, named):
+            each._count_answers()
         return self.ranks[last]
 
     def _count_answers(self) -> None:
@@ -242,15 +271,16 @@ class Communicator:
         if numbers:
             self._answered = max(numbers) + 1 - self._number
 
-    def _failure(self, call: Call) -> HorovodInternalError:
+    def _failure(self, call: Call, text: str) -> HorovodInternalError:
         """Return the error of a call that has failed because ranks called different things.
 
         Args:
             call: What this rank has called.
+            text: The engine's reason.
         """
-        joined = joined_rank(last_fault())
+        joined = _JOINED.search(text)
         if joined is not None:
-            return _only_reductions(call, joined)
+            return _only_reductions(call, int(joined[1]))
         answers = self._answers(call)
         return self._mismatch(call, _other(call, answers), tuple(answers))
 
@@ -316,42 +346,26 @@ class Communicator:
         try:
             with engine_errors():
                 started.work.wait()
-            if started.marked_op is not None:
-                self._check_names(started)
-        except CallFailed:
-            started.error = self._failure(started.call)
+        except CallFailed as error:
+            started.error = self._failure(started.call, str(error))
         except HorovodInternalError as error:
             started.error = error
         started.is_done = True
-
-    def _check_names(self, started: Started) -> None:
-        """Remove the marks of the name from the result.
-
-        Raises:
-            HorovodMismatchError: Ranks have reduced under different names.
-        """
-        result, op = started.buffer, started.marked_op
-        started.buffer = result[:-NUM_MARKS]
-        if not have_differed(result, op):
-            return
-        if not have_all_contributed(result, op, self.size):
-            # a rank that has joined takes part in no exchange
-            raise self._mismatch(started.call, None, ())
-        answers = self._answers(started.call)
-        raise self._mismatch(started.call, _other(started.call, answers), tuple(answers))
 
 
 def _named(name: str | None) -> Call:
     return {} if name is None else {"name": name}
 
 
-def _description(buffer: torch.Tensor, op: Any, name: str | None) -> Call:
+def _description(
+    buffer: torch.Tensor, op: Any, shapes: Sequence[tuple[int, ...]], name: str | None
+) -> Call:
     return {
         "kind": "allreduce",
         **_named(name),
         "op": str(op).rpartition(".")[2],
         "dtype": str(buffer.dtype).removeprefix("torch."),
-        "count": buffer.numel(),
+        "shapes": [*shapes],
         "device": buffer.device.type,
     }
 
@@ -383,8 +397,16 @@ def _text(call: Call) -> str:
     kind, shown = parts.pop("kind"), parts.pop("shown", "")
     if shown:
         parts["signature"] = shown
+    if "shapes" in parts:
+        parts["dtype"] = f"{parts['dtype']} {_shapes_text(parts.pop('shapes'))}"
     text = (f"name={v!r}" if k == "name" else str(v) for k, v in parts.items() if v != "")
     return f"{kind}({', '.join(text)})"
+
+
+def _shapes_text(shapes: Sequence[Sequence[int]]) -> str:
+    text = ", ".join(str(tuple(each)) for each in shapes[:_MAX_SHAPES])
+    left = len(shapes) - _MAX_SHAPES
+    return f"{text} and {left} more" if left > 0 else text
 
 
 def _other(mine: Call, calls: Sequence[Call]) -> int | None:
@@ -392,6 +414,6 @@ def _other(mine: Call, calls: Sequence[Call]) -> int | None:
 
     `shown` does not count: it has the numbers of rows, which may differ.
     """
-    own = {**mine, "shown": ""}
+    own = json.loads(json.dumps({**mine, "shown": ""}))
     different = (rank for rank, each in enumerate(calls) if {**each, "shown": ""} != own)
     return next(different, None)

@@ -11,12 +11,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import torch.distributed as dist
 
 from sagemaker_dist.contract import DataParallel
-from sagemaker_dist.errors import OptionError, require
+from sagemaker_dist.errors import OptionError
 from smdist.config import RankConfig, read_rank_config
 from smdist.dataparallel.horovod_timeline import start_if_requested as start_timeline_if_requested
 from smdist.dataparallel.horovod_timeline import stop_if_started as stop_timeline_if_started
@@ -29,9 +29,11 @@ from smdist.dataparallel.torch import _C
 from smdist.dataparallel.torch.backend import NAME, world_engine
 from smdist.dataparallel.torch.horovod import handles
 from smdist.dataparallel.torch.horovod.communicator import Communicator
-from smdist.dataparallel.torch.horovod.process_set import ProcessSet, global_process_set
-
-_HINT: Final = "Call smdist.dataparallel.torch.horovod.init() first"
+from smdist.dataparallel.torch.horovod.process_set import (
+    ProcessSet,
+    check_initialized,
+    global_process_set,
+)
 
 
 @dataclass(slots=True)
@@ -132,6 +134,8 @@ def shutdown() -> None:
     job = _current.pop()
     handles.forget_all()
     for each in job.sets.values():
+        if each.included():
+            each.communicator().close()
         each.bind(None, each.ranks, -1, None)
     if job.owns_engine:
         job.engine.shutdown()
@@ -252,6 +256,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
         return False
     if process_set.included():
         process_set.communicator().drain()
+        process_set.communicator().close()
     del job.sets[number]
     global_process_set.communicator().header("barrier", f"remove_process_set {process_set.ranks}")
     process_set.bind(None, process_set.ranks, -1, None)
@@ -288,14 +293,7 @@ def _world(config: RankConfig) -> World:
 
 
 def _job(function: str) -> _CurrentJob:
-    require(
-        bool(_current),
-        what=f"{function}() was called before init()",
-        why="this process is not connected to the other ranks, or has called shutdown()",
-        hint=_HINT,
-        about=function,
-        kind="too_early",
-    )
+    check_initialized(function)
     if _current[0].process != os.getpid():
         raise OptionError(
             f"{function}() was called in a process that was forked from a rank",

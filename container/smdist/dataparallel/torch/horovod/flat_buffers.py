@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import torch
 
 from sagemaker_dist.errors import require
+
+_MAX_SHOWN: Final = 8  # tensors of one call in an error
 
 
 def by_kind(tensors: Sequence[torch.Tensor]) -> list[list[int]]:
@@ -44,6 +47,15 @@ def check_tensors(tensors: Sequence[torch.Tensor], function: str) -> None:
         hint="Pass tensors; for sparse gradients there is sparse_allreduce_async()",
         about="tensor",
     )
+
+
+def shown(tensors: Sequence[torch.Tensor]) -> str:
+    """Return the shapes and dtypes for errors, such as "(2, 3) float32"."""
+    dtypes = (str(each.dtype).removeprefix("torch.") for each in tensors[:_MAX_SHOWN])
+    shapes = (str(tuple(each.shape)) for each in tensors[:_MAX_SHOWN])
+    text = ", ".join(map(" ".join, zip(shapes, dtypes, strict=True)))
+    left = len(tensors) - _MAX_SHOWN
+    return f"{text} and {left} more" if left > 0 else text
 
 
 def _kind(value: object) -> str:

@@ -6,13 +6,52 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from sagemaker_dist.errors import OptionError, require
 from smdist.dataparallel.torch.horovod.communicator import Communicator, Started
+from smdist.dataparallel.torch.horovod.flat_buffers import shown
+from smdist.dataparallel.torch.horovod.named_operations import Begin, Finish, NamedOperation
 from smdist.dataparallel.torch.horovod.process_set import ProcessSet
+
+_Key = tuple[str, str, int | None]
+
+
+class _Pending(Protocol):
+    """Operation that was called and may not have ended."""
+
+    def is_done(self) -> bool:
+        """Return True if wait() does not wait."""
+        ...
+
+    def wait(self) -> Any:
+        """Wait for the operation and return its result."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Numbered:
+    """Operation without a name, which has started.
+
+    Attributes:
+        communicator: Where it runs.
+        parts: Its operations in the engine.
+        finish: Function from their results to the operation's result.
+    """
+
+    communicator: Communicator
+    parts: Sequence[Started]
+    finish: Finish
+
+    def is_done(self) -> bool:
+        """Return True if wait() does not wait."""
+        return all(part.is_done or part.work.is_completed() for part in self.parts)
+
+    def wait(self) -> Any:
+        """Wait for the operation and return its result."""
+        return self.finish([self.communicator.wait(part) for part in self.parts])
 
 
 @dataclass(slots=True)
@@ -21,32 +60,65 @@ class _Operation:
 
     Attributes:
         key: Kind and name of the operation and its process set; None if it has no name.
-        communicator: Where it runs.
-        parts: Its operations in the engine.
-        finish: Function from their results to the operation's result.
+        pending: The operation.
+        convert: Function from its result to that of synchronize().
     """
 
-    key: tuple[str, str, int | None] | None
-    communicator: Communicator
-    parts: Sequence[Started]
-    finish: Callable[[list[torch.Tensor]], Any]
+    key: _Key | None
+    pending: _Pending
+    convert: Callable[[Any], Any]
 
 
 _numbers = itertools.count(1)
 _operations: dict[int, _Operation] = {}
-_names: set[tuple[str, str, int | None]] = set()
+_names: set[_Key] = set()
 
 
-def claim(
-    kind: str, name: str | None, process_set: ProcessSet
-) -> tuple[str, str, int | None] | None:
-    """Return the key of an operation that is about to be started.
+def start(
+    kind: str,
+    name: str | None,
+    process_set: ProcessSet,
+    tensors: Sequence[torch.Tensor],
+    begin: Begin,
+    detail: str = "",
+) -> int:
+    """Start an operation, or with a name bring it, and return its handle.
+
+    Args:
+        kind: Collective, as Horovod calls it.
+        name: Name by which ranks match it; None to match it by the order of the calls.
+        process_set: The ranks that take part.
+        tensors: This rank's tensors.
+        begin: Function that starts it. With a name, another thread calls it, and operations of
+            other threads may start before and after it.
+        detail: Argument of the call that errors show beside the tensors, such as "root 0".
+
+    Raises:
+        OptionError: An operation with this name was started and not yet synchronized, or this rank
+            is not in the process set.
+    """
+    communicator: Communicator = process_set.communicator()
+    key: _Key | None = None
+    pending: _Pending
+    if name is None:
+        pending = _Numbered(communicator, *begin(communicator))
+    else:
+        details = ", ".join(filter(None, (f"name={name!r}", shown(tensors), detail)))
+        operation = NamedOperation(f"{kind}({details})", begin, tensors[0])
+        named = communicator.named()
+        key = _claim(kind, name, process_set)
+        pending = named.call(f"{kind}.{name}", operation)
+    number = next(_numbers)
+    _operations[number] = _Operation(key, pending, lambda result: result)
+    return number
+
+
+def _claim(kind: str, name: str, process_set: ProcessSet) -> _Key:
+    """Return the key of an operation that is about to be started, and keep its name.
 
     Raises:
         OptionError: An operation with this name was started and not yet synchronized.
     """
-    if name is None:
-        return None
     key = (kind, name, process_set.process_set_id)
     require(
         key not in _names,
@@ -56,28 +128,15 @@ def claim(
         about="name",
         kind="twice",
     )
+    _names.add(key)
     return key
-
-
-def add(
-    key: tuple[str, str, int | None] | None,
-    communicator: Communicator,
-    parts: Sequence[Started],
-    finish: Callable[[list[torch.Tensor]], Any],
-) -> int:
-    """Return a handle for an operation that was started; see _Operation for the arguments."""
-    number = next(_numbers)
-    _operations[number] = _Operation(key, communicator, parts, finish)
-    if key is not None:
-        _names.add(key)
-    return number
 
 
 def then(handle: int, function: Callable[[Any], Any]) -> int:
     """Let synchronize() return `function` of the operation's result; return the same handle."""
     operation = _operation(handle)
-    finish = operation.finish
-    operation.finish = lambda buffers: function(finish(buffers))
+    convert = operation.convert
+    operation.convert = lambda result: function(convert(result))
     return handle
 
 
@@ -87,8 +146,7 @@ def poll(handle: int) -> bool:
     Raises:
         OptionError: The handle does not exist, or was synchronized.
     """
-    operation = _operation(handle)
-    return all(part.is_done or part.work.is_completed() for part in operation.parts)
+    return _operation(handle).pending.is_done()
 
 
 def synchronize(handle: int) -> Any:
@@ -101,9 +159,12 @@ def synchronize(handle: int) -> Any:
     """
     operation = _operation(handle)
     del _operations[handle]
-    if operation.key is not None:
-        _names.discard(operation.key)
-    return operation.finish([operation.communicator.wait(part) for part in operation.parts])
+    try:
+        result = operation.pending.wait()
+    finally:
+        if operation.key is not None:
+            _names.discard(operation.key)
+    return operation.convert(result)
 
 
 def forget_all() -> None:
@@ -113,6 +174,14 @@ def forget_all() -> None:
 
 
 def _operation(handle: Any) -> _Operation:
+    require(
+        not callable(handle),
+        what="the function that sparse_allreduce_async() has returned was passed as a handle",
+        why="it waits for the result itself",
+        hint="Call it: handle()",
+        about="handle",
+        kind="function",
+    )
     if not isinstance(handle, int) or handle not in _operations:
         raise OptionError(
             f"there is no handle {handle!r}",

@@ -10,6 +10,7 @@ Wrong arguments raise OptionError, which is a ValueError.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar, Final
@@ -17,10 +18,13 @@ from typing import Any, ClassVar, Final
 from sagemaker_dist.errors import DistError
 from smdist.dataparallel.rendezvous.engine_shutdown import last_fault
 
+# the engine's words for a message about names, before the reason why it has failed
+_MESSAGE: Final = re.compile(r"^message \d+ with tag \d+ of group \d+, \w+\(uint8, \d+\): ")
 _HINT: Final = "Look for the first error in the log of the job"
 _HINTS: Final = {  # kind of a fault -> hint
-    "left": "That rank ended without an exception; perhaps it had fewer batches. Give all ranks as"
-    " many batches, or call join() on ranks that have no more"
+    "left": "That rank ended without an exception: perhaps it had fewer batches, or called"
+    " sys.exit(). If its exit status is 0, give all ranks as many batches, or call join() on ranks"
+    " that have no more; else look in its log"
 }
 
 
@@ -96,4 +100,26 @@ def _internal(error: RuntimeError) -> HorovodInternalError:
         f"{_HINTS.get(kind, _HINT)}; no more collectives work on this rank",
         kind=kind,
         rank=fault.culprit if fault else None,
+    )
+
+
+def never_started(call: str, text: str) -> HorovodInternalError:
+    """Return the error of an operation with a name that not all ranks have called.
+
+    Args:
+        call: The call, such as "allreduce(name='x', (2,) float32)".
+        text: Why the engine cannot wait for the other ranks any more.
+    """
+    fault = last_fault()
+    kind, culprit = (fault.kind, fault.culprit) if fault else ("", None)
+    reason = _MESSAGE.sub("", fault.text if fault else text)
+    if kind == "left":
+        reason = f"rank {culprit} has left the group before it called an operation of this name"
+    return HorovodInternalError(
+        f"{call} has not started",
+        " ".join(reason.split()),
+        f"{_HINTS.get(kind, _HINT)}; no more collectives work on this rank",
+        about="name",
+        kind=kind,
+        rank=culprit,
     )

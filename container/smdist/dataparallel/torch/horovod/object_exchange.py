@@ -10,12 +10,17 @@ import torch
 
 from sagemaker_dist.errors import OptionError
 from smdist.dataparallel.torch.horovod.broadcast_calls import broadcast_, root_in
-from smdist.dataparallel.torch.horovod.process_set import ProcessSet, global_process_set
+from smdist.dataparallel.torch.horovod.process_set import (
+    ProcessSet,
+    after_init,
+    global_process_set,
+)
 from smdist.dataparallel.torch.horovod.row_calls import allgather
 
 _FAILED: Final = -1  # length of an object that cannot be pickled
 
 
+@after_init
 def broadcast_object(
     obj: Any,
     root_rank: int = 0,
@@ -45,6 +50,7 @@ def broadcast_object(
     return obj if is_root else _unpacked(content)
 
 
+@after_init
 def allgather_object(
     obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:

@@ -18,7 +18,11 @@ from smdist.dataparallel.torch.horovod.allreduce_calls import Scaling
 from smdist.dataparallel.torch.horovod.compressors import Compression
 from smdist.dataparallel.torch.horovod.gradient_reducer import GradientReducer
 from smdist.dataparallel.torch.horovod.hvd_errors import GradientRaceError
-from smdist.dataparallel.torch.horovod.process_set import ProcessSet, global_process_set
+from smdist.dataparallel.torch.horovod.process_set import (
+    ProcessSet,
+    after_init,
+    global_process_set,
+)
 from smdist.dataparallel.torch.horovod.reductions import Adasum, Average, as_reduction
 
 
@@ -129,6 +133,7 @@ class ReducingMixin:
         return loss
 
 
+@after_init
 def DistributedOptimizer(  # noqa: N802  Horovod's name
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,

@@ -2,7 +2,8 @@
 """Collectives that divide tensors along dimension 0: allgather, alltoall and reducescatter.
 
 Before each of them ranks exchange a few numbers: the shapes, and how many rows each rank has.
-Functions with "async" return after that exchange, so they wait until all ranks have called them.
+Functions with "async" return after that exchange, so they wait until all ranks have called them,
+unless they have a name.
 """
 
 from __future__ import annotations
@@ -14,13 +15,18 @@ import torch
 
 from sagemaker_dist.errors import OptionError, require
 from smdist.dataparallel.torch.horovod import handles
-from smdist.dataparallel.torch.horovod.allreduce_calls import Scaling
+from smdist.dataparallel.torch.horovod.allreduce_calls import Scaling, gradient_name
 from smdist.dataparallel.torch.horovod.allreduce_calls import start as start_allreduce
 from smdist.dataparallel.torch.horovod.communicator import Communicator, Started
 from smdist.dataparallel.torch.horovod.compressors import Compression
-from smdist.dataparallel.torch.horovod.flat_buffers import check_tensors
+from smdist.dataparallel.torch.horovod.flat_buffers import check_tensors, shown
 from smdist.dataparallel.torch.horovod.handles import synchronize
-from smdist.dataparallel.torch.horovod.process_set import ProcessSet, global_process_set
+from smdist.dataparallel.torch.horovod.named_operations import Finish
+from smdist.dataparallel.torch.horovod.process_set import (
+    ProcessSet,
+    after_init,
+    global_process_set,
+)
 from smdist.dataparallel.torch.horovod.reductions import (
     LINEAR,
     Average,
@@ -31,20 +37,12 @@ from smdist.dataparallel.torch.horovod.reductions import (
     is_fraction,
     scaled,
 )
-
-_INDEX_DTYPES = (torch.int32, torch.int64)
+from smdist.dataparallel.torch.horovod.row_splits import row_splits
 
 
 def _signature(tensors: Sequence[torch.Tensor]) -> str:
     """Return the shapes without dimension 0, and the dtypes: equal on all ranks."""
     return " ".join(f"{tuple(each.shape[1:])}{each.dtype}" for each in tensors)
-
-
-def _shown(tensors: Sequence[torch.Tensor]) -> str:
-    """Return the whole shapes and the dtypes, for errors."""
-    dtypes = (str(each.dtype).removeprefix("torch.") for each in tensors)
-    shapes = (str(tuple(each.shape)) for each in tensors)
-    return ", ".join(map(" ".join, zip(shapes, dtypes, strict=True)))
 
 
 def _row(tensor: torch.Tensor) -> int:
@@ -72,7 +70,7 @@ def _counts(
 ) -> list[list[int]]:
     """Return for each tensor the number of rows of each rank."""
     signature, rows_here = _signature(tensors), tensors[0].shape[0]
-    first = communicator.header("allgather", signature, rows_here, name=name, shown=_shown(tensors))
+    first = communicator.header("allgather", signature, rows_here, name=name, shown=shown(tensors))
     if len(tensors) == 1:
         return [first]
     mine = torch.tensor([each.shape[0] for each in tensors])
@@ -95,19 +93,20 @@ def _start_gather(
     take_counts: Callable[[list[list[int]]], None] = lambda _: None,
 ) -> int:
     _check_rows(tensors, "allgather")
-    key = handles.claim("allgather", name, process_set)
-    communicator = process_set.communicator()
-    counts = _counts(communicator, tensors, name)
-    take_counts(counts)
-    started = [
-        _gather(communicator, tensor, rows) for tensor, rows in zip(tensors, counts, strict=True)
-    ]
-    shapes = [(sum(rows), *each.shape[1:]) for each, rows in zip(tensors, counts, strict=True)]
 
-    def collect(buffers: list[torch.Tensor]) -> Any:
-        return finish([each.view(shape) for each, shape in zip(buffers, shapes, strict=True)])
+    def begin(communicator: Communicator) -> tuple[list[Started], Finish]:
+        counts = _counts(communicator, tensors, name)
+        take_counts(counts)
+        pairs = [*zip(tensors, counts, strict=True)]
+        started = [_gather(communicator, tensor, rows) for tensor, rows in pairs]
+        shapes = [(sum(rows), *each.shape[1:]) for each, rows in pairs]
 
-    return handles.add(key, communicator, started, collect)
+        def collect(buffers: list[torch.Tensor]) -> Any:
+            return finish([each.view(shape) for each, shape in zip(buffers, shapes, strict=True)])
+
+        return started, collect
+
+    return handles.start("allgather", name, process_set, tensors, begin)
 
 
 class _GatherFunction(torch.autograd.Function):
@@ -118,7 +117,7 @@ class _GatherFunction(torch.autograd.Function):
         ctx: Any, process_set: ProcessSet, name: str | None, reduction: HorovodOp, *tensors: Any
     ) -> Any:
         """Return the rows of all ranks."""
-        ctx.scaling = Scaling(reduction, 1.0, 1.0, process_set)
+        ctx.scaling, ctx.name = Scaling(reduction, 1.0, 1.0, process_set), gradient_name(name)
 
         def take_counts(counts: list[list[int]]) -> None:
             ctx.counts = counts
@@ -129,7 +128,7 @@ class _GatherFunction(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         """Return the reduced gradients of this rank's rows."""
         scaling: Scaling = ctx.scaling
-        whole = synchronize(start_allreduce(gradients, scaling, list))
+        whole = synchronize(start_allreduce(gradients, scaling, list, ctx.name))
         mine = scaling.process_set.communicator().rank
         parts = [each.split(rows)[mine] for each, rows in zip(whole, ctx.counts, strict=True)]
         return (None, None, None, *parts)
@@ -151,6 +150,7 @@ def allgather_with_summed_gradient(tensor: torch.Tensor) -> torch.Tensor:
     return gathered
 
 
+@after_init
 def allgather(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
@@ -171,6 +171,7 @@ def allgather(
     return grouped_allgather([tensor], name, process_set)[0]
 
 
+@after_init
 def grouped_allgather(
     tensors: Sequence[torch.Tensor],
     name: str | None = None,
@@ -180,6 +181,7 @@ def grouped_allgather(
     return [*_GatherFunction.apply(process_set, name, Average, *tensors)]  # type: ignore[no-untyped-call]
 
 
+@after_init
 def allgather_async(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
@@ -187,6 +189,7 @@ def allgather_async(
     return _start_gather([tensor], name, process_set, lambda results: results[0])
 
 
+@after_init
 def grouped_allgather_async(
     tensors: Sequence[torch.Tensor],
     name: str | None = None,
@@ -199,44 +202,6 @@ def grouped_allgather_async(
 # alltoall --------------------------------------------------------------------------------------
 
 
-def _splits(tensor: torch.Tensor, splits: Any, size: int) -> list[int]:
-    """Return the number of rows for each rank.
-
-    Raises:
-        OptionError: `splits` does not fit the tensor, or is missing and rows cannot be divided.
-    """
-    rows = tensor.shape[0]
-    if splits is None:
-        require(
-            rows % size == 0,
-            what=f"alltoall() was called with {rows} rows and without splits",
-            why=f"they cannot be divided by {size} ranks",
-            hint="Pass splits",
-            about="splits",
-        )
-        return [rows // size] * size
-    if not isinstance(splits, torch.Tensor):
-        splits = torch.tensor(list(splits))
-    fits = splits.dtype in _INDEX_DTYPES and splits.dim() == 1 and splits.numel() == size
-    numbers: list[int] = splits.tolist() if fits else []
-    require(
-        fits,
-        what=f"splits is {splits}",
-        why=f"it has a number of rows for each of {size} ranks",
-        hint="Pass a tensor of int32 or int64 with one dimension",
-        about="splits",
-    )
-    require(
-        min(numbers) >= 0 and sum(numbers) <= rows,
-        what=f"splits is {numbers}, together {sum(numbers)}",
-        why=f"the tensor has {rows} rows, and no number of rows is below 0",
-        hint=f"Pass numbers from 0 whose sum is at most {rows}",
-        about="splits",
-        kind="difference",
-    )
-    return numbers
-
-
 def _start_exchange(
     tensor: torch.Tensor,
     sent: list[int],
@@ -244,20 +209,21 @@ def _start_exchange(
     process_set: ProcessSet,
     finish: Callable[[torch.Tensor, list[int]], Any],
 ) -> int:
-    key = handles.claim("alltoall", name, process_set)
-    communicator = process_set.communicator()
-    communicator.header("alltoall", _signature([tensor]), name=name, shown=_shown([tensor]))
-    ones = [1] * communicator.size
-    received = communicator.wait(communicator.exchange(torch.tensor(sent), ones, ones)).tolist()
-    row = _row(tensor)
-    started = communicator.exchange(
-        tensor[: sum(sent)], [each * row for each in sent], [each * row for each in received]
-    )
+    def begin(communicator: Communicator) -> tuple[list[Started], Finish]:
+        communicator.header("alltoall", _signature([tensor]), name=name, shown=shown([tensor]))
+        ones = [1] * communicator.size
+        received = communicator.wait(communicator.exchange(torch.tensor(sent), ones, ones)).tolist()
+        row = _row(tensor)
+        started = communicator.exchange(
+            tensor[: sum(sent)], [each * row for each in sent], [each * row for each in received]
+        )
 
-    def collect(buffers: list[torch.Tensor]) -> Any:
-        return finish(buffers[0].view(sum(received), *tensor.shape[1:]), received)
+        def collect(buffers: list[torch.Tensor]) -> Any:
+            return finish(buffers[0].view(sum(received), *tensor.shape[1:]), received)
 
-    return handles.add(key, communicator, [started], collect)
+        return [started], collect
+
+    return handles.start("alltoall", name, process_set, [tensor], begin)
 
 
 def _with_splits(result: torch.Tensor, received: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -276,6 +242,7 @@ class _ExchangeFunction(torch.autograd.Function):
             _start_exchange(tensor, sent, name, process_set, _with_splits)
         )
         ctx.received, ctx.process_set = received.tolist(), process_set
+        ctx.name = gradient_name(name)
         ctx.unsent = tensor.shape[0] - sum(sent)
         ctx.mark_non_differentiable(received)
         return result, received
@@ -284,13 +251,14 @@ class _ExchangeFunction(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor, _: Any) -> Any:
         """Return the gradients of this rank's rows; rows that were not sent get zeros."""
         back, _ = synchronize(
-            _start_exchange(gradient, ctx.received, None, ctx.process_set, _with_splits)
+            _start_exchange(gradient, ctx.received, ctx.name, ctx.process_set, _with_splits)
         )
         if ctx.unsent:
             back = torch.cat([back, back.new_zeros(ctx.unsent, *back.shape[1:])])
         return back, None, None, None
 
 
+@after_init
 def alltoall(
     tensor: torch.Tensor,
     splits: Any = None,
@@ -314,13 +282,14 @@ def alltoall(
         HorovodInternalError: A rank was lost.
     """
     _check_rows([tensor], "alltoall")
-    sent = _splits(tensor, splits, process_set.size())
+    sent = row_splits(tensor, splits, process_set.size())
     result, received = _ExchangeFunction.apply(  # type: ignore[no-untyped-call]
         tensor, sent, name, process_set
     )
     return result if splits is None else (result, received)
 
 
+@after_init
 def alltoall_async(
     tensor: torch.Tensor,
     splits: Any = None,
@@ -329,7 +298,7 @@ def alltoall_async(
 ) -> int:
     """Start alltoall() without a gradient, and return its handle."""
     _check_rows([tensor], "alltoall")
-    sent = _splits(tensor, splits, process_set.size())
+    sent = row_splits(tensor, splits, process_set.size())
     has_splits = splits is not None
 
     def finish(result: torch.Tensor, received: list[int]) -> Any:
@@ -354,27 +323,30 @@ def _start_scatter(
 ) -> int:
     """Start a reduce-scatter: an all-to-all of shares, which each rank adds in rank order."""
     _check_rows(tensors, "reducescatter")
-    key = handles.claim("reducescatter", name, scaling.process_set)
-    communicator = scaling.process_set.communicator()
-    size, mine = communicator.size, communicator.rank
     rows = [each.shape[0] for each in tensors]
     signature = f"{rows} {_signature(tensors)} {scaling.reduction.value}"
-    shown = f"{_shown(tensors)}, {scaling.reduction.value}"
-    communicator.header("reducescatter", signature, name=name, shown=shown)
-    started, shapes = [], []
-    for tensor in tensors:
-        shares = _shares(tensor.shape[0], size)
-        row = _row(tensor)
-        sent = [share * row for share in shares]
-        before = scaled(tensor.detach(), scaling.before)
-        started.append(communicator.exchange(before, sent, [sent[mine]] * size))
-        shapes.append((size, shares[mine], *tensor.shape[1:]))
+    detail = scaling.reduction.value
 
-    def collect(buffers: list[torch.Tensor]) -> Any:
-        parts = zip(buffers, shapes, strict=True)
-        return finish([_summed(each.view(shape), scaling) for each, shape in parts])
+    def begin(communicator: Communicator) -> tuple[list[Started], Finish]:
+        size, mine = communicator.size, communicator.rank
+        text = f"{shown(tensors)}, {detail}"
+        communicator.header("reducescatter", signature, name=name, shown=text)
+        started, shapes = [], []
+        for tensor in tensors:
+            shares = _shares(tensor.shape[0], size)
+            row = _row(tensor)
+            sent = [share * row for share in shares]
+            before = scaled(tensor.detach(), scaling.before)
+            started.append(communicator.exchange(before, sent, [sent[mine]] * size))
+            shapes.append((size, shares[mine], *tensor.shape[1:]))
 
-    return handles.add(key, communicator, started, collect)
+        def collect(buffers: list[torch.Tensor]) -> Any:
+            parts = zip(buffers, shapes, strict=True)
+            return finish([_summed(each.view(shape), scaling) for each, shape in parts])
+
+        return started, collect
+
+    return handles.start("reducescatter", name, scaling.process_set, tensors, begin, detail)
 
 
 def _summed(rows: torch.Tensor, scaling: Scaling) -> torch.Tensor:
@@ -399,7 +371,7 @@ class _ScatterFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scaling: Scaling, name: str | None, *tensors: torch.Tensor) -> Any:
         """Return this rank's rows of the reduced tensors."""
-        ctx.scaling = scaling
+        ctx.scaling, ctx.name = scaling, gradient_name(name)
         return tuple(synchronize(_start_scatter(tensors, scaling, name, list)))
 
     @staticmethod
@@ -409,7 +381,7 @@ class _ScatterFunction(torch.autograd.Function):
         factor = scaling.before * scaling.after
         if scaling.reduction is Sum:
             factor *= scaling.process_set.size()
-        whole = synchronize(_start_gather(gradients, None, scaling.process_set, list))
+        whole = synchronize(_start_gather(gradients, ctx.name, scaling.process_set, list))
         return (None, None, *(scaled(each, factor) for each in whole))
 
 
@@ -425,6 +397,7 @@ def _scatter_scaling(op: Any, before: float, after: float, process_set: ProcessS
     return Scaling(reduction, float(before), float(after), process_set)
 
 
+@after_init
 def reducescatter(
     tensor: torch.Tensor,
     name: str | None = None,
@@ -456,6 +429,7 @@ def reducescatter(
     )[0]
 
 
+@after_init
 def grouped_reducescatter(
     tensors: Sequence[torch.Tensor],
     name: str | None = None,
@@ -473,6 +447,7 @@ def grouped_reducescatter(
     return [compression.decompress(*pair) for pair in zip(results, contexts, strict=True)]
 
 
+@after_init
 def reducescatter_async(
     tensor: torch.Tensor,
     name: str | None = None,
@@ -486,6 +461,7 @@ def reducescatter_async(
     return _start_scatter([tensor], scaling, name, lambda results: results[0])
 
 
+@after_init
 def grouped_reducescatter_async(
     tensors: Sequence[torch.Tensor],
     name: str | None = None,

@@ -11,11 +11,16 @@ import torch
 
 from sagemaker_dist.errors import require
 from smdist.dataparallel.torch.horovod import handles
-from smdist.dataparallel.torch.horovod.process_set import ProcessSet, global_process_set
+from smdist.dataparallel.torch.horovod.process_set import (
+    ProcessSet,
+    after_init,
+    global_process_set,
+)
 from smdist.dataparallel.torch.horovod.reductions import LINEAR, Average, as_reduction
 from smdist.dataparallel.torch.horovod.row_calls import grouped_allgather_async
 
 
+@after_init
 def sparse_allreduce_async(
     tensor: torch.Tensor, name: str | None, op: Any, process_set: ProcessSet = global_process_set
 ) -> Callable[[], torch.Tensor]:

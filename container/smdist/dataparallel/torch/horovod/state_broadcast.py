@@ -13,7 +13,11 @@ from sagemaker_dist.errors import OptionError, require
 from smdist.dataparallel.torch.horovod.broadcast_calls import root_in, start_broadcast
 from smdist.dataparallel.torch.horovod.handles import synchronize
 from smdist.dataparallel.torch.horovod.object_exchange import broadcast_object
-from smdist.dataparallel.torch.horovod.process_set import ProcessSet, global_process_set
+from smdist.dataparallel.torch.horovod.process_set import (
+    ProcessSet,
+    after_init,
+    global_process_set,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,7 @@ class _Absent:
     device: str
 
 
+@after_init
 def broadcast_parameters(
     params: Any, root_rank: int, process_set: ProcessSet = global_process_set
 ) -> None:
@@ -61,6 +66,7 @@ def _tensors_of(params: Any) -> list[torch.Tensor]:
     return found
 
 
+@after_init
 def broadcast_optimizer_state(
     optimizer: torch.optim.Optimizer,
     root_rank: int,
