@@ -191,7 +191,7 @@ def _mounted(root: Path):
 
 
 def _answering(host: str) -> docker.DockerClient:
-    deadline = monotonic() + 30
+    deadline = monotonic() + 60
     while True:
         with socket(AF_UNIX) as probe:
             if not probe.connect_ex(host.removeprefix("unix://")):

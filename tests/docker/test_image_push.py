@@ -65,7 +65,7 @@ def _in_hosts():
 
 
 def _answers() -> None:
-    deadline = monotonic() + 20
+    deadline = monotonic() + 60
     while True:
         try:
             urlopen(f"http://{ADDRESS}/").close()

@@ -37,7 +37,7 @@ def ranks_of(job_name, script):
     return found
 
 
-def wait_until(condition, seconds=60):
+def wait_until(condition, seconds=120):
     """Poll until the condition holds, and return its value."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

@@ -181,12 +181,12 @@ def full_engine(tmp_path, monkeypatch):
         yield started(), root
     finally:
         process.terminate()
-        process.wait(timeout=30)
+        process.wait(timeout=120)
         subprocess.run(["umount", "--lazy", str(root)], check=True)
 
 
 def started():
-    for _ in range(100):
+    for _ in range(600):
         try:
             return connect()
         except SetupError:
