@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Benchmark of a script in Horovod's names beside DDP on Gloo; see README.md."""
+"""Benchmark of Horovod's names and of smdist's DDP beside DDP on Gloo; see README.md."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from benchmarks.harness.ranks import Ranks
 from benchmarks.harness.report import machine, save, table, time_text
 
 WORK = "benchmarks.horovod_step.work"
-STEP_COLUMNS = ["hosts", "buckets", "Horovod's names", "DDP on Gloo", "/ DDP on Gloo"]
+STEP_COLUMNS = [
+    "hosts", "buckets", "DDP on Gloo", "Horovod's names", "Gloo / it", "smdist's DDP", "Gloo / it",
+]  # fmt: skip
 SMALL_COLUMNS = ["hosts", "fused", "all started", "/ fused", "one by one", "/ fused"]
 
 
@@ -26,8 +28,10 @@ def main() -> None:
                 for mib in arguments.bucket_mib:
                     ours.call(f"{WORK}:prepare_horovod", bucket_mib=mib)
                     gloo.call(f"{WORK}:prepare_ddp", bucket_mib=mib)
-                    both = {"horovod": (ours, f"{WORK}:horovod"), "ddp": (gloo, f"{WORK}:ddp")}
-                    series = interleave(both, arguments.rounds)
+                    ours.call(f"{WORK}:prepare_smdists_ddp", bucket_mib=mib)
+                    peers = {"horovod": ours, "smdists_ddp": ours, "ddp": gloo}
+                    work = {name: (ranks, f"{WORK}:{name}") for name, ranks in peers.items()}
+                    series = interleave(work, arguments.rounds)
                     steps.append([str(hosts), f"{mib} MiB", *_step_cells(series)])
                     numbers.append({name: asdict(each) for name, each in series.items()})
                 many = {each: (ours, f"{WORK}:{each}") for each in ("fused", "started", "single")}
@@ -40,8 +44,11 @@ def main() -> None:
 
 
 def _step_cells(series: dict[str, Series]) -> list[str]:
-    ours, gloo = series["horovod"].seconds, series["ddp"].seconds
-    return [time_text(ours), time_text(gloo), f"{gloo / ours:.2f}"]
+    gloo = series["ddp"].seconds
+    cells = [time_text(gloo)]
+    for ours in (series["horovod"].seconds, series["smdists_ddp"].seconds):
+        cells += [time_text(ours), f"{gloo / ours:.2f}"]
+    return cells
 
 
 def _small_cells(series: dict[str, Series]) -> list[str]:

@@ -42,6 +42,15 @@ def prepare_ddp(bucket_mib: int) -> None:
     _prepare("ddp", ddp, torch.optim.SGD(model.parameters(), lr=0.0), model)
 
 
+def prepare_smdists_ddp(bucket_mib: int) -> None:
+    """Create the same model in smdist's subclass of DDP, and check gradients of a step."""
+    from smdist.dataparallel.torch import DistributedDataParallel as SmdistDDP
+
+    model = _model()
+    ddp = SmdistDDP(model, fusion_bytes=bucket_mib << 20, progress_seconds=None)
+    _prepare("smdists_ddp", ddp, torch.optim.SGD(model.parameters(), lr=0.0), model)
+
+
 def horovod(iterations: int) -> tuple[float, float]:
     """Return the wall and processor seconds of steps in Horovod's names."""
     return _timed(iterations, _steps["horovod"])
@@ -50,6 +59,11 @@ def horovod(iterations: int) -> tuple[float, float]:
 def ddp(iterations: int) -> tuple[float, float]:
     """Return the wall and processor seconds of steps of DDP."""
     return _timed(iterations, _steps["ddp"])
+
+
+def smdists_ddp(iterations: int) -> tuple[float, float]:
+    """Return the wall and processor seconds of steps of smdist's DDP."""
+    return _timed(iterations, _steps["smdists_ddp"])
 
 
 def fused(iterations: int) -> tuple[float, float]:

@@ -14,7 +14,7 @@ from benchmarks.harness.hosts import EmulatedHosts
 from benchmarks.harness.interleave import Series, interleave
 from benchmarks.harness.ranks import Ranks
 from benchmarks.harness.report import machine, save, table, time_text
-from benchmarks.tf_step.size import BACKWARD, FORWARD, FUSION_BYTES, GRADIENT_BYTES
+from benchmarks.tf_step.size import BACKWARD, FORWARD, GRADIENT_BYTES, LAYERS
 
 WORK = "benchmarks.tf_step.work"
 OURS, THEIRS = "smdist-tf", "mirrored"
@@ -43,7 +43,7 @@ class Row:
         wire = 2 * (self.hosts - 1) / self.hosts * GRADIENT_BYTES / self.goodput
         if self.work == "all-reduce":
             return wire
-        ready = FORWARD + BACKWARD * FUSION_BYTES / GRADIENT_BYTES
+        ready = FORWARD + BACKWARD / LAYERS  # the first bucket has one layer
         return max(self.series["compute"].seconds, ready + wire)
 
     def cells(self) -> list[str]:

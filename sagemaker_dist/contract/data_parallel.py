@@ -19,9 +19,10 @@ class DataParallel(KeywordOptions):
     Attributes:
         processes_per_host: Ranks started on each host, 1 to 1024. Default None: one rank per GPU,
             or one rank on a host without GPUs.
-        fusion_bytes: Size of the buffers that gradients are packed into before each all-reduce, in
-            bytes, 1 MiB to 4 GiB. Used by `smdist.dataparallel.torch.DistributedDataParallel`.
-            Default 25 MiB.
+        fusion_bytes: Largest size of the buffers that gradients are packed into before each
+            all-reduce, in bytes, 1 MiB to 4 GiB; the first buffers of a backward pass are smaller.
+            Used by `smdist.dataparallel.torch.DistributedDataParallel`, Horovod's names and
+            TensorFlow. Default 25 MiB.
         timeout_seconds: Longest duration of a collective, in seconds, 1 to 86,400. When it is
             exceeded, an error is raised on every rank. A timeout that the script passes to
             `init_process_group` takes precedence. Default 1,800, as in torch.

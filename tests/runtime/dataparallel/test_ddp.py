@@ -54,7 +54,7 @@ def bucket_bytes(rank, size, environment, **options):
     finally:
         for name in environment:
             del os.environ[name]
-    return wrapped.bucket_bytes_cap, wrapped.gradient_as_bucket_view
+    return [size / MiB for size in wrapped.bucket_bytes_cap_list], wrapped.gradient_as_bucket_view
 
 
 def buckets_in_three_ways(rank, size):
@@ -66,25 +66,35 @@ def buckets_in_three_ways(rank, size):
     ]
 
 
-def test_fusion_bytes_is_the_bucket_size(world):
-    """The default, what the job was given, what the call gives."""
+def test_fusion_bytes_is_the_largest_size_of_buckets(world):
+    """The default, the job's value and the call's value; the first buckets are smaller."""
     ((default, of_job, of_call),) = world.run(buckets_in_three_ways, size=1)
 
-    assert (25 * MiB, True) == default
-    assert (8 * MiB, True) == of_job
-    assert (2 * MiB, True) == of_call
+    assert ([1, 2, 4, 8, 16, 25], True) == default
+    assert ([1, 2, 4, 8], True) == of_job
+    assert ([1, 2], True) == of_call
 
 
-def test_two_sizes_for_one_buffer_are_refused():
-    """fusion_bytes together with bucket_cap_mb."""
+def buckets_of_a_trained_model(rank, size):
+    layers = nn.Sequential(*[nn.Linear(512, 512, bias=False) for _ in range(12)])  # 1 MiB each
+    wrapped = sdp.DistributedDataParallel(layers, progress_seconds=None)
+    for _ in range(3):  # torch orders buckets in the second step and tells their sizes in the third
+        wrapped(torch.ones(1, 512)).sum().backward()
+    sizes = wrapped._get_ddp_logging_data()["rebuilt_bucket_sizes"]
+    return [int(each) // MiB for each in sizes.split(",")]
+
+
+def test_the_buckets_that_are_filled_first_are_small(world):
+    assert [[1, 2, 4, 5]] * 2 == world.run(buckets_of_a_trained_model, size=2)
+
+
+@pytest.mark.parametrize("torchs", ["bucket_cap_mb", "bucket_cap_mb_list"])
+def test_two_sizes_for_one_buffer_are_refused(torchs):
+    """fusion_bytes together with an argument of torch's."""
     with pytest.raises(OptionError) as caught:
-        sdp.DistributedDataParallel(nn.Linear(2, 2), fusion_bytes=MiB, bucket_cap_mb=1)
+        sdp.DistributedDataParallel(nn.Linear(2, 2), fusion_bytes=MiB, **{torchs: [1]})
 
     assert (("fusion_bytes",), "conflict") == (caught.value.about, caught.value.kind)
-    assert (
-        "both fusion_bytes=1048576 and bucket_cap_mb were passed: both set the size of the same"
-        " buckets. Pass only fusion_bytes."
-    ) == str(caught.value)
 
 
 def again(rank, size):

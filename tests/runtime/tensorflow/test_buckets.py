@@ -67,3 +67,13 @@ def test_what_does_not_fit_leaves_the_open_bucket_open(size):
     small = BucketTensor(dtype="float32", size_bytes=10)
 
     assert [[1], [2, 0]] == pack([small, odd, small], 100)
+
+
+def test_the_first_buckets_of_a_dtype_are_small():
+    """The sizes are 1 MiB, 2 MiB and so on; a tensor that is larger than its bucket is alone."""
+    layers = [BucketTensor(dtype="float32", size_bytes=1 << 20)] * 9
+    large = BucketTensor(dtype="float32", size_bytes=3 << 20)
+
+    assert [[8], [7, 6], [5, 4, 3, 2], [1, 0]] == pack(layers, 4 << 20)
+    assert [[8], [7, 6], [5, 4, 3], [2, 1, 0]] == pack(layers, 3 << 20)
+    assert [[4], [3, 2], [1, 0]] == pack([*layers[:4], large], 4 << 20)

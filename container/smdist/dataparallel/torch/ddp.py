@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from inspect import signature
 from itertools import islice
 from numbers import Real
 from typing import Any, Final
@@ -17,19 +18,23 @@ from torch.nn.parallel import DistributedDataParallel as TorchDistributedDataPar
 from sagemaker_dist.contract import DataParallel, MiB
 from sagemaker_dist.errors import require
 from smdist.config import read_rank_config
+from smdist.dataparallel.bucket_sizes import bucket_sizes
 from smdist.dataparallel.torch import step_report
 from smdist.dataparallel.torch.training_progress import EVERY_SECONDS, TrainingProgress, is_timed
 
 _FIRST: Final = 10  # maximum number of elements examined in each container of inputs
 _MOST: Final = 100  # maximum number of inputs examined in total
+_TORCHS_SIZES: Final = ("bucket_cap_mb", "bucket_cap_mb_list")  # torch's arguments
 
 
 class DistributedDataParallel(TorchDistributedDataParallel):
     """torch's DistributedDataParallel, with smdist's bucket size and with progress lines.
 
-    The size of the gradient buckets is `fusion_bytes`. By default gradients are stored in
-    the buckets (`gradient_as_bucket_view`). During training rank 0 prints steps, samples and the
-    time of all-reduces (docs/metrics.md). All other arguments are torch's.
+    The size of the gradient buckets is `fusion_bytes`; the first ones are smaller, so that the
+    network starts early (bucket_sizes.py), if this version of torch has `bucket_cap_mb_list`. By
+    default gradients are stored in the buckets (`gradient_as_bucket_view`). During training rank 0
+    prints steps, samples and the time of all-reduces (docs/metrics.md). All other arguments are
+    torch's.
 
     Args:
         module: The model, on the CPU or on a GPU. If NCCL averages the gradients of a GPU, the
@@ -40,7 +45,7 @@ class DistributedDataParallel(TorchDistributedDataParallel):
             only the last line, None prints none.
 
     Raises:
-        OptionError: Both `fusion_bytes` and `bucket_cap_mb` are given, or
+        OptionError: Both `fusion_bytes` and `bucket_cap_mb` or `bucket_cap_mb_list` are given, or
             `fusion_bytes` or `progress_seconds` is out of range.
     """
 
@@ -52,9 +57,10 @@ class DistributedDataParallel(TorchDistributedDataParallel):
         progress_seconds: float | None = EVERY_SECONDS,
         **kwargs: Any,
     ) -> None:
+        torchs = [name for name in _TORCHS_SIZES if name in kwargs]
         require(
-            fusion_bytes is None or "bucket_cap_mb" not in kwargs,
-            what=f"both fusion_bytes={fusion_bytes!r} and bucket_cap_mb were passed",
+            fusion_bytes is None or not torchs,
+            what=f"both fusion_bytes={fusion_bytes!r} and {' and '.join(torchs)} were passed",
             why="both set the size of the same buckets",
             hint="Pass only fusion_bytes",
             about="fusion_bytes",
@@ -70,7 +76,8 @@ class DistributedDataParallel(TorchDistributedDataParallel):
         chosen = fusion_bytes or read_rank_config().fusion_bytes
         options = DataParallel(fusion_bytes=chosen) if chosen else DataParallel()
         self.fusion_bytes = options.fusion_bytes
-        kwargs.setdefault("bucket_cap_mb", self.fusion_bytes / MiB)
+        if not torchs:
+            kwargs |= _torchs_size(self.fusion_bytes)
         kwargs.setdefault("gradient_as_bucket_view", True)
         super().__init__(module, *args, **kwargs)
         self.progress_seconds = progress_seconds
@@ -109,6 +116,15 @@ class DistributedDataParallel(TorchDistributedDataParallel):
             return None
         timed = is_timed(torch.device(self.device_type), self.process_group)
         return TrainingProgress(counts=True, is_timed=timed, every_seconds=self.progress_seconds)
+
+
+def _torchs_size(fusion_bytes: int) -> dict[str, Any]:
+    """Return torch's argument for buckets of at most `fusion_bytes` bytes."""
+    takes_sizes = "bucket_cap_mb_list" in signature(TorchDistributedDataParallel).parameters
+    # torch's reducer in Python has one size for all buckets
+    if takes_sizes and torch._dynamo.utils.get_optimize_ddp_mode() != "python_reducer":
+        return {"bucket_cap_mb_list": [size / MiB for size in bucket_sizes(fusion_bytes)]}
+    return {"bucket_cap_mb": fusion_bytes / MiB}
 
 
 def _is_time(seconds: Any) -> bool:

@@ -232,6 +232,7 @@ def records(rank, size, path):
         for named in (True, False):
             reduces(hvd, named)
         hvd.allreduce(torch.ones(6), name="last")
+        reduces_much(hvd)
         # shutdown() ends the timeline
 
 
@@ -243,6 +244,14 @@ def reduces(hvd, named):
     groups = [[layers[1].bias]]
     optimizer = hvd.DistributedOptimizer(inner, names, groups=groups)
     layers(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+
+
+def reduces_much(hvd):
+    """Reduce the gradients of 12 layers of 1 MiB each."""
+    layers = torch.nn.Sequential(*[torch.nn.Linear(512, 512, bias=False) for _ in range(12)])
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(layers.parameters(), 0.1))
+    layers(torch.ones(1, 512)).sum().backward()
     optimizer.step()
 
 
@@ -263,6 +272,7 @@ def test_a_timeline_has_rank_0s_operations(world, tmp_path):
         "allreduce.noname.3",
         "allreduce.noname.2..noname.0 (3)",
         "allreduce.last",
-    ] == names[-5:]
+    ] == names[-9:-4]
+    assert [size << 20 for size in (1, 2, 4, 5)] == sums[-4:]  # the first buckets are small
     assert {0} == {each["pid"] for each in events}
     assert all(each["ts"] >= 0 for each in events if each["ph"] != "M")

@@ -7,14 +7,17 @@ ready: each begins when its gradients are there and the bucket before it has beg
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 from threading import RLock
 from typing import Any, Final
 
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
+from smdist.dataparallel.bucket_sizes import bucket_sizes
 from smdist.dataparallel.torch.horovod.allreduce_calls import Scaling, start
 from smdist.dataparallel.torch.horovod.handles import synchronize
 from smdist.dataparallel.torch.horovod.hvd_errors import GradientRaceError
@@ -23,8 +26,6 @@ from smdist.dataparallel.torch.horovod.sparse_calls import sparse_allreduce_asyn
 # Hook of each parameter. A second optimizer of a parameter replaces it; the first one then reduces
 # the gradient in its step().
 _hooks: Final = WeakIdKeyDictionary()
-
-_FIRST_BYTES: Final = 1 << 20  # size of the first bucket, as DDP's: the network starts early
 
 
 @dataclass(eq=False)
@@ -59,8 +60,8 @@ class GradientReducer:
         compression: Compression for the way.
         passes: Backward passes before gradients are reduced.
         densify: True converts sparse gradients to dense ones for the way.
-        bucket_bytes: Size of the buckets of parameters that are in no group; the first one has at
-            most 1 MiB.
+        bucket_bytes: Largest size of the buckets of parameters that are in no group; the first
+            ones are smaller, see bucket_sizes.py.
         names: Names of parameters in timelines, by id(parameter); others have a number.
     """
 
@@ -145,18 +146,20 @@ class GradientReducer:
 
     def _by_size(self, params: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
         buckets: list[list[torch.Tensor]] = []
-        open_buckets: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
-        filled: dict[tuple[torch.dtype, torch.device], int] = {}
+        newest: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
+        left: dict[tuple[torch.dtype, torch.device], int] = {}  # bytes that the newest may take
+        sizes = defaultdict[tuple[torch.dtype, torch.device], Iterator[int]](self._sizes)
         for each in params:
             kind = each.dtype, each.device
-            is_first = open_buckets.get(kind) is buckets[0] if buckets else False
-            limit = min(_FIRST_BYTES, self._bytes) if is_first else self._bytes
-            if kind not in open_buckets or filled[kind] >= limit:
-                open_buckets[kind], filled[kind] = [], 0
-                buckets.append(open_buckets[kind])
-            open_buckets[kind].append(each)
-            filled[kind] += each.numel() * each.element_size()
+            if left.get(kind, 0) <= 0:
+                newest[kind], left[kind] = [], next(sizes[kind])
+                buckets.append(newest[kind])
+            newest[kind].append(each)
+            left[kind] -= each.numel() * each.element_size()
         return buckets
+
+    def _sizes(self) -> Iterator[int]:
+        return chain(bucket_sizes(self._bytes), repeat(self._bytes))
 
     def _take(self, param: torch.Tensor) -> None:
         """Note that a gradient is ready; torch calls this after each backward pass."""
