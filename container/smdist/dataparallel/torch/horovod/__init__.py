@@ -28,6 +28,12 @@ from smdist.dataparallel.library_facts import (
     nccl_built,
     rocm_built,
 )
+from smdist.dataparallel.torch.horovod.allgather_calls import (
+    allgather,
+    allgather_async,
+    grouped_allgather,
+    grouped_allgather_async,
+)
 from smdist.dataparallel.torch.horovod.allreduce_calls import (
     allreduce,
     allreduce_,
@@ -38,6 +44,7 @@ from smdist.dataparallel.torch.horovod.allreduce_calls import (
     grouped_allreduce_async,
     grouped_allreduce_async_,
 )
+from smdist.dataparallel.torch.horovod.alltoall_calls import alltoall, alltoall_async
 from smdist.dataparallel.torch.horovod.batch_statistics import SyncBatchNorm
 from smdist.dataparallel.torch.horovod.broadcast_calls import (
     barrier,
@@ -71,6 +78,12 @@ from smdist.dataparallel.torch.horovod.hvd_errors import (
 )
 from smdist.dataparallel.torch.horovod.object_exchange import allgather_object, broadcast_object
 from smdist.dataparallel.torch.horovod.process_set import ProcessSet, global_process_set
+from smdist.dataparallel.torch.horovod.reducescatter_calls import (
+    grouped_reducescatter,
+    grouped_reducescatter_async,
+    reducescatter,
+    reducescatter_async,
+)
 from smdist.dataparallel.torch.horovod.reducing_optimizer import DistributedOptimizer
 from smdist.dataparallel.torch.horovod.reductions import (
     Adasum,
@@ -81,18 +94,6 @@ from smdist.dataparallel.torch.horovod.reductions import (
     Sum,
 )
 from smdist.dataparallel.torch.horovod.refused_names import no_such_name
-from smdist.dataparallel.torch.horovod.row_calls import (
-    allgather,
-    allgather_async,
-    alltoall,
-    alltoall_async,
-    grouped_allgather,
-    grouped_allgather_async,
-    grouped_reducescatter,
-    grouped_reducescatter_async,
-    reducescatter,
-    reducescatter_async,
-)
 from smdist.dataparallel.torch.horovod.sparse_calls import sparse_allreduce_async
 from smdist.dataparallel.torch.horovod.state_broadcast import (
     broadcast_optimizer_state,

@@ -7,11 +7,11 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from sagemaker_dist.errors import require
+from smdist.dataparallel.torch.horovod.allgather_calls import allgather_with_summed_gradient
 from smdist.dataparallel.torch.horovod.process_set import (
     check_initialized,
     global_process_set,
 )
-from smdist.dataparallel.torch.horovod.row_calls import allgather_with_summed_gradient
 
 
 class SyncBatchNorm(_BatchNorm):

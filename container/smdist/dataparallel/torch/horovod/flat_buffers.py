@@ -49,6 +49,33 @@ def check_tensors(tensors: Sequence[torch.Tensor], function: str) -> None:
     )
 
 
+def check_rows(tensors: Sequence[torch.Tensor], function: str) -> None:
+    """Check that all arguments are dense tensors with rows, and that there is one at least.
+
+    Raises:
+        OptionError: An argument is no tensor, is sparse or has no dimension, or there is none.
+    """
+    check_tensors(tensors, function)
+    require(
+        all(each.dim() > 0 for each in tensors),
+        what=f"{function}() was called with a tensor without dimensions",
+        why="it divides or joins tensors along dimension 0",
+        hint="Pass tensor.reshape(1)",
+        about="tensor",
+        kind="scalar",
+    )
+
+
+def row_signature(tensors: Sequence[torch.Tensor]) -> str:
+    """Return the shapes without dimension 0, and the dtypes: equal on all ranks."""
+    return " ".join(f"{tuple(each.shape[1:])}{each.dtype}" for each in tensors)
+
+
+def row_elements(tensor: torch.Tensor) -> int:
+    """Return the number of elements of a row."""
+    return tensor[:0].numel() if tensor.dim() == 0 else tensor.shape[1:].numel()
+
+
 def shown(tensors: Sequence[torch.Tensor]) -> str:
     """Return the shapes and dtypes for errors, such as "(2, 3) float32"."""
     dtypes = (str(each.dtype).removeprefix("torch.") for each in tensors[:_MAX_SHOWN])

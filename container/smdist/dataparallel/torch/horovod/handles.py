@@ -107,7 +107,11 @@ def start(
         operation = NamedOperation(f"{kind}({details})", begin, tensors[0])
         named = communicator.named()
         key = _claim(kind, name, process_set)
-        pending = named.call(f"{kind}.{name}", operation)
+        try:
+            pending = named.call(f"{kind}.{name}", operation)
+        except BaseException:
+            _names.discard(key)
+            raise
     number = next(_numbers)
     _operations[number] = _Operation(key, pending, lambda result: result)
     return number

@@ -100,7 +100,11 @@ class NamedOperations:
         """Carry the operation out as soon as all ranks have called one of this name."""
         number = next(self._numbers)
         self._open[number] = operation
-        self._starts.bring(name, number)
+        try:
+            self._starts.bring(name, number)
+        except BaseException:
+            del self._open[number]
+            raise
         return operation
 
     def drain(self) -> None:

@@ -9,13 +9,13 @@ from typing import Any, Final
 import torch
 
 from sagemaker_dist.errors import OptionError
+from smdist.dataparallel.torch.horovod.allgather_calls import allgather
 from smdist.dataparallel.torch.horovod.broadcast_calls import broadcast_, root_in
 from smdist.dataparallel.torch.horovod.process_set import (
     ProcessSet,
     after_init,
     global_process_set,
 )
-from smdist.dataparallel.torch.horovod.row_calls import allgather
 
 _FAILED: Final = -1  # length of an object that cannot be pickled
 

@@ -11,13 +11,13 @@ import torch
 
 from sagemaker_dist.errors import require
 from smdist.dataparallel.torch.horovod import handles
+from smdist.dataparallel.torch.horovod.allgather_calls import grouped_allgather_async
 from smdist.dataparallel.torch.horovod.process_set import (
     ProcessSet,
     after_init,
     global_process_set,
 )
 from smdist.dataparallel.torch.horovod.reductions import LINEAR, Average, as_reduction
-from smdist.dataparallel.torch.horovod.row_calls import grouped_allgather_async
 
 
 @after_init
