@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
+from operator import itemgetter
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -27,13 +28,25 @@ _WORK: Final = "benchmarks.plan_accuracy.work"
 _APART: Final = 1.15  # layouts whose measured times differ by less are not ranked
 _COLUMNS: Final = [
     *("model", "layout", "predicted s", "range", "measured s", "ratio"),
-    *("predicted MiB", "measured MiB", "ratio"),
+    *("before MiB", "predicted MiB", "measured MiB", "ratio"),
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Prediction and measurement of one layout; seconds of a step, bytes of the fullest rank."""
+    """Prediction and measurement of one layout; seconds of a step, bytes of the fullest rank.
+
+    Attributes:
+        model: Name of the model.
+        layout: The layout.
+        predicted_seconds: Predicted time.
+        low_seconds: Lower end of its range.
+        high_seconds: Upper end.
+        seconds: Measured time.
+        before_bytes: Measured memory of the process before the model, with all libraries.
+        predicted_bytes: Predicted peak of the process: the prediction added to `before_bytes`.
+        bytes: Measured peak of the process.
+    """
 
     model: str
     layout: str
@@ -41,6 +54,7 @@ class Row:
     low_seconds: float
     high_seconds: float
     seconds: float
+    before_bytes: float
     predicted_bytes: float
     bytes: float
 
@@ -87,12 +101,12 @@ def _row(name: str, layout: Layout, device: Machine, hosts: EmulatedHosts, round
             f"{_WORK}:prepare", name=name, options=layout.options(), checkpointed=checkpointed
         )
         seconds = median(max(ranks.call(f"{_WORK}:measure")) for _ in range(rounds))
-        peak = max(ranks.call(f"{_WORK}:peak_bytes"))
+        before, peak = max(ranks.call(f"{_WORK}:process_bytes"), key=itemgetter(1))
     guess = found.prediction
     return Row(
         model=name, layout=str(layout), predicted_seconds=guess.step_seconds,
         low_seconds=guess.low_seconds, high_seconds=guess.high_seconds, seconds=seconds,
-        predicted_bytes=guess.memory.total, bytes=peak,
+        before_bytes=before, predicted_bytes=before + guess.memory.total, bytes=peak,
     )  # fmt: skip
 
 
@@ -105,6 +119,7 @@ def _cells(row: Row) -> list[str]:
         f"{row.low_seconds:.3f} to {row.high_seconds:.3f}",
         f"{row.seconds:.3f}",
         f"{row.seconds / row.predicted_seconds:.2f}",
+        f"{row.before_bytes / mib:.0f}",
         f"{row.predicted_bytes / mib:.0f}",
         f"{row.bytes / mib:.0f}",
         f"{row.bytes / row.predicted_bytes:.2f}",
@@ -120,7 +135,7 @@ def _verdict(rows: Sequence[Row]) -> str:
     ranked = "no two layouts differ by 15 %" if tau is None else f"Kendall's tau is {tau:.2f}"
     return (
         f"Of {len(rows)} layouts, step times of {near} are within 15 % and of {inside} within the"
-        f" range, memory of {held} is within 10 %; {ranked}."
+        f" range, peak memory of the process of {held} within 10 %; {ranked}."
     )
 
 

@@ -30,9 +30,9 @@ def _train(model: Any, x: Tensor) -> Tensor:
 def prepare(name: str, options: dict[str, Any], checkpointed: list[str]) -> None:
     """Run the first steps of a model with these options and checkpointed modules."""
     x = batch(name)
+    smp.init(ModelParallel(**options))
     _warm_up(x)
     _before.append(_resident("VmRSS"))
-    smp.init(ModelParallel(**options))
     whole = made(name)
     for module in checkpointed:
         smp.set_activation_checkpointing(whole.get_submodule(module))
@@ -57,18 +57,21 @@ def measure() -> float:
     return time.perf_counter() - begin
 
 
-def peak_bytes() -> int:
-    """Return by how much a step raises this process's memory above that before the model."""
+def process_bytes() -> tuple[int, int]:
+    """Return this process's memory before the model, and its peak in a step."""
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     dist.barrier()
     _now[0]()
-    return _resident("VmHWM") - _before[0]
+    return _before[0], _resident("VmHWM")
 
 
 def _warm_up(x: Tensor) -> None:
-    """Load the libraries of products and of backward passes before memory is read."""
+    """Load what training of any model loads, before memory is read."""
     small = torch.nn.Linear(x.shape[-1], 8)
+    optimizer = torch.optim.Adam(small.parameters())  # loads torch's compiler
     small(x).sum().backward()
+    optimizer.step()
+    import torch.distributed.fsdp  # noqa: F401 - shards load it
 
 
 def _resident(key: str) -> int:

@@ -171,6 +171,29 @@ def test_other_collectives_fail_while_a_rank_has_joined(world):
     )
 
 
+def join_and_disagreements(rank, size):
+    with initialized() as hvd:
+        found = []
+        for name in (None, "x"):
+            if rank > 0:
+                last = rank == size - 1
+                rows = torch.ones(3 if last else 2)
+                error = caught(hvd.HorovodMismatchError, lambda: hvd.allreduce(rows, name=name))  # noqa: B023
+                found.append((error.rank, [each["kind"] for each in error.calls]))
+                assert size - 1 == hvd.allreduce(torch.ones(1), op=hvd.Sum, name=name)
+            hvd.join()
+            assert size == hvd.allreduce(torch.ones(1), op=hvd.Sum)
+        return found
+
+
+def test_disagreements_while_a_rank_has_joined(world):
+    """They are raised at once on the others, with and without a name, and the next call works."""
+    kinds = ["join", "allreduce", "allreduce", "allreduce"]
+    others = [[], *([(3, kinds)] * 2 for _ in (1, 2)), [(1, kinds)] * 2]
+
+    assert others == world.run(join_and_disagreements)
+
+
 def loses_a_rank(rank, size):
     with initialized() as hvd:
         hvd.allreduce(torch.ones(2))

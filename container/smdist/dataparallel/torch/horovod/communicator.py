@@ -4,7 +4,8 @@
 A communicator has three groups of the engine. All collectives run in the group `data`. The group
 `control` is used only after a call of `data` has failed because ranks called different things:
 there, the ranks exchange what each has called. In the group `joining`, ranks tell that they have
-joined (join_ranks.py); the engine of such a rank answers the all-reduces of the others.
+joined (join_ranks.py); the engine of such a rank answers the all-reduces of the others in `data`
+and `control`.
 
 Operations that carry a name run in a communicator of their own (named_operations.py).
 """
@@ -42,6 +43,8 @@ _MAX_SHAPES: Final = 4  # shapes of one call in an error
 _KINDS: Final = ("allgather", "broadcast", "alltoall", "reducescatter", "adasum", "barrier")
 
 Call = dict[str, Any]  # description of a call: kind, op, dtype, shapes, device
+
+_JOIN: Final[Call] = {"kind": "join"}
 
 
 @dataclass(eq=False)
@@ -84,7 +87,8 @@ class Communicator:
         self.rank = self.ranks.index(rank)
         self._engine, self._name, self._timeout_seconds = engine, name, timeout_seconds
         self._data, self._control = (self._backend(part) for part in ("data", "control"))
-        self._data_group = group_number(f"{name}/data")
+        self._data_group, control = (group_number(f"{name}/{part}") for part in ("data", "control"))
+        self._answered_groups = self._data_group, control  # by the engine, after join()
         self._started: deque[Started] = deque()
         self._number = 0  # operations of `data` that were started
         self._named: NamedOperations | None = None
@@ -257,7 +261,8 @@ class Communicator:
         if self.size == 1:
             return self.ranks[0]
         named: Communicator = self.named().join()
-        groups, joining = [self._data_group, named._data_group], self._group("joining")
+        groups = [each for part in (self, named) for each in part._answered_groups]
+        joining = self._group("joining")
         with start_errors():
             last = join_ranks(_C, self._engine, groups, joining, self._timeout_seconds)
         for each in (self, named):
@@ -285,18 +290,22 @@ class Communicator:
         return self._mismatch(call, _other(call, answers), tuple(answers))
 
     def _answers(self, mine: dict[str, Any]) -> list[dict[str, Any]]:
-        """Exchange a dict with all ranks of the set; return theirs, in the order of the ranks."""
+        """Exchange calls with all ranks of the set; return theirs, in the order of the ranks.
+
+        Each rank adds its call to zeros, since a rank that has joined takes part in sums alone.
+        """
         data = torch.frombuffer(bytearray(json.dumps(mine).encode()), dtype=torch.uint8)
-        lengths = torch.empty(self.size, dtype=torch.int64)
+        lengths = torch.zeros(self.size, dtype=torch.int64)
+        lengths[self.rank] = data.numel()
+        total = _reduce_options(dist.ReduceOp.SUM)
         with engine_errors():
-            self._control._allgather_base(lengths, torch.tensor([data.numel()])).wait()
-            longest = int(lengths.max())
-            padded = torch.zeros(longest, dtype=torch.uint8)
-            padded[: data.numel()] = data
-            every = torch.empty(longest * self.size, dtype=torch.uint8)
-            self._control._allgather_base(every, padded).wait()
-        rows = zip(every.view(self.size, -1), lengths.tolist(), strict=True)
-        return [json.loads(bytes(row[:length].tolist())) for row, length in rows]
+            self._control.allreduce([lengths], total).wait()
+            every = torch.zeros(self.size, int(lengths.max()), dtype=torch.uint8)
+            every[self.rank, : data.numel()] = data
+            self._control.allreduce([every], total).wait()
+        rows = zip(every, lengths.tolist(), strict=True)
+        texts = (bytes(row[:length].tolist()) for row, length in rows)
+        return [json.loads(text) if text else _JOIN for text in texts]
 
     def _mismatch(
         self, call: Call, other: int | None, calls: tuple[Any, ...]
@@ -410,10 +419,11 @@ def _shapes_text(shapes: Sequence[Sequence[int]]) -> str:
 
 
 def _other(mine: Call, calls: Sequence[Call]) -> int | None:
-    """Return the number of the first rank that has called something else than this rank.
+    """Return the number of the first rank that has called something else than this rank or join().
 
     `shown` does not count: it has the numbers of rows, which may differ.
     """
     own = json.loads(json.dumps({**mine, "shown": ""}))
-    different = (rank for rank, each in enumerate(calls) if {**each, "shown": ""} != own)
+    others = ((rank, each) for rank, each in enumerate(calls) if each is not _JOIN)
+    different = (rank for rank, each in others if {**each, "shown": ""} != own)
     return next(different, None)
