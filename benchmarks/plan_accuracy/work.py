@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.fsdp  # shards load it
 from torch import Tensor
 
 import smdist.modelparallel.torch as smp
@@ -71,7 +72,6 @@ def _warm_up(x: Tensor) -> None:
     optimizer = torch.optim.Adam(small.parameters())  # loads torch's compiler
     small(x).sum().backward()
     optimizer.step()
-    import torch.distributed.fsdp  # noqa: F401 - shards load it
 
 
 def _resident(key: str) -> int:

@@ -9,7 +9,7 @@ from ports import free_port
 
 from sagemaker_dist.contract import DataParallel, render
 from sagemaker_dist.contract.hyperparameter_format import KEY
-from smdist.launch.__main__ import launcher_port
+from smdist.launch.host_place import launcher_port
 
 pytestmark = pytest.mark.timeout(90)
 HOSTS = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]

@@ -29,7 +29,7 @@ sys.exit(int(any([guard.wait() for guard in guards])))
 DRIVER = """
 import os, sys
 from pathlib import Path
-from smdist.launch.__main__ import line_printer
+from smdist.launch.start_line import line_printer
 from smdist.launch.attempt_loop import run_once
 from smdist.launch.supervise import Order
 starter, script, folder, stop, failure = sys.argv[1:]
