@@ -47,32 +47,35 @@ def test_ddp_trains_what_one_process_trains(world, wrapper):
         assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(alone, rank, strict=True))
 
 
-def bucket_bytes(rank, size, environment, **options):
+def bucket_bytes(rank, size, environment, arguments=(), **options):
     os.environ.update(environment)
     try:
-        wrapped = sdp.DistributedDataParallel(model(), **options)
+        wrapped = sdp.DistributedDataParallel(model(), *arguments, **options)
     finally:
         for name in environment:
             del os.environ[name]
-    return [size / MiB for size in wrapped.bucket_bytes_cap_list], wrapped.gradient_as_bucket_view
+    sizes = wrapped.bucket_bytes_cap_list or [wrapped.bucket_bytes_cap]
+    return [size / MiB for size in sizes], wrapped.gradient_as_bucket_view
 
 
-def buckets_in_three_ways(rank, size):
+def buckets_in_four_ways(rank, size):
     job = {"SMDIST_FUSION_BYTES": str(8 * MiB)}
     return [
         bucket_bytes(rank, size, {}),
         bucket_bytes(rank, size, job),
         bucket_bytes(rank, size, job, fusion_bytes=2 * MiB),
+        bucket_bytes(rank, size, job, arguments=(None, None, 0, True, True, None, 3)),
     ]
 
 
 def test_fusion_bytes_is_the_largest_size_of_buckets(world):
-    """The default, the job's value and the call's value; the first buckets are smaller."""
-    ((default, of_job, of_call),) = world.run(buckets_in_three_ways, size=1)
+    """The default, the job's value, the call's value, torch's argument; the first are smaller."""
+    ((default, of_job, of_call, torchs),) = world.run(buckets_in_four_ways, size=1)
 
     assert ([1, 2, 4, 8, 16, 25], True) == default
     assert ([1, 2, 4, 8], True) == of_job
     assert ([1, 2], True) == of_call
+    assert ([3], True) == torchs
 
 
 def buckets_of_a_trained_model(rank, size):

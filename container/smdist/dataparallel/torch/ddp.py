@@ -57,7 +57,8 @@ class DistributedDataParallel(TorchDistributedDataParallel):
         progress_seconds: float | None = EVERY_SECONDS,
         **kwargs: Any,
     ) -> None:
-        torchs = [name for name in _TORCHS_SIZES if name in kwargs]
+        given = signature(TorchDistributedDataParallel).bind_partial(module, *args, **kwargs)
+        torchs = [name for name in _TORCHS_SIZES if name in given.arguments]
         require(
             fusion_bytes is None or not torchs,
             what=f"both fusion_bytes={fusion_bytes!r} and {' and '.join(torchs)} were passed",
