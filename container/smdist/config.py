@@ -150,7 +150,7 @@ class RankConfig:
         interface: Name of the network interface of this host.
         host_label: Name of this host in messages; by default its hostname.
         host_id: Identity of the host, equal for all its ranks; None to detect it.
-        fusion_bytes: Size of a gradient bucket in bytes.
+        fusion_bytes: Largest size of a gradient bucket in bytes.
         timeout_seconds: Seconds that an operation waits for a peer.
         start_timeout_seconds: Seconds that ranks wait for each other at the start.
         silence_seconds: Seconds after which a host that answers nothing counts as lost.

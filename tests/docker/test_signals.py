@@ -61,7 +61,7 @@ def test_stop_reaches_the_script(engine, image, base, options, start, names):
         seconds = time.monotonic() - asked
 
         assert 143 == status_of(container), said(container)
-        assert seconds < 30  # of 60
+        assert seconds < 30  # SIGKILL comes after 60
         for name in names:
             assert (folder / f"model/{name}-saved").exists()
             assert 1 == said(container).count(f"{name} saves")

@@ -84,7 +84,7 @@ def test_stop_reaches_the_script(engine, toolkit, tmp_path):
         seconds = time.monotonic() - asked
 
         assert 143 == status_of(container), said(container)
-    assert seconds < 30  # of 60
+    assert seconds < 30  # SIGKILL comes after 60
     assert (base / "model/saved").exists()
     assert "the job was stopped by SIGTERM" == (base / "output/failure").read_text()
 

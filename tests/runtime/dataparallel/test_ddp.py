@@ -69,7 +69,7 @@ def buckets_in_four_ways(rank, size):
 
 
 def test_fusion_bytes_is_the_largest_size_of_buckets(world):
-    """The default, the job's value, the call's value, torch's argument; the first are smaller."""
+    """The default, the job's value, the call's and torch's argument; first buckets are smaller."""
     ((default, of_job, of_call, torchs),) = world.run(buckets_in_four_ways, size=1)
 
     assert ([1, 2, 4, 8, 16, 25], True) == default

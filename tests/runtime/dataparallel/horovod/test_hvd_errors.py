@@ -187,7 +187,7 @@ def join_and_disagreements(rank, size):
 
 
 def test_disagreements_while_a_rank_has_joined(world):
-    """They are raised at once on the others, with and without a name, and the next call works."""
+    """Ranks whose calls differ raise at once, with and without a name, and the next call works."""
     kinds = ["join", "allreduce", "allreduce", "allreduce"]
     others = [[], *([(3, kinds)] * 2 for _ in (1, 2)), [(1, kinds)] * 2]
 

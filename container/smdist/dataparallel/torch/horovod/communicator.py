@@ -86,9 +86,10 @@ class Communicator:
         self.size = len(self.ranks)
         self.rank = self.ranks.index(rank)
         self._engine, self._name, self._timeout_seconds = engine, name, timeout_seconds
-        self._data, self._control = (self._backend(part) for part in ("data", "control"))
-        self._data_group, control = (group_number(f"{name}/{part}") for part in ("data", "control"))
-        self._answered_groups = self._data_group, control  # by the engine, after join()
+        # the engine answers both after join()
+        self._answered_groups = [self._group(part) for part in ("data", "control")]
+        self._data, self._control = map(self._backend, self._answered_groups)
+        self._data_group = self._answered_groups[0]
         self._started: deque[Started] = deque()
         self._number = 0  # operations of `data` that were started
         self._named: NamedOperations | None = None
@@ -101,8 +102,7 @@ class Communicator:
         self._engine.add_group(number, list(self.ranks))
         return number
 
-    def _backend(self, part: str) -> Any:
-        number = self._group(part)
+    def _backend(self, number: int) -> Any:
         return _C.make_backend(
             self._engine, number, self.rank, self.size, self._timeout_seconds, owns_engine=False
         )
