@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""S3 channels in requests, and the outcomes of jobs that have them."""
-
-import time
-from pathlib import Path
-
-from sagemaker_dist.runners import TERMINAL
+"""S3 channels in requests."""
 
 
 def channel(uri, name="a", mode="File", *, distribution="FullyReplicated", **more):
@@ -16,21 +11,3 @@ def channel(uri, name="a", mode="File", *, distribution="FullyReplicated", **mor
         "DataSource": {"S3DataSource": source},
         **more,
     }
-
-
-def run(runner, request):
-    """Start a job and return its outcome."""
-    name = runner.start(request)
-    wait_until(lambda: runner.describe(name)["TrainingJobStatus"] in TERMINAL)
-    return runner.describe(name)
-
-
-def wait_until(condition, seconds=30):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it took too long"
-        time.sleep(0.02)
-
-
-def log(runner):
-    return Path(runner.logs_at("job"), "all.log").read_text()

@@ -5,7 +5,7 @@ import json
 
 import boto3
 import pytest
-from channels import log, run
+from local_jobs import log, run
 from moto.server import ThreadedMotoServer
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from channels import channel, log, run, wait_until
+from channels import channel
+from local_jobs import log, run, wait_until
 
 from sagemaker_dist.errors import JobError
 from sagemaker_dist.planning import plan_local_job
@@ -16,7 +17,7 @@ from sagemaker_dist.runners.local.data.channel_layout import lay_out
 from sagemaker_dist.runners.local.data.channels import DOWNLOADER, Data, Mount
 from sagemaker_dist.runners.local.job_folder import JobFolder
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
 LIST = """
     import json

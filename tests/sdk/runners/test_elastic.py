@@ -6,14 +6,14 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from channels import log, run
+from local_jobs import log, run
 
 from sagemaker_dist.contract import KEY, DataParallel, render
 from sagemaker_dist.runners.local.host_losses import HostLosses
 from sagemaker_dist.runners.local.job_state import State
 from sagemaker_dist.runners.local.opt_ml_tree import Failure
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture

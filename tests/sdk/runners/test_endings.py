@@ -11,9 +11,10 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+from local_jobs import finish, log, run, wait_until
 
 from sagemaker_dist.errors import SetupError
-from sagemaker_dist.runners import TERMINAL, LocalRunner
+from sagemaker_dist.runners import LocalRunner
 from sagemaker_dist.runners.local import artifacts
 from sagemaker_dist.runners.local import job_folder as folder_module
 from sagemaker_dist.runners.local import local_runner as runner_module
@@ -22,28 +23,7 @@ from sagemaker_dist.runners.local.job_folder import JobFolder
 from sagemaker_dist.runners.local.job_state import State
 from sagemaker_dist.runners.local.supervisor import Supervisor
 
-pytestmark = pytest.mark.timeout(30)
-
-
-def run(runner, request, **how):
-    """Start a job and return its last description."""
-    return finish(runner, runner.start(request, **how))
-
-
-def finish(runner, name, seconds=20):
-    wait_until(lambda: runner.describe(name)["TrainingJobStatus"] in TERMINAL, seconds)
-    return runner.describe(name)
-
-
-def wait_until(condition, seconds=10):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it took too long"
-        time.sleep(0.02)
-
-
-def log(runner, name="job"):
-    return Path(runner.logs_at(name), "all.log").read_text()
+pytestmark = pytest.mark.timeout(120)
 
 
 def processes_of(folder):

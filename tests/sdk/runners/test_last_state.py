@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
-from channels import log, run
+from local_jobs import log, run
 
 from sagemaker_dist import JobError
 from sagemaker_dist.planning import plan_local_job
@@ -18,7 +18,7 @@ from sagemaker_dist.runners.local import output
 from sagemaker_dist.runners.local.job_folder import JobFolder, append
 from sagemaker_dist.runners.local.job_state import State
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(120)
 
 NEXT_STATE = f"state.json.{os.getpid()}"  # each writer has a name of its own for the next state
 FILL = """

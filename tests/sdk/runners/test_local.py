@@ -4,37 +4,16 @@
 import json
 import os
 import tarfile
-import time
 from pathlib import Path
 
 import pytest
+from local_jobs import log, run
 
 from sagemaker_dist.errors import JobError, OptionError, SetupError
-from sagemaker_dist.runners import TERMINAL, LocalRunner
+from sagemaker_dist.runners import LocalRunner
 from sagemaker_dist.runners.local import machine_checks
 
-pytestmark = pytest.mark.timeout(30)
-
-
-def run(runner, request, **how):
-    """Start a job and return its last description."""
-    return finish(runner, runner.start(request, **how))
-
-
-def finish(runner, name, seconds=20):
-    wait_until(lambda: runner.describe(name)["TrainingJobStatus"] in TERMINAL, seconds)
-    return runner.describe(name)
-
-
-def wait_until(condition, seconds=10):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it took too long"
-        time.sleep(0.02)
-
-
-def log(runner, name="job"):
-    return Path(runner.logs_at(name), "all.log").read_text()
+pytestmark = pytest.mark.timeout(120)
 
 
 def members(path):

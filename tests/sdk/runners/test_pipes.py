@@ -8,11 +8,12 @@ import time
 from random import Random
 
 import pytest
-from channels import channel, run
+from channels import channel
+from local_jobs import run
 
 from sagemaker_dist.runners.local.data.pipes import Pipe, Stream
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
 READ = """
     import json

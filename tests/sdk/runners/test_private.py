@@ -9,11 +9,12 @@ from textwrap import dedent
 
 import psutil
 import pytest
-from channels import channel, log, run, wait_until
+from channels import channel
+from local_jobs import log, run, wait_until
 
 from sagemaker_dist.runners import TERMINAL, LocalRunner
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
 VALUE = "green-and-secret"
 CREDENTIAL = "credential-of-the-session"

@@ -5,12 +5,12 @@ import json
 
 import psutil
 import pytest
-from channels import log, run, wait_until
+from local_jobs import log, run, wait_until
 
 from sagemaker_dist.contract import KEY, DataParallel, render
 from sagemaker_dist.runners import TERMINAL
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
 SCRIPT = """
     import os, signal, subprocess, sys, time

@@ -16,7 +16,7 @@ from sagemaker_dist.runners import Runner, SageMakerRunner
 from sagemaker_dist.runners.sagemaker.api import LOG_GROUP
 from sagemaker_dist.runners.viewer import watch
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 THROTTLED = Refusal("ThrottlingException", "Rate exceeded")
 MISSING = Refusal("ValidationException", "Requested resource not found.")
 

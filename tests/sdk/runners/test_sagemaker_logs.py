@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sagemaker_dist.runners.sagemaker.api_errors import PassingError
 from sagemaker_dist.runners.sagemaker.logs import LATE_MS, Follower, Tail, segments
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 BEGIN = 10_000_000
 STREAMS = ("job/algo-1-1700000000", "job/algo-2-1700000000", "job/algo-10-1700000001")
 A, B = STREAMS[:2]

@@ -7,7 +7,7 @@ from cloudwatch import ARN, HANG_UP, REQUEST, Refusal, Time, described, in_irela
 from sagemaker_dist.errors import OptionError, SetupError
 from sagemaker_dist.runners.sagemaker.api import is_same
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 THROTTLED = Refusal("ThrottlingException", "Rate exceeded")
 MISSING = Refusal("ValidationException", "Requested resource not found.")
 TAKEN = Refusal("ResourceInUse", "Training job names must be unique")

@@ -5,10 +5,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
+from local_jobs import wait_until
 
 from sagemaker_dist.runners.local import supervisor_watch
 from sagemaker_dist.runners.local.supervisor_watch import StopReport, start_watch
@@ -20,13 +20,6 @@ def supervisor():
     yield process
     process.kill()
     process.wait()
-
-
-def wait_until(condition, seconds=30):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it took too long"
-        time.sleep(0.02)
 
 
 def test_a_stopped_supervisor_is_named_and_the_watch_ends_with_it(

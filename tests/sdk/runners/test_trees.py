@@ -10,7 +10,8 @@ import tarfile
 import time
 
 import pytest
-from channels import channel, log, run
+from channels import channel
+from local_jobs import log, run
 
 from sagemaker_dist.errors import JobError
 from sagemaker_dist.runners.local.artifacts import Cancelled, _copy, _pack, merge
@@ -18,7 +19,7 @@ from sagemaker_dist.runners.local.data.pipes import Pipe, Stream
 from sagemaker_dist.runners.local.opt_ml_tree import HostTree
 from sagemaker_dist.runners.local.tree_reader import MAX_DEPTH, entries_below, open_file
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(120)
 
 SECRET = "a secret of the user"
 

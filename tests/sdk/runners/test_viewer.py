@@ -14,7 +14,7 @@ import pytest
 from sagemaker_dist.runners import RecordingRunner
 from sagemaker_dist.runners.viewer import watch
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(120)
 
 
 class Scripted(RecordingRunner):
