@@ -39,8 +39,13 @@ def _remove_writers():
     for writer in history_dump._writers:
         writer.stop()
     history_dump._writers.clear()
-    for end in history_dump._sockets:
-        os.close(end)  # ends the thread that writes stacks
+    if history_dump._sockets:
+        requests, source = history_dump._sockets
+        os.close(requests)  # ends the thread that writes stacks
+        for thread in threading.enumerate():
+            if thread.name == "smdist-stacks":
+                thread.join(30)
+        os.close(source)
     history_dump._sockets.clear()
     faulthandler.unregister(signal.SIGUSR2)
     signal.signal(signal.SIGUSR2, signal.SIG_DFL)

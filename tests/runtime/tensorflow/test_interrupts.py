@@ -16,7 +16,10 @@ def _interrupt_soon():
 
 
 def _waits(rank, size, in_function):
-    """Rank 1 comes when rank 0 has been interrupted."""
+    """Rank 1 comes when rank 0 has been interrupted.
+
+    Its first call may still end with what rank 0 had sent before; later calls cannot.
+    """
     import tensorflow as tf
 
     import smdist.dataparallel.tensorflow as sdp
@@ -27,7 +30,8 @@ def _waits(rank, size, in_function):
     if rank == 1:
         meeting().hear("interrupted")
         try:
-            return float(call(tf.constant(3.0)))
+            result = float(call(tf.constant(3.0)))
+            return float(call(tf.constant(0.0))) if in_function else result
         except tf.errors.AbortedError as error:
             return str(error), fault_fields("kind", "culprit")
         finally:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 _PR_SET_CHILD_SUBREAPER = 36
 _STACKS_SECONDS = 10.0  # what processes have to print their stacks, or to end by themselves
+_ONE_STACK_SECONDS = 2.0  # what one process has before the next one prints its stacks
 _POLL_SECONDS = 0.05
 
 
@@ -103,3 +104,11 @@ def _send(number: signal.Signals) -> None:
     for process in descendants():
         with suppress(ProcessLookupError):
             os.kill(process, number)
+        if number == signal.SIGABRT:  # one after the other, since they print to the same log
+            _await_end(process)
+
+
+def _await_end(process: int) -> None:
+    until = time.monotonic() + _ONE_STACK_SECONDS
+    while process in descendants() and time.monotonic() < until:
+        time.sleep(_POLL_SECONDS)
