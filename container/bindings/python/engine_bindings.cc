@@ -106,25 +106,6 @@ std::tuple<std::string, uint16_t, std::string> endpoint_of(const Engine& engine)
   return {endpoint.host, endpoint.port, endpoint.local};
 }
 
-// Returns (kind, culprit, operation, text, details) of the fault that ended the last operation or
-// the engine, or None.
-py::object fault_of(const Engine& engine) {
-  try {
-    const std::exception_ptr failure = engine.last_error();
-    if (failure) std::rethrow_exception(failure);
-  } catch (const Error& error) {
-    const Fault* const fault = error.fault();
-    if (fault == nullptr) return py::none();
-    const auto text = [](const std::string& bytes) {  // may be truncated within a character
-      return py::reinterpret_steal<py::str>(
-          PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace"));
-    };
-    return py::make_tuple(name_of(fault->kind), fault->culprit, fault->operation, text(fault->text),
-                          text(fault->details));
-  }
-  return py::none();
-}
-
 Findings probe_with(Engine& engine, int rank, const std::vector<int>& hosts, const Fixed& fixed,
                     double timeout_seconds) {
   return probe(engine, {rank, static_cast<int>(hosts.size()), hosts}, fixed,
@@ -179,6 +160,22 @@ void bind_history_writer(py::module_& module) {
 
 }  // namespace
 
+py::object fault_fields(const std::exception_ptr& failure) {
+  try {
+    if (failure) std::rethrow_exception(failure);
+  } catch (const Error& error) {
+    const Fault* const fault = error.fault();
+    if (fault == nullptr) return py::none();
+    const auto text = [](const std::string& bytes) {  // may be truncated within a character
+      return py::reinterpret_steal<py::str>(
+          PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace"));
+    };
+    return py::make_tuple(name_of(fault->kind), fault->culprit, fault->operation, text(fault->text),
+                          text(fault->details));
+  }
+  return py::none();
+}
+
 void bind_engine(py::module_& module, size_t caller_memory_bytes) {
   bind_tuning(module);
   module.attr("has_openssl") = has_openssl();
@@ -212,7 +209,7 @@ void bind_engine(py::module_& module, size_t caller_memory_bytes) {
            py::call_guard<py::gil_scoped_release>())
       .def("abort", &Engine::abort, py::arg("reason"), py::arg("details") = "",
            py::call_guard<py::gil_scoped_release>())
-      .def("fault", &fault_of)
+      .def("fault", [](const Engine& engine) { return fault_fields(engine.last_error()); })
       .def("history", &Engine::history, py::arg("reason"))
       .def("is_running", &Engine::is_running)
       .def("close_in_child", &Engine::close_in_child)

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <string>
 #include <tuple>
 
@@ -17,6 +18,10 @@ namespace smdist::python {
 // module, so that the modules of two frameworks can be loaded in one process. caller_memory_bytes:
 // see Options.
 void bind_engine(pybind11::module_& module, size_t caller_memory_bytes = 0);
+
+// Return the fault of an engine's error as the tuple (kind, culprit, operation, text, details).
+// None if the error is null, or is of a call that has never started.
+pybind11::object fault_fields(const std::exception_ptr& failure);
 
 // Return the number of ended operations of a kind, and the seconds during which at least one was in
 // flight. name: name of the kind, such as "all_reduce". Raises ValueError for an unknown name.

@@ -72,6 +72,13 @@ PYBIND11_MODULE(_C, module) {
       },
       py::arg("backend"), py::arg("tensor"), py::arg("options"), py::arg("layout"),
       py::call_guard<py::gil_scoped_release>());
+  module.def(
+      "fault_of",
+      [](const c10::intrusive_ptr<c10d::Work>& work) -> py::object {
+        auto* const ours = dynamic_cast<smdist::torch_binding::EngineWork*>(work.get());
+        return ours ? smdist::python::fault_fields(ours->engine_error()) : py::none();
+      },
+      py::arg("work"));
   smdist::torch_binding::bind_named_starts(module);
   module.def(
       "register_stream_memory",

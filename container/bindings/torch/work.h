@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -14,6 +15,15 @@
 
 namespace smdist::torch_binding {
 
+// Interface of a Work that keeps the engine's error, which has a fault, beside torch's error of it.
+class EngineWork {
+ public:
+  virtual ~EngineWork() = default;
+
+  // Return the first error of the operations that have ended; null if none has failed.
+  virtual std::exception_ptr engine_error() = 0;
+};
+
 // One Work for one or more operations. It finishes when all operations have ended. A thread in
 // wait() runs the engine if no other thread does, and then finishes the Work itself. But if a
 // Future was requested, the engine's callback threads finish the Work, because they run the
@@ -23,7 +33,7 @@ namespace smdist::torch_binding {
 // operation ends, and a failure also completes the Future.
 //
 // Thread safety: all methods may be called from any thread.
-class OperationWork final : public c10d::Work {
+class OperationWork final : public c10d::Work, public EngineWork {
  public:
   // title: name for torch's profiler. shown: tensors whose shapes the profiler shows.
   OperationWork(const std::shared_ptr<Engine>& engine, int rank, c10d::OpType type,
@@ -44,6 +54,7 @@ class OperationWork final : public c10d::Work {
   int* source() { return &source_; }
   void set_sequence(uint64_t sequence) { sequence_ = sequence; }
 
+  std::exception_ptr engine_error() override { return completion_->error(); }
   bool wait(std::chrono::milliseconds timeout) override;
   int sourceRank() const override { return source_; }
   std::vector<at::Tensor> result() override { return results_; }

@@ -8,8 +8,6 @@
 #include <limits>
 #include <utility>
 
-#include "../work.h"
-
 namespace smdist::torch_binding {
 namespace {
 
@@ -75,6 +73,11 @@ bool StagedWork::complete_part(const std::exception_ptr& error,
   finish(translated(error_));
   if (has_waiters_) context_.awaited->end(error_);
   return true;
+}
+
+std::exception_ptr StagedWork::engine_error() {
+  const std::lock_guard<std::mutex> lock(parts_mutex_);
+  return error_;
 }
 
 void StagedWork::complete_futures() {

@@ -8,6 +8,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
+#include "../work.h"
 #include "staging_device.h"
 
 namespace smdist::torch_binding {
@@ -26,7 +27,7 @@ namespace smdist::torch_binding {
 // go on, and the next call raises the error.
 //
 // Thread safety: all methods may be called from any thread.
-class StagedWork : public c10d::Work {
+class StagedWork : public c10d::Work, public EngineWork {
  public:
   // title: name for torch's profiler. shown: tensors whose shapes the profiler shows.
   // result_stream: the stream on which the results are complete.
@@ -64,6 +65,7 @@ class StagedWork : public c10d::Work {
   int* source() { return &source_; }
   void set_sequence(uint64_t sequence) { sequence_ = sequence; }
 
+  std::exception_ptr engine_error() override;
   // Return whether the results are complete on the device.
   bool isCompleted() override;
   void synchronize() override;

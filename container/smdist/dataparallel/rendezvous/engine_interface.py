@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+FaultFields = tuple[str, int, str, str, str]  # kind, culprit, operation, text, details
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFault:
@@ -36,6 +38,14 @@ class EngineFault:
     operation: str
     text: str
     details: str
+
+    @classmethod
+    def of(cls, fields: FaultFields | None) -> EngineFault | None:
+        """Return the fault with the fields that a compiled module returns; None for None."""
+        if fields is None:
+            return None
+        kind, culprit, operation, text, details = fields
+        return cls(kind=kind, culprit=culprit, operation=operation, text=text, details=details)
 
     @property
     def late_ranks(self) -> list[dict[str, Any]]:
@@ -146,7 +156,7 @@ class Engine(Protocol):
         `reason` is a sentence for error messages, `details` a text for programs.
         """
 
-    def fault(self) -> tuple[str, int, str, str, str] | None:
+    def fault(self) -> FaultFields | None:
         """Return (kind, culprit, operation, text, details) of the last operation's fault.
 
         Return that of the engine if it has failed since, and None if the last operation succeeded.

@@ -80,11 +80,7 @@ def last_fault() -> EngineFault | None:
     Use it after torch's DistBackendError and ValueError, or TensorFlow's AbortedError and
     FailedPreconditionError, which have only a text, to get the fields of the fault.
     """
-    found = next(filter(None, (engine.fault() for engine, _ in _live)), None)
-    if found is None:
-        return None
-    kind, culprit, operation, text, details = found
-    return EngineFault(kind=kind, culprit=culprit, operation=operation, text=text, details=details)
+    return EngineFault.of(next(filter(None, (engine.fault() for engine, _ in _live)), None))
 
 
 def reason_of(name: str, error: BaseException) -> str:

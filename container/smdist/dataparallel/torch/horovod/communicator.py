@@ -13,7 +13,6 @@ Operations that carry a name run in a communicator of their own (named_operation
 from __future__ import annotations
 
 import json
-import re
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -24,27 +23,31 @@ import torch
 import torch.distributed as dist
 
 from smdist.dataparallel.horovod_timeline import hide_group, name_operation
-from smdist.dataparallel.join_ranks import join_ranks
+from smdist.dataparallel.join_ranks import join_ranks, joined_rank
+from smdist.dataparallel.rendezvous.engine_interface import EngineFault
 from smdist.dataparallel.torch import _C
+from smdist.dataparallel.torch.horovod.call_mismatch import (
+    JOIN,
+    Call,
+    all_reduce_call,
+    first_different,
+    header_call,
+    mismatch,
+    only_reductions,
+)
 from smdist.dataparallel.torch.horovod.hvd_errors import (
     CallFailed,
     HorovodInternalError,
     HorovodMismatchError,
-    engine_errors,
     start_errors,
+    wait_for,
 )
 from smdist.dataparallel.torch.horovod.named_operations import NamedOperations
 from smdist.dataparallel.torch.two_levels import group_number
 
 _HEADER: Final = 3  # numbers of a header: the kind, a checksum of the signature, a value
 _LAYOUT: Final = (1 << 64) - 1  # largest hash that ranks compare
-_JOINED: Final = re.compile(r"\brank (\d+)[^:]* has joined, and takes part only")
-_MAX_SHAPES: Final = 4  # shapes of one call in an error
 _KINDS: Final = ("allgather", "broadcast", "alltoall", "reducescatter", "adasum", "barrier")
-
-Call = dict[str, Any]  # description of a call: kind, op, dtype, shapes, device
-
-_JOIN: Final[Call] = {"kind": "join"}
 
 
 @dataclass(eq=False)
@@ -127,7 +130,7 @@ class Communicator:
             name: Name of the operation; None if it has none.
             shown: Name in timelines of an operation without a name.
         """
-        call = _description(buffer, op, shapes, name)
+        call = all_reduce_call(buffer, op, shapes, name)
         self._shown = "allreduce", name or shown or f"noname.{self._number + 1}"
         self._show()
         layout = hash(tuple(shapes)) & _LAYOUT
@@ -153,7 +156,7 @@ class Communicator:
                 lost.
         """
         self.drain()
-        call = {"kind": kind, **_named(name), "signature": signature, "shown": shown}
+        call = header_call(kind, name, signature, shown)
         checksum = group_number(f"{signature} {name!r}")
         mine = torch.tensor([_KINDS.index(kind), checksum, value])
         self._shown = kind, name or f"noname.{self._number + 1}"
@@ -161,14 +164,13 @@ class Communicator:
         every = torch.empty(self.size * _HEADER, dtype=torch.int64)
         self._number += 1
         try:
-            with engine_errors():
-                self._data._allgather_base(every, mine).wait()
-        except CallFailed as error:
-            raise self._failure(call, str(error)) from None
+            wait_for(self._data._allgather_base(every, mine))
+        except CallFailed as failed:
+            raise self._failure(call, failed.fault) from None
         rows = every.view(self.size, _HEADER).tolist()
         others = [rank for rank, row in enumerate(rows) if row[:2] != mine.tolist()[:2]]
         if others:
-            raise self._mismatch(call, others[0], tuple(self._answers(call)))
+            raise self._mismatch(call, others[0], self._answers(call))
         return [row[2] for row in rows]
 
     def gather(self, tensor: torch.Tensor) -> Started:
@@ -276,18 +278,24 @@ class Communicator:
         if numbers:
             self._answered = max(numbers) + 1 - self._number
 
-    def _failure(self, call: Call, text: str) -> HorovodInternalError:
+    def _failure(self, call: Call, fault: EngineFault | None) -> HorovodInternalError:
         """Return the error of a call that has failed because ranks called different things.
 
         Args:
             call: What this rank has called.
-            text: The engine's reason.
+            fault: The engine's fault of the call.
         """
-        joined = _JOINED.search(text)
+        joined = joined_rank(fault)
         if joined is not None:
-            return _only_reductions(call, int(joined[1]))
+            return only_reductions(call, joined)
         answers = self._answers(call)
-        return self._mismatch(call, _other(call, answers), tuple(answers))
+        return self._mismatch(call, first_different(call, answers), answers)
+
+    def _mismatch(
+        self, call: Call, other: int | None, calls: Sequence[Call]
+    ) -> HorovodMismatchError:
+        rank = None if other is None else self.ranks[other]
+        return mismatch(call, rank, None if other is None else calls[other], calls)
 
     def _answers(self, mine: dict[str, Any]) -> list[dict[str, Any]]:
         """Exchange calls with all ranks of the set; return theirs, in the order of the ranks.
@@ -298,38 +306,13 @@ class Communicator:
         lengths = torch.zeros(self.size, dtype=torch.int64)
         lengths[self.rank] = data.numel()
         total = _reduce_options(dist.ReduceOp.SUM)
-        with engine_errors():
-            self._control.allreduce([lengths], total).wait()
-            every = torch.zeros(self.size, int(lengths.max()), dtype=torch.uint8)
-            every[self.rank, : data.numel()] = data
-            self._control.allreduce([every], total).wait()
+        wait_for(self._control.allreduce([lengths], total))
+        every = torch.zeros(self.size, int(lengths.max()), dtype=torch.uint8)
+        every[self.rank, : data.numel()] = data
+        wait_for(self._control.allreduce([every], total))
         rows = zip(every, lengths.tolist(), strict=True)
         texts = (bytes(row[:length].tolist()) for row, length in rows)
-        return [json.loads(text) if text else _JOIN for text in texts]
-
-    def _mismatch(
-        self, call: Call, other: int | None, calls: tuple[Any, ...]
-    ) -> HorovodMismatchError:
-        """Return the error of ranks that called different things.
-
-        Args:
-            call: What this rank has called.
-            other: Number in the set of a rank that has called something else; None if unknown.
-            calls: What the ranks have called.
-        """
-        rank = None if other is None else self.ranks[other]
-        what = f"this rank has called {_text(call)}"
-        if other is not None:
-            what += f", and rank {rank} {_text(calls[other])}"
-        return HorovodMismatchError(
-            what,
-            "all ranks of a process set must call the same collectives in the same order",
-            "Give the tensors the same names, shapes and dtypes on all ranks, and call in the same"
-            " order",
-            about=str(call["kind"]),
-            rank=rank,
-            calls=calls,
-        )
+        return [json.loads(text) if text else JOIN for text in texts]
 
     # Operations --------------------------------------------------------------------------------
 
@@ -353,30 +336,12 @@ class Communicator:
     def _end(self, started: Started) -> None:
         """Wait for the oldest operation, which is no longer in the queue."""
         try:
-            with engine_errors():
-                started.work.wait()
-        except CallFailed as error:
-            started.error = self._failure(started.call, str(error))
+            wait_for(started.work)
+        except CallFailed as failed:
+            started.error = self._failure(started.call, failed.fault)
         except HorovodInternalError as error:
             started.error = error
         started.is_done = True
-
-
-def _named(name: str | None) -> Call:
-    return {} if name is None else {"name": name}
-
-
-def _description(
-    buffer: torch.Tensor, op: Any, shapes: Sequence[tuple[int, ...]], name: str | None
-) -> Call:
-    return {
-        "kind": "allreduce",
-        **_named(name),
-        "op": str(op).rpartition(".")[2],
-        "dtype": str(buffer.dtype).removeprefix("torch."),
-        "shapes": [*shapes],
-        "device": buffer.device.type,
-    }
 
 
 def _reduce_options(op: Any) -> dist.AllreduceOptions:
@@ -385,45 +350,5 @@ def _reduce_options(op: Any) -> dist.AllreduceOptions:
     return options
 
 
-def _only_reductions(call: Call, joined: int) -> HorovodInternalError:
-    op = f" with op {call['op']}" if "op" in call else ""
-    return HorovodInternalError(
-        f"{call['kind']}{op} was called although rank {joined} has joined",
-        "a rank that has joined takes part only in all-reduces with op Sum or Average",
-        "Call it before any rank calls join(), or after all have",
-        about=str(call["kind"]),
-        kind="joined",
-        rank=joined,
-    )
-
-
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().reshape(-1).contiguous()
-
-
-def _text(call: Call) -> str:
-    parts = dict(call)
-    kind, shown = parts.pop("kind"), parts.pop("shown", "")
-    if shown:
-        parts["signature"] = shown
-    if "shapes" in parts:
-        parts["dtype"] = f"{parts['dtype']} {_shapes_text(parts.pop('shapes'))}"
-    text = (f"name={v!r}" if k == "name" else str(v) for k, v in parts.items() if v != "")
-    return f"{kind}({', '.join(text)})"
-
-
-def _shapes_text(shapes: Sequence[Sequence[int]]) -> str:
-    text = ", ".join(str(tuple(each)) for each in shapes[:_MAX_SHAPES])
-    left = len(shapes) - _MAX_SHAPES
-    return f"{text} and {left} more" if left > 0 else text
-
-
-def _other(mine: Call, calls: Sequence[Call]) -> int | None:
-    """Return the number of the first rank that has called something else than this rank or join().
-
-    `shown` does not count: it has the numbers of rows, which may differ.
-    """
-    own = json.loads(json.dumps({**mine, "shown": ""}))
-    others = ((rank, each) for rank, each in enumerate(calls) if each is not _JOIN)
-    different = (rank for rank, each in others if {**each, "shown": ""} != own)
-    return next(different, None)

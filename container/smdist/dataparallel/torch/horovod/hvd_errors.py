@@ -16,7 +16,9 @@ from contextlib import contextmanager
 from typing import Any, ClassVar, Final
 
 from sagemaker_dist.errors import DistError
+from smdist.dataparallel.rendezvous.engine_interface import EngineFault
 from smdist.dataparallel.rendezvous.engine_shutdown import last_fault
+from smdist.dataparallel.torch import _C
 
 # the engine's words for a message about names, before the reason why it has failed
 _MESSAGE: Final = re.compile(r"^message \d+ with tag \d+ of group \d+, \w+\(uint8, \d+\): ")
@@ -59,7 +61,15 @@ class GradientRaceError(DistError, AssertionError):
 
 
 class CallFailed(Exception):  # noqa: N818 - a signal within the package
-    """Signal that one call has failed because ranks called different things."""
+    """Signal that one call has failed because ranks called different things.
+
+    Attributes:
+        fault: The engine's fault of the call; None if it has never started.
+    """
+
+    def __init__(self, fault: EngineFault | None) -> None:
+        super().__init__(fault)
+        self.fault = fault
 
 
 @contextmanager
@@ -75,18 +85,17 @@ def start_errors() -> Iterator[None]:
         raise _internal(error) from error
 
 
-@contextmanager
-def engine_errors() -> Iterator[None]:
-    """Convert the errors of waiting for the engine.
+def wait_for(work: Any) -> None:
+    """Wait for torch's handle of an operation of the engine.
 
     Raises:
         CallFailed: Ranks called different things; the engine still works.
         HorovodInternalError: A rank was lost, or the engine has failed for another reason.
     """
     try:
-        yield
+        work.wait()
     except ValueError as error:
-        raise CallFailed(str(error)) from error
+        raise CallFailed(EngineFault.of(_C.fault_of(work))) from error
     except RuntimeError as error:
         raise _internal(error) from error
 
