@@ -8,7 +8,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from operator import itemgetter
@@ -20,11 +21,14 @@ from benchmarks.harness.hosts import EmulatedHosts
 from benchmarks.harness.ranks import Ranks
 from benchmarks.harness.report import machine, save, table
 from benchmarks.plan_accuracy.models import LAYOUTS, MODELS
-from benchmarks.plan_accuracy.predicted import machine_of, predict
+from benchmarks.plan_accuracy.predicted import Predicted, machine_of
 from smdist.modelparallel.core import calibration
 from smdist.modelparallel.core.layout import Layout, Machine
 
 _WORK: Final = "benchmarks.plan_accuracy.work"
+_PREDICT: Final = "benchmarks.plan_accuracy.predicted:predict"
+# By these, the C library gives freed memory back, so that a process's peak is that of its tensors.
+_NOTHING_KEPT: Final = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "131072"}
 _APART: Final = 1.15  # layouts whose measured times differ by less are not ranked
 _COLUMNS: Final = [
     *("model", "layout", "predicted s", "range", "measured s", "ratio"),
@@ -72,8 +76,9 @@ def main() -> None:
     rows = []
     with EmulatedHosts(2, f"{arguments.megabits}mbit", name="pa", network="10.78.0") as hosts:
         for name in models:
-            for layout in layouts:
-                rows.append(_row(name, layout, device, hosts, arguments.rounds))
+            found = _predictions(name, layouts, device, hosts, arguments.costs)
+            for layout, guess in zip(layouts, found, strict=True):
+                rows.append(_row(name, layout, guess, hosts, arguments.rounds))
                 print(" ".join(_cells(rows[-1])), flush=True)
     text = table(_COLUMNS, [_cells(row) for row in rows])
     print(f"\n{machine()}; two hosts, one rank of one thread each\n\n{text}\n\n{_verdict(rows)}")
@@ -92,15 +97,30 @@ def _calibrated(seconds: int, megabits: int) -> Machine:
         return machine_of(calibration.load(path), megabits * 1e6)
 
 
-def _row(name: str, layout: Layout, device: Machine, hosts: EmulatedHosts, rounds: int) -> Row:
-    """Predict a layout, then run it in ranks of its own."""
-    found = predict(name, layout, device)
+def _predictions(
+    name: str, layouts: Sequence[Layout], device: Machine, hosts: EmulatedHosts, costs: str
+) -> list[Predicted]:
+    """Predict all layouts of a model on all ranks at once; return those of the slowest rank.
+
+    Ranks measure the model at the same time, as they compute at the same time: processors of one
+    machine share caches and the memory.
+    """
     with Ranks("smdist", hosts.places(1)) as ranks:
-        checkpointed = list(found.checkpointed)
-        ranks.call(
-            f"{_WORK}:prepare", name=name, options=layout.options(), checkpointed=checkpointed
-        )
+        found = ranks.call(_PREDICT, name=name, layouts=layouts, machine=device, costs=costs)
+    slowest: list[Predicted] = max(found, key=lambda each: each[0].prediction.step_seconds)
+    return slowest
+
+
+def _row(name: str, layout: Layout, found: Predicted, hosts: EmulatedHosts, rounds: int) -> Row:
+    """Run a layout in ranks of its own, once for its time and once for its memory."""
+    how = {
+        "name": name, "options": layout.options(), "checkpointed": list(found.checkpointed)
+    }  # fmt: skip
+    with Ranks("smdist", hosts.places(1)) as ranks:
+        ranks.call(f"{_WORK}:prepare", **how)
         seconds = median(max(ranks.call(f"{_WORK}:measure")) for _ in range(rounds))
+    with _environment(_NOTHING_KEPT), Ranks("smdist", hosts.places(1)) as ranks:
+        ranks.call(f"{_WORK}:prepare", **how)
         before, peak = max(ranks.call(f"{_WORK}:process_bytes"), key=itemgetter(1))
     guess = found.prediction
     return Row(
@@ -108,6 +128,17 @@ def _row(name: str, layout: Layout, device: Machine, hosts: EmulatedHosts, round
         low_seconds=guess.low_seconds, high_seconds=guess.high_seconds, seconds=seconds,
         before_bytes=before, predicted_bytes=before + guess.memory.total, bytes=peak,
     )  # fmt: skip
+
+
+@contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """Set environment variables, which ranks inherit, until the end of the block."""
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name in variables:
+            del os.environ[name]
 
 
 def _cells(row: Row) -> list[str]:
@@ -161,6 +192,7 @@ def kendall_tau(rows: Sequence[Row]) -> float | None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sample", action="store_true", help="three layouts of one model")
+    parser.add_argument("--costs", choices=["measure", "estimate"], default="measure")
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--rounds", type=int, default=7, help="measured steps of each layout")
     parser.add_argument("--megabits", type=int, default=1000, help="rate of a host's link")

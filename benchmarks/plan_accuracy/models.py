@@ -56,10 +56,10 @@ def _attending(width: int, depth: int, classes: int) -> nn.Sequential:
 
 # name, model, width of its input
 MODELS: Final[dict[str, tuple[Callable[[], nn.Sequential], int]]] = {
-    "wide": (lambda: _dense(512, 6), 512),
-    "deep": (lambda: _dense(256, 16), 256),
-    "transformer": (lambda: _attending(256, 6, 256), 256),
-    "large head": (lambda: _attending(256, 4, 4096), 256),
+    "wide": (lambda: _dense(768, 4), 768),
+    "deep": (lambda: _dense(384, 12), 384),
+    "transformer": (lambda: _attending(384, 5, 384), 384),
+    "large head": (lambda: _attending(384, 3, 8192), 384),
 }
 
 

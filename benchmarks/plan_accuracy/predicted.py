@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prediction of a layout with the speeds of a calibration, as the search for layouts makes it."""
+"""Predictions of layouts with measured costs of the model, as the search for layouts makes them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -46,16 +47,17 @@ def machine_of(calibration: Calibration, bits_per_second: float) -> Machine:
     return measured_machine(replace(cluster, across=link), calibration)
 
 
-def predict(name: str, layout: Layout, machine: Machine) -> Predicted:
-    """Return the prediction of a model's training with a layout.
+def predict(name: str, layouts: Sequence[Layout], machine: Machine, costs: str) -> list[Predicted]:
+    """Return the prediction of a model's training with each layout.
 
     Args:
         name: Name of the model.
-        layout: The layout.
+        layouts: The layouts.
         machine: Machine from `machine_of`.
+        costs: "measure" to run the model's layers here, or "estimate" for costs from operations.
     """
     sampler = Sampler(
-        model=made(name), batch=Batch.of((batch(name),)), cluster=machine.cluster, costs="estimate"
+        model=made(name), batch=Batch.of((batch(name),)), cluster=machine.cluster, costs=costs
     )
     small, large = (
         MicrobatchCosts(graph=graph, costs=costs, samples=BATCH // count)
@@ -66,6 +68,10 @@ def predict(name: str, layout: Layout, machine: Machine) -> Predicted:
         batch_per_replica=BATCH, precision=PRECISIONS["float32"], reduction="auto"
     )
     evaluator = LayoutEvaluator(layers_between(small, large, machine), machine, needs)
+    return [_predicted(evaluator, layout, small) for layout in layouts]
+
+
+def _predicted(evaluator: LayoutEvaluator, layout: Layout, small: MicrobatchCosts) -> Predicted:
     found = evaluator.predict(layout)
     assert isinstance(found, Prediction)  # memory has no limit
     names: tuple[str, ...] = ()

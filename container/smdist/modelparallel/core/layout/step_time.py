@@ -30,7 +30,11 @@ from smdist.modelparallel.core.schedule import SCHEDULES, make_schedule
 from smdist.modelparallel.core.simulate import StepClock, StepEnds
 
 _SPLIT_OVERHEAD = 0.1  # fraction of a backward pass in two parts, as in the planner of pipelines
-_OPTIMIZER_TRAFFIC = 2.0  # all state is read and written once
+# Adam reads or writes 18 values for each parameter, kernel by kernel, as torch does by default:
+# first moment 3, second moment 2 + 3, its root, division and sum 2 each, weight 4. The state has 4.
+_OPTIMIZER_TRAFFIC = 18 / 4
+_COPY_TRAFFIC = 2.0  # a copy reads and writes
+_SUM_TRAFFIC = 3.0  # a gradient is added to that of earlier microbatches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,10 +98,11 @@ def stage_time(
         offload += many * sum(copies)
         hidden += many * (cost.copy_seconds - sum(copies))
     elements = sum(cost.num_parameters for cost in costs)
+    added = _added(machine, elements, layout, needs)
     return StageTime(
         forward=forward,
-        backward=backward,
-        computed=sum(cost.forward_seconds + cost.backward_seconds for cost in costs),
+        backward=backward + added,
+        computed=sum(cost.forward_seconds + cost.backward_seconds for cost in costs) + added,
         recomputed=sum(cost.again_seconds for cost in costs),
         tensor=sum(cost.message_seconds + cost.again_message_seconds for cost in costs),
         shards=shards,
@@ -130,8 +135,30 @@ def _shard_seconds(
     if layout.sharding == "none" or layout.shard_degree == 1:
         return 0.0, 0.0
     ranks = group(machine, layout.shard_degree, layout.pipeline * layout.tensor)
-    gathered = one_way_seconds(machine, elements * needs.precision.gathered, ranks)
-    return gathered, one_way_seconds(machine, elements * needs.precision.sum, ranks)
+    gathered, summed = elements * needs.precision.gathered, elements * needs.precision.sum
+    return (
+        one_way_seconds(machine, gathered, ranks) + _touched(machine, _COPY_TRAFFIC * gathered),
+        one_way_seconds(machine, summed, ranks) + _touched(machine, _COPY_TRAFFIC * summed),
+    )
+
+
+def _touched(machine: Machine, num_bytes: float) -> float:
+    """Return the seconds in which a device reads or writes bytes of its memory."""
+    return num_bytes / (machine.bytes_per_second * machine.memory)
+
+
+def _added(machine: Machine, elements: float, layout: Layout, needs: TrainingNeeds) -> float:
+    """Return the seconds in which one microbatch adds its gradients to those before it.
+
+    The first microbatch of a step adds nothing; the mean of all microbatches is returned.
+    """
+    later = (layout.num_microbatches - 1) / layout.num_microbatches
+    if layout.sharding == "none":
+        held = elements * needs.precision.gradient
+    else:
+        held = elements * needs.precision.sum
+        held /= 1 if reduces_at_end(layout, needs) else layout.shard_degree
+    return later * _touched(machine, _SUM_TRAFFIC * held)
 
 
 def _reduced(machine: Machine, elements: float, layout: Layout, needs: TrainingNeeds) -> float:
@@ -140,12 +167,16 @@ def _reduced(machine: Machine, elements: float, layout: Layout, needs: TrainingN
     precision = needs.precision
     if layout.sharding == "none":
         ranks = group(machine, layout.data, stride)
-        return all_reduce_seconds(machine, elements * precision.gradient, ranks)
+        num_bytes = elements * precision.gradient
+        copied = _touched(machine, _COPY_TRAFFIC * num_bytes) if layout.data > 1 else 0.0
+        return all_reduce_seconds(machine, num_bytes, ranks) + copied
     shards = group(machine, layout.shard_degree, stride)
     copies = group(machine, layout.data // layout.shard_degree, stride * layout.shard_degree)
     seconds = all_reduce_seconds(machine, elements * precision.sum / layout.shard_degree, copies)
-    if reduces_at_end(layout, needs):
-        seconds += one_way_seconds(machine, elements * precision.sum, shards)
+    if reduces_at_end(layout, needs) and layout.shard_degree > 1:
+        num_bytes = elements * precision.sum
+        seconds += one_way_seconds(machine, num_bytes, shards)
+        seconds += _touched(machine, _COPY_TRAFFIC * num_bytes)
     return seconds
 
 
@@ -156,7 +187,7 @@ def _updated(machine: Machine, elements: float, layout: Layout, needs: TrainingN
         touched = elements * (precision.weight + precision.gradient + precision.optimizer)
     else:
         touched = elements * (precision.shard + precision.sum) / layout.shard_degree
-    return _OPTIMIZER_TRAFFIC * touched / (machine.bytes_per_second * machine.memory)
+    return _touched(machine, _OPTIMIZER_TRAFFIC * touched)
 
 
 def step_parts(
