@@ -10,7 +10,9 @@ import torch
 import torch.distributed as dist
 from engine_faults import fault_fields
 
+from smdist.dataparallel.rendezvous.engine_interface import EngineFault
 from smdist.dataparallel.rendezvous.engine_shutdown import last_fault
+from smdist.dataparallel.torch import _C
 
 SUM, MAX = dist.ReduceOp.SUM, dist.ReduceOp.MAX
 
@@ -75,6 +77,22 @@ def disagree(rank, size, in_group):
         assert last_fault() is None
         answers[what] = said, kind, seconds
     return answers
+
+
+def keep_fault(rank, size):
+    """Faults of a failed operation and of the next one, when both have ended."""
+    failed = dist.all_reduce(torch.ones(4 + (rank == size - 1)), async_op=True)
+    good = dist.all_reduce(torch.ones(4), async_op=True)
+    with pytest.raises(ValueError, match="all_reduce"):
+        failed.wait()
+    good.wait()
+    return [EngineFault.of(_C.fault_of(work)) for work in (failed, good)]
+
+
+def test_an_operation_keeps_its_fault_when_later_ones_succeed(world):
+    for failed, good in world.run(keep_fault, size=2):
+        assert ("usage", "all_reduce") == (failed.kind, failed.operation)
+        assert good is None
 
 
 @pytest.mark.parametrize("in_group", [False, True], ids=["world", "group"])
