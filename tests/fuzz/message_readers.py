@@ -96,7 +96,7 @@ def guard_message(source: ByteSource) -> None:
     if isinstance(found, Report):
         assert len(describe(found, "algo-1")) <= MAX_CHARACTERS
         json.dumps(fields_of(found, "algo-1"))
-        assert 0 <= found.distance <= 3
+        assert 0 <= found.distance <= 4
         assert parse_message(found.encode()) == found
 
 

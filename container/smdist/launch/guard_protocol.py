@@ -34,7 +34,7 @@ _SECONDARY: Final = (  # exceptions of a rank that lost a peer
     "DistNetworkError",
     "DistStoreError",
 )
-ENDED_ON_REQUEST: Final = 3  # a `Report.distance`: the rank ended because of a signal
+ENDED_ON_REQUEST: Final = 4  # a `Report.distance`: the rank ended because of a signal
 _LOST_PEER: Final = re.compile(  # Gloo raises a plain RuntimeError, known only by its text
     r"Connection closed by peer|Connection reset by peer"
 )
@@ -150,13 +150,15 @@ class Report:
 
         0: the rank failed by itself.
         1: the rank was sent a signal and then raised an exception by itself.
-        2: the rank failed because of another rank, for example a lost connection.
-        3: the rank was sent a signal and ended in any other way.
+        2: the rank and another one have called different things.
+        3: the rank failed because of another rank, for example a lost connection.
+        4: the rank was sent a signal and ended in any other way.
         """
-        # 1 is before 2: a rank that lost its peer may end before the peer has printed its traceback
+        # 1 is before 3: a rank that lost its peer may end before the peer has printed its traceback
         lost_peer = self.is_secondary
         if not self.stopped:
-            return 2 if lost_peer else 0
+            disagrees = self.fault is not None and self.fault.kind == "usage"
+            return 0 if not lost_peer else 2 if disagrees else 3
         return 1 if self.raised and not lost_peer else ENDED_ON_REQUEST
 
     @property

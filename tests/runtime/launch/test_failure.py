@@ -132,6 +132,10 @@ PEER = {"error": "smdist.PeerError: algo-1 rank 0 left", "frame": "train.py:9 in
         ({"error": "RuntimeError: Connection closed by peer [10.0.0.1]:4"}, OWN),
         ({"error": "tf.errors.AbortedError: rank 4 closed its connection"}, OWN),
         ({"fault": RankFault(kind="aborted", culprit=4)}, OWN),
+        (
+            {"fault": RankFault(kind="aborted", culprit=4)},
+            {"fault": RankFault(kind="usage", culprit=3)},
+        ),
         ({"fault": RankFault(kind="left", culprit=4)}, OWN | {"fault": RankFault(kind="raised")}),
         ({"fault": RankFault(kind="step", culprit=4)}, {"fault": RankFault(kind="x", culprit=4)}),
         ({"stopped": True, "status": -15}, OWN),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,6 +26,7 @@ from smdist.modelparallel.core.cost import StateBytes
 from smdist.modelparallel.core.default_links import PROCESSES
 from smdist.modelparallel.core.layout import Machine
 from smdist.modelparallel.core.layout.explain_layout import explain, prediction_text
+from smdist.modelparallel.core.layout.machine_speed import measured_layers
 from smdist.modelparallel.core.layout.measured_machine import measured_machine
 from smdist.modelparallel.picture import check_path
 from smdist.modelparallel.planner.arguments import AUTO, read_arguments
@@ -98,8 +100,13 @@ def _make_plan(
     model = file.model(with_values=arguments.measure)
     if is_keras(model):
         return _keras_plan(file, model, cluster, arguments), "", ""
-    machine = None if measured is None else measured_machine(cluster, measured)
-    return _torch_plan(file, model, machine or Machine(cluster=cluster), arguments)
+    if arguments.measure:
+        machine = Machine(cluster=cluster, products=measured_layers())
+    elif measured is not None:
+        machine = measured_machine(cluster, measured)
+    else:
+        machine = Machine(cluster=cluster)
+    return _torch_plan(file, model, machine, arguments)
 
 
 def _torch_plan(
@@ -107,9 +114,12 @@ def _torch_plan(
 ) -> tuple[Plan, str, str]:
     from smdist.modelparallel.torch.planning.layout_plan import plan_with_layout
 
+    device = fastest_device() if arguments.measure else "cpu"
+    if arguments.measure and device == "cpu":
+        _take_threads_of_rank(machine.cluster.ranks_per_host)
     made = plan_with_layout(
         model,
-        file.example(fastest_device() if arguments.measure else "cpu"),
+        file.example(device),
         machine,
         pipeline_parallel_degree=arguments.pipeline_parallel_degree,
         data_parallel_degree=arguments.data_parallel_degree,
@@ -122,6 +132,21 @@ def _torch_plan(
     assert made.plan.forecast is not None
     predicted = prediction_text(made.search, made.plan.forecast)
     return made.plan, predicted, explain(made.search, made.machine, made.unsplit)
+
+
+def _take_threads_of_rank(ranks_per_host: int) -> None:
+    """Limit this process to the threads that each rank of a host has: the cores divided by ranks.
+
+    Args:
+        ranks_per_host: Number of ranks on each host.
+    """
+    import torch
+
+    threads = max(1, len(os.sched_getaffinity(0)) // ranks_per_host)
+    if threads < torch.get_num_threads():
+        torch.set_num_threads(threads)
+        how = f"{threads} of the threads, as each of {ranks_per_host} ranks of a host has"
+        sys.stderr.write(f"planner: measuring with {how}\n")
 
 
 def _keras_plan(

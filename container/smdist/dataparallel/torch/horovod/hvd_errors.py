@@ -22,11 +22,13 @@ from smdist.dataparallel.torch import _C
 
 # the engine's words for a message about names, before the reason why it has failed
 _MESSAGE: Final = re.compile(r"^message \d+ with tag \d+ of group \d+, \w+\(uint8, \d+\): ")
-_HINT: Final = "Look for the first error in the log of the job"
+_HINT: Final = "Look for the first error in what the ranks printed"
 _HINTS: Final = {  # kind of a fault -> hint
     "left": "That rank ended without an exception: perhaps it had fewer batches, or called"
     " sys.exit(). If its exit status is 0, give all ranks as many batches, or call join() on ranks"
-    " that have no more; else look in its log"
+    " that have no more; else look in its log",
+    "timeout": "If a rank had fewer batches, call join() on ranks that have no more; if it is only"
+    " slow, set a longer timeout",
 }
 
 
@@ -105,7 +107,7 @@ def _internal(error: RuntimeError) -> HorovodInternalError:
     kind = fault.kind if fault else ""
     return HorovodInternalError(
         "a collective has failed",
-        " ".join((fault.text if fault else str(error)).split()),
+        " ".join((fault.text if fault else str(error)).split()).removesuffix("."),
         f"{_HINTS.get(kind, _HINT)}; no more collectives work on this rank",
         kind=kind,
         rank=fault.culprit if fault else None,
@@ -126,7 +128,7 @@ def never_started(call: str, text: str) -> HorovodInternalError:
         reason = f"rank {culprit} has left the group before it called an operation of this name"
     return HorovodInternalError(
         f"{call} has not started",
-        " ".join(reason.split()),
+        " ".join(reason.split()).removesuffix("."),
         f"{_HINTS.get(kind, _HINT)}; no more collectives work on this rank",
         about="name",
         kind=kind,

@@ -246,20 +246,32 @@ class Calibration:
     def applied_to(self, cluster: Cluster) -> Cluster:
         """Return a cluster whose devices have the measured speeds.
 
-        Without GPUs, links inside a host have the measured speed, too; messages between GPUs are
-        not measured. Memory, numbers of hosts and ranks, and the link between hosts are not
-        changed.
+        Without GPUs, the ranks of a host share its cores: each has the speed of its part of the
+        threads that were measured. Links inside a host have the measured speed, too; messages
+        between GPUs are not measured. Memory, numbers of hosts and ranks, and the link between
+        hosts are not changed.
 
         Args:
             cluster: Cluster of machines like the measured one.
         """
+        flops = self.flops_per_second(self.working_dtype)
+        assert flops is not None  # the working dtype is one that was measured
+        part = self._part_of_rank(cluster.ranks_per_host)
         device = replace(
             cluster.device,
-            flops_per_second=self.flops_per_second(self.working_dtype),
-            bytes_per_second=self.memory_bytes_per_second,
+            flops_per_second=part * flops,
+            bytes_per_second=part * self.memory_bytes_per_second,
         )
         inside = self.link() if self.machine.device == "cpu" else cluster.inside
         return replace(cluster, device=device, inside=inside)
+
+    def _part_of_rank(self, ranks_per_host: int) -> float:
+        """Return the part of the measured speeds that each of so many ranks of a host has."""
+        machine = self.machine
+        if machine.device != "cpu":
+            return 1.0
+        threads = max(1, machine.num_cores // ranks_per_host)
+        return min(1.0, threads / machine.num_threads)
 
     def __str__(self) -> str:
         return f"calibration of {self.machine.device_name} on {self.date}"

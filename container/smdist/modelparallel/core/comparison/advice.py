@@ -8,7 +8,7 @@ by more than 10 %.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from smdist.modelparallel.core.comparison.comparison_parts import (
@@ -70,10 +70,12 @@ def _all(plan: Plan, parts: dict[str, Part], causes: Causes) -> Iterator[Advice]
         yield Advice(
             part=COMPUTE,
             kind="calibrate",
-            text=f"Compute takes {takes} as predicted: run sagemaker-dist calibrate on such an"
-            " instance and plan with --calibration FILE, or plan with --measure there.",
+            text=f"Compute takes {takes} as predicted: plan with --measure on such an instance,"
+            " or with --calibration FILE from sagemaker-dist calibrate there. If the plan is from"
+            " there, ranks had fewer threads than was measured (OMP_NUM_THREADS; torchrun sets it"
+            " to 1), or other programs ran beside them.",
         )
-    if _excess(parts[BUBBLE], step) > 0:
+    if _excess(_at_speed_of(parts[BUBBLE], compute), step) > 0:
         yield _bubble(plan, parts[BUBBLE], causes)
     if _excess(parts[COMMUNICATION], step) > 0:
         yield Advice(
@@ -91,6 +93,14 @@ def _all(plan: Plan, parts: dict[str, Part], causes: Causes) -> Iterator[Advice]
             text=f"A rank needs {memory.ratio:.2f} times the predicted memory: plan with a smaller"
             " --device-memory, so that the margin is kept, or with --optimize memory.",
         )
+
+
+def _at_speed_of(bubble: Part, compute: Part) -> Part:
+    """Return a bubble with the prediction for ranks that compute as fast as they did.
+
+    A bubble is made of computation on other ranks, so it is longer if all of them are slower.
+    """
+    return replace(bubble, predicted=bubble.predicted * max(1.0, compute.ratio or 1.0))
 
 
 def _bubble(plan: Plan, part: Part, causes: Causes) -> Advice:

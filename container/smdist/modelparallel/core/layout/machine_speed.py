@@ -82,6 +82,12 @@ _ATTENTION: Final = {"A100": 0.55, "H100": 0.34, "H200": 0.34}
 _ATTENTION_ELSEWHERE: Final = 0.4
 
 
+def measured_layers() -> Curve:
+    """Return the efficiency for a model whose layers were measured on the machine itself."""
+    source = "included in the measured seconds of the layers"
+    return Curve(points=((1.0, 1.0),), source=source, is_measured=True)
+
+
 def published_products(device: str) -> Curve:
     """Return the published efficiency of products of matrices on a device.
 
@@ -185,9 +191,17 @@ class Machine:
         if not self.products.is_measured:
             found.append(f"Matrix products: {self.products.source}.")
         if not self.link.is_measured:
-            found.append(f"Messages: {self.link.source}.")
+            of_gpus = self.cluster.device.name != "cpu"
+            source = self.link.source if of_gpus else "assumed; calibrate measures them in a host"
+            found.append(f"Messages: {source}.")
         if self.disturbed:
             found.append(f"Ranges are wider, because of the {self.disturbed}.")
-        if self.cluster.device.flops_per_second is None:
-            found.append("The device's speed is not known; times are those of 1 TFLOP/s.")
+        device = self.cluster.device
+        if device.flops_per_second is None and not self.products.is_measured:
+            found.append(
+                "The device's speed is not known; times are those of 1 TFLOP/s, unless calibrate or"
+                " --measure has measured it."
+            )
+        elif device.bytes_per_second is None:
+            found.append("Memory: 100 GB/s, for updates of weights and copies.")
         return tuple(found)

@@ -2,6 +2,7 @@
 """Calibration files: what plans take from them, and which files are refused."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -78,7 +79,7 @@ def test_others_make_speeds_uncertain(busy_share, repeat_spread, uncertainty):
 
 def test_what_plans_take():
     """Achieved speeds: of 32 bits on a CPU with its link, of 16 bits on a GPU without."""
-    cluster = Cluster(num_hosts=2, ranks_per_host=2, inside=Link(bytes_per_second=7.0))
+    cluster = Cluster(num_hosts=4, inside=Link(bytes_per_second=7.0))
     cpu, gpu = (calibration(device).applied_to(cluster) for device in ("cpu", "cuda"))
 
     assert (5e9, 2e10) == (cpu.device.flops_per_second, cpu.device.bytes_per_second)
@@ -87,6 +88,20 @@ def test_what_plans_take():
     assert (8e9, cluster.inside) == (gpu.device.flops_per_second, gpu.inside)
     assert (cluster.across, 4) == (cpu.across, cpu.size)
     assert 3000.0 == calibration().all_reduce[0].bytes_per_second
+
+
+@pytest.mark.parametrize(
+    ("threads", "ranks_per_host", "part"), [(2, 1, 1.0), (2, 2, 0.5), (2, 4, 0.5), (1, 2, 1.0)]
+)
+def test_ranks_of_a_host_share_its_threads(threads, ranks_per_host, part):
+    """A rank has at least one thread, and no more speed than was measured; GPUs are not shared."""
+    measured = calibration()
+    measured = replace(measured, machine=replace(measured.machine, num_threads=threads))
+    cluster = Cluster(num_hosts=2, ranks_per_host=ranks_per_host)
+    device = measured.applied_to(cluster).device
+
+    assert (part * 5e9, part * 2e10) == (device.flops_per_second, device.bytes_per_second)
+    assert 8e9 == calibration("cuda").applied_to(cluster).device.flops_per_second
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,12 @@ def test_the_part_that_differs_has_the_advice(changes, expected):
     assert expected in kinds(found)
 
 
+def test_slower_computation_makes_a_longer_bubble_that_needs_no_advice():
+    found = compare_plan(plan(), tracks(plan(), speeds=(2.0, 2.0)), EDGES)
+
+    assert [("compute", "calibrate")] == kinds(found)
+
+
 def test_a_bubble_of_even_ranks_needs_more_microbatches():
     """Both ranks wait 8 s longer before their last action, for no message that is on its way."""
     made = plan()
