@@ -150,16 +150,19 @@ class Report:
 
         0: the rank failed by itself.
         1: the rank was sent a signal and then raised an exception by itself.
-        2: the rank and another one have called different things.
+        2: the rank raised an exception because it and another one have called different things.
         3: the rank failed because of another rank, for example a lost connection.
         4: the rank was sent a signal and ended in any other way.
         """
-        # 1 is before 3: a rank that lost its peer may end before the peer has printed its traceback
-        lost_peer = self.is_secondary
-        if not self.stopped:
-            disagrees = self.fault is not None and self.fault.kind == "usage"
-            return 0 if not lost_peer else 2 if disagrees else 3
-        return 1 if self.raised and not lost_peer else ENDED_ON_REQUEST
+        # 1 and 2 are before 3: a rank that lost its peer may end before the peer has printed its
+        # traceback
+        if self.stopped and not self.raised:
+            return ENDED_ON_REQUEST
+        if not self.is_secondary:
+            return 1 if self.stopped else 0
+        if self.fault is not None and self.fault.kind == "usage":
+            return 2
+        return ENDED_ON_REQUEST if self.stopped else 3
 
     @property
     def is_secondary(self) -> bool:

@@ -138,6 +138,10 @@ PEER = {"error": "smdist.PeerError: algo-1 rank 0 left", "frame": "train.py:9 in
         ),
         ({"fault": RankFault(kind="left", culprit=4)}, OWN | {"fault": RankFault(kind="raised")}),
         ({"fault": RankFault(kind="step", culprit=4)}, {"fault": RankFault(kind="x", culprit=4)}),
+        (
+            {"fault": RankFault(kind="aborted", culprit=4)},
+            OWN | {"stopped": True, "fault": RankFault(kind="usage", culprit=3)},
+        ),
         ({"stopped": True, "status": -15}, OWN),
         ({"status": 0}, OWN),
         (PEER, OWN | {"stopped": True}),
