@@ -27,7 +27,7 @@ from smdist.modelparallel.core.layout import Layout, Machine
 
 _WORK: Final = "benchmarks.plan_accuracy.work"
 _PREDICT: Final = "benchmarks.plan_accuracy.predicted:predict"
-# By these, the C library gives freed memory back, so that a process's peak is that of its tensors.
+# With these, the C library gives freed memory back: a process's peak is that of its tensors.
 _NOTHING_KEPT: Final = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "131072"}
 _APART: Final = 1.15  # layouts whose measured times differ by less are not ranked
 _COLUMNS: Final = [
