@@ -199,8 +199,8 @@ class Machine:
         device = self.cluster.device
         if device.flops_per_second is None and not self.products.is_measured:
             found.append(
-                "The device's speed is not known; times are those of 1 TFLOP/s, unless calibrate or"
-                " --measure has measured it."
+                "The device's speed is not known; times are those of 1 TFLOP/s. sagemaker-dist"
+                " calibrate and --measure measure it."
             )
         elif device.bytes_per_second is None:
             found.append("Memory: 100 GB/s, for updates of weights and copies.")

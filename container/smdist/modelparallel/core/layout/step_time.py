@@ -16,6 +16,7 @@ from functools import cache, lru_cache
 from smdist.modelparallel.core.cluster import Cluster
 from smdist.modelparallel.core.cost import Link, NodeCost
 from smdist.modelparallel.core.layout.communication import (
+    CollectiveGroup,
     all_reduce_seconds,
     group,
     one_way_seconds,
@@ -136,10 +137,15 @@ def _shard_seconds(
         return 0.0, 0.0
     ranks = group(machine, layout.shard_degree, layout.pipeline * layout.tensor)
     gathered, summed = elements * needs.precision.gathered, elements * needs.precision.sum
-    return (
-        one_way_seconds(machine, gathered, ranks) + _touched(machine, _COPY_TRAFFIC * gathered),
-        one_way_seconds(machine, summed, ranks) + _touched(machine, _COPY_TRAFFIC * summed),
-    )
+    return _sent_and_copied(machine, gathered, ranks), _sent_and_copied(machine, summed, ranks)
+
+
+def _sent_and_copied(machine: Machine, num_bytes: float, ranks: CollectiveGroup) -> float:
+    """Return the seconds of a gather or reduction of shards, and of the copy of the whole value."""
+    if ranks.size == 1:
+        return 0.0
+    copied = _touched(machine, _COPY_TRAFFIC * num_bytes)
+    return one_way_seconds(machine, num_bytes, ranks) + copied
 
 
 def _touched(machine: Machine, num_bytes: float) -> float:
@@ -173,10 +179,8 @@ def _reduced(machine: Machine, elements: float, layout: Layout, needs: TrainingN
     shards = group(machine, layout.shard_degree, stride)
     copies = group(machine, layout.data // layout.shard_degree, stride * layout.shard_degree)
     seconds = all_reduce_seconds(machine, elements * precision.sum / layout.shard_degree, copies)
-    if reduces_at_end(layout, needs) and layout.shard_degree > 1:
-        num_bytes = elements * precision.sum
-        seconds += one_way_seconds(machine, num_bytes, shards)
-        seconds += _touched(machine, _COPY_TRAFFIC * num_bytes)
+    if reduces_at_end(layout, needs):
+        seconds += _sent_and_copied(machine, elements * precision.sum, shards)
     return seconds
 
 
